@@ -1,29 +1,40 @@
-"""The judge as a reward: for TRL's GRPO and its relatives, and for trainers that call as verl does.
+"""The judge as a reward: for TRL's GRPO and its relatives, and for verl.
 
 A policy that is trained on a judge finds what the judge gets wrong. What holds it back here: rewards are clipped, may
-be taken some standard errors below the score, and a response without a voice gets the lowest. That is no guarantee:
-listen to what the policy says, and measure it with people.
+be taken some standard errors below the score, and a response that the policy broke gets the lowest. What was not heard
+gets no reward at all, so that an outage teaches nothing. That is no guarantee: listen to what the policy says, and
+measure it with people.
 """
 
 from __future__ import annotations
 
+import logging
 import math
+import sys
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import torch
+from packaging.version import Version
+from torch import Tensor
+
 from .audio_inputs import Audio, clip, is_missing, make_pair
-from .data_modules.audio import AudioSource, audio_hash
+from .data_modules.audio import AudioSource, audio_hash, is_clipped, load_clip
 from .data_modules.errors import AudioError, UserError
-from .models.assessment import Assessment
+from .models.assessment import ENDED, OF_THE_POLICY, Assessment, Reward, reward_of
 from .scorer import Scorer
 
-Speak = Callable[..., Sequence[Audio]]
-"""From completions, and all else that the trainer passes by name, to what is heard of each."""
+Speak = Callable[..., Sequence[Audio | None]]
+"""From completions, and all else that the trainer passes by name, to what is heard of each; None = nothing came."""
+OnError = Literal["none", "raise", "lowest"]
+_TRL = "1.6"  # the first whose baseline leaves missing rewards out
 _KEPT = 100_000
 _Key = tuple[str | None, str, str | None]
+_LOGGER = logging.getLogger("empathy_judge.reward")
 
 
 class EmpathyReward:
@@ -31,6 +42,9 @@ class EmpathyReward:
 
     The reward of a response depends on nothing else in its batch. Pairs that were heard before are not heard again.
     Safe for several threads.
+
+    Attributes:
+        counts: How often the judge had no word for a response, by the code (see `Reward`).
     """
 
     def __init__(
@@ -43,7 +57,7 @@ class EmpathyReward:
         by: Sequence[str] | None = None,
         deviations: float = 0.0,
         limits: tuple[float, float] = (0.0, 1.0),
-        on_error: Literal["lowest", "raise"] = "lowest",
+        on_error: OnError = "none",
     ) -> None:
         """Put a judge to use.
 
@@ -58,15 +72,16 @@ class EmpathyReward:
             deviations: Standard errors by which each score is taken to be worse, so that the policy does not go where
                 the judge is unsure. Needs a calibrated judge.
             limits: Lowest and highest reward, within 0 (bad end of the scale) to 1 (good end).
-            on_error: What becomes of a response that is no clip or cannot be heard: the lowest reward, or an error that
-                ends the training. A context or a situation that cannot be used is an error in any case: the policy is
-                not to blame for it.
+            on_error: What becomes of a response for which the judge has no word, and the policy is not to blame: no
+                reward (`none`; TRL then leaves the sample out), an error that ends the training (`raise`), or the
+                lowest reward (`lowest`). What the policy broke gets the lowest, see `reward_of`; with `raise` an empty
+                clip is an error, too. A context or a situation that cannot be used is an error in any case.
 
         Raises:
             UserError: If the judge has no such dimension, is not calibrated, or the limits are none.
         """
-        if on_error not in ("lowest", "raise"):
-            raise UserError(f"on_error {on_error!r}; expected lowest, raise")
+        if on_error not in ("none", "raise", "lowest"):
+            raise UserError(f"on_error {on_error!r}; expected none, raise, lowest")
         if not 0 <= limits[0] < limits[1] <= 1:
             raise UserError(f"limits {limits}; expected two rising numbers from 0 to 1")
         if not (math.isfinite(deviations) and deviations >= 0):
@@ -78,24 +93,36 @@ class EmpathyReward:
         self.__name__ = "_".join(self.dimensions)  # trainers log under this name
         self._speak, self._context, self._situation = speak, context, situation
         self._deviations, self._limits, self._on_error = deviations, limits, on_error
-        self._known: OrderedDict[_Key, float] = OrderedDict()
+        self.counts = Counter[str]()
+        self._known: OrderedDict[_Key, Reward] = OrderedDict()
         self._lock = threading.Lock()
 
-    def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
+    def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
         """A reward function of TRL (`GRPOTrainer(reward_funcs=...)`).
 
         Args:
             prompts: One for each completion.
             completions: What the policy wrote.
-            columns: Of the data set, a value for each completion; `completion_ids` and what else TRL passes.
+            columns: Of the data set, a value for each completion; `completion_ids` and what else TRL passes. Its
+                `log_metric` is told the share of responses without a reward.
+
+        Returns:
+            A reward for each completion; None = TRL gives the sample no learning signal (1.6 and later).
 
         Raises:
             AudioError: If a context or a situation cannot be used; or a response, if `on_error` says so.
-            UserError: If there is not one response, context and situation for each completion, or one is none.
+            UserError: If there is not one response, context and situation for each completion, or one is none; or a
+                reward is missing and this TRL would take it for 0.
         """
         responses = self._speak(completions=completions, prompts=prompts, **columns)
         contexts, situations = columns.get(self._context), columns.get(self._situation)
-        return self._of_all(len(completions), contexts, responses, situations)
+        found = [own.reward for own in self._of_all(len(completions), contexts, responses, situations)]
+        if found and callable(log := columns.get("log_metric")):
+            log(f"{self.__name__}/without_reward", found.count(None) / len(found))
+        trl = getattr(sys.modules.get("trl"), "__version__", None)
+        if None in found and trl is not None and Version(trl) < Version(_TRL):
+            raise UserError(f"trl {trl} takes a missing reward for 0, the lowest; expected trl >= {_TRL}")
+        return found
 
     def verl(
         self,
@@ -105,7 +132,7 @@ class EmpathyReward:
         extra_infos: Sequence[Mapping[str, Any]],
         **others: Any,
     ) -> list[float]:
-        """A batched `compute_score` of verl (`reward_manager: batch`); context and situation stand in `extra_info`.
+        """A batched `compute_score` of verl (`BatchRewardManager`); context and situation stand in `extra_info`.
 
         Args:
             data_sources: Not used.
@@ -114,6 +141,9 @@ class EmpathyReward:
             extra_infos: Of each sample; `speak` gets them too.
             others: What else the trainer passes.
 
+        Returns:
+            A reward for each sample; NaN = none, for `valid_rows` to leave out.
+
         Raises:
             AudioError: As for TRL.
             UserError: As for TRL.
@@ -121,9 +151,16 @@ class EmpathyReward:
         responses = self._speak(completions=solution_strs, extra_infos=extra_infos, **others)
         infos = [info or {} for info in extra_infos]
         contexts, situations = ([info.get(name) for info in infos] for name in (self._context, self._situation))
-        return self._of_all(len(solution_strs), contexts, responses, situations)
+        found = self._of_all(len(solution_strs), contexts, responses, situations)
+        return [math.nan if own.reward is None else own.reward for own in found]
 
-    def _of_all(self, count: int, contexts: Any, responses: Any, situations: Any) -> list[float]:
+    def verl_sample(
+        self, data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any], **others: Any
+    ) -> float:
+        """`verl` for one sample: the `compute_score` of the reward managers that verl runs beside its rollouts."""
+        return self.verl([data_source], [solution_str], [ground_truth], [extra_info], **others)[0]
+
+    def _of_all(self, count: int, contexts: Any, responses: Any, situations: Any) -> list[Reward]:
         """All that is listed is looked at before any of it is heard."""
         heard = [
             None if value is None else _named(f"completion {number}: {self._context}", clip, value)
@@ -135,46 +172,104 @@ class EmpathyReward:
             _named(f"completion {number}", judge.backbone.check_situation, text)
         given = _listed(() if responses is None else responses, count, "speak returned {} clips")
         spoken = [self._response(number, value) for number, value in enumerate(given)]
-        keys: list[_Key | None] = [
-            None if response is None else (None if context is None else _hash(context), _hash(response), text)
-            for context, response, text in zip(heard, spoken, texts, strict=True)
+        keys: list[_Key | Reward] = [
+            own if isinstance(own, Reward) else (None if context is None else _hash(context), _hash(own), text)
+            for context, own, text in zip(heard, spoken, texts, strict=True)
         ]
         with self._lock:  # another thread may forget a key between the question and the answer
-            found = {key: self._known[key] for key in keys if key in self._known}
-        new = {key: number for number, key in enumerate(keys) if key is not None and key not in found}
+            found = {key: self._known[key] for key in keys if not isinstance(key, Reward) and key in self._known}
+        new = {key: n for n, key in enumerate(keys) if not isinstance(key, Reward) and key not in found}
         pairs = [
-            make_pair(str(n), heard[n], response, texts[n]) for n in new.values() if (response := spoken[n]) is not None
+            make_pair(str(n), heard[n], own, texts[n]) for n in new.values() if not isinstance(own := spoken[n], Reward)
         ]
         for pair in pairs:
             _named(f"completion {pair.pair_id}", judge.check_text, pair)
+        transient = set()
         for key, pair, own in zip(new, pairs, self.scorer.assess_pairs(pairs), strict=True):
-            if isinstance(own, AudioError) and pair.context:
-                self.scorer.check_clip(pair.context[0].audio)  # the policy is not to blame for the context
-            found[key] = self._reward(own)
+            where = f"completion {pair.pair_id}"
+            if isinstance(own, AudioError):
+                transient.add(key)  # a file may come back
+                if pair.context:
+                    _named(f"{where}: {self._context}", self.scorer.check_clip, pair.context[0].audio)
+            found[key] = self._checked(f"{where}: its response", self._reward(pair.response, own))
         with self._lock:
-            self._known |= {key: found[key] for key in new}
+            self._known |= {key: found[key] for key in new if key not in transient}
             while len(self._known) > _KEPT:
                 self._known.popitem(last=False)
-        return [self._limits[0] if key is None else found[key] for key in keys]
+        outcomes = [key if isinstance(key, Reward) else found[key] for key in keys]
+        self._count(outcomes)
+        return outcomes
 
-    def _response(self, number: int, value: Any) -> AudioSource | None:
-        """A clip; None = what `speak` returned is none, and gets the lowest reward."""
+    def _response(self, number: int, value: Any) -> AudioSource | Reward:
+        """A clip, or what becomes of what `speak` returned in its place."""
+        where = f"completion {number}: its response"
+        if value is None:
+            return self._checked(where, Reward(None, None, "not a clip", "speak returned nothing"))
         try:
-            return _named(f"completion {number}: its response", clip, value)
-        except UserError:
-            if self._on_error == "raise":
-                raise
-            return None
+            return clip(value)
+        except UserError as error:
+            kind = error.kind if isinstance(error, AudioError) else "not a clip"
+            return self._checked(where, Reward(None, None, kind, str(error)), type(error))
 
-    def _reward(self, found: Assessment | AudioError) -> float:
-        low, high = self._limits
-        if isinstance(found, AudioError):
-            if self._on_error == "raise":
-                raise found
-            return low
-        if any(caution.code == "no_speech" and caution.about == "response" for caution in found.warnings):
-            return low
-        return min(max(found.merit(self.dimensions, self._deviations), low), high)
+    def _reward(self, response: AudioSource, found: Assessment | AudioError) -> Reward:
+        clipped = False
+        if isinstance(found, Assessment):
+            try:
+                clipped = is_clipped(load_clip(response))
+            except AudioError as error:  # it was there a moment ago
+                found = error
+        own = reward_of(found, self.dimensions, self._deviations, self._limits, clipped)
+        # where there are no samples a header was written; a file of no bytes is one that was not written
+        return Reward(None, None, own.code, own.text) if own.code in ENDED and _is_nothing(response) else own
+
+    def _checked(self, where: str, own: Reward, error: type[UserError] = AudioError) -> Reward:
+        """As `on_error` has it."""
+        if self._on_error == "raise" and (own.reward is None or own.code in ENDED):
+            raise error(f"{where}: {own.text}")
+        if self._on_error == "lowest" and own.reward is None:
+            return Reward(self._limits[0], None, own.code, own.text)
+        return own
+
+    def _count(self, outcomes: Sequence[Reward]) -> None:
+        """Count and log; who reads the log may have to end an outage."""
+        without = [own for own in outcomes if own.code is not None]
+        codes = Counter(own.code for own in without)
+        with self._lock:
+            self.counts += codes
+        if others := [own for own in without if own.code not in OF_THE_POLICY]:
+            reasons = ", ".join(f"{code} ({count})" for code, count in codes.most_common())
+            text = "the judge has no word for %d of %d responses: %s; first: %s"
+            _LOGGER.warning(text, len(without), len(outcomes), reasons, others[0].text)
+
+
+def valid_rows(estimator: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """An outcome advantage estimator of verl (`compute_grpo_outcome_advantage`) that leaves out rows without a reward.
+
+    Mean and deviation of a group are those of its rows with a reward. Rows without one, and a row whose group has no
+    other, get the advantage 0: so does TRL.
+
+    Args:
+        estimator: Called with the rows that are left.
+    """
+
+    def estimate(
+        token_level_rewards: Tensor, response_mask: Tensor, index: np.ndarray, **options: Any
+    ) -> tuple[Tensor, Tensor]:
+        valid = token_level_rewards.sum(-1).isfinite()
+        if bool(valid.all()):
+            return estimator(token_level_rewards, response_mask, index=index, **options)
+        group = np.unique(index, return_inverse=True)[1]
+        left = np.bincount(group, valid.cpu().numpy())
+        # a row that has lost all others has nothing to be compared with
+        alone = (left == 1) & (np.bincount(group) > 1)
+        rows = torch.from_numpy(np.flatnonzero(valid.cpu().numpy() & ~alone[group])).to(valid.device)
+        found = torch.zeros_like(token_level_rewards)
+        if len(rows):
+            own = np.asarray(index)[rows.cpu().numpy()]
+            found[rows] = estimator(token_level_rewards[rows], response_mask[rows], index=own, **options)[0]
+        return found, found
+
+    return estimate
 
 
 def _named(where: str, convert: Callable[[Any], Any], value: Any) -> Any:
@@ -201,3 +296,13 @@ def _hash(source: AudioSource) -> str:
         return audio_hash(source)
     except AudioError:
         return str(Path(str(source)))
+
+
+def _is_nothing(source: AudioSource) -> bool:
+    """Whether a file has no bytes."""
+    if isinstance(source, bytes):
+        return not source
+    try:
+        return isinstance(source, str | Path) and Path(source).stat().st_size == 0
+    except (OSError, ValueError):
+        return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import overload
@@ -12,11 +13,12 @@ from .data_modules.errors import AudioError, UserError, shown
 from .data_modules.schema import Dimension, Pair
 from .models.artifact import LoadedJudge, Placement, load_any
 from .models.assessment import Assessment, Ranked, in_order
-from .models.backbones.base import Quantization
-from .models.calibration import DEFAULT_LEVEL, LEVELS
+from .models.calibration import DEFAULT_LEVEL, LEVELS, preference
 from .models.clip_encoder import KEPT_BYTES
 from .models.feature_cache import DiskStore
 from .models.scoring import SPREAD, PairScorer, placed
+from .models.settings import Quantization
+from .models.three_way import BesideNext, Preference
 
 Scores = dict[str, float]
 """Rating points by dimension."""
@@ -199,6 +201,72 @@ class Scorer:
         if heard is not None:
             self.check_clip(heard)  # otherwise every response would fail for it
         return in_order(list(self.assess_pairs(pairs_of(heard, listed, situation))), names)
+
+    def preference(
+        self, context: Audio | None, first: Audio, second: Audio, *, situation: str | None = None, by: str | None = None
+    ) -> Preference:
+        """Which of two responses to a context people would prefer, or whether they would see no difference.
+
+        `models.three_way` says what the probabilities mean; those of `ThreeWay.verdict` come with a promise.
+
+        Args:
+            context: What both answer; None = they are judged alone.
+            first: A response.
+            second: Another one.
+            situation: Text about the situation.
+            by: The dimension; None = the only one.
+
+        Raises:
+            UserError: If the judge was not calibrated on responses to the same contexts, or knows several dimensions
+                and none is named.
+            AudioError: As `score`.
+        """
+        dimension = self.compared_on(None if by is None else [by])
+        one, other = self.assess(context, [first, second], situation=situation)
+        model = None if self.calibration is None else self.calibration.dimensions[dimension].three_way
+        found = None if model is None else preference(model, one.scores[dimension], other.scores[dimension])
+        assert found is not None  # `compared_on` has looked
+        return found
+
+    def compared_on(self, by: Sequence[str] | None) -> str:
+        """The one dimension on which two responses are compared.
+
+        Raises:
+            UserError: As `preference`.
+        """
+        names = self.dimension_names(by)
+        if len(names) != 1:
+            raise UserError(f"preference on {', '.join(names)}; expected one dimension")
+        self.require_calibration()
+        assert self.calibration is not None
+        if self.calibration.dimensions[names[0]].three_way is None:
+            raise UserError(
+                f"{self.name}: nothing is known of preferences on {names[0]}; calibrate it on a split in which 20 "
+                "groups or more have several rated responses to a context"
+            )
+        return names[0]
+
+    def beside_next(
+        self, ranked: Sequence[Ranked], by: Sequence[str], max_error: float | None = None
+    ) -> list[BesideNext | None]:
+        """What people will say of each response of an order and the next one.
+
+        Args:
+            ranked: The order.
+            by: What it follows.
+            max_error: Most verdicts that may be wrong, see `ThreeWay.verdict`.
+
+        Returns:
+            None = not known: it is the last one, one has no score, the order follows several dimensions, or the
+            calibration knows nothing of preferences.
+        """
+        found: list[BesideNext | None] = [None] * len(ranked)
+        model = None if self.calibration is None or len(by) != 1 else self.calibration.dimensions[by[0]].three_way
+        for place, (own, other) in enumerate(itertools.pairwise(ranked)):
+            if model is not None and isinstance(own.found, Assessment) and isinstance(other.found, Assessment):
+                known = preference(model, own.found.scores[by[0]], other.found.scores[by[0]])
+                found[place] = None if known is None else model.beside(known, max_error)
+        return found
 
     async def score_async(self, context, response, *, situation=None):
         """`score` in a thread, while the event loop goes on."""

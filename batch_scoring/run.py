@@ -17,11 +17,12 @@ from typing import Literal
 
 from ..data_modules.errors import ASKED_TO_STOP, UserError
 from ..data_modules.folders import replace_file
+from ..data_modules.launch import ALONE, Launch
 from ..data_modules.parallel import SCHEDULER_SIGNALS, ProgressBar, listen, restore
 from .job import Chunk, DamagedError, Job, Parts, audio_mark, first_difference
 from .manifest import Manifest, Record
 from .scores import windows_in_words
-from .workers import ALONE, Launch, run_workers, worker_devices
+from .workers import run_workers, worker_devices
 
 _STOPS = (*SCHEDULER_SIGNALS, signal.SIGINT)
 _THREADS = 16  # that ask for files

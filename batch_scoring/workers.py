@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -20,6 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..data_modules.errors import ASKED_TO_STOP, AudioError, UserError, as_user_error
+from ..data_modules.launch import Launch
 from .job import Chunk, Parts, audio_mark
 from .manifest import Manifest, Row
 from .scores import ScoredRow, score_columns, score_rows
@@ -27,7 +28,6 @@ from .scores import ScoredRow, score_columns, score_rows
 if TYPE_CHECKING:  # torch: the process that starts workers needs none
     from ..scorer import Scorer
 
-_MOST_WORKERS = 256
 _MOST_DEATHS = 20
 """Of workers, one after the other, without a chunk being finished."""
 _PATIENCE = 10.0  # seconds that a worker has to end
@@ -37,51 +37,6 @@ _RETRIES = 2
 """How often a chunk whose process died is tried again as a whole."""
 _ROW_DEATHS, _MOST_CULPRITS = 2, 3
 _ROW = re.compile("[0-9]{1,9}")
-
-
-class Launch(NamedTuple):
-    """This process among those that torchrun, accelerate or `srun` started.
-
-    Attributes:
-        rank: From 0.
-        world: How many there are.
-        local_rank: Among those on this machine.
-    """
-
-    rank: int = 0
-    world: int = 1
-    local_rank: int = 0
-
-
-ALONE = Launch()
-
-
-def find_launch(environment: Mapping[str, str] = os.environ) -> Launch:
-    """What the environment says.
-
-    The variables of a SLURM step are read, not those of a job, which a batch script has too that starts one process.
-
-    Raises:
-        UserError: If a variable is no number, or the rank is none of so many processes.
-    """
-    for rank, world, local in (
-        ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
-        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
-    ):
-        count = _number(environment, world, 1)
-        if count > 1:
-            launch = Launch(_number(environment, rank, 0), count, _number(environment, local, 0))
-            if launch.rank >= count:
-                raise UserError(f"{rank}={launch.rank} in the environment; expected less than {world}, {count}")
-            return launch
-    return ALONE
-
-
-def _number(environment: Mapping[str, str], name: str, default: int) -> int:
-    text = environment.get(name, str(default))
-    if not re.fullmatch("[0-9]{1,9}", text):
-        raise UserError(f"{name}={text!r} in the environment; expected a whole number, or no such variable")
-    return int(text)
 
 
 def worker_devices(launch: Launch, device: str | None, workers: int | None) -> list[str | None]:
@@ -95,10 +50,6 @@ def worker_devices(launch: Launch, device: str | None, workers: int | None) -> l
     Raises:
         UserError: If the workers would be in each other's way.
     """
-    if workers is not None and workers < 1:
-        raise UserError(f"--workers {workers}; expected at least 1")
-    if workers is not None and workers > _MOST_WORKERS:
-        raise UserError(f"--workers {workers}; expected at most {_MOST_WORKERS}: each holds the whole judge")
     if device not in (None, "cpu", "cuda"):
         if launch.world > 1 or (workers or 1) > 1:
             raise UserError(

@@ -26,9 +26,9 @@ import torch
 from empathy_judge.audio_inputs import make_pair
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset
-from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
-from empathy_judge.models.lora import LoraSettings
+from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.scoring import PairScorer, choose_device
+from empathy_judge.models.settings import JudgeSettings, LoraSettings
 from materials import Conversations, write_conversations
 from naive import ALPHA, MAXIMUM, MINIMUM, RANK, Collate, NaiveRater, read_items, scores
 from rich.console import Console

@@ -29,10 +29,8 @@ def import_(words: Sequence[str]) -> int:
     importer = importers.load(name)
     options = source_parser(name, importer).parse_args(words[1:])
 
-    from ..data_modules.folders import check_writable
     from ..data_modules.importers.assemble import SKIPPED_FILE, assemble
 
-    check_writable(Path(options.out))
     with system_errors(options.path, "read"):
         imported = importer.read(Path(options.path), options)
     card = dataclasses.replace(
@@ -64,10 +62,8 @@ def combine(options: argparse.Namespace) -> int:
     """
     from ..data_modules.combine import combine as write
     from ..data_modules.combine import parse_renames
-    from ..data_modules.folders import check_writable
     from ..data_modules.schema import PairDataset
 
-    check_writable(Path(options.out))
     dataset = write(
         [PairDataset.load(folder) for folder in options.datasets],
         options.out,
@@ -91,11 +87,9 @@ def inspect(options: argparse.Namespace) -> int:
 
     page = None if options.page is None else Path(options.page)
     if page is not None:
-        from ..data_modules.folders import check_writable
         from ..eval.inspection.page import check_page_folder
 
         check_page_folder(page)
-        check_writable(page)
     dataset = PairDataset.load(options.data)
     found = inspect_dataset(dataset, max_seconds=options.max_seconds)
     groups = {pair.pair_id: pair.group_id for pair in dataset.pairs}

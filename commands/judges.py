@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..data_modules.errors import AudioError, UserError
+from ..data_modules.launch import find_launch
 from . import DONE, FAILED_CHECKS
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from ..models.assessment import Assessment, Ranked
+    from ..models.three_way import BesideNext
     from ..scorer import Scorer
 
 _SERVING_EXTRA = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
@@ -46,18 +48,21 @@ def score(options: argparse.Namespace) -> int:
     root = None if options.audio_root is None else Path(options.audio_root)
     if root is not None and (options.manifest is None or not root.is_dir()):
         raise UserError(f"score: --audio-root {root}; expected a folder, with --manifest FILE")
+    if options.manifest is not None and options.out is None:
+        for name in ("workers", "restart", "overwrite", "checksums"):
+            if getattr(options, name):
+                raise UserError(f"score: --{name} without --out; expected JUDGE --manifest FILE --out FILE --{name}")
+        if find_launch().world > 1 or options.engine != "local":
+            raise UserError("score: in several processes; expected JUDGE --manifest FILE --out FILE")
+    from ..models.hub import require_judge
+
+    require_judge(Path(options.judge), options.backbone)
     if options.manifest is None:
         return _score_pair(options)
     if options.out is not None:
         return _score_into_file(options)
     from ..batch_scoring.scores import print_scores, windows_in_words
-    from ..batch_scoring.workers import find_launch
 
-    for name in ("workers", "restart", "overwrite", "checksums"):
-        if getattr(options, name):
-            raise UserError(f"score: --{name} without --out; expected JUDGE --manifest FILE --out FILE --{name}")
-    if find_launch().world > 1 or options.engine != "local":
-        raise UserError("score: in several processes; expected JUDGE --manifest FILE --out FILE")
     scorer = _scorer(options)
     failed, cut = print_scores(scorer, Path(options.manifest), sys.stdout, options.level, root, options.json)
     if cut:
@@ -106,7 +111,6 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
 def _score_into_file(options: argparse.Namespace) -> int:
     from ..batch_scoring.job import Job
     from ..batch_scoring.run import make_engine, score_manifest
-    from ..batch_scoring.workers import find_launch
 
     paths = (Path(path) for path in (options.judge, options.manifest, options.out))
     root = None if options.audio_root is None else Path(options.audio_root)
@@ -125,8 +129,14 @@ def rank(options: argparse.Namespace) -> int:
     """Put several responses to one context in order, the best first.
 
     The order follows the place of the score on its scale; of several dimensions all count equally, or those of --by.
-    Intervals show how far the order can be trusted: responses whose intervals overlap may as well change places.
+    Intervals show how far the order can be trusted: responses whose intervals overlap may as well change places. Where
+    the calibration knows verdicts of people on two responses, and one dimension counts, each response also has the
+    probability that people prefer it to the next one, or see no difference. With --max-error 0.1 a verdict is given
+    only where at most 10 % of such verdicts are wrong; otherwise it is undecided.
     """
+    from ..models.hub import require_judge
+
+    require_judge(Path(options.judge), options.backbone)
     from rich.console import Console
 
     from ..scorer import Scorer
@@ -138,14 +148,18 @@ def rank(options: argparse.Namespace) -> int:
         quantization=options.quantization,
         windows=options.windows,
     )
+    names = scorer.dimension_names(options.by)
+    if options.max_error is not None:
+        scorer.compared_on(names)
     context = None if options.context in ("", "-") else options.context
     ranked = scorer.rank(context, options.responses, situation=options.situation, by=options.by)
+    over_next = scorer.beside_next(ranked, names, options.max_error)
     if options.json:
         rows = [_ranked_row(options.responses[own.index], place, own) for place, own in enumerate(ranked, start=1)]
-        print(json.dumps(rows))
+        print(json.dumps([{**row, "over_next": own and asdict(own)} for row, own in zip(rows, over_next, strict=True)]))
     else:
-        names = [dimension.name for dimension in scorer.dimensions]
-        Console().print(_ranked_table(options.responses, ranked, names), markup=False)
+        every = [dimension.name for dimension in scorer.dimensions]
+        Console().print(_ranked_table(options.responses, ranked, every, over_next), markup=False)
     return DONE if all(own.merit is not None for own in ranked) else FAILED_CHECKS
 
 
@@ -162,18 +176,24 @@ def _ranked_row(response: str, place: int, own: Ranked) -> dict[str, Any]:
     return {**values, "windows": own.found.windows, "seconds": own.found.seconds, "status": "ok"}
 
 
-def _ranked_table(responses: Sequence[str], ranked: Sequence[Ranked], names: Sequence[str]) -> Table:
+def _ranked_table(
+    responses: Sequence[str],
+    ranked: Sequence[Ranked],
+    names: Sequence[str],
+    over_next: Sequence[BesideNext | None],
+) -> Table:
     """For people."""
     from ..eval.rendering import new_table
 
     table = new_table()
     table.add_column("place", justify="right")
     table.add_column("response", overflow="fold")
-    for column in (*names, "remarks"):
+    compared = ["beside the next"] if any(over_next) else []
+    for column in (*names, *compared, "remarks"):
         table.add_column(column)
-    for place, own in enumerate(ranked, start=1):
+    for place, (own, beside) in enumerate(zip(ranked, over_next, strict=True), start=1):
         if isinstance(own.found, AudioError):
-            table.add_row("—", responses[own.index], *("—" for _ in names), str(own.found))
+            table.add_row("—", responses[own.index], *("—" for _ in (*names, *compared)), str(own.found))
         else:
             cut = [_in_windows(own.found)] if own.found.windows > 1 else []
             remarks = "; ".join([*cut, *(caution.text for caution in own.found.warnings)])
@@ -181,6 +201,10 @@ def _ranked_table(responses: Sequence[str], ranked: Sequence[Ranked], names: Seq
             for one in (own.found.scores[name] for name in names):
                 between = "" if one.low is None or one.high is None else f" ({one.low:.2f} to {one.high:.2f})"
                 scores.append(f"{one.score:.2f}{between} {one.label or ''}".rstrip())
+            if beside is not None:
+                chances = f"better {beside.better:.0%}, no difference {beside.no_difference:.0%}"
+                scores.append(f"{beside.verdict} ({chances})")
+            scores += ["" for _ in compared if beside is None]
             table.add_row(str(place), responses[own.index], *scores, remarks)
     return table
 
@@ -196,16 +220,14 @@ def serve(options: argparse.Namespace) -> int:
     for name in _SERVING_EXTRA:
         if importlib.util.find_spec(name) is None:
             raise UserError(f"serve: {name} is not installed; pip install 'empathy-judge[serve]'")
-    from ..models import CHECKPOINTS, JUDGE_FILE
+    from ..models.hub import require_judge
     from ..serving.settings import Settings, listen, read_settings, return_memory
 
     return_memory()  # before threads have heaps
     folder = Path(options.judge)
     limits = {name: getattr(options, name) for name in Settings.model_fields if hasattr(options, name)}
     settings = read_settings(name=folder.resolve().name, **limits)
-    on_hub = not folder.exists() and not folder.is_absolute() and len(folder.parts) == 2  # perhaps
-    if not (on_hub or folder.is_file() or (folder / JUDGE_FILE).is_file() or (folder / CHECKPOINTS).is_dir()):
-        raise UserError(f"{folder}: expected a judge folder (with {JUDGE_FILE}), a run folder or a checkpoint")
+    require_judge(folder, options.backbone)
     listener = listen(options.host, options.port)
     # from here on it takes seconds
     from ..scorer import Scorer

@@ -27,11 +27,13 @@ def calibrate(options: argparse.Namespace) -> int:
     """
     from ..data_modules.folders import check_writable
     from ..models import CHECKPOINTS, JUDGE_FILE
+    from ..models.hub import require_judge
 
     folder = Path(options.judge)
     if not (folder / JUDGE_FILE).is_file() and not (folder / CHECKPOINTS).is_dir():
         raise UserError(f"{folder}: expected a judge folder (with {JUDGE_FILE}) or a run folder")
     check_writable(folder)
+    require_judge(folder, options.backbone)
     from ..data_modules.schema import PairDataset
     from ..models.artifact import Placement, load_any
     from ..models.calibration import to_json
@@ -74,18 +76,18 @@ def export(options: argparse.Namespace) -> int:
     weights are float32; 5 % (1 % on average) in bfloat16, float16 and 8 bits; 25 % (5 % on average) in 4 bits; and
     with rated pairs a change of Spearman with people of 0.001, of 0.005 in bfloat16 and float16, of 0.02 if quantized.
     """
-    from ..data_modules.folders import check_writable
+    from ..models.hub import check_hub_name, check_judge, push_to_hub, require_judge
 
     source, out = Path(options.checkpoint), Path(options.out)
     _check_export(options)
-    check_writable(out)
-    from ..models import JUDGE_FILE
-    from ..models.artifact import Placement, load_judge, load_run, save_judge
-    from ..models.hub import check_hub_name, push_to_hub
-    from ..models.model_card import render_card
-
     if options.push_to_hub is not None:
         check_hub_name(options.push_to_hub)
+    check_judge(source)  # one on the hub is no checkpoint
+    require_judge(source, options.backbone)
+    from ..models import JUDGE_FILE
+    from ..models.artifact import Placement, load_judge, load_run, save_judge
+    from ..models.model_card import render_card
+
     load = load_judge if (source / JUDGE_FILE).is_file() else load_run
     loaded = load(source, Placement(options.backbone))
     report = None if options.report is None else _read_report(Path(options.report), loaded)
@@ -171,10 +173,12 @@ def ensemble(options: argparse.Namespace) -> int:
     means something only where all were trained from the same initial adapters: checkpoints of one run, or runs with the
     same --seed and other settings of the optimisation. Adapters of other seeds have no mean that makes sense.
     """
-    from ..data_modules.folders import check_writable
+    from ..models.hub import check_judge, require_judge
 
     paths, out = [Path(path) for path in options.judges], Path(options.out)
-    check_writable(out)
+    for path in paths:
+        check_judge(path)
+        require_judge(path, options.backbone)
     from ..models.ensemble import ALIKE, write_average, write_ensemble
 
     if options.average:

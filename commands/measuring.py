@@ -13,18 +13,19 @@ from ..data_modules.errors import UserError
 from . import DONE, FAILED_CHECKS
 
 if TYPE_CHECKING:
+    from ..eval.frame import Frame
     from ..eval.judges.opening import Loading, Opened
 
 
 def evaluate(options: argparse.Namespace) -> int:
     """Measure one judge against the raters of a split."""
-    from ..data_modules.folders import check_writable
+    from ..eval.judge_names import require_judges
 
     if options.dry_run:
         _open([options.judge], options)
         return DONE
     out = Path(options.out)
-    check_writable(out)
+    require_judges([options.judge], options.backbone)
     from ..eval.evaluate import evaluate as measure
     from ..eval.views import evaluation_views
 
@@ -48,13 +49,12 @@ def compare(options: argparse.Namespace) -> int:
     if options.table is not None:
         return _compare_table(options)
 
-    from ..data_modules.folders import check_writable
+    from ..eval.judge_names import require_judges
 
     if options.dry_run:
         _open(options.judges, options)
         return DONE
-    if options.out is not None:
-        check_writable(Path(options.out))
+    require_judges(options.judges, options.backbone)
     from ..eval.compare import compare as measure
     from ..eval.pages.report import strict_json
     from ..eval.views import comparison_views
@@ -80,11 +80,11 @@ def challenge(options: argparse.Namespace) -> int:
     (right questions + groups with all questions right) / (questions + groups). echomind: is the response to a voice
     scored above the response to another voice of the same script, in the same context?
     """
-    from ..eval.challenges import aeq_bench, aeq_bench_views, echomind, echomind_views
-
     opened = _open([options.judge], options)
     if options.dry_run:
         return DONE
+    from ..eval.challenges import aeq_bench, aeq_bench_views, echomind, echomind_views
+
     judge, dataset = opened.judges[0], opened.dataset
     measured, shown_as = {"aeq-bench": (aeq_bench, aeq_bench_views), "echomind": (echomind, echomind_views)}[
         options.name
@@ -139,6 +139,45 @@ def layers(options: argparse.Namespace) -> int:
     return DONE
 
 
+def stress(options: argparse.Namespace) -> int:
+    """Look for what raises a judge's score and should not, as a policy that is trained on it would.
+
+    The responses of a split are changed so that nobody would rate them higher: silence after it, said twice, louder,
+    breaths, a constant tone, a copy of the context, noise that is sought against the judge, and others. A change fails
+    the check if the mean score rises by more than a quarter of a standard error of the judge and the interval is above
+    0, over pairs that a reward is still given for. Exit code: 0 = nothing raises the score, 1 = something does.
+    """
+    from ..models.hub import require_judge
+
+    require_judge(Path(options.judge), options.backbone)
+    from ..data_modules.schema import PairDataset
+    from ..eval.stress import stress as look
+    from ..eval.stress import stress_frame, stress_views
+    from ..scorer import Scorer
+
+    loading = {name: getattr(options, name) for name in ("device", "backbone", "quantization", "cache", "windows")}
+    scorer = Scorer.from_pretrained(options.judge, **loading)
+    found = look(
+        scorer,
+        PairDataset.load(options.data),
+        split=_split_name(options.split),
+        checks=options.checks,
+        pairs=options.pairs,
+        resamples=options.resamples,
+        seed=options.seed,
+    )
+    if options.out is not None:
+        out = Path(options.out)
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "stress.json").write_text(json.dumps(found, indent=2, allow_nan=False), encoding="utf-8")
+        stress_frame(found).to_csv(out / "results.csv", index=False)
+    if options.json:
+        print(json.dumps(found, indent=2, allow_nan=False))
+    else:
+        _show(stress_views(found))
+    return FAILED_CHECKS if found["raised"] else DONE
+
+
 def agreement(options: argparse.Namespace) -> int:
     """Measure people and judges on a table of scores, without audio.
 
@@ -153,6 +192,79 @@ def agreement(options: argparse.Namespace) -> int:
 
         _show(agreement_views(found, options.alpha))
     return DONE
+
+
+def plan(options: argparse.Namespace) -> int:
+    """Say how many items and ratings a measurement of judges needs.
+
+    From a pilot: a table with one row per score, as `agreement` takes it, or the folder of a pair dataset; both with
+    ratings per rater. Or from assumed variances. For every number of items and raters: noise ceiling, leave-one-out
+    agreement, standard error of a judge's Spearman, power to tell two judges apart, and cost.
+    """
+    from ..eval.plan import assumed_pilot, make_plan, pilot_from, plan_views, save_plan
+
+    out = None if options.out is None else Path(options.out)
+    if out is not None:
+        from ..data_modules.folders import check_writable
+
+        check_writable(out)
+    if (options.pilot is None) == (not options.variance):
+        raise UserError("expected either a pilot (a table or the folder of a pair dataset) or --variance")
+    if options.pilot is None:
+        pilot = assumed_pilot(dict(_variance(text) for text in options.variance), options.group_size)
+    else:
+        pilot = pilot_from(_pilot_frame(options), options.dimension, options.resamples, options.seed)
+    found = make_plan(
+        pilot,
+        items=options.items,
+        raters=options.raters,
+        agreement=options.agreement,
+        difference=options.difference,
+        power=options.power,
+        between=options.between,
+        price=options.price,
+    )
+    text = json.dumps(found, indent=2, allow_nan=False)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "plan.json").write_text(text + "\n", encoding="utf-8")
+        save_plan(found, out)
+    if options.json:
+        print(text)
+    else:
+        _show(plan_views(found))
+        if out is not None:
+            print(f"picture: {out / 'plan.png'}")
+    return DONE
+
+
+def _variance(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise UserError(f"--variance {text!r}: expected NAME=NUMBER, such as item=0.6") from None
+
+
+def _pilot_frame(options: argparse.Namespace) -> Frame:
+    """The ratings of a pilot, from a dataset or a table."""
+    from dataclasses import replace
+
+    from ..data_modules.tables import parse_mapping
+    from ..eval.frame import Frame, read_frame
+
+    if not Path(options.pilot).is_dir():
+        table = read_frame(options.pilot, parse_mapping(options.column, "--column"))
+        kept = table.select(options.annotators, options.exclude)
+        kept.check(options.judges, "--judges")
+        return replace(kept, rows=kept.rows.assign(is_judge=kept.rows["rater_id"].isin(options.judges)))
+    from ..data_modules.schema import PairDataset
+
+    if options.judges or options.column:
+        raise UserError("--judges and --column with a dataset; expected with a table")
+    dataset = PairDataset.load(options.pilot)
+    clusters = {pair.pair_id: pair.group_id or pair.pair_id for pair in dataset.pairs}
+    return Frame.of_dataset(dataset, {}, clusters).select(options.annotators, options.exclude)
 
 
 def _compare_table(options: argparse.Namespace) -> int:
@@ -210,6 +322,9 @@ def _measure_table(options: argparse.Namespace, cluster: Literal["group", "syste
 
 def _open(judges: Sequence[str], options: argparse.Namespace) -> Opened:
     """The judges of the options, and what they are measured on."""
+    from ..eval.judge_names import require_judges
+
+    require_judges(judges, options.backbone)
     from ..eval.judges.opening import open_judges
 
     probes = _probes(options.probes) if "probes" in options else None

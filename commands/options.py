@@ -16,6 +16,7 @@ from .shared_options import (
     add_device_options,
     add_windows_option,
     dollars,
+    output_folder,
     random_seed,
     resamples,
     seconds,
@@ -72,7 +73,7 @@ def source_parser(name: str, importer: Importer) -> argparse.ArgumentParser:
     )
     parser.add_argument("path", help="the source")
     parser.add_argument(
-        "--out", required=True,
+        "--out", required=True, type=output_folder,
         help="folder of the dataset to make; where an import was killed or interrupted, the same command goes on",
     )  # fmt: skip
     importer.add_arguments(parser)
@@ -99,7 +100,9 @@ def _add_storing_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_data_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one = add_command(commands, "demo", run, "empathy-judge demo --out demo")
-    one.add_argument("--out", default="demo", help="folder for everything the demo makes (default: demo)")
+    one.add_argument(
+        "--out", type=output_folder, default="demo", help="folder for everything the demo makes (default: demo)"
+    )
     one.add_argument(
         "--groups", type=whole_number, default=200, help="scripts in the sample, 15 pairs each (default: 200)"
     )
@@ -116,7 +119,7 @@ def _add_data_commands(commands: Any, run: Mapping[str, Command]) -> None:
     )
     one.formatter_class = argparse.RawDescriptionHelpFormatter
     one.add_argument("datasets", nargs="+", metavar="DATASET", help="folders of pair datasets, or their addresses")
-    one.add_argument("--out", required=True, help="folder of the dataset to make")
+    one.add_argument("--out", required=True, type=output_folder, help="folder of the dataset to make")
     one.add_argument("--names", nargs="+", metavar="NAME", help="of the datasets, in order (default: as they say)")
     one.add_argument(
         "--rename", nargs="+", action="extend", default=[], metavar="NAME:OLD=NEW",
@@ -132,7 +135,7 @@ def _add_data_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one = add_command(commands, "inspect", run, "empathy-judge inspect data --page inspection")
     one.add_argument("data", help="folder of a pair dataset, or its address (hf://datasets/..., s3://...)")
     one.add_argument(
-        "--page", metavar="DIR",
+        "--page", metavar="DIR", type=output_folder,
         help="also write DIR/index.html with charts and the most disputed items to listen to; their clips are copied "
         "into DIR/audio",
     )  # fmt: skip
@@ -174,7 +177,9 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument(
         "--config", required=True, metavar="SWEEP.yaml", help="what is searched, see above; a file, or sweep_nano"
     )
-    one.add_argument("--out", default="sweep", metavar="DIR", help="folder of the sweep (default: sweep)")
+    one.add_argument(
+        "--out", type=output_folder, default="sweep", metavar="DIR", help="folder of the sweep (default: sweep)"
+    )
     one.add_argument("--json", action="store_true", help="print JSON")
 
     one = add_command(commands, "upgrade", run, "empathy-judge upgrade runs/first")
@@ -185,7 +190,7 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument("judge", help=_JUDGES)
     add_data_option(one)
     _add_evaluation_options(one)
-    one.add_argument("--out", default="report", help="folder of the report (default: report)")
+    one.add_argument("--out", type=output_folder, default="report", help="folder of the report (default: report)")
 
     one = add_command(commands, "compare", run, "empathy-judge compare judge scores:gemini.csv constant --data data")
     one.add_argument("judges", nargs="+", metavar="JUDGE", help=f"{_JUDGES}; with --table names of annotators")
@@ -193,7 +198,9 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     add_data_option(where, required=False)
     where.add_argument("--table", help="table of scores by people and judges instead, without audio: see agreement")
     _add_evaluation_options(one)
-    one.add_argument("--out", help="folder for index.html, comparison.json and comparison.md (with --data)")
+    one.add_argument(
+        "--out", type=output_folder, help="folder for index.html, comparison.json and comparison.md (with --data)"
+    )
     _add_table_options(one.add_argument_group("with --table"))
 
     one = add_command(commands, "challenge", run, "empathy-judge challenge aeq-bench judge --data empathy-eval")
@@ -221,6 +228,23 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one)")
     one.add_argument("--json", action="store_true", help="print JSON")
 
+    one = add_command(commands, "stress", run, "empathy-judge stress demo/judge --data demo/data")
+    one.add_argument("judge", help="judge folder or run folder")
+    add_data_option(one)
+    one.add_argument("--split", default="test", help="which pairs; all = every pair (default: test)")
+    one.add_argument(
+        "--checks", nargs="+", metavar="NAME",
+        help="silence, twice, loop, louder, softer, breath, noise, hum, monotone, copy, adversarial (default: all)",
+    )  # fmt: skip
+    one.add_argument("--pairs", type=whole_number, default=100, help="draw at most so many (default: 100)")
+    one.add_argument("--resamples", type=resamples, default=1000, help="bootstrap resamples (default: 1000)")
+    one.add_argument("--seed", type=random_seed, default=0, help="of all that is drawn")
+    one.add_argument("--out", metavar="DIR", type=output_folder, help="folder for stress.json and results.csv")
+    one.add_argument("--json", action="store_true", help="print JSON")
+    add_windows_option(one)
+    add_device_options(one)
+    add_cache_option(one)
+
     one = add_command(
         commands,
         "agreement",
@@ -228,6 +252,9 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
         "empathy-judge agreement ratings.csv --column item=clip annotator=who --judges gpt_4o gemini --pairs",
     )
     _add_agreement_options(one)
+
+    one = add_command(commands, "plan", run, "empathy-judge plan pilot.csv --judges gpt --difference 0.05 --price 0.2")
+    _add_plan_options(one)
 
 
 def _add_agreement_options(one: argparse.ArgumentParser) -> None:
@@ -254,6 +281,44 @@ def _add_agreement_options(one: argparse.ArgumentParser) -> None:
     _add_interval_options(one)
     one.add_argument("--seed", type=random_seed, default=0, help="of all that is drawn")
     one.add_argument("--json", action="store_true", help="print JSON (documented in eval/agreement_table.py)")
+
+
+def _add_plan_options(one: argparse.ArgumentParser) -> None:
+    one.add_argument("pilot", nargs="?", help="table (CSV, TSV, JSONL or Parquet) or folder of a pair dataset")
+    one.add_argument(
+        "--variance", nargs="+", default=[], metavar="NAME=NUMBER",
+        help="instead of a pilot: variances of item, residual, rater and group in squared rating points",
+    )  # fmt: skip
+    one.add_argument("--group-size", type=whole_number, default=1, help="items per group, with --variance (default: 1)")
+    one.add_argument(
+        "--judges", nargs="+", default=[], metavar="NAME", help="annotators of the table that are judges, not people"
+    )
+    _add_table_options(one)
+    one.add_argument(
+        "--dimension", nargs="+", default=[], metavar="NAME",
+        help="plan for these (default: for an average dimension of all)",
+    )  # fmt: skip
+    one.add_argument("--items", nargs="+", type=whole_number, default=[], metavar="N", help="numbers of items")
+    one.add_argument("--raters", nargs="+", type=whole_number, default=[], metavar="K", help="ratings per item")
+    one.add_argument(
+        "--agreement", type=float,
+        help="Spearman of the better judge with the true scores, that is over the noise ceiling (default: that of the "
+        "best judge of the pilot, else 0.6)",
+    )  # fmt: skip
+    one.add_argument(
+        "--difference", type=float, default=0.05, help="by which the other judge agrees less (default: 0.05)"
+    )
+    one.add_argument("--power", type=float, default=0.8, help="wanted (default: 0.8)")
+    one.add_argument(
+        "--between", type=float, metavar="R",
+        help="Spearman between the two judges (default: between those of the pilot, else as if their errors had "
+        "nothing in common)",
+    )  # fmt: skip
+    one.add_argument("--price", type=dollars, help="of a rating")
+    one.add_argument("--out", metavar="DIR", help="folder for plan.csv, plan.json and plan.png")
+    one.add_argument("--resamples", type=resamples, default=1000, help="bootstrap resamples (default: 1000)")
+    one.add_argument("--seed", type=random_seed, default=0, help="of all that is drawn")
+    one.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_table_options(one: argparse._ActionsContainer) -> None:

@@ -14,6 +14,7 @@ from .shared_options import (
     add_device_options,
     add_windows_option,
     device_name,
+    output_folder,
     port_number,
     process_count,
     seconds,
@@ -33,6 +34,11 @@ def add_scoring_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument("responses", nargs="+", metavar="response", help="response clips")
     one.add_argument("--situation", help="text about the situation, as raters were given it")
     one.add_argument("--by", nargs="+", metavar="DIMENSION", help="what counts, equally (default: all dimensions)")
+    one.add_argument(
+        "--max-error", type=float, choices=[0.05, 0.1, 0.15, 0.2, 0.25, 0.3],
+        help="say which of two neighbours is better only where at most this share of such verdicts is wrong (default: "
+        "always the likeliest)",
+    )  # fmt: skip
     one.add_argument("--json", action="store_true", help="print JSON")
     add_windows_option(one)
     add_device_options(one)
@@ -72,7 +78,7 @@ def add_scoring_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one = add_command(commands, "ensemble", run, "empathy-judge ensemble runs/seed0 runs/seed1 runs/seed2 --out judge")
     one.formatter_class = argparse.RawDescriptionHelpFormatter
     one.add_argument("judges", nargs="+", metavar="JUDGE", help="judge folders, run folders or checkpoints")
-    one.add_argument("--out", required=True, help="judge folder to make")
+    one.add_argument("--out", required=True, type=output_folder, help="judge folder to make")
     one.add_argument("--average", action="store_true", help="one judge with the mean of the weights, see above")
     one.add_argument("--json", action="store_true", help="print JSON")
     one.add_argument("--backbone", help="where the backbone lies now, if not where the first judge found it")
@@ -164,7 +170,7 @@ def _add_serving_options(one: argparse.ArgumentParser) -> None:
 def _add_export_options(one: argparse.ArgumentParser) -> None:
     one.formatter_class = argparse.RawDescriptionHelpFormatter
     one.add_argument("checkpoint", help="run folder (its best checkpoint), checkpoint file, or judge folder")
-    one.add_argument("--out", required=True, help="judge folder to make")
+    one.add_argument("--out", required=True, type=output_folder, help="judge folder to make")
     one.add_argument("--report", help="agreement.json of this judge, for the model card")
     one.add_argument("--backbone", help="where the backbone lies now, if not where the run found it")
     one.add_argument(

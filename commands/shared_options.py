@@ -6,6 +6,7 @@ import argparse
 import re
 from collections.abc import Callable, Iterable, Mapping
 from inspect import cleandoc
+from pathlib import Path
 from typing import Any, NoReturn
 
 from ..data_modules.errors import UserError, nearest
@@ -23,7 +24,7 @@ class OneLineParser(argparse.ArgumentParser):
         """As that of `argparse`; an unknown option is named before an option that is missing, which it may stand for.
 
         Raises:
-            UserError: If an option is not known.
+            UserError: If an option is not known, or a folder that it names cannot be written.
         """
         if args is not None and self._subparsers is None:
             for word in args:
@@ -32,7 +33,13 @@ class OneLineParser(argparse.ArgumentParser):
                 name = word.partition("=")[0]
                 if name.startswith("--") and not any(known.startswith(name) for known in self._option_string_actions):
                     self.error(f"{name}: no such option{did_you_mean(name, self._option_string_actions)}")
-        return super().parse_known_args(args, namespace)
+        found, left = super().parse_known_args(args, namespace)
+        for name in [own.dest for own in self._actions if own.type is output_folder]:
+            if getattr(found, name) is not None and not getattr(found, "dry_run", False):
+                from ..data_modules.folders import check_writable
+
+                check_writable(Path(getattr(found, name)))
+        return found, left
 
     def error(self, message: str) -> NoReturn:
         """Refuse in one line.
@@ -116,6 +123,11 @@ port_number = _number(int, 0, 2**16 - 1, "a port, 0 to 65535")
 seconds = _number(float, 0, 1e6, "seconds, 0 or more")
 dollars = _number(float, 0, 1e9, "dollars, 0 or more")
 share = _number(float, 0, 1, "a share, 0 to 1")
+
+
+def output_folder(text: str) -> str:
+    """That it can be written is checked (`OneLineParser`) before anything is read or loaded."""
+    return text
 
 
 def device_name(text: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..data_modules.errors import UserError
-from ..train import check_ranks
+from ..data_modules.launch import check_ranks
 from . import DONE, FAILED_CHECKS
 
 
@@ -26,6 +26,15 @@ def train(arguments: Sequence[str]) -> int:
     if "--list" in arguments:
         raise UserError("train --list: recipes are listed by `empathy-judge recipes`")
     check_ranks()
+    from ..models.hub import require_backbone
+    from ..train.recipe import RecipeParser, trainer_help
+
+    if "--trainer.help" in arguments:
+        print(trainer_help(), end="")
+        return DONE
+    if not any(word.startswith("--print_config") for word in arguments):
+        judge = RecipeParser(trainer=False).parse(arguments).judge  # what is wrong is told before torch is loaded
+        require_backbone(judge.backbone, judge.revision)
     from ..train.run import train as run
 
     done = run(arguments)

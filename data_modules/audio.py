@@ -30,6 +30,9 @@ RATE_RANGE = (4_000, 384_000)
 minutes from 655,350 Hz, and all memory from 1 Hz."""
 MAX_AMPLITUDE = 1_000.0
 """Full scale is 1.0; a file of floats up to 32768 holds integers that were never scaled."""
+CLIPPED = 0.02
+"""Share of the samples at full scale from which a clip counts as clipped: none of 1,760 real recordings has it."""
+_FULL_SCALE = 0.999
 _BLOCK_FRAMES = 1 << 18
 # Formats that libsndfile reads up to the declared length without a look at what follows; it looks in wav and aiff.
 _PLAIN = ("AU", "CAF", "RF64", "W64")
@@ -310,6 +313,11 @@ def _check_amplitude(samples: np.ndarray, rate: int, name: str) -> None:
             "samples; expected finite samples with full scale 1.0",
             "not finite or not scaled",
         )
+
+
+def is_clipped(clip: Clip) -> bool:
+    """Whether `CLIPPED` of the samples of a clip, at the rate at which it was made, are at full scale or beyond."""
+    return bool(np.mean(np.abs(clip.samples) >= _FULL_SCALE) >= CLIPPED)
 
 
 def resample(samples: np.ndarray, source_rate: int, rate: int) -> np.ndarray:

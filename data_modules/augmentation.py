@@ -13,8 +13,7 @@ import dataclasses
 import hashlib
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import soundfile
@@ -22,81 +21,13 @@ import torch
 from torchaudio import functional
 
 from .audio import AudioSource, Clip, load_clip
-from .errors import DataError
 from .schema import Pair
+from .settings import Augmentation
 
-Codec = Literal["mu_law", "ogg", "mp3"]
 MP3_RATES = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
 """Sample rates (Hz) that MP3 has; a clip of another rate goes through Ogg Vorbis instead."""
 _LOUDEST = 1.0  # what the codecs take
 _BLOCK = 1 << 20  # samples: libsndfile puts what it is given on the stack, and minutes of it end the process
-
-
-@dataclass(frozen=True)
-class Augmentation:
-    """What happens to a training clip, each with a probability of its own; all zero = nothing, which is the default.
-
-    A range is the lowest and the highest value; the draw is uniform. The steps follow the order below, and each keeps
-    the length of the clip.
-
-    Attributes:
-        room_probability: Of a room: an impulse response of exponentially decaying noise after the direct sound.
-        room_rt60: Time until the room's sound has fallen by 60 dB (s).
-        room_direct_db: Energy of the direct sound over that of the room's (dB).
-        noise_probability: Of noise with a spectrum between white and pink.
-        noise_snr: Energy of the clip, pauses included, over that of the noise (dB).
-        codec_probability: Of being encoded and decoded.
-        codecs: Which codecs to choose from.
-        codec_compression: Of ogg and mp3, from 0 (best) to 1 (smallest).
-        gain_probability: Of another level.
-        gain_db: Change of level (dB).
-        shift_probability: Of a shift in time; silence comes in at one end, what leaves at the other is lost.
-        shift_seconds: Shift (s), negative = earlier.
-    """
-
-    room_probability: float = 0.0
-    room_rt60: tuple[float, float] = (0.15, 0.6)
-    room_direct_db: tuple[float, float] = (0.0, 10.0)
-    noise_probability: float = 0.0
-    noise_snr: tuple[float, float] = (10.0, 30.0)
-    codec_probability: float = 0.0
-    codecs: tuple[Codec, ...] = ("mu_law", "ogg", "mp3")
-    codec_compression: tuple[float, float] = (0.2, 0.9)
-    gain_probability: float = 0.0
-    gain_db: tuple[float, float] = (-6.0, 6.0)
-    shift_probability: float = 0.0
-    shift_seconds: tuple[float, float] = (-0.04, 0.04)
-
-    def __post_init__(self) -> None:
-        limits = {
-            "room_rt60": (0.01, 5.0), "room_direct_db": (-20.0, 60.0), "noise_snr": (-20.0, 100.0),
-            "codec_compression": (0.0, 1.0), "gain_db": (-60.0, 60.0), "shift_seconds": (-0.5, 0.5),
-        }  # fmt: skip
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name.endswith("_probability") and not 0 <= value <= 1:
-                raise DataError(f"augmentation: {field.name} {value}; expected 0 to 1")
-            if field.name in limits:
-                low, high = limits[field.name]
-                if len(value) != 2 or not low <= value[0] <= value[1] <= high:
-                    raise DataError(
-                        f"augmentation: {field.name} {value}; expected two values, ascending, {low} to {high}"
-                    )
-        if self.codec_probability and not self.codecs:
-            raise DataError("augmentation: codec_probability without codecs; expected some of mu_law, ogg, mp3")
-
-    @property
-    def active(self) -> bool:
-        """Whether anything can happen to a clip."""
-        return any(
-            (
-                self.room_probability, self.noise_probability, self.codec_probability, self.gain_probability,
-                self.shift_probability,
-            )
-        )  # fmt: skip
-
-
-NO_AUGMENTATION = Augmentation()
 
 
 def augment_pair(pair: Pair, settings: Augmentation, seed: int, epoch: int) -> Pair:

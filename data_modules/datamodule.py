@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import lightning as L
 import numpy as np
@@ -21,7 +21,6 @@ from torch.utils.data import DataLoader, Dataset
 
 from .audio import AudioSource
 from .audit import check_splits
-from .augmentation import NO_AUGMENTATION, Augmentation
 from .errors import DataError
 from .items import Comparison, RatedPair, RatedPairs, TrainingItems, counterfactuals, human_comparisons
 from .measuring import clip_seconds
@@ -40,7 +39,7 @@ from .sampling import (
     row_groups,
 )
 from .schema import Dimension, Pair, PairDataset
-from .targets import TargetName, Weighting
+from .settings import DataSettings, TargetName, Weighting
 
 SHARES = ("ratings", "preferences", "counterfactuals")
 """What training items are, in the order of `PairDataModule.shares`."""
@@ -78,65 +77,30 @@ class PairDataModule(L.LightningDataModule):
     inputs; without a trainer, a batch is the list of its items."""
 
     def __init__(
-        self,
-        path: str,
-        batch_size: int = 16,
-        eval_batch_size: int = 32,
-        batch_tokens: int | None = None,
-        num_workers: int = 0,
-        train_split: list[str] | str = "train",
-        validation_split: list[str] | str = "validation",
-        augmentation: Augmentation = NO_AUGMENTATION,
-        target: TargetName = "mean",
-        weighting: Weighting = "equal",
-        batches: Literal["items", "groups"] = "items",
-        preference_share: float = 0.0,
-        counterfactual_share: float = 0.0,
-        counterfactual_min_score: float = 0.6,
-        seed: int = 0,
-        start: Position | None = None,
-        parts: Parts | None = None,
+        self, settings: DataSettings, seed: int = 0, start: Position | None = None, parts: Parts | None = None
     ) -> None:
-        """Settings; nothing is read before `setup`.
+        """Nothing is read before `setup`.
 
         Args:
-            path: Folder of the pair dataset, or its address (``hf://datasets/OWNER/NAME``, ``s3://...``).
-            batch_size: Items per training step and device: a rated pair, or a comparison, which is two pairs.
-            eval_batch_size: Pairs per validation step and device.
-            batch_tokens: Most tokens of this backbone per step and device, padding included, instead of batch_size and
-                eval_batch_size: items of like length then stand together, which leaves little padding.
-            num_workers: Processes that decode audio; 0 = none beside the trainer.
-            train_split: Split or splits to train on, such as fold1, fold2 and fold3.
-            validation_split: Split or splits that choose the best checkpoint.
-            augmentation: Of training clips, in the processes that decode them; off by default.
-            target: What training pairs should score: mean of the raters, mean of their z-scores (in rating points),
-                mean corrected for their biases, or each single rating. Validation and test always use plain means.
-            weighting: How much a target counts: all the same (equal), or by how much of it is not chance, given how
-                many people rated the pair (reliability).
-            batches: What is shuffled: items, or groups, whose items then stand together in a batch, for losses that
-                compare items of a group.
-            preference_share: Share of training items that are preferences of people; 1 trains on preferences alone.
-            counterfactual_share: Share of training items that are counterfactual: a well rated response must beat the
-                response that belongs to another context of the same group.
-            counterfactual_min_score: How well rated, as a share of the scale (1 = the better end).
+            settings: As in a recipe.
             seed: Of the order in which pairs are read, and of augmentation.
             start: Where a resumed run goes on: workers start before Lightning tells the epoch.
             parts: Of the pairs of both splits together, those to train on and to validate on.
         """
         super().__init__()
-        self.path = path
-        self.batch_size = batch_size
-        self.eval_batch_size = eval_batch_size
-        self.batch_tokens = batch_tokens
-        self.num_workers = num_workers
-        self.train_splits = _names(train_split)
-        self.validation_splits = _names(validation_split)
-        self.augmentation = augmentation
-        self.target: TargetName = target
-        self.weighting: Weighting = weighting
-        self.batches = batches
-        self.preference_share, self.counterfactual_share = preference_share, counterfactual_share
-        self.counterfactual_min_score = counterfactual_min_score
+        self.path = settings.path
+        self.batch_size = settings.batch_size
+        self.eval_batch_size = settings.eval_batch_size
+        self.batch_tokens = settings.batch_tokens
+        self.num_workers = settings.num_workers
+        self.train_splits = _names(settings.train_split)
+        self.validation_splits = _names(settings.validation_split)
+        self.augmentation = settings.augmentation
+        self.target: TargetName = settings.target
+        self.weighting: Weighting = settings.weighting
+        self.batches = settings.batches
+        self.preference_share, self.counterfactual_share = settings.preference_share, settings.counterfactual_share
+        self.counterfactual_min_score = settings.counterfactual_min_score
         self.seed = seed
         self.start = start or Position()
         self._parts = parts

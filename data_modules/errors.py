@@ -6,6 +6,7 @@ import difflib
 import errno
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -47,6 +48,9 @@ _IN_WORDS = {
 }
 """How libraries in C++ and Rust say the same without a number."""
 _NATIVE = ("safetensors", "sqlite3")
+
+_NO_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+"""What a disk says that takes nothing now, and may do so later."""
 
 DEBUG = "EMPATHY_JUDGE_DEBUG"
 """In the environment: errors show their tracebacks."""
@@ -158,6 +162,12 @@ def system_error(error: BaseException) -> OSError | None:
     return error if isinstance(error, OSError) else None
 
 
+def disk_error(error: BaseException) -> OSError | None:
+    """As `system_error`, of a disk that is full or may not be written."""
+    found = system_error(error)
+    return found if found is not None and found.errno in _NO_WRITING else None
+
+
 def as_user_error(error: BaseException) -> UserError | None:
     """An error that nobody has put into words for the user, in one line; None = a bug."""
     if isinstance(error, UserError):
@@ -172,6 +182,12 @@ def as_user_error(error: BaseException) -> UserError | None:
     reason = found.strerror or str(found) or type(found).__name__
     where = "" if found.filename is None else f"{found.filename}: "
     return UserError(f"{where}{reason}; {_ADVICE.get(found.errno or 0, 'see what the system says')}")
+
+
+def raised_in(error: BaseException, package: str) -> bool:
+    """Whether a package raised this error itself, not who calls it nor what it calls."""
+    *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
+    return innermost.f_globals["__name__"].partition(".")[0] == package
 
 
 def lost_process(error: BaseException) -> bool:

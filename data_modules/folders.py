@@ -40,7 +40,8 @@ def staged_folder(out: str | Path, overwrite: bool = False, key: str | None = No
     the next call go into `STAGE_NOTES`, which does not come along to `out`.
 
     Args:
-        out: Must not exist; an empty folder, or with `overwrite` another pair dataset, is replaced.
+        out: Must not exist; an empty folder, or with `overwrite` another pair dataset, is replaced. Where the folder
+            above was closed meanwhile, an empty folder stays beside it, which the next call takes.
         overwrite: Replace a pair dataset.
         key: Says all that determines what the block writes; None = begin anew, and leave nothing in any case.
 
@@ -50,7 +51,7 @@ def staged_folder(out: str | Path, overwrite: bool = False, key: str | None = No
     out = Path(out).resolve()
     stage, old = (out.with_name(f".{out.name}.{suffix}") for suffix in ("unfinished", "replaced"))
     notes = stage / STAGE_NOTES
-    with system_errors(out, "made"):
+    with system_errors(out, "written"):
         if old.exists() and not out.exists():  # killed between the two renames below
             old.rename(out)
         if out.exists() and not (out.is_dir() and not any(out.iterdir())):

@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from .augmentation import NO_AUGMENTATION, Augmentation, augment_pair
+from .augmentation import augment_pair
 from .errors import UserError
 from .ratings import Dimension
 from .sampling import Key
 from .schema import Pair, PairDataset
-from .targets import TargetName, Weighting, training_targets
+from .settings import NO_AUGMENTATION, Augmentation, TargetName, Weighting
+from .targets import training_targets
 
 MOST_PER_PAIR = 4
 """A rated pair is set against at most so many responses to other contexts; otherwise a large group would outweigh all

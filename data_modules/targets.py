@@ -7,6 +7,8 @@
 - ``bias_corrected``: the item's part of the additive rater model (`fit_rater_model`). Mends strict and lenient raters,
   also where they saw different items. Biases of raters whom no chain of common items connects cannot be compared: each
   such panel is corrected by itself, so that the mean of its ratings stays, and the notes say so.
+- ``rasch``: what a rater of mean severity would give, by a many-facet Rasch model (`rasch.fit_rasch`): severity counts
+  less at the ends of the scale. Needs a scale with steps; raters whom nothing connects are refused.
 - ``single``: no number per pair: each rater's judgement of a pair is a training item of its own, which says whose.
 
 All are in rating points and inside the scale, so that the judge's head and its scores keep their meaning. On a complete
@@ -20,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -28,11 +30,10 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import cg
 
+from .rasch import fit_rasch
 from .ratings import Dimension, RatingTable
 from .schema import PairDataset
-
-TargetName = Literal["mean", "z_scored", "bias_corrected", "single"]
-Weighting = Literal["equal", "reliability"]
+from .settings import TargetName, Weighting
 
 MIN_RATER_RATINGS = 10
 """Of a rater with fewer ratings, mean and spread are not estimated; `z_scored` leaves such ratings as they are."""
@@ -105,6 +106,8 @@ def _corrected(table: RatingTable, target: str, dimension: Dimension) -> tuple[n
         if left_out:
             why = f"fewer than {MIN_RATER_RATINGS} ratings or a constant score"
             remarks.append(f"the ratings of {left_out} of {len(table.rater_ids)} raters count as they are ({why})")
+    elif target == "rasch":
+        values = fit_rasch(table, dimension).fair_means
     else:
         model = fit_rater_model(table)
         values = model.items

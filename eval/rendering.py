@@ -18,6 +18,9 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -218,7 +221,7 @@ def new_table(title: str = "") -> Table:
 def filled_table(title: str, head: Sequence[str], sections: Iterable[Section], min_width: int | None = None) -> Table:
     """A table of names in the first column and numbers in the others.
 
-    Where the terminal is narrow, the first column folds (`min_width` letters stay) and numbers stay whole.
+    Where the terminal is narrow, names fold after their punctuation (`min_width` letters stay), and numbers stay whole.
     """
     table = new_table(title)
     for position, column in enumerate(head):
@@ -229,10 +232,32 @@ def filled_table(title: str, head: Sequence[str], sections: Iterable[Section], m
     for heading, rows in sections:
         if heading:
             table.add_section()
-            table.add_row(bold(heading.replace("/", "/\n")))  # of a data set and its dimension
+            table.add_row(_Name(bold(heading.replace("/", "/\n"))))  # of a data set and its dimension
         for row in rows:
-            table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+            name, *numbers = (cell if isinstance(cell, Text) else Text(cell) for cell in row)
+            table.add_row(_Name(name), *numbers)
     return table
+
+
+class _Name:
+    """A name in a table: it folds between its parts, not within a word, unless one is too long for itself."""
+
+    def __init__(self, name: Text) -> None:
+        self._name = name
+        self._parts = re.split(r"(?<=[-:,/_@\s])", name.plain)  # 1.5 and samples=5 stay whole
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(max(map(cell_len, self._parts)), max(map(cell_len, self._name.plain.split("\n"))))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = [""]
+        for part in self._parts:
+            if lines[-1] and cell_len((lines[-1] + part).rstrip()) > options.max_width:
+                lines.append("")
+            lines[-1] += part
+            if part.endswith("\n"):
+                lines[-1:] = [lines[-1].rstrip("\n"), ""]
+        yield Text("\n".join(lines), style=self._name.style)
 
 
 def bold(text: str) -> Text:

@@ -172,10 +172,10 @@ def comparison_views(reports: Sequence[Report], rankings: Mapping[str, Report]) 
     for name, ceiling in ceilings.items():
         sections[name].append((bold("noise ceiling"), bold(ranged(ceiling)), "", "", ""))
     head = (
-        "judge", "Spearman\n(95 %)", "share of\nceiling", "difference from\none rater (95 %)",
+        "judge", "Spearman\n(95 %)", "of the\nceiling", "difference from\none rater (95 %)",
         "effective\nnumber\nof raters",
     )  # fmt: skip
-    yield filled_table("judges and people", head, sections.items(), min_width=12)
+    yield filled_table("judges and people", head, sections.items(), min_width=13)
     measured = [(name, one["judge"], one["dimensions"].get(name)) for name in sections for one in reports]
     yield panel_table(own for own in measured if own[2] is not None)
     if rankings:

@@ -4,7 +4,7 @@
 
 The policy is a language model of some thousand weights whose tokens are notes: pitch and loudness of 80 ms each. What
 it writes becomes a WAV file in memory, which the judge hears as the response to a context of the data set. With a real
-speech model, `speak` is the decoder of its codec; nothing else changes. Needs `pip install trl`.
+speech model, `speak` is the decoder of its codec; nothing else changes. Needs `pip install 'trl>=1.6'`.
 """
 
 from __future__ import annotations
@@ -101,11 +101,12 @@ def train(judge: Path, data: Path, steps: int, out: Path, contexts: int = 8, ans
 
 @torch.no_grad()
 def mean_reward(model: Qwen2ForCausalLM, reward: EmpathyReward, contexts: Sequence[str]) -> float:
-    """Of one sampled answer to each context."""
+    """Of one sampled answer to each context, those left out that have none."""
     prompt = torch.full((len(contexts), 1), PITCHES * LEVELS)
     answers = model.generate(prompt, do_sample=True, max_new_tokens=NOTES)[:, 1:].tolist()  # pyright: ignore
     found = reward([""] * len(contexts), answers, completion_ids=answers, context_audio=contexts)
-    return sum(found) / len(found)
+    heard = [value for value in found if value is not None]
+    return sum(heard) / max(len(heard), 1)
 
 
 def main() -> None:

@@ -4,9 +4,11 @@ from ..third_party import hush
 
 hush()  # before PEFT is imported, in every process that has a judge
 
-# What the files of judges and runs are called: here, so that a folder is known without torch
+# What the files of judges and runs are called, and the backbone that is shipped: here, so that they are known without
+# torch
 JUDGE_FILE = "judge.json"
 CALIBRATION_FILE = "calibration.json"
 CHECKPOINTS = "checkpoints"
 CONFIG_FILE = "config.yaml"
 BEST, LAST = "best.ckpt", "last.ckpt"
+NANO = "nano"

@@ -6,10 +6,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -19,8 +16,8 @@ from typing import Any
 from torch import Tensor
 
 from ..data_modules.errors import UserError
+from ..data_modules.folders import staged_folder
 from . import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
-from .backbones.base import Quantization
 from .calibration import Calibration, from_json, to_json
 from .description import (
     EXPORT,
@@ -33,8 +30,9 @@ from .description import (
     read_description,
     read_json,
 )
-from .judge import EmpathyJudge, JudgeSettings
+from .judge import EmpathyJudge
 from .lora import trained_in_full
+from .settings import JudgeSettings, Quantization
 from .weight_files import (
     Fingerprints,
     check_hash,
@@ -110,20 +108,13 @@ def staged(folder: Path) -> Iterator[Path]:
     Raises:
         UserError: If the folder exists and is not empty, or the disk is full or may not be written.
     """
-    stage = None
     with writing(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UserError(f"{folder}: exists; expected a folder that does not exist yet")
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            stage = Path(tempfile.mkdtemp(prefix=".judge.", dir=folder.parent))
+        with staged_folder(folder) as stage:
             yield stage
-            for path in (stage, *stage.rglob("*")):  # mkdtemp keeps others out, and so do safetensors files
+            for path in (stage, *stage.rglob("*")):  # safetensors files keep others out
                 path.chmod(0o755 if path.is_dir() else 0o644)
-            os.replace(stage, folder)
-        finally:
-            if stage is not None:
-                shutil.rmtree(stage, ignore_errors=True)
 
 
 @contextmanager
@@ -277,17 +268,14 @@ def load_any(path: Path, placement: Placement = AS_TRAINED, revision: str | None
     Raises:
         UserError: If it is none of these, or broken.
     """
-    from .hub import judge_folder
+    from .hub import check_judge, judge_folder
 
     path = judge_folder(path, revision)
     try:
-        if (path / JUDGE_FILE).is_file():
-            return load_judge(path, placement)
-        if path.is_file() or (path / CHECKPOINTS).is_dir():
-            return load_run(path, placement)
+        check_judge(path)
+        return load_judge(path, placement) if (path / JUDGE_FILE).is_file() else load_run(path, placement)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
-    raise UserError(f"{path}: expected a judge folder (with {JUDGE_FILE}), a run folder or a checkpoint")
 
 
 def read_into(loaded: LoadedJudge, path: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from ..data_modules.audio import Clip, decode
+from ..data_modules.audio import CLIPPED, Clip, decode
 from ..data_modules.errors import AudioError
 from ..data_modules.prosody import HOP, MIN_VOICED, RATE, steady_pitch, track
 
@@ -281,3 +281,69 @@ def cautions(clips: Sequence[ClipFacts], domain: Domain | None) -> tuple[Caution
     if domain is not None and (departures := domain.departures(clips)):
         found.append(Caution("unlike_training", "; ".join(departures), "pair"))
     return tuple(found)
+
+
+# As a reward
+
+ENDED = ("the file is empty", "too short")
+"""Kinds of errors of a response in which the policy said nothing."""
+OF_THE_POLICY = (*ENDED, "no_speech", "clipped")
+"""Codes of what the policy breaks. A file is never its work, nor is a limit of the judge."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """What a response is worth.
+
+    Attributes:
+        reward: From 0 (bad end of the scale) to 1 (good end); None = the judge did not hear it, or is not to be
+            believed here.
+        standard_error: Of the score, as a share of the scale; None where it is unknown.
+        code: Why there is none, or why it is the lowest: the kind of an `AudioError`, ``no_speech``, ``clipped``,
+            ``unlike_training``, ``no finite score``; None = it is what the judge says.
+        text: The same for people.
+    """
+
+    reward: float | None
+    standard_error: float | None = None
+    code: str | None = None
+    text: str | None = None
+
+
+def reward_of(
+    found: Assessment | AudioError,
+    dimensions: Sequence[str],
+    deviations: float = 0.0,
+    limits: tuple[float, float] = (0.0, 1.0),
+    clipped: bool = False,
+) -> Reward:
+    """What becomes of a response.
+
+    Args:
+        found: What the judge says of it. An error is of the response, not of its context.
+        dimensions: That count, equally.
+        deviations: Standard errors by which each score is taken to be worse.
+        limits: Lowest and highest reward.
+        clipped: See `data_modules.audio.is_clipped`.
+
+    Returns:
+        The lowest reward where the policy broke the response: it is empty, without a voice, or clipped. None where it
+        was not heard, or is outside the ranges of the pairs that the judge was calibrated on.
+    """
+    low, high = limits
+    if isinstance(found, AudioError):
+        return Reward(low if found.kind in ENDED else None, None, found.kind, str(found))
+    for caution in found.warnings:
+        if caution.code == "no_speech" and caution.about == "response":
+            return Reward(low, None, caution.code, caution.text)
+    if clipped:
+        return Reward(low, None, "clipped", f"response: {100 * CLIPPED:g} % or more of its samples are at full scale")
+    for caution in found.warnings:
+        if caution.code == "unlike_training":
+            return Reward(None, None, caution.code, caution.text)
+    merit = found.merit(dimensions, deviations)
+    if not math.isfinite(merit):
+        return Reward(None, None, "no finite score", "response: the judge has no finite score for it")
+    unknown = any(found.scores[name].standard_error is None for name in dimensions)
+    error = None if unknown else found.merit(dimensions) - found.merit(dimensions, 1.0)
+    return Reward(min(max(merit, low), high), error)

@@ -25,8 +25,9 @@ from scipy.special import expit, logit
 
 from ..data_modules.errors import UserError
 from ..data_modules.schema import Dimension
-from .assessment import Domain
+from .assessment import Domain, Score
 from .description import STRICT, validated
+from .three_way import Preference, ThreeWay
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Coverages that an interval can have."""
@@ -186,6 +187,8 @@ class DimensionCalibration:
             rated pairs.
         quantiles: One for each of `LEVELS`.
         abstain_above: Standard error in rating points above which the judge abstains; None = never.
+        three_way: Which of two responses people prefer, or neither; None = too few were compared, or an earlier version
+            wrote the file.
     """
 
     n: _Count
@@ -195,6 +198,7 @@ class DimensionCalibration:
     factor: _NotNegative | None
     quantiles: tuple[Quantile, ...]
     abstain_above: _NotNegative | None = None
+    three_way: ThreeWay | None = None
 
     def __post_init__(self) -> None:
         if tuple(own.level for own in self.quantiles) != LEVELS:
@@ -319,6 +323,14 @@ class Calibration:
             for column, dimension in enumerate(dimensions)
         ]
         return Calibrated(*(np.stack(parts, axis=-1) for parts in zip(*columns, strict=True)))
+
+
+def preference(model: ThreeWay, first: Score, second: Score) -> Preference | None:
+    """What people will say of two responses to one context; None = a standard error is unknown."""
+    if first.standard_error is None or second.standard_error is None:
+        return None
+    difference = first.score - second.score if first.scale.higher_is_better else second.score - first.score
+    return model.preference(difference, math.hypot(first.standard_error, second.standard_error))
 
 
 def uncalibrated(score: np.ndarray) -> Calibrated:

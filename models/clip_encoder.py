@@ -18,7 +18,8 @@ from ..data_modules.audio import AudioSource, Clip, audio_hash
 from ..data_modules.errors import AudioError
 from .assessment import ClipFacts, clip_facts
 from .feature_cache import ClipStates, DiskStore
-from .judge import EmpathyJudge, EncodedClip, LongClips, tower_is_trained
+from .judge import EmpathyJudge, EncodedClip, tower_is_trained
+from .settings import LongClips
 
 KEPT_BYTES = 512 * 2**20
 """Of audio states in memory, where nothing else is wanted."""

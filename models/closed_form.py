@@ -18,7 +18,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold
 
 from ..data_modules.schema import Dimension
-from .head_input import MOST_LANDMARKS
+from .settings import MOST_LANDMARKS
 
 EXACT = MOST_LANDMARKS
 """Training pairs up to which every one of them is a landmark."""

@@ -17,8 +17,7 @@ from ..data_modules.errors import UserError, shown
 from ..data_modules.schema import Dimension
 from . import JUDGE_FILE
 from .backbones.base import WeightForm
-from .head_input import HeadInputSettings
-from .judge import JudgeSettings
+from .settings import HeadInputSettings, JudgeSettings
 
 Values = TypeVar("Values")
 STRICT = ConfigDict(strict=True, extra="forbid")

@@ -8,7 +8,6 @@ first with LoRA: the hidden states that enter it never change.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import time
@@ -26,14 +25,15 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from ..data_modules.audio import AudioSource, audio_hash
-from ..data_modules.errors import UserError
+from ..data_modules.errors import UserError, os_reason
 from ..data_modules.schema import Pair
 from ..data_modules.stored_clips import StoredClip
 from .backbones.audio_language_model import AudioLanguageModel
 from .backbones.base import Backbone, Inputs
 from .backbones.layers import skip
-from .judge import EmpathyJudge, EncodedClip, EncodedWindow, LongClips, sources_of
+from .judge import EmpathyJudge, EncodedClip, EncodedWindow, sources_of
 from .lora import part_of
+from .settings import LongClips
 
 GIGABYTES = 100.0
 """Most that a folder takes by default."""
@@ -120,8 +120,7 @@ class DiskStore:
         return self._path(name).exists()
 
     def _give_up(self, error: OSError) -> None:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        reason = "the disk is full" if full else str(error)
+        reason = os_reason(error)
         message = f"{self.folder}: nothing more is stored here: {reason}; what is missing is computed each time"
         Console(stderr=True).print(message, style="yellow", soft_wrap=True, markup=False)
         self._full = True

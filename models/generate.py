@@ -17,12 +17,13 @@ from transformers.utils.hub import cached_file, extract_commit_hash
 
 from ..data_modules.audio import AudioSource, decode
 from ..data_modules.errors import UserError
-from .backbones import NANO, NANO_FOLDER, load_backbone
+from . import NANO
+from .backbones import NANO_FOLDER, load_backbone
 from .backbones.audio_language_model import AudioLanguageModel, Message
 from .backbones.base import Checkpoint, Inputs
 from .backbones.deferred import weight_files
 from .backbones.loading import one_line
-from .hub import require_hub
+from .hub import expected_backbone, require_backbone
 from .prefix_caching import kv_cache
 
 _WEIGHTS_AND_WORDS = {".safetensors", ".json", ".jinja", ".model", ".txt"}
@@ -220,13 +221,12 @@ def identity(checkpoint: Checkpoint) -> str:
                 with open(path, "rb") as file:
                     digest.update(f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
         return digest.hexdigest()
-    what = f"backbone {checkpoint.name!r}: expected {NANO!r}, a hub id or a folder"
-    require_hub(found.name, found.revision, what)
+    require_backbone(found.name, found.revision)
     try:
         config = cached_file(found.name, "config.json", revision=found.revision)
     except OSError as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"{what}: {reason}") from None
+        raise UserError(f"{expected_backbone(found.name)}: {reason}") from None
     commit = extract_commit_hash(config, None)
     assert commit is not None, config
     return commit

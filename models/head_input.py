@@ -12,20 +12,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from ..data_modules.errors import UserError
 from ..data_modules.functionals import DELIVERY
 from .backbones.base import Inputs
+from .settings import HeadInputSettings, PoolingName
 
-PoolingName = Literal["last_token", "response_mean", "attention"]
-AudioInput = Literal["none", "all_layers"]
-MOST_LANDMARKS = 5_000
 _NEVER = 1e30
 _FURTHEST = 5.0  # standard deviations: a clip beyond is unlike all of training, and says no more for its distance
 
@@ -72,32 +68,6 @@ def build_pooling(name: PoolingName, hidden_size: int) -> nn.Module:
     if name == "attention":
         return Attention(hidden_size)
     return {"last_token": LastToken, "response_mean": ResponseMean}[name]()
-
-
-@dataclass(frozen=True)
-class HeadInputSettings:
-    """What the head reads beside the pooled state of the language model.
-
-    Attributes:
-        audio: all_layers: mean and standard deviation over time of every layer of the audio encoder, mixed by learned
-            weights; of the response, of the last context turn, and their difference. none: nothing.
-        functionals: Whether it reads measures of the signal (pitch, level, timing, spectrum), too. They cost a few
-            milliseconds for a second of audio, and help most where the backbone is small.
-        landmarks: Training pairs that a pair is compared with, by a Gaussian kernel; set by method probe, else 0.
-    """
-
-    audio: AudioInput = "none"
-    functionals: bool = False
-    landmarks: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.landmarks <= MOST_LANDMARKS:
-            raise UserError(f"head_input.landmarks {self.landmarks}; expected 0 to {MOST_LANDMARKS:,}")
-
-    @property
-    def of_clips(self) -> bool:
-        """Whether anything of the clips themselves is read."""
-        return self.audio != "none" or self.functionals
 
 
 class HeadInput(nn.Module):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +18,7 @@ from torch.nn.functional import logsigmoid, pad, softplus
 
 from ..data_modules.errors import UserError
 from ..data_modules.schema import Dimension
-
-HeadName = Literal["regression", "gaussian", "coral", "corn", "histogram"]
+from .settings import HeadName
 
 _LOWEST = torch.finfo(torch.float32).min
 """Log probability of a step that does not exist: a probability of 0 without a NaN in the loss."""

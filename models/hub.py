@@ -1,13 +1,17 @@
-"""Judges on the Hugging Face hub: fetched by name, and put there. A token comes out of the environment or of the login
-of `hf auth login`; it is never shown."""
+"""Judges and backbones by name: whether they can be had; judges on the Hugging Face hub, fetched and put there.
+
+No torch is loaded: a wrong name is told at once. A token comes out of the environment or of the login of
+`hf auth login`; it is never shown."""
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import (
     HfApi,
@@ -30,23 +34,98 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import validate_repo_id
 
-from ..data_modules.errors import UserError
-from . import JUDGE_FILE
+from ..data_modules.errors import DataError, UserError
+from ..data_modules.folders import read_yaml
+from . import CHECKPOINTS, CONFIG_FILE, JUDGE_FILE, NANO
 
 _NO_LOGIN = "not logged in: set HF_TOKEN or run `hf auth login`"
 _KINDS = ["*.json", "*.jinja", "*.md", "*.model", "*.safetensors", "*.txt"]
 """What is fetched: a judge has no other files that are read, and code is never run."""
-ANSWER_SECONDS = 2.0
+ANSWER_SECONDS = 1.5
 """How long the hub may take to answer the first request."""
 
 
 def is_hub_name(name: str) -> bool:
     """Whether it has the form ``OWNER/NAME``."""
+    return "/" in name and _may_be_on_hub(name)
+
+
+def _may_be_on_hub(name: str) -> bool:
+    """Some old models have no owner."""
     try:
         validate_repo_id(name)
     except HFValidationError:
         return False
-    return "/" in name
+    return True
+
+
+def is_judge(path: Path) -> bool:
+    """Whether there is a judge folder, a run folder or a checkpoint, by what its files are called."""
+    return path.is_file() or (path / JUDGE_FILE).is_file() or (path / CHECKPOINTS).is_dir()
+
+
+def check_judge(path: Path) -> None:
+    """There is one, as `is_judge` says.
+
+    Raises:
+        UserError: If not.
+    """
+    if not is_judge(path):
+        raise UserError(f"{path}: expected a judge folder (with {JUDGE_FILE}), a run folder or a checkpoint")
+
+
+def require_judge(path: Path, backbone: str | None = None) -> None:
+    """A judge and the backbone that it was trained on can be had, as far as their names say it.
+
+    Commands ask before they load torch, which takes seconds. What is in the files is checked when these are loaded.
+
+    Args:
+        path: A judge folder, a run folder, a checkpoint, or `OWNER/NAME` on the hub.
+        backbone: Where the backbone lies now; None = where the judge found it.
+
+    Raises:
+        UserError: As `judge_folder` and `require_backbone`; also if it is none of these.
+    """
+    if not os.path.exists(path) and is_hub_name(path.as_posix()):
+        require_hub(path.as_posix(), None, path.as_posix(), JUDGE_FILE)
+        return
+    try:
+        settings = _settings_of(path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+    name, revision = backbone or settings.get("backbone"), settings.get("revision")
+    if isinstance(name, str) and isinstance(revision, str | None):
+        require_backbone(name, revision)
+
+
+def _settings_of(path: Path) -> dict[str, Any]:
+    """What a judge was built from, as far as it can be read without torch: empty where it cannot.
+
+    Raises:
+        UserError: As `check_judge`.
+    """
+    check_judge(path)
+    run = path.parent.parent if path.is_file() else path
+    try:
+        if (path / JUDGE_FILE).is_file():
+            description = json.loads((path / JUDGE_FILE).read_text(encoding="utf-8"))
+            tree = None if description.get("export") else description["settings"]  # else its backbone came along
+        else:
+            tree = read_yaml(run / CONFIG_FILE)["judge"] if (run / CONFIG_FILE).is_file() else None
+    except (DataError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {}  # whoever loads it says what is wrong
+    return tree if isinstance(tree, dict) else {}
+
+
+def require_backbone(name: str, revision: str | None = None) -> None:
+    """A backbone can be had: as `require_hub`."""
+    if name != NANO:
+        require_hub(name, revision, expected_backbone(name))
+
+
+def expected_backbone(name: str) -> str:
+    """How an error about the name of a backbone begins."""
+    return f"backbone {name!r}: expected {NANO!r}, a hub id or a folder with config.json"
 
 
 def require_hub(name: str, revision: str | None, what: str, file: str = "config.json") -> None:
@@ -57,7 +136,7 @@ def require_hub(name: str, revision: str | None, what: str, file: str = "config.
     from here on.
 
     Args:
-        name: A folder, which needs no hub, or ``OWNER/NAME``.
+        name: A folder, which needs no hub, or an id on the hub.
         revision: Commit, tag or branch on the hub.
         what: How the error begins.
         file: What every such model has.
@@ -65,8 +144,10 @@ def require_hub(name: str, revision: str | None, what: str, file: str = "config.
     Raises:
         UserError: If neither has it.
     """
-    if os.path.exists(name) or not is_hub_name(name):
+    if os.path.exists(name):
         return
+    if not _may_be_on_hub(name):
+        raise UserError(f"{what}: no such folder")
     offline = is_offline_mode()
     if not offline and _hub_answers(name, revision, file):
         return

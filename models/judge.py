@@ -32,8 +32,9 @@ from .head_input import (
 )
 from .heads import Head, Prediction, build_head
 from .lora import adapt, trained_in_full, weights_of
-from .settings import DTYPES, JudgeSettings, LongClips
+from .settings import JudgeSettings, LongClips
 
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 OWN = ("head.", "head_input.", "pooling.")
 """How the names of a judge's own weights begin, which no backbone has."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +14,12 @@ import numpy as np
 from ..data_modules.errors import AudioError, UserError
 from ..data_modules.folders import replace_file
 from ..data_modules.parallel import progress
-from ..data_modules.schema import Dimension, PairDataset
+from ..data_modules.schema import Dimension, Pair, PairDataset
 from . import CALIBRATION_FILE, JUDGE_FILE
 from .artifact import LoadedJudge, writing
 from .assessment import fit_domain
 from .calibration import (
+    DEFAULT_LEVEL,
     LEVELS,
     Calibration,
     DimensionCalibration,
@@ -27,12 +30,14 @@ from .calibration import (
     to_json,
 )
 from .scoring import Heard, PairScorer, check_scales, placed
+from .three_way import ThreeWay, fit_three_way, verdict_of
 from .weight_files import weights_hash
 
 MIN_MAPPED = 20
 """Fewest rated pairs of a mapping."""
 FOLDS = 5
 """Parts in which the groups are divided to measure a mapping on pairs that it was not fitted on."""
+_MOST_ANSWERS = 100  # to one context of which every two are compared
 _ROUNDING = 1e-9  # (n + 1) * level is a whole number too often to trust its last bit
 
 
@@ -120,7 +125,7 @@ def fit_calibration(
     deviations = [own.deviation.numpy() for own in kept if own.deviation is not None]
     human = _means(part, dimensions)[rated][usable]
     groups = np.array([pairs[position].group_id for position in usable])
-    return Calibration(
+    calibration = Calibration(
         weights=weights,
         dataset=dataset.card.name,
         synthetic=dataset.card.synthetic,
@@ -144,6 +149,59 @@ def fit_calibration(
         },
         domain=fit_domain([found[position].facts for position in usable]),
     )
+    scored = calibration.apply(score, np.stack(deviations) if deviations else None, dimensions, DEFAULT_LEVEL)
+    heard = [pairs[position] for position in usable]
+    three_way = {
+        dimension.name: _three_way(part, heard, dimension, scored.score[:, column], scored.standard_error[:, column])
+        for column, dimension in enumerate(dimensions)
+    }
+    known = calibration.dimensions.items()
+    return replace(calibration, dimensions={name: replace(own, three_way=three_way[name]) for name, own in known})
+
+
+def _three_way(
+    part: PairDataset, pairs: Sequence[Pair], dimension: Dimension, score: np.ndarray, error: np.ndarray
+) -> ThreeWay | None:
+    first, second, verdict = human_verdicts(part, pairs, dimension)
+    sign = 1.0 if dimension.higher_is_better else -1.0
+    difference, together = sign * (score[first] - score[second]), np.hypot(error[first], error[second])
+    kept = np.isfinite(difference) & np.isfinite(together)
+    groups = np.array([pairs[place].group_id or pairs[place].pair_id for place in first])
+    return fit_three_way(difference[kept], together[kept], verdict[kept], groups[kept])
+
+
+def human_verdicts(
+    part: PairDataset, pairs: Sequence[Pair], dimension: Dimension
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What people say of every two responses to one context (audio and situation) that somebody rated both.
+
+    Args:
+        part: With the ratings.
+        pairs: Some of its pairs.
+        dimension: Whose ratings.
+
+    Returns:
+        Positions of the first and of the second response in `pairs`, and the verdicts (`three_way.verdict_of`), each
+        `(verdicts,)`.
+    """
+    rows = part.ratings[part.ratings["dimension"] == dimension.name]
+    wide = rows.pivot_table(index="pair_id", columns="rater_id", values="score", aggfunc="mean")
+    values = wide.reindex([pair.pair_id for pair in pairs]).to_numpy(np.float64)
+    values = values if dimension.higher_is_better else -values
+    contexts: dict[Hashable, list[int]] = {}
+    for place, pair in enumerate(pairs):
+        if pair.context or pair.situation:
+            turns = tuple((turn.role, turn.audio) for turn in pair.context)
+            contexts.setdefault((turns, pair.situation), []).append(place)
+    found = []
+    for places in contexts.values():
+        for first, second in itertools.combinations(places[:_MOST_ANSWERS], 2):
+            apart = values[first] - values[second]
+            verdict = verdict_of(apart[np.isfinite(apart)])
+            if verdict is not None:
+                found.append((first, second, verdict))
+    first, second, verdict = np.array(found, dtype=np.int64).reshape(-1, 3).T
+    return first, second, verdict
 
 
 def _means(part: PairDataset, dimensions: Sequence[Dimension]) -> np.ndarray:

@@ -3,11 +3,9 @@ part a weight belongs to, and how many weights there are."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -16,52 +14,14 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from ..data_modules.errors import UserError
-from .backbones.base import Backbone, PartName
+from .backbones.base import Backbone
 from .backbones.deferred import finish, seen_as_float32
+from .settings import LoraSettings, PartName
 
-LoraMethod = Literal["lora", "rslora", "dora"]
-TrainedDtype = Literal["float32", "backbone"]
 FUSION: PartName = "fusion"
 """Has no pre-trained weights: where there is one, it is fully trained."""
-MOST_RANK = 4_096
 OTHER = "other"
 """Weights of the network that belong to no part."""
-
-
-@dataclass(frozen=True)
-class LoraSettings:
-    """Where LoRA goes, how large it is, and what is trained beside it; in a recipe `judge.lora`.
-
-    Attributes:
-        parts: Parts of the backbone whose linear layers get an adapter: language_model, projector, audio_tower. Empty
-            = train the head alone.
-        rank: Rank of the update.
-        alpha: The update is scaled by alpha / rank, in rsLoRA by alpha / sqrt(rank).
-        dropout: Dropout on the adapter's input while training.
-        method: lora, rslora (Kalajdzievski, 2023) or dora (Liu et al., 2024: magnitude and direction apart).
-        layers: Layers of the language model that get an adapter, from the first up to but without the second, counted
-            from 0; negative numbers count from the end. By default all.
-        full_parts: Parts whose weights are all trained themselves, such as the projector.
-        trained_dtype: Of what is trained in the backbone. "backbone" = as the frozen weights: less memory, coarser
-            steps. Not with ZeRO, which wants one dtype of all that is trained, and the head is float32.
-    """
-
-    parts: list[PartName] = field(default_factory=lambda: ["language_model"])
-    rank: int = 16
-    alpha: float = 32.0
-    dropout: float = 0.0
-    method: LoraMethod = "lora"
-    layers: tuple[int, int] | None = None
-    full_parts: list[PartName] = field(default_factory=list)
-    trained_dtype: TrainedDtype = "float32"
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.rank <= MOST_RANK:
-            raise UserError(f"lora.rank {self.rank}; expected 1 to {MOST_RANK:,}")
-        if not 0 < self.alpha < math.inf:
-            raise UserError(f"lora.alpha {self.alpha:g}; expected a number above 0")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"lora.dropout {self.dropout:g}; expected at least 0 and less than 1")
 
 
 def adapt(backbone: Backbone, settings: LoraSettings) -> PeftModel | None:

@@ -20,7 +20,8 @@ from .clip_encoder import KEPT_BYTES, ClipEncoder
 from .closed_form import EXACT, LANDMARKS, WIDTHS, Portion, Solution, fit, fold_fits
 from .feature_cache import DiskStore
 from .heads import Head, Prediction, build_head
-from .judge import EmpathyJudge, JudgeSettings, sources_of
+from .judge import EmpathyJudge, sources_of
+from .settings import JudgeSettings
 
 _SCALED_BY_BYTES = 200 * 2**20
 """Of what is known of clips, for the scale of features: the first pairs in random order that fit."""

@@ -22,8 +22,9 @@ from .calibration import DEFAULT_LEVEL, Calibration, uncalibrated
 from .clip_encoder import KEPT_BYTES, AutoBatch, ClipEncoder
 from .feature_cache import DiskStore
 from .heads import Prediction, combine
-from .judge import MOST_WINDOWS, EmpathyJudge, EncodedClip, LongClips, sources_of, tower_is_trained
+from .judge import MOST_WINDOWS, EmpathyJudge, EncodedClip, sources_of, tower_is_trained
 from .prefix_caching import plan_of, read_in_two
+from .settings import LongClips
 
 _SORTED_BATCHES = 4
 """Pairs of so many batches are brought into the order of their lengths."""

@@ -1,20 +1,91 @@
-"""What a judge is built from: `judge` in a recipe, `settings` in `judge.json`."""
+"""What a judge is built from: `judge` in a recipe, `settings` in `judge.json`. Loads nothing heavy, so that
+`train --help` is instant."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-import torch
-
 from ..data_modules.errors import UserError
-from .backbones.base import Attention, Quantization
-from .head_input import HeadInputSettings, PoolingName
-from .heads import HeadName
-from .lora import LoraSettings
+from . import NANO
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+Attention = Literal["eager", "sdpa", "flash_attention_2"]
+"""Attention kernels that `transformers` knows."""
+Quantization = Literal["none", "nf4"]
+"""How the linear layers of the language model are stored: as they are, or in 4 bits (Dettmers et al., 2023)."""
+PartName = Literal["language_model", "projector", "audio_tower", "fusion"]
+"""`fusion`: cross-attention of context and response where there is no language model, without pre-trained weights."""
+LoraMethod = Literal["lora", "rslora", "dora"]
+TrainedDtype = Literal["float32", "backbone"]
+PoolingName = Literal["last_token", "response_mean", "attention"]
+AudioInput = Literal["none", "all_layers"]
+HeadName = Literal["regression", "gaussian", "coral", "corn", "histogram"]
 LongClips = Literal["refuse", "window"]
+MOST_RANK = 4_096
+MOST_LANDMARKS = 5_000
+
+
+@dataclass(frozen=True)
+class LoraSettings:
+    """Where LoRA goes, how large it is, and what is trained beside it; in a recipe `judge.lora`.
+
+    Attributes:
+        parts: Parts of the backbone whose linear layers get an adapter: language_model, projector, audio_tower. Empty
+            = train the head alone.
+        rank: Rank of the update.
+        alpha: The update is scaled by alpha / rank, in rsLoRA by alpha / sqrt(rank).
+        dropout: Dropout on the adapter's input while training.
+        method: lora, rslora (Kalajdzievski, 2023) or dora (Liu et al., 2024: magnitude and direction apart).
+        layers: Layers of the language model that get an adapter, from the first up to but without the second, counted
+            from 0; negative numbers count from the end. By default all.
+        full_parts: Parts whose weights are all trained themselves, such as the projector.
+        trained_dtype: Of what is trained in the backbone. "backbone" = as the frozen weights: less memory, coarser
+            steps. Not with ZeRO, which wants one dtype of all that is trained, and the head is float32.
+    """
+
+    parts: list[PartName] = field(default_factory=lambda: ["language_model"])
+    rank: int = 16
+    alpha: float = 32.0
+    dropout: float = 0.0
+    method: LoraMethod = "lora"
+    layers: tuple[int, int] | None = None
+    full_parts: list[PartName] = field(default_factory=list)
+    trained_dtype: TrainedDtype = "float32"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.rank <= MOST_RANK:
+            raise UserError(f"lora.rank {self.rank}; expected 1 to {MOST_RANK:,}")
+        if not 0 < self.alpha < math.inf:
+            raise UserError(f"lora.alpha {self.alpha:g}; expected a number above 0")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"lora.dropout {self.dropout:g}; expected at least 0 and less than 1")
+
+
+@dataclass(frozen=True)
+class HeadInputSettings:
+    """What the head reads beside the pooled state of the language model.
+
+    Attributes:
+        audio: all_layers: mean and standard deviation over time of every layer of the audio encoder, mixed by learned
+            weights; of the response, of the last context turn, and their difference. none: nothing.
+        functionals: Whether it reads measures of the signal (pitch, level, timing, spectrum), too. They cost a few
+            milliseconds for a second of audio, and help most where the backbone is small.
+        landmarks: Training pairs that a pair is compared with, by a Gaussian kernel; set by method probe, else 0.
+    """
+
+    audio: AudioInput = "none"
+    functionals: bool = False
+    landmarks: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.landmarks <= MOST_LANDMARKS:
+            raise UserError(f"head_input.landmarks {self.landmarks}; expected 0 to {MOST_LANDMARKS:,}")
+
+    @property
+    def of_clips(self) -> bool:
+        """Whether anything of the clips themselves is read."""
+        return self.audio != "none" or self.functionals
 
 
 @dataclass(frozen=True)
@@ -43,7 +114,7 @@ class JudgeSettings:
             in which it has a voice. Scoring cuts long clips in either case, unless it is told not to.
     """
 
-    backbone: str = "nano"
+    backbone: str = NANO
     revision: str | None = None
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     attention: Attention = "sdpa"

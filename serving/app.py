@@ -19,13 +19,13 @@ from starlette.exceptions import HTTPException
 from .. import __version__
 from ..data_modules.errors import AudioError, TextError, UserError
 from ..eval.rendering import STYLE, render
-from ..models.assessment import Scale, in_order
+from ..models.assessment import Scale, in_order, reward_of
 from ..scorer import Scorer
 from . import schemas
-from .forms import RankForm, ScoreForm, request_body
+from .forms import RankForm, RewardForm, ScoreForm, request_body
 from .records import Recorder, record_of
 from .schemas import Problem, responses
-from .service import Service, ranked_by
+from .service import Service, ranked_by, rewarded_by
 from .settings import MAX_SITUATION, Settings
 
 _KEEP_ALIVE_SECONDS = 15
@@ -90,15 +90,53 @@ def create_app(scorer: Scorer | Callable[[], Scorer], settings: Settings | None 
     async def rank(request: Request) -> schemas.Ranking:
         heard = await service.answer(request, RankForm)
         dimension = ranked_by(heard.judge, heard.form)
-        places = [own.index for own in in_order(heard.assessments, [dimension])]
+        ranked = in_order(heard.assessments, [dimension])
+        over_next = heard.judge.scorer.beside_next(ranked, [dimension], heard.form.max_error)
+        found = [heard.assessments[own.index] for own in ranked]
         return schemas.Ranking(
             judge=heard.judge.id,
             level=heard.form.level,
             seconds=heard.seconds,
             dimension=dimension,
             ranking=[
-                schemas.Ranked(response=place + 1, scores=found.scores, warnings=found.warnings, windows=found.windows)
-                for place, found in ((place, heard.assessments[place]) for place in places)
+                schemas.Ranked(
+                    response=place.index + 1,
+                    scores=own.scores,
+                    warnings=own.warnings,
+                    windows=own.windows,
+                    over_next=beside,
+                )
+                for place, own, beside in zip(ranked, found, over_next, strict=True)
+            ],
+        )
+
+    @app.post(
+        "/v1/reward",
+        summary="Rewards of several responses to one context",
+        description="For the training of a policy. The same content gets the same reward and is not scored twice. What "
+        "was not heard has none.",
+        operation_id="reward",
+        dependencies=guarded,
+        openapi_extra=request_body(RewardForm),
+        responses=responses(*schemas.SCORING_ERRORS, token=token),
+    )
+    async def reward(request: Request) -> schemas.Rewards:
+        heard = await service.answer(request, RewardForm)
+        form, dimensions = heard.form, rewarded_by(heard.judge, heard.form)
+        found = [reward_of(own.found, dimensions, form.deviations, clipped=own.clipped) for own in heard.outcomes]
+        return schemas.Rewards(
+            judge=heard.judge.id,
+            dimensions=dimensions,
+            deviations=form.deviations,
+            rewards=[
+                schemas.RewardOf(
+                    response=number,
+                    content=key,
+                    reward=own.reward,
+                    standard_error=own.standard_error,
+                    reason=None if own.code is None else schemas.Reason(code=own.code, text=str(own.text)),
+                )
+                for number, (key, own) in enumerate(zip(form.keys, found, strict=True), start=1)
             ],
         )
 

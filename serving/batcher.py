@@ -54,6 +54,7 @@ class Job:
         level: Of its intervals.
         client: Who wants it.
         windows: In how many it is read.
+        clipped: Its response is (`data_modules.audio.is_clipped`).
         future: Its assessment, or what is wrong with its audio; cancelled = nobody wants it any more.
         entered: When it began to wait (`time.monotonic`).
         turn: Its place among the others: what its client had been given when it came (`_Lane`).
@@ -65,6 +66,7 @@ class Job:
     level: float
     client: str = ""
     windows: int = 1
+    clipped: bool = False
     future: Future[Assessment | AudioError] = field(default_factory=Future)
     entered: float = field(default_factory=time.monotonic)
     turn: int = 0
@@ -92,11 +94,12 @@ class _Lane:
     Attributes:
         jobs: That wait, next one first.
         pace: Seconds for a unit of work, a running mean.
+        old_share: Of what was known before, in the next mean.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pace: float, old_share: float) -> None:
         self.jobs: list[Job] = []
-        self.pace = 0.05
+        self.pace, self.old_share = pace, old_share
         self._now, self._given = 0, Counter[str]()
 
     def add(self, job: Job) -> None:
@@ -124,7 +127,7 @@ class Batcher:
         max_queue: Work that may wait, see `work_of`: of pairs that are scored alone, and of all others.
         max_wait: Seconds.
         on_batch: Told how many pairs were scored together, and in how many seconds.
-        patience: Seconds; nothing is let in while what waits would take longer.
+        patience: Seconds; nothing is let in while somebody who waits would have to wait for longer.
     """
 
     def __init__(
@@ -137,7 +140,8 @@ class Batcher:
     ) -> None:
         self._scorer, self._max_queue, self._max_wait, self._on_batch = scorer, max_queue, max_wait, on_batch
         self._patience = patience
-        self._short, self._long = _Lane(), _Lane()
+        # until the first long pair was scored few are let in: a judge may take half a second for each window
+        self._short, self._long = _Lane(0.05, _OLD_SHARE), _Lane(0.5, 0.0)
         self._owed = 0.0  # seconds for short pairs before the next long one
         self._changed = threading.Condition()
         self._coming = 0
@@ -153,17 +157,19 @@ class Batcher:
 
     def seconds(self, long: bool = False) -> float:
         """How long it takes until what waits now is scored: the pairs that are scored alone, or all others."""
-        lane, other = (self._long, self._short) if long else (self._short, self._long)
-        share = 2 if other.jobs else 1  # then half of the time is for this lane
+        lane = self._long if long else self._short
+        share = 2 if long or self._long.jobs else 1  # half of the time is for the others; short pairs come at any time
         waiting = share * lane.pace * sum(job.work for job in lane.jobs)
         return waiting + sum((self._long if job.is_long else self._short).pace * job.work for job in self._begun)
 
     def has_place(self, client: str, work: int = 1, long: bool = False) -> bool:
         """Whether a client may let so much work wait, of pairs that are scored alone or of others."""
-        held = Counter[str]()
-        for job in (self._long if long else self._short).jobs:
+        lane, held, waited = self._long if long else self._short, Counter[str](), 0.0
+        for job in lane.jobs:
             held[job.client] += job.work
-        return has_place(held, client, work, self._max_queue) and self.seconds(long) <= self._patience
+        if long and lane.jobs:  # what is let in may overtake the one that waits for longest, but not for ever
+            waited = time.monotonic() - min(job.entered for job in lane.jobs)
+        return has_place(held, client, work, self._max_queue) and waited + self.seconds(long) <= self._patience
 
     def announce(self, change: int) -> None:
         """So many pairs more (or fewer) are on their way."""
@@ -222,7 +228,8 @@ class Batcher:
             seconds = time.monotonic() - begun
             self._owed = seconds if jobs[0].is_long else max(0.0, self._owed - seconds)
             lane = self._long if jobs[0].is_long else self._short
-            lane.pace += (1 - _OLD_SHARE) * (seconds / sum(job.work for job in jobs) - lane.pace)
+            lane.pace += (1 - lane.old_share) * (seconds / sum(job.work for job in jobs) - lane.pace)
+            lane.old_share = _OLD_SHARE
             self._begun = ()
             self._on_batch(len(jobs), seconds)
 

@@ -17,11 +17,11 @@ import resource
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from ..data_modules.audio import Clip, decode, load_clip, probe
+from ..data_modules.audio import Clip, decode, is_clipped, load_clip, probe
 from ..data_modules.errors import AudioError
 
 MAX_CHANNELS = 8
@@ -32,6 +32,14 @@ MAX_MEMORY = 2**30
 """Bytes of data that a process may have; beyond, a clip is refused."""
 _PIPE_BYTES = 2**20
 _START_SECONDS = 120.0
+
+
+class Decoded(NamedTuple):
+    """A clip at the judge's rate, and what is known of it at its own: seconds, and whether it is clipped."""
+
+    clip: Clip
+    seconds: float
+    clipped: bool
 
 
 class Decoders:
@@ -52,7 +60,7 @@ class Decoders:
         self._on_restart = on_restart
         self._free: asyncio.Queue[_Worker] = asyncio.Queue()
         self._workers = [_Worker() for _ in range(count)]
-        self._under_way: set[asyncio.Task[tuple[Clip, float]]] = set()
+        self._under_way: set[asyncio.Task[Decoded]] = set()
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="resampling")
 
     async def start(self) -> None:
@@ -68,8 +76,8 @@ class Decoders:
         await asyncio.gather(*self._under_way, return_exceptions=True)
         self._threads.shutdown(wait=False)
 
-    async def decode(self, data: bytes, name: str) -> tuple[Clip, float]:
-        """A clip at the judge's rate, and its duration in seconds.
+    async def decode(self, data: bytes, name: str) -> Decoded:
+        """A clip at the judge's rate.
 
         Args:
             data: A file.
@@ -85,12 +93,12 @@ class Decoders:
         task.add_done_callback(self._forget)
         return await asyncio.shield(task)
 
-    def _forget(self, task: asyncio.Task[tuple[Clip, float]]) -> None:
+    def _forget(self, task: asyncio.Task[Decoded]) -> None:
         self._under_way.discard(task)
         if not task.cancelled():
             task.exception()  # nobody may be waiting for it any more
 
-    async def _exchange(self, worker: _Worker, data: bytes, name: str) -> tuple[Clip, float]:
+    async def _exchange(self, worker: _Worker, data: bytes, name: str) -> Decoded:
         try:
             await worker.start()
             async with asyncio.timeout(self._seconds):
@@ -98,7 +106,7 @@ class Decoders:
             # here, so that there are never more clips at their own rate than processes
             loop = asyncio.get_running_loop()
             samples = await loop.run_in_executor(self._threads, decode, clip, self._rate)
-            return Clip(samples, self._rate, name), clip.seconds
+            return Decoded(Clip(samples, self._rate, name), clip.seconds, is_clipped(clip))
         except TimeoutError:
             await self._replace(worker)
             raise AudioError(f"{name}: decoding took longer than {self._seconds:g} s") from None

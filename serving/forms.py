@@ -6,6 +6,7 @@ The text of a form is checked here, before a clip of it is decoded.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncGenerator, Callable
 from tempfile import SpooledTemporaryFile
 from typing import Annotated, Any, TypeVar
@@ -18,11 +19,13 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from ..models.calibration import DEFAULT_LEVEL, LEVELS
+from ..models.three_way import MAX_ERRORS
 from .schemas import ClientGone, Problem
 from .settings import MAX_RESPONSES, MAX_SITUATION, MAX_TURNS, Settings, reason_of
 
 _FILES = ("response", "context")
-_MAX_PARTS = MAX_TURNS + MAX_RESPONSES + 3  # and the texts
+MAX_DEVIATIONS = 10.0
+_MAX_PARTS = MAX_TURNS + MAX_RESPONSES + 4  # and the texts
 _MAX_TEXT_BYTES = 2 * MAX_SITUATION  # of all texts together
 _CONTENT_TYPES = "audio/wav, audio/flac, audio/ogg, audio/mpeg, audio/aiff"
 
@@ -40,12 +43,19 @@ def _level(text: Any) -> Any:
     raise ValueError(f"expected {', '.join(f'{level:g}' for level in LEVELS)} (default: {DEFAULT_LEVEL:g})")
 
 
+def _max_error(text: Any) -> Any:
+    for share in MAX_ERRORS:
+        if text in (share, f"{share:g}", f"{share:.2f}"):
+            return share
+    raise ValueError(f"expected {', '.join(f'{share:g}' for share in MAX_ERRORS)}")
+
+
 def _without_default(schema: dict[str, JsonValue]) -> None:
     schema.pop("default")
 
 
 class Form(BaseModel):
-    """What both routes that score take."""
+    """What all routes that score take."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -61,19 +71,29 @@ class Form(BaseModel):
         description=f"Text about the situation, as raters were given it; at most {MAX_SITUATION} bytes in UTF-8.",
         json_schema_extra=_without_default,
     )
-    level: Annotated[float, BeforeValidator(_level)] = Field(
-        default=DEFAULT_LEVEL,
-        description="Share of pairs that the intervals shall cover; an error where the judge is not calibrated.",
-        json_schema_extra={"enum": list(LEVELS)},
-    )
 
     @property
     def responses(self) -> list[bytes]:
         """Files of what is judged."""
         raise NotImplementedError
 
+    @property
+    def keys(self) -> list[str]:
+        """What each response is known by; those with the same key are heard once."""
+        return [str(number) for number in range(len(self.responses))]
 
-class ScoreForm(Form):
+
+class IntervalForm(Form):
+    """Of the routes whose answers have intervals."""
+
+    level: Annotated[float, BeforeValidator(_level)] = Field(
+        default=DEFAULT_LEVEL,
+        description="Share of pairs that the intervals shall cover; an error where the judge is not calibrated.",
+        json_schema_extra={"enum": list(LEVELS)},
+    )
+
+
+class ScoreForm(IntervalForm):
     """What `/v1/score` takes."""
 
     response: bytes = Field(description="The spoken response that is judged.")
@@ -84,7 +104,38 @@ class ScoreForm(Form):
         return [self.response]
 
 
-class RankForm(Form):
+class RewardForm(Form):
+    """What `/v1/reward` takes."""
+
+    response: list[bytes] = Field(
+        description="Responses, such as the completions of a group.", min_length=1, max_length=MAX_RESPONSES
+    )
+    dimension: str = Field(
+        default="",
+        description="What counts; may be left out: then all dimensions count, equally.",
+        json_schema_extra=_without_default,
+    )
+    deviations: Annotated[float, Field(ge=0, le=MAX_DEVIATIONS, allow_inf_nan=False)] = Field(
+        default=0.0,
+        description="Standard errors by which each score is taken to be worse; an error where the judge is not "
+        "calibrated.",
+    )
+
+    @property
+    def responses(self) -> list[bytes]:
+        """See `Form`."""
+        return self.response
+
+    @property
+    def keys(self) -> list[str]:
+        """SHA-256 of all that an assessment depends on, but for the judge."""
+        before = hashlib.sha256(hashlib.sha256(self.situation.encode()).digest())
+        for clip in self.context:
+            before.update(hashlib.sha256(clip).digest())
+        return [hashlib.sha256(before.digest() + hashlib.sha256(clip).digest()).hexdigest() for clip in self.response]
+
+
+class RankForm(IntervalForm):
     """What `/v1/rank` takes."""
 
     response: list[bytes] = Field(description="Responses to compare.", min_length=1, max_length=MAX_RESPONSES)
@@ -92,6 +143,12 @@ class RankForm(Form):
         default="",
         description="What to rank by; may be left out where the judge knows only one.",
         json_schema_extra=_without_default,
+    )
+    max_error: Annotated[float | None, BeforeValidator(_max_error)] = Field(
+        default=None,
+        description="Say which of two neighbours is better only where at most this share of such verdicts is wrong; "
+        "an error where the calibration knows nothing of preferences.",
+        json_schema_extra={"enum": list(MAX_ERRORS), "anyOf": [{"type": "number"}]},
     )
 
     @property

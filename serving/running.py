@@ -6,6 +6,7 @@ import asyncio
 import os
 import resource
 import socket
+import threading
 from types import FrameType
 from typing import Any
 
@@ -14,7 +15,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .records import LOGGER
-from .service import Service
+from .service import LOADING, Service
 
 _KEEP_ALIVE_SECONDS = 15
 _BACKLOG = 2048
@@ -37,8 +38,10 @@ def run(app: FastAPI, listener: socket.socket) -> None:
     """
     with listener:
         asyncio.run(serve(app, listener))
-    if app.state.service.lost:
-        os._exit(0)  # a batch that nobody waits for any more may go on for long
+    if app.state.service.lost or any(thread.name == LOADING for thread in threading.enumerate()):
+        # a batch that nobody waits for any more may go on for long, and Python's own end under a thread that is
+        # importing torch aborts the process
+        os._exit(0)
 
 
 async def serve(app: FastAPI, listener: socket.socket) -> None:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from starlette.responses import JSONResponse
 
 from ..models.assessment import Caution, Scale, Score
+from ..models.three_way import BesideNext
 
 Code = Literal[
     "bad_request",
@@ -101,7 +102,26 @@ _ANSWER: dict[str, JsonValue] = {
 }
 _OF_RESPONSE: dict[str, JsonValue] = {"scores": {"vocal_empathy": _SCORE}, "warnings": [], "windows": 1}
 _SCORED: JsonValue = {**_ANSWER, "seconds": {"context": [3.2], "responses": [4.05]}, **_OF_RESPONSE}
-_RANKING: JsonValue = {**_ANSWER, "dimension": "vocal_empathy", "ranking": [{"response": 2, **_OF_RESPONSE}]}
+_RANKING: JsonValue = {
+    **_ANSWER,
+    "dimension": "vocal_empathy",
+    "ranking": [{"response": 2, **_OF_RESPONSE, "over_next": None}],
+}
+_REWARDS: JsonValue = {
+    "judge": {"name": "judge", "version": "5c682829dbb2e541"},
+    "dimensions": ["vocal_empathy"],
+    "deviations": 0.5,
+    "rewards": [
+        {"response": 1, "content": f"{7:064x}", "reward": 0.68, "standard_error": 0.08, "reason": None},
+        {
+            "response": 2,
+            "content": f"{8:064x}",
+            "reward": None,
+            "standard_error": None,
+            "reason": {"code": "not a sound file", "text": "response 2: not a sound file; expected wav, flac, ogg"},
+        },
+    ],
+}
 
 
 _IN_WINDOWS = (
@@ -147,6 +167,9 @@ class Ranked(BaseModel):
     scores: dict[str, Score]
     warnings: tuple[Caution, ...]
     windows: int = Field(description=_IN_WINDOWS)
+    over_next: BesideNext | None = Field(
+        description="What people will say of it and the next one; null = not known, or there is no next one."
+    )
 
 
 class Ranking(Answer):
@@ -155,6 +178,40 @@ class Ranking(Answer):
     model_config = ConfigDict(json_schema_extra={"examples": [_RANKING]})
     dimension: str = Field(description="What they are ranked by.")
     ranking: list[Ranked]
+
+
+class Reason(BaseModel):
+    """Why a response has no reward, or the lowest."""
+
+    code: str = Field(
+        description="`no_speech`, `clipped`, `the file is empty` and `too short`: the lowest, for the policy broke it. "
+        "All others: there is no reward, for the judge did not hear it, or does not know such pairs "
+        "(`unlike_training`)."
+    )
+    text: str = Field(description="For people.")
+
+
+class RewardOf(BaseModel):
+    """The reward of one response."""
+
+    response: int = Field(description="Its place in the form, from 1.")
+    content: str = Field(
+        description="SHA-256 of response, context and situation as they were sent. What has the same one gets the same "
+        "reward from the same judge, and is not scored again."
+    )
+    reward: float | None = Field(description="0 (bad end of the scale) to 1 (good end); null = none, leave it out.")
+    standard_error: float | None = Field(description="Of the score, as a share of the scale; null where it is unknown.")
+    reason: Reason | None = Field(description="null = the reward is what the judge says.")
+
+
+class Rewards(BaseModel):
+    """Rewards of responses to one context, in their order."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_REWARDS]})
+    judge: JudgeId
+    dimensions: list[str] = Field(description="What counted, equally.")
+    deviations: float = Field(description="Standard errors by which each score was taken to be worse.")
+    rewards: list[RewardOf]
 
 
 class AboutDimension(BaseModel):
@@ -235,11 +292,14 @@ def tailor(document: dict[str, Any], dimensions: Sequence[str], calibrated: bool
         dimensions: Names.
         calibrated: There are intervals; if not, no level is accepted.
     """
-    for path in ("/v1/score", "/v1/rank"):
+    for path in ("/v1/score", "/v1/rank", "/v1/reward"):
         body = document["paths"][path]["post"]["requestBody"]
         properties = body["content"]["multipart/form-data"]["schema"]["properties"]
         if not calibrated:
             properties.pop("level", None)
+            properties.pop("deviations", None)
+            properties.pop("max_error", None)
         if "dimension" in properties:
-            # the only one may be left out, or be empty
-            properties["dimension"]["enum"] = [*dimensions, ""] if len(dimensions) == 1 else list(dimensions)
+            # the only one may be left out, or be empty; for a reward all of them
+            optional = len(dimensions) == 1 or path == "/v1/reward"
+            properties["dimension"]["enum"] = [*dimensions, ""] if optional else list(dimensions)

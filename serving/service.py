@@ -28,11 +28,14 @@ from ..models.calibration import DEFAULT_LEVEL
 from ..scorer import Scorer
 from .batcher import Batcher, Full, Job, has_place, work_of
 from .decoding import Decoders
-from .forms import Form, FormT, RankForm, check_head, receive, too_large
+from .forms import Form, FormT, IntervalForm, RankForm, RewardForm, check_head, receive, too_large
+from .outcomes import Outcome, Outcomes
 from .records import LOGGER, Metrics, Record, record_of
 from .schemas import ClientGone, JudgeId, Problem, Seconds
 from .settings import Settings
 
+LOADING = "loading"
+"""Name of the thread that loads the judge."""
 _WINDOWS = 10
 """Clips may be so many times as long as one window, unless the settings say otherwise."""
 _WORK_OF_A_PAIR, _WORK_OF_A_REQUEST = 2 * _WINDOWS, 64
@@ -68,14 +71,19 @@ class Heard(Generic[FormT]):
     Attributes:
         judge: Who judged.
         form: What was sent.
-        assessments: Of each response.
-        seconds: Durations of the clips.
+        outcomes: Of each response; only rewards have errors among them.
+        seconds: Durations of the clips that were heard now.
     """
 
     judge: Judge
     form: FormT
-    assessments: Sequence[Assessment]
+    outcomes: Sequence[Outcome]
     seconds: Seconds
+
+    @property
+    def assessments(self) -> list[Assessment]:
+        """Of each response that was heard."""
+        return [own.found for own in self.outcomes if isinstance(own.found, Assessment)]
 
 
 class Service:
@@ -103,6 +111,7 @@ class Service:
         self.is_stopping = False
         self.let_in = self.under_way = self.lost = 0
         self._uploads: dict[Record, int] = {}  # bytes so far
+        self._outcomes = Outcomes()
 
     @property
     def state(self) -> Literal["loading", "ready", "stopping"]:
@@ -169,7 +178,7 @@ class Service:
 
         Raises:
             Problem: If it is not what is expected, there is no place for it, or time is over.
-            AudioError: If a clip cannot be used.
+            AudioError: If a clip cannot be used; of a reward, if it is of the context.
             ClientGone: If the client hung up.
         """
         record, settings = record_of(request.scope), self.settings
@@ -183,27 +192,36 @@ class Service:
             if "level" in form.model_fields_set and judge.scorer.calibration is None:
                 raise Problem("invalid", "level: this judge is not calibrated, it has no intervals; expected no level")
             if isinstance(form, RankForm):
-                ranked_by(judge, form)
+                dimension = ranked_by(judge, form)
+                if form.max_error is not None:
+                    judge.scorer.compared_on([dimension])
+            if isinstance(form, RewardForm):
+                rewarded_by(judge, form)
             # the last check before any work
             judge.scorer.check_text(_pair(record, form, form.context, form.responses[0]))
-            async with _patient(request, settings):
-                jobs, seconds = await self._decode(judge, form, record)
+            async with _patient(request, settings), self._outcomes.of(form) as found:
+                jobs, seconds = await self._decode(judge, form, record, found)
                 upload.close()
                 try:
-                    judge.batcher.submit(jobs)
-                    found = [await asyncio.wrap_future(job.future) for job in jobs]
+                    if jobs:
+                        judge.batcher.submit([*jobs.values()])
+                    for key, job in jobs.items():
+                        found[key] = Outcome(await asyncio.wrap_future(job.future), job.clipped)
                 except Full:
-                    raise _busy(judge) from None
+                    raise _busy(judge, any(job.is_long for job in jobs.values())) from None
                 finally:
-                    judge.batcher.drop(jobs)  # does nothing to those that are done
-        for outcome in found:
-            if isinstance(outcome, AudioError):
-                raise outcome
-        self._stage(record, "wait", max(job.waited for job in jobs))
-        self._stage(record, "score", max(time.monotonic() - job.entered - job.waited for job in jobs))
-        record.facts["batch"] = max(job.batch for job in jobs)
+                    judge.batcher.drop(jobs.values())  # does nothing to those that are done
+        outcomes = [found[key] for key in form.keys]
+        for outcome in outcomes:
+            if isinstance(outcome.found, AudioError) and not isinstance(form, RewardForm):
+                raise outcome.found
+        if jobs:
+            self._stage(record, "wait", max(job.waited for job in jobs.values()))
+            took = max(time.monotonic() - job.entered - job.waited for job in jobs.values())
+            self._stage(record, "score", took)
+        record.facts["batch"] = max((job.batch for job in jobs.values()), default=0)
         self.metrics.audio_seconds.inc(sum(seconds.context + seconds.responses))
-        return Heard(judge, form, [own for own in found if isinstance(own, Assessment)], seconds)
+        return Heard(judge, form, outcomes, seconds)
 
     def _admit(self, record: Record) -> Judge:
         """Let a request in, if there is a place for it.
@@ -247,32 +265,48 @@ class Service:
         if sum(self._uploads.values()) > most and self._uploads[record] > most / self.settings.concurrency:
             raise _busy(self.judge)
 
-    async def _decode(self, judge: Judge, form: Form, record: Record) -> tuple[list[Job], Seconds]:
-        """A job for each response, and the durations of all clips.
+    async def _decode(
+        self, judge: Judge, form: Form, record: Record, found: dict[str, Outcome]
+    ) -> tuple[dict[str, Job], Seconds]:
+        """A job for each response that is not found yet, by its key, and the durations of all clips.
+
+        A response of a reward that cannot be used is found with that.
 
         Raises:
             AudioError: If a clip cannot be used, or there are too many windows.
         """
-        begun, hears, clips, jobs, windows = time.monotonic(), judge.scorer.max_seconds, [], [], 1
+        begun, hears, clips, windows = time.monotonic(), judge.scorer.max_seconds, [], 1
+        jobs: dict[str, Job] = {}
         seconds = Seconds(context=[], responses=[])
-        judge.batcher.announce(len(form.responses))
+        wanted = {key: number for number, key in enumerate(form.keys) if key not in found}
+        level = form.level if isinstance(form, IntervalForm) else DEFAULT_LEVEL
+        judge.batcher.announce(len(wanted))
         try:
-            for number, data in enumerate(form.context, start=1):
+            for number, data in enumerate(form.context if wanted else (), start=1):
                 name = "context" if len(form.context) == 1 else f"context {number}"
-                clip, lasts = await judge.decoders.decode(data, name)
+                clip, lasts, _ = await judge.decoders.decode(data, name)
                 clips.append(clip)
                 seconds.context.append(round(lasts, 3))
                 windows *= math.ceil(clip.seconds / hears)
                 _check_work(judge, form, windows)
-            for number, data in enumerate(form.responses, start=1):
-                name = "response" if len(form.responses) == 1 else f"response {number}"
-                clip, lasts = await judge.decoders.decode(data, name)
+            for key, number in wanted.items():
+                name = "response" if len(form.responses) == 1 else f"response {number + 1}"
+                try:
+                    clip, lasts, clipped = await judge.decoders.decode(form.responses[number], name)
+                    of_pair = windows * math.ceil(clip.seconds / hears)
+                    _check_work(judge, form, of_pair)
+                except AudioError as error:
+                    if not isinstance(form, RewardForm):
+                        raise
+                    # of no bytes there is no clip: it was not sent, which is not the policy's silence
+                    sent = bool(form.responses[number])
+                    found[key] = Outcome(error if sent else AudioError(str(error), "not a clip"))
+                    continue
                 seconds.responses.append(round(lasts, 3))
-                pair = _pair(record, form, clips, clip)
-                jobs.append(Job(pair, form.level, record.client, windows * math.ceil(clip.seconds / hears)))
-                _check_work(judge, form, jobs[-1].windows, sum(job.windows for job in jobs))
+                jobs[key] = Job(_pair(record, form, clips, clip), level, record.client, of_pair, clipped)
+                _check_work(judge, form, of_pair, sum(job.windows for job in jobs.values()))
         finally:
-            judge.batcher.announce(-len(form.responses))
+            judge.batcher.announce(-len(wanted))
         self._stage(record, "decode", time.monotonic() - begun)
         record.facts["audio_seconds"] = round(sum(seconds.context + seconds.responses), 3)
         return jobs, seconds
@@ -313,7 +347,7 @@ async def _in_daemon_thread(load: Callable[[], Scorer]) -> Scorer:
         except Exception as error:
             loaded.set_exception(error)
 
-    threading.Thread(target=run, name="loading", daemon=True).start()
+    threading.Thread(target=run, name=LOADING, daemon=True).start()
     return await asyncio.wrap_future(loaded)
 
 
@@ -377,9 +411,9 @@ def _check_work(judge: Judge, form: Form, windows: int, together: int = 0) -> No
         )
 
 
-def _busy(judge: Judge) -> Problem:
-    """The refusal of a full service."""
-    wait = f"{min(60, max(1, judge.batcher.seconds())):.0f}"
+def _busy(judge: Judge, long: bool = False) -> Problem:
+    """The refusal of a full service, or of one in which pairs that are scored alone would wait for too long."""
+    wait = f"{min(60, max(1, judge.batcher.seconds(long))):.0f}"
     return Problem("busy", f"too many requests wait; ask again in {wait} s", {"Retry-After": wait})
 
 
@@ -389,3 +423,13 @@ def ranked_by(judge: Judge, form: RankForm) -> str:
     if form.dimension in known or (len(known) == 1 and not form.dimension):
         return form.dimension or known[0]
     raise Problem("invalid", f"dimension; expected {', '.join(known)}")
+
+
+def rewarded_by(judge: Judge, form: RewardForm) -> list[str]:
+    """What counts for a reward."""
+    known = [dimension.name for dimension in judge.scorer.dimensions]
+    if form.deviations and judge.scorer.calibration is None:
+        raise Problem("invalid", "deviations: this judge is not calibrated; expected 0")
+    if form.dimension and form.dimension not in known:
+        raise Problem("invalid", f"dimension; expected {', '.join(known)}, or none: then all count")
+    return [form.dimension] if form.dimension else known

@@ -177,8 +177,8 @@ def dataset_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_judge(backbone_folder: Path) -> Callable[..., EmpathyJudge]:
     """Builds judges on the random backbone whose adapters, pooling and head are random too, as after training."""
     import torch
-    from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
-    from empathy_judge.models.lora import LoraSettings
+    from empathy_judge.models.judge import EmpathyJudge
+    from empathy_judge.models.settings import JudgeSettings, LoraSettings
 
     def make(lora: LoraSettings | None = None, seed: int = 1, **settings: Any) -> EmpathyJudge:
         settings = {"backbone": str(backbone_folder), **settings}

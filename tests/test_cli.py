@@ -49,12 +49,13 @@ def failed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 # ---------------------------------------------------------------- help
 
 
-def test_help_does_not_load_torch():
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["recipes", "--help"]])
+def test_help_does_not_load_torch(words):
     program = (
         "import sys\n"
         "from empathy_judge.cli import main\n"
         "try:\n"
-        "    main(['--help'])\n"
+        f"    main({words!r})\n"
         "except SystemExit as stop:\n"
         "    assert stop.code == 0\n"
         "heavy = {'torch', 'transformers', 'pandas', 'numpy', 'scipy', 'lightning', 'matplotlib', 'rich'}\n"
@@ -66,7 +67,7 @@ def test_help_does_not_load_torch():
     assert done.stdout.splitlines()[-1] == "LOADED []"
     assert took < 5  # 0.1 s on a quiet machine; without torch nothing can take seconds
     names = "demo import inspect split train evaluate compare agreement score calibrate export"
-    for name in names.split():
+    for name in names.split() if words == ["--help"] else ():
         assert re.search(rf"\n    {name}\s", done.stdout)
 
 
@@ -87,6 +88,55 @@ def test_a_place_that_is_taken_is_refused_before_torch_is_loaded(tmp_path):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     line = f"error: {tmp_path / 'file'}: is a file; expected a folder, or a place that is not taken"
     assert (done.stdout, done.stderr.splitlines()) == ("[2, 2, 2, 2] set()\n", [line] * 4)
+
+
+def test_a_name_that_cannot_be_had_is_told_before_torch_is_loaded(judge_folder, trained_run, tmp_path):
+    """Importing takes seconds, looking a name up a tenth of one."""
+    lost = json.loads((judge_folder / "judge.json").read_text())
+    lost["settings"] |= {"backbone": "no/such-backbone", "revision": "main"}
+    (tmp_path / "judge").mkdir()
+    (tmp_path / "judge" / "judge.json").write_text(json.dumps(lost))
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "config.yaml").write_text("judge: {backbone: no/such-backbone}")
+    judge, run, data = str(tmp_path / "judge"), str(tmp_path / "run"), ["--data", "data"]
+    elsewhere = ["--backbone", "/no/folder"]
+    no_judge = "no/judge: no such folder, HF_HUB_OFFLINE is set, and no copy is in the cache"
+    no_backbone = (
+        "backbone 'no/such-backbone': expected 'nano', a hub id or a folder with config.json: no such folder, "
+    )
+    no_folder = "backbone '/no/folder': expected 'nano', a hub id or a folder with config.json: no such folder"
+    nothing = f"{tmp_path}: expected a judge folder (with judge.json), a run folder or a checkpoint"
+    calls = [
+        (["train", "--config", "nano", "--judge.backbone", "no/such-backbone", "--data.path", "d"], no_backbone),
+        (["train", "--config", "nano", "--data.bacth_size", "2"], "there is no setting data.bacth_size (did you mean"),
+        (["score", "no/judge", "-", "r.wav"], no_judge),
+        (["score", judge, "--manifest", "pairs.csv", "--out", "scores.csv"], no_backbone),
+        (["score", run, "--manifest", "pairs.csv"], no_backbone),
+        (["rank", "no/judge", "-", "r.wav"], no_judge),
+        (["rank", str(trained_run), "-", "r.wav", *elsewhere], no_folder),
+        (["serve", judge], no_backbone),
+        (["serve", str(tmp_path)], nothing),
+        (["calibrate", judge, *data], no_backbone),
+        (["export", run, "--out", str(tmp_path / "out")], no_backbone),
+        (["export", "no/judge", "--out", str(tmp_path / "out")], "no/judge: expected a judge folder"),
+        (["ensemble", str(judge_folder), judge, "--out", str(tmp_path / "out")], no_backbone),
+        (["evaluate", judge, *data, "--out", str(tmp_path / "out")], no_backbone),
+        (["evaluate", "no/judge", *data, "--out", str(tmp_path / "out")], "judge 'no/judge': expected a judge folder"),
+        (["compare", "constant", "local:no/such-backbone,samples=2", *data, "--dry-run"], no_backbone),
+        (["compare", "constant", "probe:no/such-backbone", *data], no_backbone),
+        (["challenge", "echomind", str(judge_folder), *data, *elsewhere], no_folder),
+        (["stress", str(judge_folder), *data, *elsewhere], no_folder),
+    ]
+    program = (
+        "import sys\n"
+        "from empathy_judge.cli import main\n"
+        f"print([main(words) for words in {[words for words, _ in calls]!r}])\n"
+        "print({'torch', 'transformers', 'lightning'} & sys.modules.keys())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == [str([2] * len(calls)), "set()"]
+    for line, (words, message) in zip(done.stderr.splitlines(), calls, strict=True):
+        assert line.startswith(f"error: {message}"), words
 
 
 @pytest.mark.parametrize(
@@ -121,6 +171,13 @@ def test_train_says_where_the_run_is_as_json(capsys, train_arguments, tmp_path):
     assert "json" not in (run / "config.yaml").read_text()
 
 
+def test_the_arguments_of_the_trainer_have_a_help_of_their_own(capsys):
+    assert main(["train", "--trainer.help"]) == 0
+    out = capsys.readouterr().out
+    assert "--trainer.max_epochs" in out
+    assert "--trainer.callbacks" not in out  # set by the program
+
+
 def test_train_has_help_with_an_example(capsys):
     with pytest.raises(SystemExit) as found:
         main(["train", "--help"])
@@ -144,6 +201,8 @@ def test_train_has_help_with_an_example(capsys):
         (["evaluate", "j", "--dta", "d"], "--dta: no such option (did you mean --data?)"),
         (["split", "d", "--seed", "two"], "argument --seed: 'two': expected a whole number from 0"),
         (["serve", "j", "--port", "99999"], "argument --port: '99999': expected a port, 0 to 65535"),
+        (["score", "j", "--workers", "0"], "argument --workers: '0': expected a number of processes, 1 to 1024"),
+        (["score", "j", "--workers", "1000000000"], "argument --workers: '1000000000': expected a number of processes"),
         (["import", "tabel", "x"], "argument source: invalid choice: 'tabel'"),
         (["import", "table", "x", "--dimensoin", "a=1:5:1"], "--dimensoin: no such option (did you mean --dimension?)"),
         (["import", "table", "pairs.csv"], "the following arguments are required: --out"),
@@ -482,7 +541,9 @@ def test_export_puts_the_measured_agreement_on_the_card(trained_run, dataset_fol
 
 def test_export_refuses_what_is_no_run_and_leaves_nothing(trained_run, clips, capsys):
     before = sorted(clips.iterdir())
-    assert "no such checkpoint" in failed(capsys, "export", str(clips), "--out", str(clips / "judge"))
+    assert "expected a judge folder (with judge.json), a run" in failed(
+        capsys, "export", str(clips), "--out", str(clips / "judge")
+    )
     (clips / "cut.ckpt").write_bytes((trained_run / "checkpoints" / "best.ckpt").read_bytes()[:1_000])
     line = failed(capsys, "export", str(clips / "cut.ckpt"), "--out", str(clips / "judge"))
     assert "cut.ckpt: half-written or damaged checkpoint" in line

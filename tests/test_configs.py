@@ -20,9 +20,9 @@ from empathy_judge.models.backbones import families
 from empathy_judge.models.weight_files import file_hash, read_checkpoint
 from empathy_judge.train.memory import CUDA_CONTEXT, GIB, step_memory
 from empathy_judge.train.recipe import RecipeParser
+from empathy_judge.train.settings import RENAMED
 from empathy_judge.train.shipped import find_recipe, shipped_recipes
 from empathy_judge.train.sweep import check_recipe, read_sweep
-from empathy_judge.train.upgrade import RENAMED
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "configs").glob("*.yaml"))
@@ -94,7 +94,7 @@ def test_the_memory_that_a_recipe_is_said_to_need_is_that_of_its_dry_run(name, p
     recipe = parser.recipe(parser.parse(["--config", name, "--run", "r"]))
     found = step_memory(
         recipe.judge,
-        batch=recipe.data["batch_size"],
+        batch=recipe.data.batch_size,
         seconds=recipe.clip_seconds,
         mixed_precision=False,
         gradient_checkpointing=False,
@@ -195,13 +195,14 @@ def test_a_tree_is_laid_over_the_recipes_that_it_names_as_words_are(tmp_path, pa
     ("words", "message"),
     [
         (["--judge.lora.rnak=3"], "there is no setting judge.lora.rnak (did you mean judge.lora.rank?)"),
+        (["--max_epochs", "3"], "there is no setting max_epochs (did you mean trainer.max_epochs?)"),
         (["--lora_rank", "3"], "there is no setting lora_rank (did you mean judge.lora.rank?)"),
         (["--model.lora_rank", "3"], "model.lora_rank is called judge.lora.rank now"),
         (["--model.losses.mse=1"], "model.losses.mse is called objective.losses.mse now"),
         (["--trainer.callbacks=[]"], "there is no setting trainer.callbacks"),  # set by the program
         (["--data.seed=1"], "there is no setting data.seed"),  # --seed rules both
         (["--judge.pooling=median"], "judge.pooling median; expected last_token, response_mean, attention"),
-        (["--data.target=mode"], "data.target mode; expected mean, z_scored, bias_corrected, single"),
+        (["--data.target=mode"], "data.target mode; expected mean, z_scored, bias_corrected, rasch, single"),
         (['--judge.lora.parts=["decoder"]'], "judge.lora.parts decoder; expected language_model, projector"),
         (["--trainer.max_epochs=many"], "trainer.max_epochs many; expected int or null"),
         (["--trainer.max_epochs=-5"], "trainer.max_epochs -5; expected -1 to 1000000000"),
@@ -246,6 +247,34 @@ def test_a_wrong_file_is_refused_in_one_line(text, message, tmp_path, parser):
     with pytest.raises(UserError) as found:
         parser.parse(["--config", "nano", "--config", str(path), "--run", "r"])
     assert message in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--trainer", "own.yaml"],
+        ['--trainer={"devices": 2}'],
+        ["--trainer.max_time", '{"hours": 3}'],
+        ["--trainer.logger", "CSVLogger", "--trainer.logger.save_dir", "x"],
+        ["--config", "nano_wandb", "--config", "strategy_fsdp2"],
+    ],
+)
+def test_arguments_of_the_trainer_pass_the_first_look(words, parser, tmp_path, monkeypatch):
+    """`train` parses twice: the first time without knowing them, so that mistakes are told without torch."""
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text("{devices: 1, precision: 16-mixed}")
+    first, whole = (
+        one.parse(["--config", "nano", "--data.path", "d", *words]) for one in (RecipeParser(False), parser)
+    )
+    assert first.judge == whole.judge
+    assert first.data == whole.data
+
+
+def test_a_dry_run_is_about_another_machine(parser):
+    words = ["--config", "nano", "--data.path", "d", "--trainer.devices=1000"]
+    assert parser.parse([*words, "--dry_run"]).trainer.devices == "1000"
+    with pytest.raises(UserError, match=r"trainer\.devices 1000; expected -1 to "):
+        parser.parse(words)
 
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID"])

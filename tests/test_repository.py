@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from empathy_judge.cli import COMMANDS
+from empathy_judge.cli import NAMES
 
 from .pages import ROOT
 
@@ -31,7 +31,14 @@ def test_workflows_run_what_there_is(workflow):
             if words[:1] == ["make"]:
                 assert words[1] in targets
             if words and words[0].endswith("/empathy-judge"):
-                assert words[1] in COMMANDS
+                assert words[1] in NAMES
+
+
+def test_a_wheel_has_every_folder_of_code():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    folders = (path.parent.relative_to(ROOT).parts for path in ROOT.glob("[a-z]*/**/__init__.py"))
+    ours = {".".join(("empathy_judge", *parts)) for parts in folders if parts[0] not in ("build", "tests")}
+    assert {"empathy_judge", *ours} == set(project["tool"]["setuptools"]["packages"])
 
 
 def test_every_python_that_we_support_is_tested():

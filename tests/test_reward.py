@@ -6,8 +6,10 @@ import importlib.util
 import io
 import json
 import math
+import sys
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -16,12 +18,13 @@ import pandas as pd
 import pytest
 import soundfile
 import torch
-from empathy_judge import Scorer
+from empathy_judge import PairDataset, Scorer
 from empathy_judge.cli import main
-from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.audio import Clip, is_clipped, load_clip
 from empathy_judge.data_modules.errors import AudioError, UserError
-from empathy_judge.models.assessment import Assessment, Scale, Score
-from empathy_judge.reward import EmpathyReward
+from empathy_judge.models.assessment import Assessment, Caution, Reward, Scale, Score
+from empathy_judge.models.assessment import reward_of as worth
+from empathy_judge.reward import EmpathyReward, valid_rows
 
 RATE = 16_000
 EXAMPLE = Path(__file__).parents[1] / "examples" / "grpo.py"
@@ -100,17 +103,17 @@ def test_another_thread_may_forget_what_is_being_looked_up(scorer, voices, monke
 
 
 def test_rewards_are_clipped_and_what_is_no_voice_gets_the_lowest(scorer, voices, tmp_path):
-    broken = tmp_path / "broken.wav"
-    broken.write_bytes(b"RIFF")
-    clips = [voices[0], silence(), broken, tmp_path / "missing.wav"]
-    plain = reward_of(scorer, clips)(["p"] * 4, ["0", "1", "2", "3"])
-    assert plain[1:] == [0.0, 0.0, 0.0]
+    clips = [voices[0], silence()]
+    plain = reward_of(scorer, clips)(["p"] * 2, ["0", "1"])
+    assert plain[1] == 0.0
     assert 0 < plain[0] < 1
     low, high = plain[0] + 0.1, plain[0] - 0.1
     assert reward_of(scorer, clips, limits=(low, 1.0))(["p"] * 2, ["0", "1"]) == [low, low]
     assert reward_of(scorer, clips, limits=(0.0, high))(["p"], ["0"]) == [high]
-    with pytest.raises(AudioError, match=r"missing\.wav"):  # the policy is not to blame for the context
-        reward_of(scorer, clips)(["p"], ["0"], context_audio=[tmp_path / "missing.wav"])
+    for on_error in ("none", "raise", "lowest"):  # the policy is not to blame for the context
+        reward = reward_of(scorer, clips, on_error=on_error)
+        with pytest.raises(AudioError, match=r"completion 1: context_audio: .*missing\.wav: no such file"):
+            reward(["p"] * 2, ["0", "0"], context_audio=[voices[1], tmp_path / "missing.wav"])
     for options, reason in (
         ({"limits": (0.5, 0.5)}, "two rising numbers"),
         ({"deviations": math.nan}, "from 0 on"),
@@ -123,26 +126,106 @@ def test_rewards_are_clipped_and_what_is_no_voice_gets_the_lowest(scorer, voices
         EmpathyReward(scorer, lambda completions, **_: clips[:1])(["p"] * 2, ["0", "0"])
 
 
-def test_what_is_no_clip_gets_the_lowest_reward_or_an_error(scorer, voices, make_tone):
+def wav(samples: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, samples, RATE, format="WAV")
+    return file.getvalue()
+
+
+def test_whose_fault_it_is_decides(scorer, voices, make_tone, tmp_path, caplog):
+    """Each kind of clip with what becomes of it: None = nobody heard it, 0 = the policy broke it."""
     samples = make_tone(0.6, 150, 0.3)
-    plain = reward_of(scorer, [voices[0], (torch.tensor(samples).bfloat16(), RATE)])(["p"] * 2, ["0", "1"])
-    assert min(plain) > 0
-    bad = [
-        None, math.nan, 5, samples, "x" * 5_000, "a\0b", b"", "", [[1, 2], [3]], (samples, 0), (samples, math.nan),
-        ([[1, 2], [3]], RATE),
-        ((samples * 32_767).astype(np.int16), RATE), (np.stack([samples, samples]), RATE), {}, {"array": None},
+    loud = np.clip(20 * samples, -1, 1)
+    assert not is_clipped(Clip(samples, RATE))
+    (tmp_path / "unwritten.wav").touch()
+    (tmp_path / "broken.wav").write_bytes(b"RIFF")
+    cases = [
+        (Clip(samples[:0], RATE), 0.0, "the file is empty"),
+        (wav(samples[:0]), 0.0, "the file is empty"),
+        (Clip(samples[:100], RATE), 0.0, "too short"),
+        (silence(), 0.0, "no_speech"),
+        (Clip(loud, RATE), 0.0, "clipped"),
+        (wav(loud), 0.0, "clipped"),
+        (b"", None, "the file is empty"),
+        (tmp_path / "unwritten.wav", None, "the file is empty"),
+        (tmp_path / "missing.wav", None, "no such file"),
+        (tmp_path / "broken.wav", None, "not a sound file"),
+        (wav(samples)[:500], None, "the file is cut off"),
+        (Clip(np.append(samples, np.nan), RATE), None, "not finite or not scaled"),
+        ("x" * 5_000, None, "cannot be read"),
+        ("a\0b", None, "no such file"),
+        ("", None, "cannot be read"),
+        *((value, None, "not a clip") for value in (
+            None, math.nan, 5, samples, [[1, 2], [3]], (samples, 0 + math.nan), ([[1, 2], [3]], RATE), {},
+            {"array": None},
+        )),
+        *((value, None, "not supported") for value in (
+            (samples, 0), ((samples * 32_767).astype(np.int16), RATE), (np.stack([samples, samples]), RATE),
+        )),
     ]  # fmt: skip
-    completions = [str(n) for n in range(len(bad) + 1)]
-    found = reward_of(scorer, [*bad, voices[0]])(["p"] * len(completions), completions)
-    assert found[:-1] == [0.0] * len(bad)
-    assert found[-1] == pytest.approx(plain[0], abs=1e-6)
-    for clip in bad:
-        with pytest.raises(UserError):
-            reward_of(scorer, [clip], on_error="raise")(["p"], ["0"])
-    with pytest.raises(AudioError, match="completion 0: its response: samples have shape"):
-        reward_of(scorer, [(np.zeros((2, 9)), RATE)], on_error="raise")(["p"], ["0"])
-    with pytest.raises(UserError, match="on_error 'stop'; expected lowest, raise"):
+    clips, expected, codes = zip(*cases, strict=True)
+    numbers = [str(n) for n in range(len(clips) + 1)]
+    reward = reward_of(scorer, [*clips, voices[0]])
+    found = reward(["p"] * len(numbers), numbers)
+    assert dict(zip(map(str, cases), found, strict=False)) == dict(zip(map(str, cases), expected, strict=True))
+    assert found[-1] == pytest.approx(reward_of(scorer, voices)(["p"], ["0"])[0], abs=1e-6)
+    assert reward.counts == Counter(codes)
+    unheard = len(cases)
+    assert f"the judge has no word for {unheard} of {unheard + 1} responses: not a clip (9)" in caplog.text
+    lowest = reward_of(scorer, [*clips, voices[0]], on_error="lowest")(["p"] * len(numbers), numbers)
+    assert lowest == [0.0] * len(cases) + found[-1:]
+    for clip, value, code in cases:
+        strict = reward_of(scorer, [clip], on_error="raise")
+        if code in ("no_speech", "clipped"):
+            assert strict(["p"], ["0"]) == [value]
+        else:
+            with pytest.raises(UserError, match="completion 0: its response: "):
+                strict(["p"], ["0"])
+    with pytest.raises(UserError, match="on_error 'stop'; expected none, raise, lowest"):
         reward_of(scorer, voices, on_error="stop")
+
+
+def test_a_file_that_comes_back_is_heard(scorer, voices, tmp_path):
+    late = tmp_path / "late.wav"
+    reward, logged = reward_of(scorer, [late, voices[1]]), []
+    first = reward(["p"] * 2, ["0", "1"], log_metric=lambda *own: logged.append(own))
+    assert first[0] is None
+    assert logged == [("empathy_warmth/without_reward", 0.5)]
+    soundfile.write(late, voices[0].samples, RATE, subtype="FLOAT")
+    assert reward(["p"], ["0"])[0] == pytest.approx(reward_of(scorer, voices)(["p"], ["0"])[0], abs=1e-6)
+
+
+def test_a_trl_that_takes_nothing_for_the_worst_is_refused(scorer, voices, monkeypatch):
+    monkeypatch.setitem(sys.modules, "trl", mock.Mock(__version__="1.5.0"))
+    reward = reward_of(scorer, [voices[0], None])
+    assert reward(["p"], ["0"])[0] > 0
+    with pytest.raises(UserError, match=r"trl 1\.5\.0 takes a missing reward for 0, the lowest; expected trl >= 1\.6"):
+        reward(["p"], ["1"])
+
+
+def test_a_judge_outside_its_domain_or_without_a_number_has_no_reward(scorer, voices):
+    scale = Scale(1, 5)
+    strange = Caution("unlike_training", "level of the response: -60 dBFS", "pair")
+    voiceless = Caution("no_speech", "response: no voice", "response")
+    known = Assessment({"empathy": Score(4.0, scale, 0.5), "warmth": Score(2.0, scale, 0.25)})
+    cases = [
+        (known, Reward(0.5, 0.09375)),
+        (replace(known, warnings=(strange,)), Reward(None, None, "unlike_training", strange.text)),
+        (replace(known, warnings=(strange, voiceless)), Reward(0.0, None, "no_speech", voiceless.text)),
+        (replace(known, warnings=(replace(voiceless, about="context"),)), Reward(0.5, 0.09375)),
+        (Assessment({"empathy": Score(math.nan, scale), "warmth": Score(2.0, scale)}), "no finite score"),
+    ]
+    for found, expected in cases:
+        own = worth(found, ["empathy", "warmth"])
+        assert (own if isinstance(expected, Reward) else own.code) == expected
+        with mock.patch.object(scorer, "assess_pairs", return_value=iter([found])):
+            assert reward_of(scorer, voices)(["p"], ["0"]) == [own.reward]
+    assert worth(known, ["empathy"], 2.0) == Reward(0.5, 0.125)
+    with (
+        mock.patch.object(scorer, "assess_pairs", return_value=iter([cases[1][0]])),
+        pytest.raises(AudioError, match="completion 0: its response: level of the response: -60 dBFS"),
+    ):
+        reward_of(scorer, voices, on_error="raise")(["p"], ["0"])
 
 
 @pytest.mark.parametrize(
@@ -217,14 +300,145 @@ def test_a_tiny_policy_takes_three_steps(scorer, voices):
     assert logits.softmax(-1)[best] > 0.3  # of four
 
 
-@pytest.mark.long
-def test_the_example_trains_a_policy_with_trl(judge_folder, dataset_folder, tmp_path):
-    pytest.importorskip("trl")
-    spec = importlib.util.spec_from_file_location("grpo_example", EXAMPLE)
+def test_trl_takes_the_step_of_the_samples_that_have_a_reward(scorer, voices, tmp_path):
+    """The gradient of TRL's own trainer is that of GRPO by hand (Shao et al., 2024; Liu et al., 2025: `dr_grpo`, whose
+    normaliser is a constant) over the completions that were heard; the one that was not moves nothing."""
+    trl = pytest.importorskip("trl", minversion="1.6")
+    from datasets import Dataset
+
+    example, taken, rewards = load_example(), [], []
+    model, tokenizer = example.policy()
+    before = [weight.detach().clone() for weight in model.parameters()]
+
+    class Recorder(EmpathyReward):
+        __name__ = "recorded"
+
+        def __call__(self, *own, **columns):
+            taken.append(columns["completion_ids"])
+            rewards.append(super().__call__(*own, **columns))
+            return rewards[-1]
+
+    def speak(completion_ids, **_):
+        return [None if n == 3 else voices[sum(own) % 4] for n, own in enumerate(completion_ids)]
+
+    trainer = trl.GRPOTrainer(
+        model=model,
+        processing_class=tokenizer,
+        reward_funcs=Recorder(scorer, speak),
+        train_dataset=Dataset.from_dict({"prompt": ["answer"] * 2}),
+        args=trl.GRPOConfig(
+            str(tmp_path), max_steps=1, per_device_train_batch_size=8, num_generations=8, max_completion_length=6,
+            learning_rate=1.0, lr_scheduler_type="constant", optim="sgd", max_grad_norm=1e9, beta=0.0,
+            loss_type="dr_grpo", save_strategy="no", report_to="none", bf16=False, use_cpu=True, seed=3,
+        ),
+    )  # fmt: skip
+    trainer.train()
+    ((answers, heard),) = zip(taken, rewards, strict=True)
+    assert [value is None for value in heard] == [n == 3 for n in range(8)]
+    step = torch.cat([(old - new).flatten() for old, new in zip(before, model.parameters(), strict=True)])
+    for parameter, old in zip(model.parameters(), before, strict=True):
+        parameter.data.copy_(old)
+    kept = torch.tensor([value for value in heard if value is not None])
+    advantage = (kept - kept.mean()) / (kept.std() + 1e-4)
+    assert advantage.abs().max() > 0.5
+    loss = torch.zeros(())
+    for own, worth_of in zip([own for n, own in enumerate(answers) if n != 3], advantage, strict=True):
+        ids = torch.tensor([[example.PITCHES * example.LEVELS, *own]])
+        logits = model(ids).logits[0, :-1].log_softmax(-1)
+        loss = loss - worth_of * logits.gather(1, ids[0, 1:, None]).sum() / (8 * 6)
+    by_hand = torch.cat([own.flatten() for own in torch.autograd.grad(loss, list(model.parameters()))])
+    assert by_hand.norm() > 1e-3
+    torch.testing.assert_close(step, by_hand, atol=1e-6, rtol=1e-3)
+
+
+def test_verl_takes_the_advantages_of_the_samples_that_have_a_reward(scorer, voices):
+    """verl's own reward managers, of a batch and beside rollouts, and its own GRPO, with one sample that nobody heard:
+    the others have the advantages that they have without it."""
+    pytest.importorskip("verl")
+    import asyncio
+
+    from omegaconf import OmegaConf
+    from verl import DataProto
+    from verl.experimental.reward_loop.reward_manager import get_reward_manager_cls
+    from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
+    from verl.workers.reward_manager.batch import BatchRewardManager
+
+    class Digits:
+        def decode(self, ids, skip_special_tokens=True):
+            return str(int(ids[0]))
+
+    ids = torch.tensor([[0, 9], [1, 9], [2, 9], [3, 9], [0, 9], [1, 9]])
+    clips = [*voices[:3], None]
+    data = DataProto.from_dict(
+        tensors={
+            "prompts": torch.ones(6, 2, dtype=torch.long),
+            "responses": ids,
+            "attention_mask": torch.ones(6, 4, dtype=torch.long),
+        },
+        non_tensors={
+            "data_source": np.array(["voices"] * 6, object),
+            "reward_model": np.array([{"ground_truth": None}] * 6, object),
+            "extra_info": np.array([{"context_audio": voices[3]} for _ in range(6)], object),
+        },
+    )
+    reward, uid = reward_of(scorer, clips), np.array(["a", "a", "a", "a", "b", "b"], object)
+    found = BatchRewardManager(Digits(), 0, reward.verl)(data)
+    assert found.isnan().sum(-1).tolist() == [0, 0, 0, 1, 0, 0]
+    config = OmegaConf.create({"reward": {"num_workers": 1}, "actor_rollout_ref": {}})
+    beside = get_reward_manager_cls("naive")(config, Digits(), reward.verl_sample)
+
+    async def each():
+        beside.loop = asyncio.get_running_loop()
+        return [(await beside.run_single(data[n : n + 1]))["reward_score"] for n in range(6)]
+
+    assert torch.tensor(asyncio.run(each())).allclose(found.sum(-1), equal_nan=True)
+    mask, kept = torch.ones(6, 2), torch.tensor([0, 1, 2, 4, 5])
+    assert compute_grpo_outcome_advantage(found, mask, uid)[0][:4].isnan().all()  # as verl has it, a group is lost
+    advantages = valid_rows(compute_grpo_outcome_advantage)(found, mask, uid)[0]
+    expected = compute_grpo_outcome_advantage(found[kept], mask[kept], uid[kept.numpy()])[0]
+    assert expected.abs().max() > 0.5
+    torch.testing.assert_close(advantages[kept], expected)
+    assert advantages[3].tolist() == [0.0, 0.0]
+
+
+def test_a_row_that_has_lost_its_group_teaches_nothing():
+    """In place of verl's estimator the centred rewards, which see the rows that are left."""
+    rewards = torch.tensor([[0.0, 0.2], [0.0, math.nan], [0.0, 0.9], [0.0, 0.1], [0.0, 0.5], [0.0, 0.3]])
+    groups = np.array(["a", "a", "b", "c", "c", "c"])
+    seen = []
+
+    def centred(token_level_rewards, response_mask, *, index, scale):
+        seen.append(index.tolist())
+        values = token_level_rewards.sum(-1, keepdim=True)
+        means = torch.stack([values[torch.from_numpy(index == own)].mean(0) for own in index])
+        return scale * (values - means) * response_mask, torch.empty(0)
+
+    found, returns = valid_rows(centred)(rewards, torch.ones(6, 2), groups, scale=2.0)
+    assert seen == [["b", "c", "c", "c"]]
+    assert found is returns
+    torch.testing.assert_close(found[:, 1], torch.tensor([0.0, 0.0, 0.0, -0.4, 0.4, 0.0]))
+    nothing, _ = valid_rows(centred)(torch.full((2, 1), math.nan), torch.ones(2, 1), np.array(["a", "a"]), scale=1.0)
+    assert nothing.tolist() == [[0.0], [0.0]]
+    assert len(seen) == 1
+
+
+def load_example(file: Path = EXAMPLE):
+    spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     assert spec.loader is not None
     example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
+    sys.modules[file.stem] = example  # dataclasses look there
+    try:
+        spec.loader.exec_module(example)
+    finally:
+        del sys.modules[file.stem]
+    return example
+
+
+@pytest.mark.long
+def test_the_example_trains_a_policy_with_trl(judge_folder, dataset_folder, tmp_path):
+    pytest.importorskip("trl")
+    example = load_example()
     wav = example.speak([[0, 5, 35]])[0]
     samples, rate = soundfile.read(io.BytesIO(wav))
     assert (len(samples), rate) == (3 * int(0.08 * RATE), RATE)
@@ -232,6 +446,31 @@ def test_the_example_trains_a_policy_with_trl(judge_folder, dataset_folder, tmp_
     assert 0 < before < 1
     assert 0 < after < 1
     assert before != after
+
+
+@pytest.mark.long
+def test_the_study_of_a_gamed_judge_runs(judge_folder, tmp_path):
+    pytest.importorskip("trl", minversion="1.6")
+    from empathy_judge.data_modules.sample import make_sample
+    from empathy_judge.data_modules.splits import split_dataset
+
+    example = load_example(EXAMPLE.with_name("reward_hacking.py"))
+    make_sample(tmp_path / "data", groups=6, seed=1, workers=1)
+    split_dataset(tmp_path / "data")
+    data = PairDataset.load(tmp_path / "data")
+    (means,) = (data.mean_scores()[own.name] for own in data.card.dimensions)
+    spoilt = example.spoilt_copy(data, tmp_path / "spoilt")
+    plain = {pair.pair_id: load_clip(pair.response).samples for pair in data.pairs}
+    for pair in spoilt.pairs:
+        gain = 20 * np.log10(np.std(load_clip(pair.response).samples) / np.std(plain[pair.pair_id]))
+        assert gain == pytest.approx(4 * (means[pair.pair_id] - 3) - 6.02, abs=0.1)
+    answers = example.choices(data)
+    assert {len(own) for own in answers} == {3}
+    course = example.optimise(Scorer.from_pretrained(judge_folder, device="cpu"), answers, 2, tmp_path / "out", group=2)
+    assert {len(own) for own in vars(course).values()} == {2}
+    assert np.nanmin(course.reward + course.rating + course.louder) >= 0
+    example.draw({"one": course, "two": course}, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_responses_are_put_in_order(scorer, voices, tmp_path):

@@ -3,31 +3,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from types import ModuleType
 from typing import Any
 
-from ..data_modules.errors import UserError
-
-_OF_PROCESSES = (
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_PORT",
-    "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID",
-)  # fmt: skip
-
-
-def check_ranks() -> None:
-    """Refuse what torch and Lightning would stumble over as soon as they are loaded.
-
-    Raises:
-        UserError: If a variable of torchrun or Slurm is no number.
-    """
-    for name in _OF_PROCESSES:
-        value = os.environ.get(name)
-        if value is not None and not (value.isascii() and value.isdecimal()):
-            raise UserError(
-                f"{name}={value}: not a number; expected it as torchrun or srun sets it, or not at all (unset {name})"
-            )
+from ..data_modules.launch import check_ranks
 
 
 class _Package(ModuleType):

@@ -21,14 +21,13 @@ from lightning.pytorch.plugins import CheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from rich.console import Console
 
-from ..data_modules.errors import ASKED_TO_STOP, UserError
+from ..data_modules.errors import ASKED_TO_STOP, UserError, disk_error, system_error
 from ..data_modules.parallel import listen, restore
 from ..data_modules.sampling import Position
 from ..models import LAST
 from ..models.weight_files import damage, read_checkpoint
 
 _LOCK = ".lock"
-_REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 _LOOK_EVERY = 8  # steps; whether any process was asked to stop takes a word between all of them
 
 
@@ -65,10 +64,11 @@ def alone_in(run: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:  # of a logger, whose errors name no file
-        if error.errno not in _REFUSED:
+        refused = disk_error(error)
+        if refused is None:
             raise
         raise CannotWrite(
-            f"{error.filename or run}: {error.strerror}; expected a folder that can be written and has room, then "
+            f"{refused.filename or run}: {refused.strerror}; expected a folder that can be written and has room, then "
             "--resume auto"
         ) from None
     finally:
@@ -189,8 +189,8 @@ class AtomicCheckpoints(CheckpointIO):
                 os.fsync(file.fileno())
             os.replace(unfinished, path)
         except (OSError, RuntimeError) as error:
-            refused = error if isinstance(error, OSError) else error.__context__  # torch complains of it in turn
-            if not isinstance(refused, OSError):
+            refused = system_error(error)  # torch complains of it in turn
+            if refused is None:
                 raise
             kept = "the one before it is whole" if path.exists() else "there is none before it"
             raise CannotWrite(

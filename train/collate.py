@@ -18,9 +18,11 @@ from ..data_modules.items import Comparison, RatedPair
 from ..data_modules.schema import Dimension, Pair
 from ..models.backbones.base import Inputs
 from ..models.heads import Prediction
-from ..models.judge import EmpathyJudge, JudgeSettings
+from ..models.judge import EmpathyJudge
+from ..models.settings import JudgeSettings
 from .features import Features
-from .objective import Comparable, Labels
+from .objective import Labels
+from .settings import Comparable
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -25,28 +24,7 @@ from ..models.backbones.audio_language_model import AudioLanguageModel
 from ..models.backbones.base import Backbone, Inputs
 from ..models.feature_cache import ClipStates, DiskStore, PairStates, check_split
 from ..models.judge import EmpathyJudge, sources_of, tower_is_trained
-from ..models.lora import LoraSettings
-
-Cache = Literal["none", "audio", "layers"]
-"""What is computed once: nothing, audio states, or the hidden states that enter the first layer with LoRA."""
-
-
-@dataclass(frozen=True)
-class CacheSettings:
-    """What frozen layers make of the data, computed once.
-
-    Attributes:
-        what: Nothing (none), the output of a frozen audio tower (audio), or what enters the first layer of the language
-            model with LoRA (layers, see judge.lora.layers).
-        folder: Where that is kept, for this and other runs and for scoring; by default in the temporary folder of each
-            machine (TMPDIR), once for all of its processes, until training ends.
-        gigabytes: Most that the folder may take; what was used longest ago is deleted.
-    """
-
-    what: Cache = "none"
-    folder: str | None = None
-    gigabytes: float = 100.0
-
+from ..models.settings import LoraSettings
 
 _CLIPS, _PAIRS = 16, 8  # in a forward pass
 _TEMPORARY = "empathy-judge-cache-"

@@ -123,13 +123,13 @@ class _Plan:
 
     def __init__(self, recipe: Recipe, folder: Path) -> None:
         self._recipe, self._folder = recipe, folder
-        if recipe.data["preference_share"] >= 1:
+        if recipe.data.preference_share >= 1:
             raise UserError(
                 "data.preference_share 1 with refit, folds or method auto: there are no ratings to choose by; expected "
                 "method lora or probe, without folds and refit"
             )
-        dataset = PairDataset.load(recipe.data["path"])
-        names = [recipe.data[name] for name in ("train_split", "validation_split")]
+        dataset = PairDataset.load(recipe.data.path)
+        names = [recipe.data.train_split, recipe.data.validation_split]
         self._splits = [[name] if isinstance(name, str) else list(name) for name in names]
         self._dataset = dataset.subset([name for names in self._splits for name in names])
         self.pairs = self._dataset.pairs
@@ -203,7 +203,7 @@ class _Plan:
     def _scored(self, folder: Path, pairs: Sequence[Pair], cache: str | None) -> dict[str, Prediction]:
         device = "cpu" if self._recipe.trainer.get("accelerator") == "cpu" else None
         store = None if cache is None else DiskStore(Path(cache))
-        scorer = PairScorer(placed(load_run(folder), device), self._recipe.data["eval_batch_size"], store=store)
+        scorer = PairScorer(placed(load_run(folder), device), self._recipe.data.eval_batch_size, store=store)
         return {pair.pair_id: own for pair, own in scorer.predict(pairs) if not isinstance(own, AudioError)}
 
     def write(self, file: Path, scores: Mapping[str, Prediction]) -> None:

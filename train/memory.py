@@ -24,8 +24,9 @@ from ..data_modules.errors import UserError
 from ..data_modules.schema import Dimension, Pair, Turn
 from ..models.backbones.base import Clips, Inputs
 from ..models.backbones.layers import recompute_activations
-from ..models.judge import EmpathyJudge, JudgeSettings
+from ..models.judge import EmpathyJudge
 from ..models.lora import Count, check_trainable, count_parameters, parameter_table, part_of
+from ..models.settings import JudgeSettings
 from .recipe import Recipe
 
 GIB = 2**30
@@ -297,11 +298,11 @@ def dry_run(recipe: Recipe) -> None:
     """
     found = step_memory(
         recipe.judge,
-        batch=recipe.data["batch_size"],
+        batch=recipe.data.batch_size,
         seconds=recipe.clip_seconds,
         mixed_precision=str(recipe.trainer["precision"]).endswith("-mixed"),
         gradient_checkpointing=recipe.gradient_checkpointing,
-        batch_tokens=recipe.data["batch_tokens"],
+        batch_tokens=recipe.data.batch_tokens,
         audio_cached=recipe.cache.what != "none",
     )
     gpu = recipe.gpu_gib * GIB if recipe.gpu_gib else None

@@ -10,6 +10,7 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
+from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from rich.console import Console
@@ -31,7 +32,8 @@ from ..models.weight_files import check_keys, fingerprints
 from .checkpointing import check_continues
 from .collate import Batch, Collate, gather
 from .objective import Objective, RaterEmbedding
-from .optimization import OptimizerSettings, adamw, clip_gradients, cosine_schedule, wants_fused
+from .optimization import adamw, clip_gradients, cosine_schedule, wants_fused
+from .settings import OptimizerSettings
 from .strategies import ShardedStrategy, kept, shard
 from .validation import Agreement, Validation
 
@@ -318,6 +320,22 @@ class CompileLayers(Callback):
         if not compile_layers(pl_module.judge.network, [] if features is None else features.lower_layers):
             name = pl_module.judge.backbone.name
             raise UserError(f"compile_layers: backbone {name} has no layers that can be compiled")
+
+
+class EarlyStopping(callbacks.EarlyStopping):
+    """Lightning's, which would train a run on that it had ended, and keep the patience of before.
+
+    It has the same name, under which checkpoints keep its state.
+    """
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with the patience that is asked for now."""
+        super().load_state_dict({**state_dict, "patience": self.patience})
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """There may be nothing to do."""
+        if self.wait_count >= self.patience:
+            trainer.should_stop = True
 
 
 class StopAfter(Callback):

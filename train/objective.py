@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +15,7 @@ from torch.nn import functional
 from ..data_modules.errors import UserError
 from ..data_modules.items import directions
 from ..data_modules.schema import Dimension
-from ..models.heads import HeadName, Prediction, ScaleRange
+from ..models.heads import Prediction, ScaleRange
 from ..models.losses import (
     bradley_terry,
     ccc,
@@ -32,93 +31,8 @@ from ..models.losses import (
     soft_spearman,
     squared_emd,
 )
-
-Comparable = Literal["all", "group", "system"]
-
-
-@dataclass(frozen=True)
-class LossWeights:
-    """How much each loss counts; 0 = not at all.
-
-    If every loss on ratings is 0, the head's own is taken: mse for the regression head, gaussian_nll, ordinal (coral
-    and corn), histogram. Losses are taken over the items of a batch, those of all devices together. Distances are
-    shares of the scale, so that dimensions on different scales count alike.
-
-    Attributes:
-        mse: Squared error of the score.
-        huber: Huber loss of the score: outliers pull less.
-        ccc: One minus the concordance correlation of the batch.
-        gaussian_nll: Half the squared error of the score, and the negative log likelihood of the target given that
-            score, which the deviation learns from (gaussian head).
-        ordinal: Thresholds between the steps (coral and corn heads).
-        histogram: Cross-entropy with the raters' histogram (coral, corn and histogram heads).
-        squared_emd: Squared earth mover's distance to the raters' histogram (coral, corn and histogram heads).
-        margin_ranking: Hinge on pairs of items that are ranked.
-        logistic_ranking: Logistic loss on pairs of items that are ranked.
-        soft_spearman: One minus a differentiable Spearman correlation of the batch.
-        bradley_terry: Of comparisons, by people or counterfactual, where the data has a share of them.
-        centring: Keeps compared pairs around the middle of the scale, which comparisons leave open.
-    """
-
-    mse: float = 0.0
-    huber: float = 0.0
-    ccc: float = 0.0
-    gaussian_nll: float = 0.0
-    ordinal: float = 0.0
-    histogram: float = 0.0
-    squared_emd: float = 0.0
-    margin_ranking: float = 0.0
-    logistic_ranking: float = 0.0
-    soft_spearman: float = 0.0
-    bradley_terry: float = 1.0
-    centring: float = 0.01
-
-
-@dataclass(frozen=True)
-class LossSettings:
-    """Settings of single losses; distances are shares of the scale.
-
-    Attributes:
-        huber_delta: Error beyond which Huber's loss is linear.
-        margin: By how much margin_ranking wants the better item to lead.
-        temperature: Lead at which logistic_ranking is three quarters sure (sigmoid of 1), and the softness of
-            soft_spearman's ranks.
-        preference_temperature: Lead at which bradley_terry is three quarters sure. Single preferences are noisy: a low
-            one trusts each too much (on the sample 0.1 learned far more slowly than 0.3).
-        tie: Targets that differ by no more are tied.
-        compare: Which items are ranked against each other: all of a batch, those of one group (with data.batches
-            groups), or those of one system.
-        strength_margin: By how much more, in units of that temperature, a preference of strength 1 must be met.
-    """
-
-    huber_delta: float = 0.1
-    margin: float = 0.05
-    temperature: float = 0.1
-    preference_temperature: float = 0.3
-    tie: float = 0.0
-    compare: Comparable = "all"
-    strength_margin: float = 0.0
-
-
-NATURAL = LossWeights()
-DEFAULT_SETTINGS = LossSettings()
-
-
-@dataclass(frozen=True)
-class ObjectiveSettings:
-    """What is minimised.
-
-    Attributes:
-        losses: How much each loss counts; by default the head's own.
-        settings: Settings of single losses.
-        rater_embedding: Size of what is learned of each rater, with data.target single; the judge then predicts for the
-            mean rater. 0 = nothing.
-    """
-
-    losses: LossWeights = NATURAL
-    settings: LossSettings = DEFAULT_SETTINGS
-    rater_embedding: int = 0
-
+from ..models.settings import HeadName
+from .settings import LossSettings, LossWeights
 
 _OF_COMPARISONS = ("bradley_terry", "centring")
 OWN_LOSS: Mapping[HeadName, str] = MappingProxyType(

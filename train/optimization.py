@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import lightning as L
@@ -13,23 +12,6 @@ from lightning.pytorch.utilities import GradClipAlgorithmType
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-
-
-@dataclass(frozen=True)
-class OptimizerSettings:
-    """AdamW and its learning rates.
-
-    Attributes:
-        learning_rate: Peak, of the adapters and of fully fine-tuned parts of the backbone.
-        head_learning_rate: Peak, of what starts from nothing: pooling, head, and a cross-attention fusion.
-        weight_decay: Of the weight matrices.
-        warmup: Share of all steps during which the learning rates rise; they then fall along a cosine to zero.
-    """
-
-    learning_rate: float = 2e-4
-    head_learning_rate: float = 1e-3
-    weight_decay: float = 0.01
-    warmup: float = 0.05
 
 
 def wants_fused(precision: Precision) -> bool:

@@ -7,22 +7,15 @@ import re
 import textwrap
 from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
-import lightning as L
-import torch
 from jsonargparse import ArgumentParser, Namespace
 
-from ..data_modules.datamodule import PairDataModule
 from ..data_modules.errors import UserError, nearest
 from ..data_modules.folders import read_yaml
-from ..models.judge import JudgeSettings
-from .features import CacheSettings
-from .objective import ObjectiveSettings
-from .optimization import OptimizerSettings
+from .settings import Recipe, new_name
 from .shipped import find_recipe
 
 # Values of Trainer that this program sets itself
@@ -69,78 +62,16 @@ _RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
 """Least and most of settings. Beyond, torch or Lightning would fail later, start to use up the machine, or hang."""
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """A run.
-
-    Attributes:
-        run: Folder of this run: checkpoints, logs, resolved configuration.
-        resume: Continue from the last checkpoint in the folder of the run; auto: if there is one, else start.
-        method: probe: no gradients; the head becomes the closed-form regression of ratings on what the frozen backbone
-            hears, ridge or with a Gaussian kernel, in one pass over the training split. lora: starts from the linear
-            one and trains adapters, pooling and head; its start may remain the best checkpoint. auto: both, one after
-            the other; the probe is kept unless the trained judge agrees better with people on pairs that neither was
-            trained on, by more than a standard error.
-        refit: Train on the validation splits, too, once they have chosen. lora: for as many epochs as a first run had
-            at its best; probe: kernel and penalty by cross-validation on all. It is calibrated with scores of judges
-            that were not trained on a pair.
-        folds: Train a judge on all but one of so many parts of train and validation splits, once for each part, which
-            keep speakers (or groups) whole; RUN/left_out.csv has what each says of its part, RUN/ensemble is all of
-            them together, and the run itself is the judge that was fitted to all pairs, as with refit. 0 = none.
-        seed: Of weights, order and dropout.
-        patience: Validations without better agreement before stopping.
-        checkpoint_steps: Steps of the optimizer between checkpoints in mid-epoch; 0: only at the end of epochs.
-        gradient_checkpointing: Compute layers again in the backward pass instead of keeping what they computed: less
-            memory, about a third more time.
-        compile_layers: Compile each transformer layer (torch.compile): a minute or more at the start, then faster steps
-            on a GPU.
-        expected_trainable: How many parameters of each part are trained, as the table at the start shows them; training
-            refuses to start with others.
-        profile: Write where the time goes to RUN/profile: operations and a trace.
-        log_audio: Players of the items that validation scored worst: true = in every logger that has some, false = in
-            none; by default in TensorBoard's files alone, for with Weights & Biases recordings of people leave this
-            machine, those of an offline run with `wandb sync`.
-        dry_run: Train nothing: say what would be trained and what memory a step needs.
-        json: Print JSON: of a dry run the counts, else where the run and its best checkpoint are.
-        clip_seconds: Length of every clip in a dry run.
-        gpu_gib: Memory of a GPU to fit in a dry run; by default that of the GPU here, if any.
-        judge: What is built.
-        objective: What is minimised.
-        optimizer: AdamW and its learning rates.
-        cache: What frozen layers make of the data, computed once.
-        data: Arguments of `PairDataModule`.
-        trainer: Arguments of `lightning.Trainer`.
-    """
-
-    run: str | None = None
-    resume: bool | Literal["auto"] = False
-    method: Literal["lora", "probe", "auto"] = "lora"
-    refit: bool = False
-    folds: int = 0
-    seed: int = 0
-    patience: int = 3
-    checkpoint_steps: int = 200
-    gradient_checkpointing: bool = False
-    compile_layers: bool = False
-    expected_trainable: dict[str, int] | None = None
-    profile: bool = False
-    log_audio: bool | None = None
-    dry_run: bool = False
-    json: bool = False
-    clip_seconds: float = 8.0
-    gpu_gib: float | None = None
-    judge: JudgeSettings = field(default_factory=JudgeSettings)
-    objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
-    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
-    cache: CacheSettings = field(default_factory=CacheSettings)
-    data: Mapping[str, Any] = field(default_factory=dict)
-    trainer: Mapping[str, Any] = field(default_factory=dict)
-
-
 class RecipeParser:
     """Reads recipes: files, words of a command line, or a tree in Python."""
 
-    def __init__(self) -> None:
+    def __init__(self, trainer: bool = True) -> None:
+        """Build the parser.
+
+        Args:
+            trainer: Whether it knows the arguments of Lightning's Trainer. Without, neither Lightning nor torch is
+                loaded, and what stands below `trainer` is taken as it is.
+        """
         self.parser = ArgumentParser(
             prog="empathy-judge train",
             description="Train a judge on rated pairs. Recipes by name: empathy-judge recipes",
@@ -153,9 +84,15 @@ class RecipeParser:
             help="YAML file or name of a recipe, repeatable; a later file overrides an earlier one, and arguments "
             "override files",
         )
-        self.parser.add_class_arguments(Recipe, skip={"data", "trainer"})
-        self.parser.add_class_arguments(PairDataModule, "data", skip={"seed", "start", "parts"}, instantiate=False)
-        self.parser.add_class_arguments(L.Trainer, "trainer", skip=_OURS, instantiate=False)
+        self.parser.add_class_arguments(Recipe, skip={"trainer"})
+        self._whole = trainer
+        if trainer:
+            _add_trainer(self.parser)
+        else:
+            self.parser.add_argument(
+                "--trainer", type=dict[str, Any] | str, default={},  # a file
+                help="arguments of lightning.Trainer, as in --trainer.max_epochs 3: see train --trainer.help",
+            )  # fmt: skip
         defaults = self.parser.get_defaults()
         self._names = [name for name in defaults.keys() if name != "config"]  # noqa: SIM118 a namespace of namespaces
 
@@ -228,7 +165,7 @@ class RecipeParser:
         """The values as objects."""
         built = self.parser.instantiate(parsed)
         values = {name: getattr(built, name) for name in Recipe.__dataclass_fields__}
-        return Recipe(**{**values, "data": built.data.as_dict(), "trainer": built.trainer.as_dict()})
+        return Recipe(**{**values, "trainer": built.trainer.as_dict()})
 
     def text(self, parsed: Namespace) -> str:
         """The values as the YAML of `config.yaml`, which can be run again."""
@@ -296,8 +233,6 @@ class RecipeParser:
         """Refuse what is no setting; below some, such as a logger, there are further ones."""
         if self._is_group(name) or any(name == known or name.startswith(f"{known}.") for known in self._names):
             return
-        from .upgrade import new_name
-
         at = "" if where == f"--{name}" else f"{where}: "
         if (new := new_name(name)) is not None:
             raise UserError(f"{at}{name} is called {new} now{advice}")
@@ -305,16 +240,34 @@ class RecipeParser:
         near = nearest(name, self._names)
         if near is None and (end := nearest(name.rpartition(".")[2], ends)) is not None:
             near = ends[end]
+        if near is None and not self._whole:  # one of the Trainer's, perhaps
+            RecipeParser()._check_name(name, where, advice)
         hint = "" if near is None else f" (did you mean {near}?)"
         raise UserError(f"{at}there is no setting {name}{hint}; see empathy-judge train --help")
+
+
+def trainer_help() -> str:
+    """The arguments of Lightning's Trainer."""
+    parser = ArgumentParser(prog="empathy-judge train", description="Arguments of lightning.Trainer.", usage="%(prog)s")
+    _add_trainer(parser)
+    return parser.format_help()
+
+
+def _add_trainer(parser: ArgumentParser) -> None:
+    import lightning as L
+
+    parser.add_class_arguments(L.Trainer, "trainer", skip=_OURS, instantiate=False)
 
 
 def _check_ranges(found: Namespace, where: str) -> None:
     for name, (least, most) in _RANGES.items():
         value = found.get(name)
-        if name == "trainer.devices":
+        if name == "trainer.devices" and value is not None:
+            import torch
+
             value = int(value) if str(value).removeprefix("-").isdecimal() else None  # "auto", "0,1" and [0, 1]
-            if found.get("trainer.accelerator") == "cpu" or not torch.accelerator.is_available():
+            here = found.get("trainer.accelerator") == "cpu" or not torch.accelerator.is_available()
+            if here and not found.get("dry_run"):  # which asks about another machine
                 most = max(8, _CORES)  # a process for each; Lightning knows how many GPUs there are
         if isinstance(value, int | float) and not least <= value <= most:  # NaN is refused, too
             raise UserError(f"{where}{name} {value}; expected {least:g} to {most:.10g}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import lightning as L
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import Callback, EarlyStopping, LearningRateMonitor, ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.callbacks import Callback, LearningRateMonitor, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.profilers import PyTorchProfiler
 from lightning.pytorch.utilities import rank_zero_only
@@ -23,7 +23,7 @@ from torch import distributed as dist
 
 from ..data_modules.audio import AudioSource
 from ..data_modules.datamodule import PairDataModule
-from ..data_modules.errors import UserError
+from ..data_modules.errors import UserError, raised_in
 from ..data_modules.folders import replace_file
 from ..data_modules.sampling import Position
 from ..data_modules.schema import Pair, PairDataset
@@ -51,7 +51,7 @@ from .checkpointing import (
 )
 from .collate import Collate
 from .features import Features, temporary_folder
-from .module import MONITOR, CompileLayers, FillCache, JudgeModule, StopAfter, Task
+from .module import MONITOR, CompileLayers, EarlyStopping, FillCache, JudgeModule, StopAfter, Task
 from .objective import Objective, RaterEmbedding
 from .probe import StartAtProbe
 from .recipe import Config, Recipe, RecipeParser
@@ -191,12 +191,14 @@ def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None,
     with ExitStack() as until_the_end:
         until_the_end.enter_context(stopped_by_signals())
         position = Position() if start is None else position_of(read_checkpoint(start))
-        datamodule = PairDataModule(**recipe.data, seed=recipe.seed, start=position, parts=task.parts)
+        datamodule = PairDataModule(recipe.data, seed=recipe.seed, start=position, parts=task.parts)
         check_strategy(recipe)
         at_probe = StartAtProbe(recipe.method, start is not None, task)
         try:
             trainer = _trainer(recipe, folder, at_probe, task, watching)
-        except (MisconfigurationException, TypeError, ValueError) as error:  # such as more devices than there are
+        except (MisconfigurationException, TypeError, ValueError) as error:
+            if not raised_in(error, "lightning"):  # which does so for options: more devices than there are
+                raise
             raise UserError(f"trainer: {str(error).strip().splitlines()[0]}") from None
         datamodule.setup("fit")
         if given is not None:

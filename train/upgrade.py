@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -16,36 +15,7 @@ from ..data_modules.folders import replace_file, resolve_inside
 from ..models import CHECKPOINTS, CONFIG_FILE, JUDGE_FILE
 from ..models.description import is_old, parse, read_json, upgraded
 from ..models.weight_files import file_hash, read_checkpoint
-
-_OF_THE_JUDGE = (
-    "backbone", "revision", "dtype", "attention", "quantization", "pooling", "padding_side", "head", "long_clips",
-)  # fmt: skip
-_OF_LORA = ("parts", "rank", "alpha", "dropout", "method", "layers")
-RENAMED: Mapping[str, str] = MappingProxyType(
-    {
-        **{f"model.{name}": f"judge.{name}" for name in _OF_THE_JUDGE},
-        **{f"model.lora_{name}": f"judge.lora.{name}" for name in _OF_LORA},
-        "model.full_parts": "judge.lora.full_parts",
-        "model.trained_dtype": "judge.lora.trained_dtype",
-        "model.losses": "objective.losses",
-        "model.loss_settings": "objective.settings",
-        "model.rater_embedding": "objective.rater_embedding",
-        **{f"model.{n}": f"optimizer.{n}" for n in ("learning_rate", "head_learning_rate", "weight_decay", "warmup")},
-        "model.cache": "cache.what",
-        "model.cache_folder": "cache.folder",
-        "model.cache_gigabytes": "cache.gigabytes",
-        **{f"model.{name}": name for name in ("gradient_checkpointing", "compile_layers", "expected_trainable")},
-    }
-)
-"""Settings of earlier versions -> their names today."""
-
-
-def new_name(name: str) -> str | None:
-    """What a setting of an earlier version is called today; None if it is none."""
-    for old, new in RENAMED.items():
-        if name == old or name.startswith(f"{old}."):
-            return new + name.removeprefix(old)
-    return None
+from .settings import new_name
 
 
 def upgrade(path: Path) -> list[str]:

@@ -74,9 +74,10 @@ def _ratings(found: Inspection, agreement: Mapping[str, Mapping[str, Any]]) -> T
 
 def _raters(dimension: str, facts: Sequence[RaterFacts]) -> Iterator[Table]:
     """One line per rater, those with a flag first; then the flags."""
-    table = Table(f"raters of {escape(dimension)}")
-    for header in ("ratings", "mean", "below others", "spread", "Spearman with others", "scale used"):
-        table.add_column(header, no_wrap=header.startswith("Spearman"))
+    table = Table(title=Text(f"raters of {dimension}"), title_justify="left")
+    table.add_column("rater", overflow="fold", min_width=10)
+    for header in ("ratings", "mean", "below\nothers", "spread", "Spearman\nwith others", "scale\nused"):
+        table.add_column(header, no_wrap=True)
     for rater in facts[:_RATERS_SHOWN]:
         table.add_row(
             Text(rater.rater_id, overflow="fold"),

@@ -14,21 +14,22 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from ...data_modules.errors import UserError
 from ...data_modules.schema import Pair, PairDataset
 from ...scorer import Scorer
+from ..judge_names import BASELINES, HUMAN, PROBE, SCORES, is_prompted, require_judges
 from ..probes import Probe, choose
 from . import Judge
-from .baselines import BASELINES, check_apart, open_baseline, probe
-from .baselines.simple import PREFIX, HumanJudge, without_raters
-from .prompted.factory import is_prompted, open_prompted
+from .baselines import check_apart, open_baseline, probe
+from .baselines.simple import HumanJudge, without_raters
+from .prompted.factory import open_prompted
 from .scores_file import ScoresFile
 from .trained import TrainedJudge
 
 if TYPE_CHECKING:
-    from ...models.backbones.base import Quantization
+    from ...models.settings import Quantization
     from .prompted.judges import PromptedJudge
 
 AnyJudge = str | Path | Judge | Scorer
 """Folder of a judge or a run; a name (``openai:MODEL``, ``gemini:MODEL``, ``local:BACKBONE``, ``scores:FILE``,
-``probe:JUDGE_OR_BACKBONE``, ``human:RATER`` or one of `baselines.BASELINES`); a `Scorer`; or any object that is a
+``probe:JUDGE_OR_BACKBONE``, ``human:RATER`` or one of `judge_names.BASELINES`); a `Scorer`; or any object that is a
 `Judge`."""
 
 
@@ -95,16 +96,17 @@ def open_judges(
     Raises:
         UserError: If there is no such judge, it cannot be loaded, or it does not fit the data.
     """
+    named = loading or {}
+    require_judges((str(judge) for judge in judges if isinstance(judge, str | Path)), named.get("backbone"))
     dataset = data if isinstance(data, PairDataset) else PairDataset.load(data)
-    raters = [judge.removeprefix(PREFIX) for judge in judges if isinstance(judge, str) and judge.startswith(PREFIX)]
-    people = {PREFIX + rater: HumanJudge(dataset, rater) for rater in raters}
+    raters = [judge.removeprefix(HUMAN) for judge in judges if isinstance(judge, str) and judge.startswith(HUMAN)]
+    people = {HUMAN + rater: HumanJudge(dataset, rater) for rater in raters}
     if people:
         dataset = without_raters(dataset, raters)
         print(f"judges are compared with the other raters: without {', '.join(people)}", file=sys.stderr)
     # What a judge may learn from: train, or where there are folds, all but the one that is measured
     names = sorted({pair.split for pair in dataset.pairs if pair.split is not None} - {split})
     learn_from = names if names and "train" not in names else ["train"]
-    named = loading or {}
 
     def opened(judge: AnyJudge) -> Judge:
         if isinstance(judge, str) and judge in people:
@@ -114,7 +116,7 @@ def open_judges(
         elif not isinstance(judge, str | Path):
             found = judge
         elif is_prompted(str(judge)):
-            found = open_prompted(str(judge), dataset, learn_from, named, probes is not None)
+            found = open_prompted(str(judge), dataset, learn_from, named, probes is not None, dry_run)
             _disclose(found, dataset.subset(split).pairs, () if probes is None else choose(probes), dry_run)
         else:
             found = _named(str(judge), dataset, learn_from, split, seed, named)
@@ -142,16 +144,11 @@ def _named(
     placing: Any = {name: value for name, value in loading.items() if name not in ("budget", "answers")}
     if spec in BASELINES:
         return open_baseline(spec, dataset, learn_from, split, seed)
-    if spec.startswith(probe.PREFIX):
+    if spec.startswith(PROBE):
         check_apart(spec, learn_from, split)
         return probe.open_probe(spec, dataset.subset(learn_from), seed, **placing)
-    if spec.startswith("scores:"):
-        return ScoresFile(Path(spec.removeprefix("scores:")))
-    if not Path(spec).exists():
-        raise UserError(
-            f"judge {spec!r}: expected a judge folder, a run folder, openai:MODEL, gemini:MODEL, local:BACKBONE, "
-            f"probe:JUDGE_OR_BACKBONE, scores:FILE, human:RATER, {', '.join(BASELINES)}"
-        )
+    if spec.startswith(SCORES):
+        return ScoresFile(Path(spec.removeprefix(SCORES)))
     return TrainedJudge.load(Path(spec), **placing)
 
 

@@ -13,10 +13,10 @@ from ...data_modules.errors import AudioError
 from ...data_modules.parallel import progress
 from ...data_modules.schema import DatasetCard, Pair
 from ...models.artifact import Placement, load_any
-from ...models.backbones.base import Quantization
 from ...models.calibration import uncalibrated
 from ...models.feature_cache import DiskStore
 from ...models.scoring import SPREAD, PairScorer, check_scales, placed
+from ...models.settings import Quantization
 from ...models.weight_files import weights_hash
 from ...scorer import Scorer
 from . import ABSTAINED, INTERVAL_COLUMNS, OK, WINDOWS, score_table

@@ -11,10 +11,11 @@ import torch
 from torchaudio import functional
 
 from ...data_modules.audio import AudioSource, Clip, audio_hash, load_clip
-from ...data_modules.augmentation import Augmentation, augment_clip
+from ...data_modules.augmentation import augment_clip
 from ...data_modules.errors import AudioError
 from ...data_modules.parallel import map_threads
 from ...data_modules.schema import Pair, Turn
+from ...data_modules.settings import Augmentation
 
 LOW_PASS = 400.0
 """Hz; up to here low-passed speech is as it was."""
@@ -32,7 +33,9 @@ ClipChange = Callable[[Clip, np.random.Generator], Clip]
 """A changed clip from a clip and the generator of its draws."""
 
 
-def change_clips(pairs: Sequence[Pair], change: ClipChange, seed: int, *, keeps_words: bool = True) -> tuple[Pair, ...]:
+def change_clips(
+    pairs: Sequence[Pair], change: ClipChange, seed: int, *, keeps_words: bool = True, context: bool = True
+) -> tuple[Pair, ...]:
     """The pairs with every clip of context and response changed.
 
     Draws depend on the samples of a clip, its rate and `seed`: pairs that share a clip still share it, and neither
@@ -43,9 +46,14 @@ def change_clips(pairs: Sequence[Pair], change: ClipChange, seed: int, *, keeps_
         change: Called once per distinct clip, in several threads.
         seed: Of the draws.
         keeps_words: Whether a transcript still says what is heard; if not, transcripts are removed.
+        context: Whether context turns are changed, too, or the response alone.
     """
+
+    def turns(pair: Pair) -> tuple[Turn, ...]:
+        return pair.context if context else ()
+
     sources = dict.fromkeys(
-        source for pair in pairs for source in (*(turn.audio for turn in pair.context), pair.response)
+        source for pair in pairs for source in (*(turn.audio for turn in turns(pair)), pair.response)
     )
 
     def changed(source: AudioSource) -> AudioSource:
@@ -60,7 +68,7 @@ def change_clips(pairs: Sequence[Pair], change: ClipChange, seed: int, *, keeps_
     return tuple(
         dataclasses.replace(
             pair,
-            context=tuple(Turn(turn.role, found[turn.audio]) for turn in pair.context),
+            context=tuple(Turn(turn.role, found[turn.audio]) for turn in turns(pair)) or pair.context,
             response=found[pair.response],
             **without,
         )

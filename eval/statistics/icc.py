@@ -70,6 +70,18 @@ def icc(table: RatingTable, resamples: Resamples) -> dict[Form, Statistic]:
     return _bootstrapped(points, panel, seen)
 
 
+def two_way_components(table: RatingTable) -> tuple[float, float, float]:
+    """Variance of items, of raters and of the error in squared rating points, from items with two raters or more.
+
+    They may come out negative; NaN = cannot be estimated.
+    """
+    panel = _Panel(table)
+    if panel.n_items < 2:
+        return math.nan, math.nan, math.nan
+    found = panel.components()
+    return float(found.item), float(found.rater), float(found.error)
+
+
 class _Components(NamedTuple):
     """Variance components (squared rating points); NaN = not estimable.
 

@@ -39,7 +39,7 @@ import pandas as pd
 
 from ...data_modules.ratings import RatingTable
 from .agreement import MIN_ITEMS, Statistic, as_report, spearman
-from .bootstrap import Interval, Resamples, estimate, with_interval
+from .bootstrap import PERCENTILES, Interval, Resamples, estimate, with_interval
 from .icc import icc
 from .krippendorff import DISTANCES, krippendorff_alpha
 
@@ -346,6 +346,38 @@ def single_reliability(panel_reliability: Statistic, table: RatingTable, resampl
         return whole
     c = float((1 / table.counts[table.counts > 0]).mean())
     return with_interval(Statistic(_of_part(whole.value, c), n=whole.n), _of_part(whole.draws, c), resamples)
+
+
+def average_single_reliability(panels: Sequence[tuple[Reliability, RatingTable]]) -> Statistic:
+    """Reliability of a single rating of an average dimension: of the mean of the dimensions' split-half correlations.
+
+    A reliability from few items is wild, and its mean over dimensions lies too low: it is undefined where halves do
+    not agree, and no correlation makes up for one that is too low by as much.
+
+    Args:
+        panels: Of each dimension, by `measure`, with as many draws, and its ratings.
+
+    Returns:
+        Undefined, with the reason, where no dimension has a split-half correlation or their mean is not positive.
+    """
+    known = [(own.split_half, table) for own, table in panels if own.split_half.value is not None]
+    if not known:
+        return panels[0][0].split_half
+    halves = [half for half, _ in known]
+    n_items, offsets = sum(table.n_items for _, table in known), np.cumsum([0, *(table.n_items for _, table in known)])
+    items = np.concatenate([table.items + offset for (_, table), offset in zip(known, offsets[:-1], strict=True)])
+    every = RatingTable(items, np.zeros_like(items), np.zeros(len(items)), n_items, ("all",))
+    drawn = [half.draws for half in halves if len(half.draws)]
+    draws = np.nanmean(drawn, axis=0) if len(drawn) == len(halves) else np.empty(0)
+    mean = Statistic(
+        float(np.mean([half.value or 0.0 for half in halves])), n=sum(half.n for half in halves), draws=draws
+    )
+    whole, c = _stepped_up(mean, every), float((1 / every.counts[every.counts > 0]).mean())
+    if whole.value is None:
+        return whole
+    draws = _of_part(whole.draws, c)
+    low, high = np.nanpercentile(draws, PERCENTILES) if len(draws) else (None, None)
+    return replace(whole, value=_of_part(whole.value, c), low=low, high=high, draws=draws)
 
 
 def raters_ceiling(

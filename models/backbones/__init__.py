@@ -17,11 +17,11 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 
 from ...data_modules.errors import UserError
-from ..hub import require_hub
+from .. import NANO
+from ..hub import expected_backbone, require_backbone
 from .base import Backbone, Checkpoint
 from .loading import one_line
 
-NANO = "nano"
 NANO_FOLDER = Path(__file__).parents[2] / "checkpoints" / "nano"
 TRANSFORMERS = "transformers>=5.17,<6"
 """What every family here can be used with."""
@@ -83,14 +83,13 @@ def read_config(name: str, revision: str | None) -> dict[str, Any]:
     Raises:
         UserError: If there is none, or the hub does not answer and no copy is in the cache.
     """
-    what = f"backbone {name!r}: expected {NANO!r}, a hub id or a folder with config.json"
-    require_hub(name, revision, what)
+    require_backbone(name, revision)
     try:
         # not AutoConfig: it would ask whether to run code out of the repository
         config, _ = PreTrainedConfig.get_config_dict(str(NANO_FOLDER) if name == NANO else name, revision=revision)
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"{what}: {reason}") from None
+        raise UserError(f"{expected_backbone(name)}: {reason}") from None
     return config
 
 

@@ -15,16 +15,11 @@ from torch import Tensor, nn
 from ...data_modules.errors import TextError
 from ...data_modules.ratings import check_situation
 from ...data_modules.schema import Pair
+from ..settings import Attention, PartName
 from .layers import LayerStatistics
 
-Attention = Literal["eager", "sdpa", "flash_attention_2"]
-"""Attention kernels that `transformers` knows."""
-Quantization = Literal["none", "nf4"]
-"""How the linear layers of the language model are stored: as they are, or in 4 bits (Dettmers et al., 2023)."""
 WeightForm = Literal["none", "nf4", "int8"]
 """As `Quantization`, or in 8 bits with one scale for each row: of what is exported, never of what is trained."""
-PartName = Literal["language_model", "projector", "audio_tower", "fusion"]
-"""`fusion`: cross-attention of context and response where there is no language model, without pre-trained weights."""
 
 
 @dataclass(frozen=True)

@@ -185,8 +185,8 @@ class TestGpu:
     ) -> None:
         from empathy_judge.data_modules.audio import Clip
         from empathy_judge.data_modules.schema import Dimension, Pair, Turn
-        from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
-        from empathy_judge.models.lora import LoraSettings
+        from empathy_judge.models.judge import EmpathyJudge
+        from empathy_judge.models.settings import JudgeSettings, LoraSettings
         from torch.utils.flop_counter import FlopCounterMode
 
         programs("materials").write_checkpoint(family, "tiny", tmp_path)

@@ -10,17 +10,12 @@ import numpy as np
 import pytest
 import soundfile
 from empathy_judge.data_modules.audio import Clip
-from empathy_judge.data_modules.augmentation import (
-    Augmentation,
-    augment_clip,
-    augment_pair,
-    coloured_noise,
-    impulse_response,
-)
+from empathy_judge.data_modules.augmentation import augment_clip, augment_pair, coloured_noise, impulse_response
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.items import RatedPairs
 from empathy_judge.data_modules.sampling import EpochBatches, EpochSampler, FixedSize, Position
 from empathy_judge.data_modules.schema import Pair, PairDataset, Turn
+from empathy_judge.data_modules.settings import Augmentation
 from torch.utils.data import DataLoader
 
 RATE = 16_000

@@ -280,12 +280,12 @@ def test_names_that_are_too_long(tmp_path: Path, source: Any) -> None:
     name = "n" * 250
     source.load()  # so that there are tables
     source.out = tmp_path / name
-    with pytest.raises(DataError, match=r"cannot be made \(File name too long\)"):
+    with pytest.raises(DataError, match=r"cannot be written \(File name too long\)"):
         source.load()
     for ask in (lambda: read_table(tmp_path / f"{name}{name}.csv"), lambda: PairDataset.load(tmp_path / (name * 2))):
         with pytest.raises(DataError, match=r"cannot be read \(File name too long\)"):
             ask()
-    with pytest.raises(DataError, match="cannot be made"), staged_folder(tmp_path / (name * 2)):
+    with pytest.raises(DataError, match="cannot be written"), staged_folder(tmp_path / (name * 2)):
         pass
     source.pairs[0]["response_audio"] = f"{name * 2}.wav"
     source.out = tmp_path / "short"

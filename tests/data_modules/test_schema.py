@@ -422,7 +422,7 @@ def test_staged_folder(tmp_path: Path) -> None:
     with staged_folder(out) as stage:
         (stage / "dataset.yaml").touch()
     assert [path.name for path in out.parent.rglob("*")] == ["out", "dataset.yaml"]
-    with pytest.raises(DataError, match="cannot be made"), staged_folder(out / "dataset.yaml/below"):
+    with pytest.raises(DataError, match="cannot be written"), staged_folder(out / "dataset.yaml/below"):
         pass
 
 

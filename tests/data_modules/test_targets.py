@@ -13,9 +13,9 @@ from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.items import RatedPairs
 from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset
+from empathy_judge.data_modules.settings import DataSettings, TargetName
 from empathy_judge.data_modules.targets import (
     MIN_RATER_RATINGS,
-    TargetName,
     fit_rater_model,
     item_means,
     rating_histogram,
@@ -284,7 +284,7 @@ def test_items_of_a_panel_have_no_rater_and_carry_their_histogram() -> None:
 
 @pytest.mark.parametrize("target", ["mean", "z_scored", "bias_corrected", "single"])
 def test_training_takes_the_target_and_validation_the_plain_mean(target: TargetName, dataset_folder: Path) -> None:
-    data = PairDataModule(str(dataset_folder), target=target)
+    data = PairDataModule(DataSettings(str(dataset_folder), target=target))
     data.setup("fit")
     validation = data.dataset.subset("validation")
     assert data.validation.scores.numpy() == pytest.approx(validation.mean_scores().to_numpy(np.float32))

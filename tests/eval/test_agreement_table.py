@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import csv
+import io
 import json
 import os
 import re
@@ -24,7 +25,7 @@ from empathy_judge.eval.statistics.agreement import STATISTICS, kendall, pearson
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.statistics.icc import icc
 from empathy_judge.eval.statistics.reliability import reliability
-from empathy_judge.eval.views import agreement_views
+from empathy_judge.eval.views import agreement_views, table_comparison_views
 from rich.console import Console
 
 HEADER = "item,annotator,dimension,score"
@@ -342,6 +343,24 @@ def test_printed_tables_fit_and_say_why_values_are_missing(tmp_path: Path, width
     assert "a_long_name/[bold]demonstrating_understanding" in "".join(text.split())
     assert "constant: the judge scores are constant" in " ".join(text.split())
     assert "more values or intervals that are missing (see --json)" in " ".join(text.split())
+
+
+def test_long_names_fold_between_their_parts(tmp_path: Path) -> None:
+    """At 80 columns; numbers stay on one line, a verdict beside them."""
+    long = {"half": "openai:gpt-audio-1.5-mini,samples=5", "perfect": "gemini:gemini-3.1-pro-preview"}
+    frame = made().replace({"annotator": long}).assign(dimension="validating_emotions", dataset="lend_an_ear")
+    found = measure_agreement(annotations(tmp_path, frame), [*long.values()], resamples=100)
+    console = Console(width=80, record=True, file=io.StringIO())
+    for view in table_comparison_views(found):
+        console.print(view, markup=False, soft_wrap=isinstance(view, str))
+    lines = [line.rstrip() for line in console.export_text().splitlines()]
+    first = [line.split("  ")[0].strip() for line in lines[: lines.index("") + 30]]
+    for parts in (["lend_an_ear/", "validating_", "emotions"], ["gemini:gemini-", "3.1-pro-preview"]):
+        assert any(first[at : at + len(parts)] == parts for at in range(len(first))), first
+    own = found["dimensions"][0]["judges"][long["half"]]
+    (line,) = [line for line in lines if rendering.signed_ranged(own["like_for_like"]["difference"]) in line]
+    assert line.startswith(" openai:gpt-")
+    assert rendering.ranged(own["spearman"]) in line
 
 
 # ---------------------------------------------------------------- published values

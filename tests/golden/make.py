@@ -289,8 +289,10 @@ def losses(folder: Path) -> Any:
     """Value of every loss with every head that it can train, and its gradient in that head's weights."""
     del folder
     import torch
-    from empathy_judge.models.heads import HeadName, build_head
-    from empathy_judge.train.objective import DEFAULT_SETTINGS, NATURAL, LossWeights, Objective
+    from empathy_judge.models.heads import build_head
+    from empathy_judge.models.settings import HeadName
+    from empathy_judge.train.objective import Objective
+    from empathy_judge.train.settings import DEFAULT_SETTINGS, NATURAL, LossWeights
 
     cases = _module(HERE.parent / "train" / "test_objective.py")
     found: dict[str, Any] = {}
@@ -329,8 +331,8 @@ def losses(folder: Path) -> Any:
 def hidden_states(folder: Path) -> Any:
     """What pooling makes of the hidden states of every family's miniature, for four kinds of pairs, and the scores."""
     import torch
-    from empathy_judge.models.head_input import HeadInputSettings
     from empathy_judge.models.scoring import PairScorer
+    from empathy_judge.models.settings import HeadInputSettings
 
     common = _module(HERE.parent / "models" / "backbones" / "conftest.py")
     families = _module(HERE.parent / "models" / "backbones" / "test_families.py")

@@ -1,4 +1,4 @@
-"""Harms commands at many moments: ``python tests/kills/commands.py kill|full|readonly --moments 20``.
+"""Harms commands at many moments: ``python tests/kills kill|full|readonly --moments 20``.
 
 Every command that writes runs on a small disk of its own (a tmpfs: this must be root), where an earlier result lies if
 the command replaces one. Then, at each moment:
@@ -63,19 +63,15 @@ PATIENCE = 300.0
 State = dict[str, str]
 
 
-def main() -> int:
-    """Harm; print a line for each command; 1 if something was not as it should."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("harm", choices=list(CODES))
-    parser.add_argument("--moments", type=int, default=20)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Beside those of all."""
     parser.add_argument("--only", nargs="+", choices=list(COMMANDS), default=list(COMMANDS))
     parser.add_argument("--user", type=int, help="a user id; default: root")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--inputs", type=Path, help="folder of what is worked on; made if it does not exist")
-    given = parser.parse_args()
-    import torch
 
-    torch.set_num_threads(1)  # a fork has no threads of its parent
+
+def harm(given: argparse.Namespace) -> int:
+    """Harm; print a line for each command; 1 if something was not as it should."""
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
@@ -260,6 +256,7 @@ class Trial:
                 path.name
                 for path in self._disk.iterdir()
                 if path.name not in ("out", "out.csv", "out.csv.summary.json")
+                and not (self._user is not None and path.is_dir() and not any(path.iterdir()))  # the folder was closed
             ]
             beside += [path.name for path in self._disk.rglob(".*.tmp") if ".parts" not in str(path)]
             beside = [name for name in beside if not name.endswith(KEPT[:1])]
@@ -298,7 +295,3 @@ def with_disk(folder: Path, mebibytes: int) -> None:
 def remount(folder: Path, mode: str) -> bool:
     """Whether it could be done: not to read-only while a file is open for writing."""
     return subprocess.run(["mount", "-o", f"remount,{mode}", str(folder)], capture_output=True).returncode == 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Commands on a disk that is full, or becomes read-only: ``python tests/kills/disk.py --moments 20 -- COMMAND WORDS``.
+"""Commands on a disk that is full, or becomes read-only: ``python tests/kills disk --moments 20 -- COMMAND WORDS``.
 
 The words are those of a command that writes to a folder, which stands there as ``OUT``; Linux, as root. The command is
 first run with room enough, then on small disks (tmpfs), so that room ends at a random moment; every fourth becomes
@@ -27,21 +27,19 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-import torch
 from empathy_judge.cli import main as command
 from empathy_judge.models.weight_files import damage, read_checkpoint
 
 _NOBODY = 65534
 
 
-def main() -> int:
-    """Fill the disk; print what was found."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--moments", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Beside those of all."""
     parser.add_argument("words", nargs="+", help="of a command, after --, with OUT for the folder")
-    given = parser.parse_args()
-    torch.set_num_threads(1)  # a fork has no threads of its parent
+
+
+def harm(given: argparse.Namespace) -> int:
+    """Fill the disk; print what was found."""
     rng = random.Random(given.seed)
     found: dict[str, Any] = {"moments": [], "failures": []}
     with tempfile.TemporaryDirectory() as folder:
@@ -158,7 +156,3 @@ def _ends(out: Path) -> dict[str, Any]:
         str(path.relative_to(out)): hashlib.sha256(b"".join(own.numpy().tobytes() for own in values)).hexdigest()
         for path, values in weights.items()
     }
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -19,7 +19,8 @@ from empathy_judge.models.artifact import (
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.layers import recompute_activations
-from empathy_judge.models.lora import LoraSettings, adapt, check_trainable, count_parameters
+from empathy_judge.models.lora import adapt, check_trainable, count_parameters
+from empathy_judge.models.settings import LoraSettings
 from empathy_judge.models.weight_files import fingerprint
 from torch import nn
 

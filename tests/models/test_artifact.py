@@ -30,7 +30,7 @@ from empathy_judge.models.export.check import synthetic_set
 from empathy_judge.models.export.write import write_whole
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.judge_calibration import store_calibration
-from empathy_judge.models.lora import LoraSettings
+from empathy_judge.models.settings import LoraSettings
 from empathy_judge.models.weight_files import fingerprint
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
@@ -304,6 +304,15 @@ def test_an_empty_folder_may_become_a_judge(make_judge, tmp_path):
     assert (tmp_path / "judge" / JUDGE).is_file()
 
 
+def test_what_a_killed_export_left_is_taken_by_the_next_one(make_judge, tmp_path):
+    left = tmp_path / ".judge.unfinished" / "members"
+    left.mkdir(parents=True)
+    (left / "half").write_text("x")
+    save_judge(wrapped(make_judge()), tmp_path / "judge", "card")
+    assert [path.name for path in tmp_path.iterdir()] == ["judge"]
+    assert not (tmp_path / "judge" / "members").exists()
+
+
 def test_an_export_that_fails_leaves_nothing(make_judge, tmp_path):
     loaded = replace(wrapped(make_judge()), description={"score": float("nan")})  # in the last file to be written
     with pytest.raises(ValueError, match="not JSON compliant"):
@@ -314,12 +323,13 @@ def test_an_export_that_fails_leaves_nothing(make_judge, tmp_path):
 NOTHING = Calibration("w", "tones", True, "c", "s", None, 0, "none", None, {"empathy": no_calibration("none", False)})
 FULL = "No space left on device"
 REFUSED_BY_THE_DISK = {  # what fails, with what, and what is said of it
-    "no folder": ("tempfile.mkdtemp", PermissionError(errno.EACCES, "Permission denied"), "Permission denied"),
+    "no folder": ("pathlib.Path.mkdir", PermissionError(errno.EACCES, "Permission denied"), "Permission denied"),
     "adapter": ("peft.peft_model.safe_save_file", SafetensorError(f"I/O error: {FULL} (os error 28)"), FULL),
     "head": ("empathy_judge.models.weight_files.save_file", OSError(errno.ENOSPC, FULL), FULL),
     "tokenizer": ("transformers.ProcessorMixin.save_pretrained", Exception(f"{FULL} (os error 28)"), FULL),
     "card": ("pathlib.Path.write_text", OSError(errno.ENOSPC, FULL), FULL),
     "rename": ("os.replace", OSError(errno.EROFS, "Read-only file system"), "Read-only file system"),
+    "place": ("pathlib.Path.rename", OSError(errno.EROFS, "Read-only file system"), "Read-only file system"),
 }
 
 
@@ -355,7 +365,7 @@ def test_no_name_is_too_strange_to_be_refused(name, judge_folder, tmp_path):
     if "\0" not in name:
         with pytest.raises(UserError, match="cannot be written"):
             save_judge(load_judge(judge_folder), tmp_path / name, "card")
-    assert list(tmp_path.rglob(".judge*")) == []
+    assert list(tmp_path.rglob("*.unfinished")) == []
 
 
 def test_saving_and_loading_ask_no_hub(make_judge, tmp_path, monkeypatch, backbone_folder):

@@ -17,9 +17,10 @@ from empathy_judge.models.ensemble import average, likeness, write_average, writ
 from empathy_judge.models.heads import Prediction, combine
 from empathy_judge.models.judge import EmpathyJudge, Members
 from empathy_judge.models.judge_calibration import calibrate_judge, store_calibration
-from empathy_judge.models.lora import LoraSettings
 from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.settings import LoraSettings
 from empathy_judge.models.weight_files import weights_hash
+from empathy_judge.reward import EmpathyReward
 from empathy_judge.scorer import Scorer
 
 LORA = LoraSettings(rank=2, alpha=4.0)
@@ -172,6 +173,32 @@ def test_an_ensemble_is_calibrated_by_how_far_its_members_lie_apart(ensemble, da
     factors = torch.tensor([calibration.dimensions[name].factor for name in ("empathy", "warmth")])
     errors = torch.tensor([[own.standard_error for own in found.scores.values()] for found in scored])
     assert (errors / (deviations * factors) - 1).abs().max() < 1e-5
+
+
+def test_judges_that_disagree_pay_less(ensemble, folders, dataset_folder, tmp_path):
+    """The reward of an ensemble is the mean of its members less k standard errors, which grow with how far apart they
+    are on this response."""
+    copy = tmp_path / "copy"
+    shutil.copytree(ensemble, copy)
+    data = PairDataset.load(dataset_folder)
+    calibration = calibrate_judge(load_any(copy), data, ["validation"])
+    store_calibration(calibration, copy)
+    pairs = data.subset("validation").pairs
+    each = torch.stack([predicted(load_judge(folder).judge, pairs)[0] for folder in folders])
+    factors = torch.tensor([calibration.dimensions[name].factor for name in ("empathy", "warmth")])
+    start, span = torch.tensor([1.0, 0.0]), torch.tensor([4.0, 10.0])
+    plain = ((each.mean(0) - start) / span).mean(-1)
+    apart = ((each[0] - each[1]).abs() / 2**0.5 * factors / span).mean(-1)
+    columns = {
+        "context_audio": [pair.context[0].audio for pair in pairs], "situation": [pair.situation for pair in pairs]
+    }  # fmt: skip
+    for k in (0.0, 0.25, 1.0):
+        reward = EmpathyReward(
+            Scorer.from_pretrained(copy), lambda **_: [pair.response for pair in pairs], deviations=k
+        )
+        found = torch.tensor(reward([""] * len(pairs), [""] * len(pairs), **columns))
+        torch.testing.assert_close(found, (plain - k * apart).clamp(0, 1), atol=1e-5, rtol=0)
+    assert apart.std() > 0.01 * apart.mean()
 
 
 def test_a_changed_member_is_refused(ensemble, tmp_path):

@@ -12,9 +12,9 @@ from empathy_judge.data_modules.functionals import DELIVERY, delivery
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_judge, save_judge
 from empathy_judge.models.feature_cache import DiskStore
-from empathy_judge.models.head_input import HeadInput, HeadInputSettings
-from empathy_judge.models.lora import LoraSettings
+from empathy_judge.models.head_input import HeadInput
 from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.settings import HeadInputSettings, LoraSettings
 
 RATE = 16_000
 SPANS = torch.tensor([4.0, 10.0])

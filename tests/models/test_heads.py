@@ -8,7 +8,8 @@ import pytest
 import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension
-from empathy_judge.models.heads import Head, HeadName, build_head
+from empathy_judge.models.heads import Head, build_head
+from empathy_judge.models.settings import HeadName
 
 SCALES = [Dimension("a", 1, 5, 1), Dimension("b", -50, 0, 25)]
 HEADS = get_args(HeadName)

@@ -12,8 +12,8 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.data_modules.schema import Pair, PairDataset, Turn
 from empathy_judge.models.feature_cache import DiskStore
-from empathy_judge.models.lora import LoraSettings
 from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.settings import LoraSettings
 from empathy_judge.train.features import Features
 
 POOLINGS = ("last_token", "response_mean", "attention")

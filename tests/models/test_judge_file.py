@@ -22,9 +22,9 @@ from empathy_judge.models.description import read_description
 from empathy_judge.models.ensemble import write_ensemble
 from empathy_judge.models.export.check import synthetic_set
 from empathy_judge.models.export.write import write_whole
-from empathy_judge.models.head_input import HeadInputSettings
 from empathy_judge.models.judge_calibration import store_calibration
 from empathy_judge.models.scoring import choose_device
+from empathy_judge.models.settings import HeadInputSettings
 from empathy_judge.models.weight_files import weights_hash
 
 VALUES: list[Any] = [

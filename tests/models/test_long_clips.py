@@ -13,9 +13,9 @@ from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_judge, save_judge
 from empathy_judge.models.feature_cache import DiskStore
-from empathy_judge.models.lora import LoraSettings
 from empathy_judge.models.model_card import render_card
 from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.settings import LoraSettings
 from empathy_judge.train.features import Features
 
 RATE, LIMIT = 16_000, 10  # the miniature hears 10 s

@@ -10,7 +10,8 @@ import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint, Part
-from empathy_judge.models.lora import LoraSettings, adapt, count_parameters, parameter_table
+from empathy_judge.models.lora import adapt, count_parameters, parameter_table
+from empathy_judge.models.settings import LoraSettings
 from peft import get_peft_model
 from peft.tuners.lora import LoraLayer
 

@@ -6,7 +6,8 @@ import math
 
 import pytest
 import torch
-from empathy_judge.models.head_input import PoolingName, build_pooling
+from empathy_judge.models.head_input import build_pooling
+from empathy_judge.models.settings import PoolingName
 
 # two rows of four tokens, width 2; row 0 has padding on the right, row 1 on the left
 HIDDEN = torch.tensor([[[1.0, 2], [3, 4], [5, 6], [9, 9]], [[9, 9], [1, 1], [2, 4], [4, 8]]])

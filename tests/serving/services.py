@@ -16,12 +16,12 @@ import anyio.from_thread
 import httpx
 import numpy as np
 import soundfile
-from empathy_judge.data_modules.audio import Clip, decode
-from empathy_judge.data_modules.errors import AudioError, TextError
+from empathy_judge.data_modules.audio import Clip, decode, is_clipped
+from empathy_judge.data_modules.errors import AudioError, TextError, UserError
 from empathy_judge.data_modules.schema import Dimension, Pair
 from empathy_judge.models.assessment import Assessment, Caution, Scale, Score
 from empathy_judge.serving.app import create_app
-from empathy_judge.serving.decoding import decode_safely
+from empathy_judge.serving.decoding import Decoded, decode_safely
 from empathy_judge.serving.running import serve
 from empathy_judge.serving.settings import Settings
 
@@ -63,6 +63,14 @@ class FakeScorer:
         known = (0.5, score - level, score + level, False, "fair")
         scales = {own.name: Scale(own.minimum, own.maximum, own.higher_is_better) for own in self.dimensions}
         return Assessment({name: Score(score, scale, *known) for name, scale in scales.items()}, self.warnings)
+
+    def compared_on(self, by: Sequence[str] | None) -> str:
+        """As a judge whose calibration knows nothing of preferences."""
+        raise UserError("nothing is known of preferences")
+
+    def beside_next(self, ranked: Sequence[Any], by: Sequence[str], max_error: float | None = None) -> list[None]:
+        """As above."""
+        return [None] * len(ranked)
 
     def check_text(self, pair: Pair) -> None:
         if "<|AUDIO|>" in (pair.situation or ""):
@@ -112,10 +120,10 @@ class InThreads:
     async def stop(self) -> None:
         """Nothing to do."""
 
-    async def decode(self, data: bytes, name: str) -> tuple[Clip, float]:
+    async def decode(self, data: bytes, name: str) -> Decoded:
         """As the processes do it."""
         clip = await asyncio.to_thread(decode_safely, data, name, self._max_seconds)
-        return Clip(decode(clip, self._rate), self._rate, name), clip.seconds
+        return Decoded(Clip(decode(clip, self._rate), self._rate, name), clip.seconds, is_clipped(clip))
 
 
 def _without_processes() -> Any:

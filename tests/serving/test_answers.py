@@ -166,7 +166,7 @@ def test_ranking_needs_a_dimension_where_there_are_several_and_knows_which_end_i
         ({"files": [("situation", ("a", b"\xff"))]}, "situation: not UTF-8; expected text"),
         ({"files": [("response", ("a", wav()))] * 2}, "response: sent 2 times; expected once, or several at /v1/rank"),
         ({"files": [("context", ("a", wav()))] * 9}, "context: expected at most 8 items after validation, not 9"),
-        ({"files": [("context", ("a", b"x"))] * 27}, "more than 27 parts; expected fewer"),
+        ({"files": [("context", ("a", b"x"))] * 28}, "more than 28 parts; expected fewer"),
     ],
 )
 def test_a_form_that_is_wrong_is_told_what_is_expected(shared: Shared, fields: Any, message: str) -> None:
@@ -343,6 +343,25 @@ def test_a_full_queue_refuses_and_loses_nobody(scorer: FakeScorer) -> None:
         assert error_of(service.score(*[wav()] * 4, path="/v1/rank"))[:2] == (429, "busy")
         assert counter(service, 'empathy_judge_refused_total{code="busy"}') == 2
     assert len(scorer.heard) == 5
+
+
+def test_long_pairs_are_refused_while_those_who_wait_would_have_no_answer_in_time(scorer: FakeScorer) -> None:
+    scorer.windows = True
+    with in_process(scorer) as service, ThreadPoolExecutor() as pool:
+        scorer.open.clear()
+        sent = [pool.submit(service.score, wav())]
+        until(lambda: len(scorer.heard) == 1)
+        for waiting, address in enumerate("ab", start=1):
+            sent.append(pool.submit(service.score, wav(0.1, 85.0), address=address))
+            until(lambda count=waiting: counter(service, "empathy_judge_queue_pairs") == count)
+        refused = service.score(wav(0.1, 85.0), address="c")
+        # 2 x 9 windows of half a second each, in half of the time; with 25 s of grace 12.5 s may be waited for
+        assert error_of(refused) == (429, "busy", "too many requests wait; ask again in 18 s")
+        assert refused.headers["retry-after"] == "18"
+        sent.append(pool.submit(service.score, wav(), address="d"))
+        until(lambda: counter(service, "empathy_judge_queue_pairs") == 3)
+        scorer.open.set()
+        assert {future.result().status_code for future in sent} == {200}
 
 
 def test_one_client_leaves_places_for_the_others(scorer: FakeScorer) -> None:

@@ -167,6 +167,21 @@ def test_nothing_is_let_in_that_would_have_to_wait_too_long(scorer: FakeScorer) 
     batcher.close()
 
 
+def test_a_long_pair_is_not_overtaken_for_ever(scorer: FakeScorer) -> None:
+    batcher = Batcher(scorer, 100, 0.0, lambda pairs, seconds: None, patience=30.0)  # type: ignore[arg-type]
+    held_up(batcher, scorer)
+    (first,) = submitted(batcher, jobs("x", windows=10))
+    assert batcher.seconds(long=True) == pytest.approx(10.05)  # half a second for a window until one was measured
+    first.entered -= 19.5
+    assert batcher.has_place("y", 10, long=True)
+    first.entered -= 1.0
+    assert not batcher.has_place("y", 10, long=True)
+    assert batcher.has_place("y")  # no matter for those who do not overtake it
+    scorer.open.set()
+    batcher.close()
+    assert batcher._long.pace < 0.1  # the first measure replaces what was guessed
+
+
 @pytest.mark.parametrize(
     ("held", "most"),
     [

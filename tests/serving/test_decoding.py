@@ -55,8 +55,9 @@ def test_samples_are_those_of_the_package() -> None:
         return await asyncio.gather(*(decoders.decode(data, f"clip {n}") for n, data in enumerate(clips)))
 
     found, restarts = with_decoders(use)
-    for (clip, seconds), data, wanted in zip(found, clips, (1.0, 0.5, 0.8), strict=True):
+    for (clip, seconds, clipped), data, wanted in zip(found, clips, (1.0, 0.5, 0.8), strict=True):
         assert clip.rate == RATE
+        assert not clipped
         assert seconds == pytest.approx(wanted)
         np.testing.assert_array_equal(clip.samples, decode(data, RATE))
     assert restarts == 0
@@ -73,7 +74,7 @@ def test_a_decoder_that_hangs_is_killed_and_replaced() -> None:
         decoders._seconds = 20.0  # a new process takes its time
         return await decoders.decode(wav(), "response")
 
-    (clip, _), restarts = with_decoders(use, seconds=0.5)
+    (clip, *_), restarts = with_decoders(use, seconds=0.5)
     assert len(clip.samples) == RATE // 2
     assert restarts == 1
 
@@ -85,7 +86,7 @@ def test_a_decoder_that_crashes_is_replaced() -> None:
             await decoders.decode(wav(), "response")
         return await decoders.decode(wav(), "response")
 
-    (clip, _), restarts = with_decoders(use)
+    (clip, *_), restarts = with_decoders(use)
     assert len(clip.samples) == RATE // 2
     assert restarts == 1
 
@@ -98,7 +99,7 @@ def test_who_does_not_wait_does_not_disturb_who_comes_next() -> None:
         gone.cancel()
         return await decoders.decode(wav(0.5, 0.5), "stays")
 
-    (clip, _), restarts = with_decoders(use)
+    (clip, *_), restarts = with_decoders(use)
     assert clip.name == "stays"
     assert clip.samples.max() == pytest.approx(0.5, abs=1e-3)
     assert restarts == 0

@@ -37,7 +37,7 @@ def documents() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
 
 def test_every_status_is_declared(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
     for document, token in zip(documents, (set(), {"401"}), strict=True):
-        for path in ("/v1/score", "/v1/rank"):
+        for path in ("/v1/score", "/v1/rank", "/v1/reward"):
             assert set(document["paths"][path]["post"]["responses"]) == {"200", *ERRORS, *token}
         for status, response in document["paths"]["/v1/score"]["post"]["responses"].items():
             if status != "200":
@@ -55,14 +55,19 @@ def test_the_form_is_described_for_this_judge(documents: tuple[dict[str, Any], d
     assert set(form_of(plain, "/v1/score")["properties"]) == {"response", "context", "situation"}
     assert form_of(plain, "/v1/rank")["properties"]["dimension"]["enum"] == ["warmth", "empathy"]
     assert form_of(calibrated, "/v1/rank")["properties"]["dimension"]["enum"] == ["empathy", ""]
-    for path in ("/v1/score", "/v1/rank"):
+    assert form_of(calibrated, "/v1/rank")["properties"]["max_error"]["enum"] == [0.05, 0.1, 0.15, 0.2, 0.25, 0.3]
+    assert "max_error" not in form_of(plain, "/v1/rank")["properties"]
+    assert form_of(plain, "/v1/reward")["properties"]["dimension"]["enum"] == ["warmth", "empathy", ""]
+    assert set(form_of(plain, "/v1/reward")["properties"]) == {"response", "context", "situation", "dimension"}
+    assert "deviations" in form_of(calibrated, "/v1/reward")["properties"]
+    for path in ("/v1/score", "/v1/rank", "/v1/reward"):
         assert form_of(calibrated, path)["required"] == ["response"]
         assert form_of(calibrated, path)["additionalProperties"] is False
 
 
 def test_answers_have_examples(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
     schemas = documents[0]["components"]["schemas"]
-    for name in ("Scored", "Ranking"):
+    for name in ("Scored", "Ranking", "Rewards"):
         (example,) = schemas[name]["examples"]
         assert set(example) == set(schemas[name]["required"])
 
@@ -86,4 +91,4 @@ def test_schemathesis_finds_nothing(token: str | None, tmp_path: Path) -> None:
             env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=500,
         )  # fmt: skip
     assert found.returncode == 0, found.stdout[-3000:]
-    assert "Tested: 7" in found.stdout
+    assert "Tested: 8" in found.stdout

@@ -6,7 +6,9 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -188,6 +190,23 @@ def test_a_second_signal_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatc
         assert codes == []
         service.stop()
         assert codes == [143]
+
+
+def test_the_end_while_the_judge_is_being_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own end would abort the process: a thread is importing torch."""
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    ended = threading.Event()
+
+    def load() -> FakeScorer:
+        app.state.server.handle_exit(signal.SIGTERM, None)
+        ended.wait(20)
+        raise UserError("nobody waits for it")
+
+    app = create_app(load)
+    run(app, listen("127.0.0.1", 0))
+    ended.set()
+    assert codes == [0]
 
 
 def test_beyond_the_limit_of_connections_the_silent_ones_go(

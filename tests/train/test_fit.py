@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from unittest import mock
 
 import pandas as pd
 import pytest
@@ -276,6 +277,12 @@ def test_what_the_trainer_refuses_is_one_line(option, value, message, train_argu
     assert line.count("\n") == 1
 
 
+def test_a_mistake_of_ours_while_the_trainer_is_made_is_told_as_a_bug(train_arguments, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("empathy_judge.train.run.Throughput", mock.Mock(side_effect=ValueError("no such clock")))
+    assert main(["train", *train_arguments(tmp_path / "run")]) == 70
+    assert capsys.readouterr().err.startswith("error: ValueError: no such clock: a mistake of this program")
+
+
 def test_a_run_without_an_end_is_refused(train_arguments, tmp_path):
     with pytest.raises(UserError, match="max_epochs -1 and max_steps -1"):
         train(train_arguments(tmp_path / "run", trainer__max_epochs=-1))
@@ -287,7 +294,12 @@ def test_a_missing_dataset_is_one_line(train_arguments, tmp_path):
 
 
 def test_early_stopping_ends_a_run_that_gets_no_better(train_arguments, tmp_path):
-    train(train_arguments(
+    arguments = train_arguments(
         tmp_path / "run", trainer__max_epochs=6, patience=2, optimizer__learning_rate=0, optimizer__head_learning_rate=0
-    ))  # fmt: skip
+    )
+    train(arguments)
     assert len(validation(tmp_path / "run")) == 3  # the first, then two that are not better
+    # as after a kill between the end of training and that of the command, it has ended, unless more patience is asked
+    for patience, epochs in ((2, 3), (3, 4)):
+        train([*arguments, "--resume", "auto", "--patience", str(patience)])
+        assert read_checkpoint(tmp_path / "run" / "checkpoints" / "last.ckpt")["epoch"] == epochs - 1

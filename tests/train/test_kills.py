@@ -14,12 +14,12 @@ PROGRAM = Path(__file__).parents[1] / "kills"
 
 @pytest.mark.long
 def test_random_kills(train_arguments, tmp_path):
-    """A few here; ``python tests/kills --kills 50`` for more."""
+    """A few here; ``python tests/kills train --moments 50`` for more."""
     options = {"trainer__max_epochs": 3, "data__batch_tokens": 400, "judge__lora__dropout": 0.2}
     words = train_arguments(tmp_path / "unused", **options)
     at = words.index("--run")
     words = [*words[:at], *words[at + 2 :]]
-    program = [sys.executable, str(PROGRAM), "--kills", "4", "--seed", "1", "--", *words]
+    program = [sys.executable, str(PROGRAM), "train", "--moments", "4", "--seed", "1", "--", *words]
     done = subprocess.run(program, capture_output=True, text=True, timeout=500, check=False)
     found = json.loads(done.stdout)
     assert found["failures"] == []

@@ -14,8 +14,8 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.models.backbones.layers import recompute_activations
-from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
-from empathy_judge.models.lora import LoraSettings
+from empathy_judge.models.judge import EmpathyJudge
+from empathy_judge.models.settings import JudgeSettings, LoraSettings
 from empathy_judge.train.memory import LiveMemory, step_memory
 
 RATE, SECONDS, BATCH = 16_000, 4.0, 6

@@ -10,10 +10,12 @@ import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.eval.statistics.agreement import spearman
-from empathy_judge.models.heads import HeadName, Prediction, build_head
+from empathy_judge.models.heads import Prediction, build_head
 from empathy_judge.models.losses import logistic_ranking, mse
+from empathy_judge.models.settings import HeadName
 from empathy_judge.train import collate
-from empathy_judge.train.objective import DEFAULT_SETTINGS, NATURAL, Labels, LossSettings, LossWeights, Objective
+from empathy_judge.train.objective import Labels, Objective
+from empathy_judge.train.settings import DEFAULT_SETTINGS, NATURAL, LossSettings, LossWeights
 
 SCALES = [Dimension("warmth", 1, 5, 1), Dimension("noise", 0, 2, 1, higher_is_better=False)]
 SCORE_LOSSES = ("mse", "huber", "ccc", "margin_ranking", "logistic_ranking", "soft_spearman")

@@ -15,6 +15,7 @@ from empathy_judge.data_modules.datamodule import PairDataModule
 from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.items import counterfactuals, human_comparisons
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset, write_dataset
+from empathy_judge.data_modules.settings import DataSettings
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.models.artifact import load_judge, load_run, save_judge
 from empathy_judge.models.scoring import PairScorer
@@ -154,7 +155,7 @@ def test_pairs_that_nobody_rated_are_no_training_items(compared: Path, tmp_path:
         for pair in whole.pairs
     ])  # fmt: skip
     write_dataset(folder, whole.card, pairs, kept, whole.preferences)
-    data = PairDataModule(str(folder), preference_share=0.5)
+    data = PairDataModule(DataSettings(str(folder), preference_share=0.5))
     data.setup("fit")
     assert [pair.pair_id for pair in data.train.pairs] == training[5:]
     assert {item.chosen.pair_id for item in data.items.comparisons} & set(training[:5])  # still compared

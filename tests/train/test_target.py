@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import yaml
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.data_modules.targets import TargetName, training_targets
+from empathy_judge.data_modules.settings import TargetName
+from empathy_judge.data_modules.targets import training_targets
 from empathy_judge.train.collate import Batch
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train

@@ -13,7 +13,7 @@ import torch
 from empathy_judge.data_modules import parallel
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.backbones.layers import compile_layers
-from empathy_judge.models.lora import LoraSettings
+from empathy_judge.models.settings import LoraSettings
 from empathy_judge.train import module as module_file
 from empathy_judge.train import throughput
 from empathy_judge.train.collate import Batch, Collate

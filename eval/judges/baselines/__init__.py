@@ -10,12 +10,9 @@ from collections.abc import Sequence
 
 from ....data_modules.errors import UserError
 from ....data_modules.schema import PairDataset
+from ...judge_names import FITTED
 from .. import Judge
 from .simple import ConstantJudge, RandomJudge
-
-FITTED = ("acoustic", "acoustic:egemaps", "text")
-"""Specs of judges that are fitted on pairs and must not be measured on these."""
-BASELINES = (*FITTED, "quality", "random", "constant")
 
 
 def check_apart(spec: str, learn_from: Sequence[str], split: str | None) -> None:
@@ -31,7 +28,7 @@ def open_baseline(spec: str, dataset: PairDataset, learn_from: Sequence[str], sp
     """The judge that a spec names.
 
     Args:
-        spec: One of `BASELINES`.
+        spec: One of `judge_names.BASELINES`.
         dataset: Its dimensions are scored.
         learn_from: The splits that a judge may be fitted on.
         split: The one that it will be measured on; None = all pairs.

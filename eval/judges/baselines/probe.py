@@ -11,19 +11,16 @@ import torch
 from ....data_modules.errors import DataError, UserError
 from ....data_modules.schema import PairDataset
 from ....data_modules.splits import kept_together
-from ....models import CHECKPOINTS, JUDGE_FILE
 from ....models.artifact import describe, read_settings
-from ....models.backbones.base import Quantization
 from ....models.description import Provenance
 from ....models.feature_cache import DiskStore
-from ....models.head_input import HeadInputSettings
-from ....models.judge import EmpathyJudge, JudgeSettings
+from ....models.hub import is_judge
+from ....models.judge import EmpathyJudge
 from ....models.probe import ClipReader, Probe, Rated, compare_as, head_at, shuffled, standardise, without_adapters
 from ....models.scoring import PairScorer, choose_device
+from ....models.settings import HeadInputSettings, JudgeSettings, Quantization
+from ...judge_names import PROBE
 from ..trained import TrainedJudge
-
-PREFIX = "probe:"
-"""Of its specs; then a judge folder, a run folder or a backbone."""
 
 
 def open_probe(
@@ -40,7 +37,7 @@ def open_probe(
     """Fit it.
 
     Args:
-        spec: `PREFIX`, and what has the backbone. Of a judge, nothing that was trained is used.
+        spec: `PROBE`, and what has the backbone. Of a judge, nothing that was trained is used.
         dataset: What it is fitted to: the training pairs.
         seed: Of the order of pairs.
         device: "cpu", "cuda", ...; None = a GPU if there is one.
@@ -53,7 +50,7 @@ def open_probe(
         UserError: If there is no such judge or backbone.
         DataError: If there are too few pairs with ratings.
     """
-    own = settings_of(spec.removeprefix(PREFIX))
+    own = settings_of(spec.removeprefix(PROBE))
     settings = without_adapters(
         replace(
             own,
@@ -90,16 +87,16 @@ def open_probe(
 def settings_of(what: str) -> JudgeSettings:
     """Of a judge folder or a run folder, or of a plain judge on a backbone."""
     if not what:
-        raise UserError(f"judge {PREFIX}: expected {PREFIX}JUDGE, a judge or run folder, or {PREFIX}BACKBONE")
+        raise UserError(f"judge {PROBE}: expected {PROBE}JUDGE, a judge or run folder, or {PROBE}BACKBONE")
     path = Path(what)
-    if path.is_file() or (path / JUDGE_FILE).is_file() or (path / CHECKPOINTS).is_dir():
+    if is_judge(path):
         return read_settings(path)
     return JudgeSettings(backbone=what)
 
 
 def _name(spec: str) -> str:
-    what = Path(spec.removeprefix(PREFIX))
-    return f"{PREFIX}{what.resolve().name if what.exists() else what}"
+    what = Path(spec.removeprefix(PROBE))
+    return f"{PROBE}{what.resolve().name if what.exists() else what}"
 
 
 def _fit(spec: str, judge: EmpathyJudge, dataset: PairDataset, seed: int, reader: ClipReader) -> dict[str, object]:

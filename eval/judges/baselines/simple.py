@@ -13,9 +13,9 @@ import pandas as pd
 
 from ....data_modules.errors import DataError, UserError, shown
 from ....data_modules.schema import Dimension, Pair, PairDataset
+from ...judge_names import HUMAN
 from .. import OK, score_table
 
-PREFIX = "human:"
 _LISTED = 10
 
 
@@ -102,8 +102,8 @@ class HumanJudge:
     def __init__(self, dataset: PairDataset, rater: str) -> None:
         own = dataset.ratings[dataset.ratings["rater_id"] == rater]
         if own.empty:
-            raise UserError(f"judge {shown(PREFIX + rater)}: expected one of {_listed(dataset)}")
-        self.name = PREFIX + rater
+            raise UserError(f"judge {shown(HUMAN + rater)}: expected one of {_listed(dataset)}")
+        self.name = HUMAN + rater
         rated = set(own["dimension"])
         self.dimensions = tuple(d.name for d in dataset.card.dimensions if d.name in rated)
         self.record: Mapping[str, Any] = {"rater": rater, "ratings": len(own)}
@@ -138,4 +138,4 @@ def without_raters(dataset: PairDataset, raters: Sequence[str]) -> PairDataset:
 def _listed(dataset: PairDataset) -> str:
     raters = sorted(set(dataset.ratings["rater_id"]))
     more = f" and {len(raters) - _LISTED} more" if len(raters) > _LISTED else ""
-    return ", ".join(PREFIX + rater for rater in raters[:_LISTED]) + more
+    return ", ".join(HUMAN + rater for rater in raters[:_LISTED]) + more

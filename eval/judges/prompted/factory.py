@@ -23,14 +23,8 @@ from .settings import Settings, parse_settings
 if TYPE_CHECKING:
     from ..opening import Loading
 
-PROVIDERS = ("openai", "gemini", "local")
 _IN_NAME = ("mode", "rubric", "hears", "examples", "samples", "opponents", "answers", "temperature")
 _COSTLY = "each listening check asks everything again; name those you want with --probes"
-
-
-def is_prompted(spec: str) -> bool:
-    """Whether a spec names a prompted LLM judge."""
-    return spec.partition(":")[0] in PROVIDERS
 
 
 def open_prompted(
@@ -39,6 +33,7 @@ def open_prompted(
     learn_from: Sequence[str],
     loading: Loading,
     probes_asked_for: bool = False,
+    dry_run: bool = False,
 ) -> PromptedJudge:
     """The judge that a spec names.
 
@@ -48,6 +43,7 @@ def open_prompted(
         learn_from: The splits that examples may come from.
         loading: Budget, where answers are kept, and of a local model device and quantization.
         probes_asked_for: Whether listening checks were asked for by name.
+        dry_run: Nothing will be sent, which takes no key.
 
     Raises:
         UserError: If the spec has no model or a wrong setting, SDK or key are missing, or a local model cannot answer.
@@ -67,6 +63,8 @@ def open_prompted(
         provider.check_mode("text" if settings.answers == "text" else "logprobs")
     else:
         provider = OpenAIProvider(model, settings) if name == "openai" else GeminiProvider(model, settings)
+        if not dry_run:
+            provider.server.require_key()
     file = loading.get("answers")
     session = Session(provider, settings, AnswerCache(Path(file) if file else default_path()), loading.get("budget"))
     named, only_given = _name(provider, settings), None if probes_asked_for else _COSTLY

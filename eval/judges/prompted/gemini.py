@@ -25,9 +25,6 @@ class GeminiProvider:
     Args:
         model: As Google names it.
         settings: `Settings.base_url`, or the variable ``GOOGLE_GEMINI_BASE_URL``, is another server: see `Server`.
-
-    Raises:
-        UserError: If there is no key.
     """
 
     name = "gemini"

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 
 from ....data_modules.errors import AudioError, TextError, UserError
-from ....models.backbones import NANO
+from ....models import NANO
 from ....models.backbones.audio_language_model import Message
-from ....models.backbones.base import Checkpoint, Quantization
+from ....models.backbones.base import Checkpoint
 from ....models.generate import AnsweringModel, Chat, identity
 from ....models.scoring import SPREAD, choose_device
+from ....models.settings import Quantization
 from .provider import ANSWERED, CUT_OFF, EMPTY, Reply, RequestError, Usage
 from .questions import Question, Sound, Text
 from .settings import AnswerMode

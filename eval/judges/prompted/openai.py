@@ -29,9 +29,6 @@ class OpenAIProvider:
     Args:
         model: As the server names it.
         settings: `Settings.base_url`, or the variable ``OPENAI_BASE_URL``, is another server: see `Server`.
-
-    Raises:
-        UserError: If there is no key.
     """
 
     name = "openai"

@@ -46,7 +46,7 @@ class Server:
         told: For the disclosure: what chose it and which key it gets.
 
     Raises:
-        UserError: If the variable holds no address, the vendor is asked and there is no key, or httpx is missing.
+        UserError: If the variable holds no address, or httpx is missing.
     """
 
     def __init__(self, spec: str, settings: Settings, official: str, url_variable: str, *key_variables: str) -> None:
@@ -65,11 +65,19 @@ class Server:
         self.elsewhere = self.url != official
         variables = ("EMPATHY_JUDGE_API_KEY",) if self.elsewhere and named is not None else key_variables
         keys = {name: key for name in variables if (key := os.environ.get(name, "").strip())}
-        if not keys and not self.elsewhere:
-            raise UserError(f"{spec}: the variable {variables[0]} is not set; set it to your key")
+        self._no_key = f"{spec}: the variable {variables[0]} is not set; set it to your key"
         name, self.key = next(iter(keys.items()), (None, None))
         chosen = f", as {url_variable} says" if self.elsewhere and named is None else ""
         self.told = f"{chosen}, with {f'the key in {name}' if name else 'no key'}"
+
+    def require_key(self) -> None:
+        """Whoever is to be asked gets a key, unless it may want none.
+
+        Raises:
+            UserError: If the vendor is asked, and there is no key.
+        """
+        if self.key is None and not self.elsewhere:
+            raise UserError(self._no_key)
 
     @property
     def place(self) -> str:

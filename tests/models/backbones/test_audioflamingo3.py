@@ -8,7 +8,8 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
-from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
+from empathy_judge.models.judge import EmpathyJudge
+from empathy_judge.models.settings import JudgeSettings
 
 
 @torch.no_grad()

@@ -8,8 +8,8 @@ import pytest
 import torch
 from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.models.backbones.deferred import finish
-from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
-from empathy_judge.models.lora import LoraSettings
+from empathy_judge.models.judge import EmpathyJudge
+from empathy_judge.models.settings import JudgeSettings, LoraSettings
 from empathy_judge.models.weight_files import fingerprints
 from safetensors.torch import load_file, save_file
 

@@ -15,8 +15,8 @@ from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.pair_encoder import OTHER, PADDING, RESPONSE, USER, WIDTH, CrossAttentionFusion
-from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
-from empathy_judge.models.lora import LoraSettings
+from empathy_judge.models.judge import EmpathyJudge
+from empathy_judge.models.settings import JudgeSettings, LoraSettings
 
 RATE = 16_000
 SCALES = (Dimension("empathy", 1, 5, 1),)

@@ -21,12 +21,13 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.models import prefix_caching, scoring
 from empathy_judge.models.backbones.base import Inputs
-from empathy_judge.models.head_input import HeadInputSettings, PoolingName, build_pooling
-from empathy_judge.models.heads import HeadName, Prediction, build_head
-from empathy_judge.models.judge import EmpathyJudge, EncodedWindow, JudgeSettings
-from empathy_judge.models.lora import LoraSettings
+from empathy_judge.models.head_input import build_pooling
+from empathy_judge.models.heads import Prediction, build_head
+from empathy_judge.models.judge import EmpathyJudge, EncodedWindow
 from empathy_judge.models.scoring import PairScorer
-from empathy_judge.train.objective import OWN_LOSS, Labels, LossSettings, LossWeights, Objective
+from empathy_judge.models.settings import HeadInputSettings, HeadName, JudgeSettings, LoraSettings, PoolingName
+from empathy_judge.train.objective import OWN_LOSS, Labels, Objective
+from empathy_judge.train.settings import LossSettings, LossWeights
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,

@@ -23,11 +23,10 @@ from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.layers import LayerStatistics
 from empathy_judge.models.export.backbone_folder import write_backbone
 from empathy_judge.models.export.write import merge_adapter
-from empathy_judge.models.head_input import HeadInputSettings
-from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
-from empathy_judge.models.lora import LoraSettings
+from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.model_card import render_card
 from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.settings import HeadInputSettings, JudgeSettings, LoraSettings
 from empathy_judge.train.memory import LiveMemory, step_memory
 from packaging.version import Version
 from safetensors.torch import load_file, save_file

@@ -13,7 +13,8 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
-from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
+from empathy_judge.models.judge import EmpathyJudge
+from empathy_judge.models.settings import JudgeSettings
 from safetensors.torch import load_file, save_file
 from transformers import GraniteSpeechForConditionalGeneration
 

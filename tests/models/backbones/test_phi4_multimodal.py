@@ -13,7 +13,7 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
-from empathy_judge.models.lora import LoraSettings
+from empathy_judge.models.settings import LoraSettings
 from safetensors.torch import load_file, save_file
 
 RATE = 16_000

@@ -17,7 +17,8 @@ from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.audio_language_model import messages
 from empathy_judge.models.backbones.base import Checkpoint
-from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
+from empathy_judge.models.judge import EmpathyJudge
+from empathy_judge.models.settings import JudgeSettings
 from transformers import AutoProcessor, VoxtralForConditionalGeneration
 
 RATE = 16_000

@@ -14,7 +14,7 @@ from empathy_judge.models.artifact import LoadedJudge, Placement, Provenance, de
 from empathy_judge.models.export.check import CheckSet, rated_set, score_all
 from empathy_judge.models.export.write import LossTooLarge, write_whole
 from empathy_judge.models.judge_calibration import calibrate_judge, store_calibration
-from empathy_judge.models.lora import LoraSettings
+from empathy_judge.models.settings import LoraSettings
 from empathy_judge.scorer import Scorer
 from safetensors import safe_open
 from safetensors.torch import load_file

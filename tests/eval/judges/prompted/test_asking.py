@@ -189,6 +189,12 @@ def test_judges_that_cannot_be_opened(spec: str, told: str, store: Any) -> None:
         open_prompted(spec, rated(22), ["train"], {"answers": store.path})
 
 
+@pytest.mark.parametrize("spec", ["openai:gpt-audio-1.5", "gemini:gemini-3.1-pro-preview"])
+def test_a_dry_run_needs_no_key(spec: str, store: Any) -> None:
+    found = open_prompted(spec, rated(22), ["train"], {"answers": store.path}, dry_run=True)
+    assert found.session.provider.told == ", with no key"
+
+
 def test_probabilities_need_single_digits(store: Any) -> None:
     wide = rated(22)
     card = DatasetCard("d", (Dimension("vocal_empathy", 0, 100),), "s", "l")

@@ -1,0 +1,123 @@
+"""What training data is read and how: `data` in a recipe. Loads nothing heavy, so that `train --help` is instant."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+from .errors import DataError
+
+TargetName = Literal["mean", "z_scored", "bias_corrected", "rasch", "single"]
+Weighting = Literal["equal", "reliability"]
+Codec = Literal["mu_law", "ogg", "mp3"]
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What happens to a training clip, each with a probability of its own; all zero = nothing, which is the default.
+
+    A range is the lowest and the highest value; the draw is uniform. The steps follow the order below, and each keeps
+    the length of the clip.
+
+    Attributes:
+        room_probability: Of a room: an impulse response of exponentially decaying noise after the direct sound.
+        room_rt60: Time until the room's sound has fallen by 60 dB (s).
+        room_direct_db: Energy of the direct sound over that of the room's (dB).
+        noise_probability: Of noise with a spectrum between white and pink.
+        noise_snr: Energy of the clip, pauses included, over that of the noise (dB).
+        codec_probability: Of being encoded and decoded.
+        codecs: Which codecs to choose from.
+        codec_compression: Of ogg and mp3, from 0 (best) to 1 (smallest).
+        gain_probability: Of another level.
+        gain_db: Change of level (dB).
+        shift_probability: Of a shift in time; silence comes in at one end, what leaves at the other is lost.
+        shift_seconds: Shift (s), negative = earlier.
+    """
+
+    room_probability: float = 0.0
+    room_rt60: tuple[float, float] = (0.15, 0.6)
+    room_direct_db: tuple[float, float] = (0.0, 10.0)
+    noise_probability: float = 0.0
+    noise_snr: tuple[float, float] = (10.0, 30.0)
+    codec_probability: float = 0.0
+    codecs: tuple[Codec, ...] = ("mu_law", "ogg", "mp3")
+    codec_compression: tuple[float, float] = (0.2, 0.9)
+    gain_probability: float = 0.0
+    gain_db: tuple[float, float] = (-6.0, 6.0)
+    shift_probability: float = 0.0
+    shift_seconds: tuple[float, float] = (-0.04, 0.04)
+
+    def __post_init__(self) -> None:
+        limits = {
+            "room_rt60": (0.01, 5.0), "room_direct_db": (-20.0, 60.0), "noise_snr": (-20.0, 100.0),
+            "codec_compression": (0.0, 1.0), "gain_db": (-60.0, 60.0), "shift_seconds": (-0.5, 0.5),
+        }  # fmt: skip
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name.endswith("_probability") and not 0 <= value <= 1:
+                raise DataError(f"augmentation: {field.name} {value}; expected 0 to 1")
+            if field.name in limits:
+                low, high = limits[field.name]
+                if len(value) != 2 or not low <= value[0] <= value[1] <= high:
+                    raise DataError(
+                        f"augmentation: {field.name} {value}; expected two values, ascending, {low} to {high}"
+                    )
+        if self.codec_probability and not self.codecs:
+            raise DataError("augmentation: codec_probability without codecs; expected some of mu_law, ogg, mp3")
+
+    @property
+    def active(self) -> bool:
+        """Whether anything can happen to a clip."""
+        return any(
+            (
+                self.room_probability, self.noise_probability, self.codec_probability, self.gain_probability,
+                self.shift_probability,
+            )
+        )  # fmt: skip
+
+
+NO_AUGMENTATION = Augmentation()
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """What is trained on, and in which batches.
+
+    Attributes:
+        path: Folder of the pair dataset, or its address (``hf://datasets/OWNER/NAME``, ``s3://...``).
+        batch_size: Items per training step and device: a rated pair, or a comparison, which is two pairs.
+        eval_batch_size: Pairs per validation step and device.
+        batch_tokens: Most tokens of this backbone per step and device, padding included, instead of batch_size and
+            eval_batch_size: items of like length then stand together, which leaves little padding.
+        num_workers: Processes that decode audio; 0 = none beside the trainer.
+        train_split: Split or splits to train on, such as fold1, fold2 and fold3.
+        validation_split: Split or splits that choose the best checkpoint.
+        augmentation: Of training clips, in the processes that decode them; off by default.
+        target: What training pairs should score: mean of the raters, mean of their z-scores (in rating points),
+            mean corrected for their biases, what a many-facet Rasch model says (rasch), or each single rating.
+            Validation and test always use plain means.
+        weighting: How much a target counts: all the same (equal), or by how much of it is not chance, given how
+            many people rated the pair (reliability).
+        batches: What is shuffled: items, or groups, whose items then stand together in a batch, for losses that
+            compare items of a group.
+        preference_share: Share of training items that are preferences of people; 1 trains on preferences alone.
+        counterfactual_share: Share of training items that are counterfactual: a well rated response must beat the
+            response that belongs to another context of the same group.
+        counterfactual_min_score: How well rated, as a share of the scale (1 = the better end).
+    """
+
+    path: str
+    batch_size: int = 16
+    eval_batch_size: int = 32
+    batch_tokens: int | None = None
+    num_workers: int = 0
+    train_split: list[str] | str = "train"
+    validation_split: list[str] | str = "validation"
+    augmentation: Augmentation = NO_AUGMENTATION
+    target: TargetName = "mean"
+    weighting: Weighting = "equal"
+    batches: Literal["items", "groups"] = "items"
+    preference_share: float = 0.0
+    counterfactual_share: float = 0.0
+    counterfactual_min_score: float = 0.6

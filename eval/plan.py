@@ -1,0 +1,420 @@
+"""How many ratings a measurement needs, from a pilot with ratings per rater or from assumed variances.
+
+Everything is a formula; nothing is simulated. From the pilot come the reliability of a single rating (split halves of
+the raters, so that rounding to the steps of the scale, and raters' severities where they count, are in it as they are
+in the data), the design effect of groups and systems, and variance components for the reader. With k ratings per item:
+
+- **noise ceiling**: sqrt(rel_k), rel_k by Spearman-Brown; **leave-one-out agreement**: sqrt(own rel_(k-1)), with
+  the reliability `own` of one rater's ratings, whose severity does not count there;
+- **judge**: its agreement with the true scores times the ceiling, with its standard error (`statistics.planning`);
+- **power**: of a two-sided test at 5 % for two judges whose agreement with the true scores differs by so much, by the
+  normal distribution.
+
+Where there are several dimensions the plan is for an average one. Nothing is known of how a judge gets better with more
+training pairs: train on parts of the data for that.
+
+`make_plan` returns what ``empathy-judge plan --json`` prints; `rows` of it is the table ``plan.csv``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.table import Table
+from scipy import stats
+
+from ..data_modules.errors import UserError
+from .frame import Frame, Panel
+from .pages.charts import INK, LIGHT, LIGHT_STYLE
+from .rendering import filled_table, number, percent
+from .results import Report
+from .statistics.agreement import Statistic, spearman
+from .statistics.planning import (
+    Components,
+    components,
+    design_effect,
+    standard_error,
+    standard_error_of_difference,
+)
+from .statistics.reliability import MIN_RATER_ITEMS, average_single_reliability
+
+DEFAULT_AGREEMENT = 0.6
+"""Of a judge with the true scores, where nothing is known of it."""
+
+_SIDES = 0.975  # of the normal distribution: a two-sided test at 5 %
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """What is known before the ratings are paid for.
+
+    Attributes:
+        source: Where it comes from.
+        n_items: Items that were rated, of an average dimension; 0 = the variances are assumed.
+        ratings_per_item: Harmonic mean; 0 = assumed.
+        reliability: Of a single rating.
+        own_reliability: Of a single rating among those of its rater, whose severity does not count there.
+        design_effect: Of groups and systems on the variance of a judge's Spearman.
+        effect_from: Whose scores it was estimated from: judges, raters, or variances.
+        components: Dimension -> its variance components.
+        agreement: Judge -> its agreement with the true scores, mean over dimensions.
+        between: Mean Spearman between two of the judges; None with fewer than two.
+    """
+
+    source: str
+    n_items: int
+    ratings_per_item: float
+    reliability: Statistic
+    own_reliability: float
+    design_effect: float
+    effect_from: str
+    components: Mapping[str, Components]
+    agreement: Mapping[str, float] = field(default_factory=dict)
+    between: float | None = None
+
+
+def pilot_from(frame: Frame, dimensions: Sequence[str] = (), resamples: int = 1000, seed: int = 0) -> Pilot:
+    """What a pilot shows.
+
+    Args:
+        frame: Its ratings, and scores of judges where there are any.
+        dimensions: These count; none named = all.
+        resamples: Bootstrap resamples of groups, for the intervals.
+        seed: Of the resamples and of the halvings of the panel.
+
+    Raises:
+        UserError: If a dimension is unknown, or nothing can be learned about the raters' agreement.
+    """
+    keys = [(dataset, name) for dataset, name, _ in frame.dimensions()]
+    for name in dimensions:
+        if all(name != own for _, own in keys):
+            raise UserError(f"--dimension {name!r}: not in {frame.source}; it has {', '.join(own for _, own in keys)}")
+    panels = [frame.panel(*key, resamples, seed) for key in keys if not dimensions or key[1] in dimensions]
+    panels = [panel for panel in panels if len(panel.items)]
+    if not panels:
+        raise UserError(f"{frame.source}: no item has a rating by a person; expected a pilot with ratings per rater")
+    reliability = average_single_reliability([(panel.reliability, panel.table) for panel in panels])
+    if reliability.value is None:
+        raise UserError(f"{frame.source}: nothing can be planned from it: {reliability.reason}")
+    counts = np.concatenate([panel.table.counts for panel in panels])
+    ceilings = [panel.reliability.panel_mean.value for panel in panels]
+    effects, found_in = _effects(panels)
+    agreement = {}
+    for judge in panels[0].scores:
+        own = [(panel.judged(judge).spearman.value, top) for panel, top in zip(panels, ceilings, strict=True)]
+        known = [value / top for value, top in own if value is not None and top]
+        agreement |= {judge: min(float(np.mean(known)), 0.99)} if known else {}
+    alone = [panel.reliability.leave_one_rater_out.value for panel in panels]
+    measured = [value for value in alone if value is not None]
+    k, single = float(1 / (1 / counts).mean()), reliability.value
+    own = single if k <= 1 or not measured else max(0.0, float(np.mean(measured))) ** 2 / _of_mean(single, k - 1)
+    return Pilot(
+        frame.source,
+        round(len(counts) / len(panels)),
+        k,
+        reliability,
+        min(own, 1.0),
+        effects,
+        found_in,
+        {
+            f"{panel.dataset}/{panel.dimension}" if panel.dataset else panel.dimension: components(
+                panel.table, panel.items["cluster"].tolist()
+            )
+            for panel in panels
+        },
+        agreement,
+        _between(panels),
+    )
+
+
+def _effects(panels: Sequence[Panel]) -> tuple[float, str]:
+    """Mean design effect over dimensions and judges, or raters in their place; 1 where there is none to be seen."""
+    by_judges, by_raters = [], []
+    for panel in panels:
+        groups = np.asarray(panel.items["cluster"], dtype=str)
+        systems = _shared_systems(panel)
+        for judge, score in panel.scores.items():
+            kept = panel.scored(judge)
+            own = None if systems is None else systems[kept]
+            by_judges.append(design_effect(score[kept], panel.human[kept], groups[kept], own))
+        others = panel.table.others_mean()
+        for rated in panel.table.by_rater():
+            rated = rated[~np.isnan(others[rated])]
+            items = panel.table.items[rated]
+            own = None if systems is None else systems[items]
+            if len(items) >= MIN_RATER_ITEMS:
+                by_raters.append(design_effect(panel.table.scores[rated], others[rated], groups[items], own))
+    for name, effects in (("judges", by_judges), ("raters", by_raters)):
+        known = [effect for effect in effects if not math.isnan(effect)]
+        if known:
+            return float(np.mean(known)), name
+    return 1.0, "raters"
+
+
+def _shared_systems(panel: Panel) -> np.ndarray | None:
+    """The system of each item where all name one and most systems stand in several groups."""
+    items = panel.items
+    if bool(items["system_id"].isna().any()):
+        return None
+    groups = items.groupby("system_id")["cluster"].nunique().to_numpy()
+    return np.asarray(items["system_id"], dtype=str) if len(groups) > 1 and np.mean(groups > 1) > 0.5 else None
+
+
+def _between(panels: Sequence[Panel]) -> float | None:
+    found = []
+    for panel in panels:
+        judges = list(panel.scores)
+        for place, first in enumerate(judges):
+            for second in judges[:place]:
+                kept = panel.scored(first, second)
+                found.append(spearman(panel.scores[first][kept], panel.scores[second][kept]))
+    known = [value for value in found if not math.isnan(value)]
+    return float(np.mean(known)) if known else None
+
+
+def assumed_pilot(variances: Mapping[str, float], per_group: float = 1.0) -> Pilot:
+    """A pilot that nobody made.
+
+    Args:
+        variances: Of ``item`` and ``residual``, where there are of ``rater`` (severities count as noise: items have
+            different raters; leave it out where all rate everything) and ``group``; squared rating points.
+        per_group: Items of a group.
+
+    Raises:
+        UserError: If one is unknown, missing or negative.
+    """
+    known = Components._fields
+    for name, value in variances.items():
+        if name not in known or not (math.isfinite(value) and value >= 0):
+            raise UserError(f"--variance {name}={value:g}: expected {', '.join(known)}, each 0 or more")
+    own = Components(*(variances.get(name, 0.0) for name in known))
+    between = own.group + own.item
+    if between <= 0 or "residual" not in variances:
+        raise UserError("--variance: expected item=... above 0 and residual=..., such as item=0.6 residual=0.5")
+    reliability = Statistic(between / (between + own.rater + own.residual))
+    effect = 1 + (per_group - 1) * (own.group / between) ** 2  # a judge's errors have as much of groups as items have
+    alone = between / (between + own.residual)
+    return Pilot("assumed variances", 0, 0.0, reliability, alone, effect, "variances", {"": own})
+
+
+def make_plan(
+    pilot: Pilot,
+    *,
+    items: Sequence[int] = (),
+    raters: Sequence[float] = (),
+    agreement: float | None = None,
+    difference: float = 0.05,
+    power: float = 0.8,
+    between: float | None = None,
+    price: float | None = None,
+) -> Report:
+    """What can be expected of every number of items and raters, and what telling two judges apart takes.
+
+    Args:
+        pilot: What is known.
+        items: Numbers of items, each above 3; none = the pilot's (or 100), 4, 16 and 64 times as many.
+        raters: Ratings per item; none = 1, 2, 3, 5 and 8, and the pilot's.
+        agreement: Of the better judge with the true scores; None = of the best judge of the pilot, else
+            `DEFAULT_AGREEMENT`.
+        difference: Between the two judges' agreement with the true scores.
+        power: Wanted.
+        between: Spearman between the two judges; None = that of the pilot's judges, else as if their errors were
+            independent, which needs the most items.
+        price: Of a rating; None = costs are not computed.
+
+    Raises:
+        UserError: If a number is out of its range.
+    """
+    if agreement is None:
+        agreement = max([own for own in pilot.agreement.values() if own > difference], default=DEFAULT_AGREEMENT)
+    for option, value in (("--agreement", agreement), ("--difference", difference), ("--power", power)):
+        if not 0 < value < 1:
+            raise UserError(f"{option} {value:g}: expected a number between 0 and 1")
+    if difference >= agreement:
+        raise UserError(f"--difference {difference:g}: expected less than the agreement, {agreement:.2f}")
+    if between is not None and not -1 <= between <= 1:
+        raise UserError(f"--between {between:g}: expected a correlation, from -1 to 1")
+    items = sorted(set(items)) or [factor * (pilot.n_items or 100) for factor in (1, 4, 16, 64)]
+    if items[0] < 4:
+        raise UserError(f"--items {items[0]}: expected 4 or more")
+    raters = sorted(set(raters) or {1, 2, 3, 5, 8, *([round(pilot.ratings_per_item)] if pilot.n_items else [])})
+    if between is None:
+        between = pilot.between
+    judges = (agreement, agreement - difference)
+    independent = judges[0] * judges[1] if between is None else between
+    rows, needed = [], []
+    for k in raters:
+        ceiling = _ceiling(pilot.reliability, k)
+        first, second = (own * (ceiling["value"] or 0.0) for own in judges)
+        single = pilot.reliability.value or 0.0
+        alone = None if k < 2 else math.sqrt(pilot.own_reliability * _of_mean(single, k - 1))
+
+        def error(n: float, first: float = first, second: float = second) -> float:
+            return standard_error_of_difference(first, second, independent, n, pilot.design_effect)
+
+        for n in items:
+            rows.append(
+                {
+                    "raters": k,
+                    "items": n,
+                    "ratings": n * k,
+                    "ceiling": ceiling["value"],
+                    "ceiling_low": ceiling["low"],
+                    "ceiling_high": ceiling["high"],
+                    "leave_one_out": alone,
+                    "judge_spearman": first,
+                    "standard_error": standard_error(first, n, pilot.design_effect),
+                    "difference": first - second,
+                    "power": float(stats.norm.cdf((first - second) / error(n) - stats.norm.ppf(_SIDES))),
+                    "cost": None if price is None else price * n * k,
+                }
+            )
+        n = _items_for(first - second, error(4), power)  # of one item more than the formula leaves out
+        needed.append({"raters": k, "items": n, "ratings": n * k, "cost": None if price is None else price * n * k})
+    report = {
+        "source": pilot.source,
+        "pilot": {
+            "n_items": pilot.n_items,
+            "ratings_per_item": pilot.ratings_per_item,
+            "single_reliability": {end: getattr(pilot.reliability, end) for end in ("value", "low", "high")},
+            "design_effect": pilot.design_effect,
+            "design_effect_from": pilot.effect_from,
+            "judges": dict(pilot.agreement),
+        },
+        "components": {
+            name: {part: None if math.isnan(value) else value for part, value in own._asdict().items()}
+            for name, own in pilot.components.items()
+        },
+        "agreement": agreement,
+        "difference": difference,
+        "between": independent,
+        "power": power,
+        "price": price,
+        "rows": rows,
+        "needed": needed,
+    }
+    return {**report, "sentence": _sentence(report)}
+
+
+def _ceiling(single: Statistic, k: float) -> dict[str, float | None]:
+    ends = {"value": single.value, "low": single.low, "high": single.high}
+    return {end: None if own is None else math.sqrt(max(0.0, _of_mean(own, k))) for end, own in ends.items()}
+
+
+def _of_mean(single: float, k: float) -> float:
+    """Spearman-Brown; k may lie between whole numbers: a harmonic mean over items."""
+    return k * single / (1 + (k - 1) * single)
+
+
+def _items_for(difference: float, error_of_four: float, power: float) -> int:
+    """Fewest items; variances fall with 1 / (items - 3)."""
+    wanted = difference / (stats.norm.ppf(_SIDES) + stats.norm.ppf(power))
+    return max(4, math.ceil(3 + (error_of_four / wanted) ** 2))
+
+
+def _sentence(report: Report) -> str:
+    best = min(report["needed"], key=lambda own: (own["ratings"], own["items"]))
+    pilot, n, k = report["pilot"], best["items"], best["raters"]
+    more = n - pilot["n_items"]
+    what = f"judges apart that differ by {report['difference']:g} with {percent(report['power'])} power"
+    each = "1 rater" if k == 1 else f"{k} raters"
+    price = "" if best["cost"] is None else f", for {best['cost']:,.2f}"
+    if pilot["n_items"] and round(pilot["ratings_per_item"]) >= k:  # the pilot's own items count
+        if more <= 0:
+            return f"The {pilot['n_items']} items of the pilot tell {what}."
+        price = "" if report["price"] is None else f", for {report['price'] * more * k:,.2f}"
+        return f"{more} more items with {each} ({more * k} ratings{price}) tell {what}."
+    return f"{n} items with {each} ({n * k} ratings{price}) tell {what}."
+
+
+def plan_views(report: Report) -> Iterator[Table | str]:
+    """What ``plan`` prints."""
+    parts = report["components"].items()
+    head = ("variance", "item", "group", "rater", "residual")
+    yield filled_table(
+        report["source"],
+        head,
+        [("", [(name or "assumed", *(number(own[part]) for part in head[1:])) for name, own in parts])],
+    )
+    effect = f"design effect {number(report['pilot']['design_effect'])} (from {report['pilot']['design_effect_from']})"
+    yield f"reliability of a single rating {number(report['pilot']['single_reliability']['value'])}, {effect}"
+    head = (
+        "raters\nper item",
+        "items",
+        "noise\nceiling",
+        "leave-\none-out",
+        "judge",
+        "standard\nerror",
+        "power",
+        "cost",
+    )
+    sections = [
+        (
+            "",
+            [
+                (
+                    str(own["raters"]), str(own["items"]), number(own["ceiling"]), number(own["leave_one_out"]),
+                    number(own["judge_spearman"]), number(own["standard_error"], 3), percent(own["power"]),
+                    number(own["cost"]),
+                )
+                for own in report["rows"]
+                if own["raters"] == k
+            ],
+        )
+        for k in dict.fromkeys(own["raters"] for own in report["rows"])
+    ]  # fmt: skip
+    less = f"another by {report['difference']:g} less"
+    judge = f"a judge that agrees with the true scores by {report['agreement']:.2f}, {less}"
+    yield filled_table(judge, head, sections)
+    needed = [
+        (str(own["raters"]), str(own["items"]), str(own["ratings"]), number(own["cost"])) for own in report["needed"]
+    ]
+    title = f"for {percent(report['power'])} power"
+    yield filled_table(title, ("raters\nper item", "items", "ratings", "cost"), [("", needed)])
+    yield report["sentence"]
+
+
+def save_plan(report: Report, folder: Path) -> None:
+    """Writes ``plan.csv`` and ``plan.png`` into the folder, which exists."""
+    pd.DataFrame(report["rows"]).to_csv(folder / "plan.csv", index=False)
+    with matplotlib.rc_context(LIGHT_STYLE):
+        figure = Figure(figsize=(10, 4), dpi=100, layout="constrained")
+        left, right = figure.subplots(1, 2)
+        _draw(left, report, "standard_error", "standard error of a judge's Spearman")
+        _draw(right, report, "power", f"power for a difference of {report['difference']:g}")
+        right.axhline(report["power"], color=LIGHT[INK], linewidth=0.8, linestyle=":")
+        right.set_ylim(0, 1.02)
+        figure.suptitle(report["sentence"], fontsize=10, color=LIGHT[INK])
+        figure.savefig(folder / "plan.png", facecolor="white")
+
+
+def _draw(axes: Axes, report: Report, column: str, label: str) -> None:
+    rows = pd.DataFrame(report["rows"])
+    colours = matplotlib.colormaps["viridis"](np.linspace(0.85, 0.1, len(report["needed"])))
+    for colour, (k, own) in zip(colours, rows.groupby("raters"), strict=True):
+        axes.plot(
+            own["items"],
+            own[column],
+            marker="o",
+            markersize=3,
+            color=colour,
+            label=f"{k} per item, ceiling {own['ceiling'].iloc[0]:.2f}",
+        )
+    ticks: Any = sorted(rows["items"].unique())
+    axes.set_xscale("log")
+    axes.set_xticks(ticks, [str(n) for n in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel("items")
+    axes.set_ylabel(label)
+    axes.grid(visible=True)
+    if column == "standard_error":
+        axes.legend(fontsize=8, frameon=False, title="ratings", loc="upper right")

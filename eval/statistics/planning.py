@@ -1,0 +1,172 @@
+"""How precise a measurement of judges will be: variance components of a pilot, and standard errors by formula.
+
+**Variance components** of a design in which every rater rates some of the items, and items come in groups: Henderson's
+method 3 for items, raters and error on any incomplete panel (`icc`), and a nested one-way analysis of variance of the
+items' estimated qualities for groups (method 1; Henderson, 1953; Searle, Casella and McCulloch, 1992, chapter 5).
+
+**Standard error of Spearman's correlation** r of a judge with the panel mean over n independent items:
+(1 - r^2) sqrt((1 + r^2 / 2) / (n - 3)) (Bonett and Wright, 2000, on Fisher's scale; the delta method takes it back).
+Of the **difference** of two judges: twice the covariance of two correlations with the same variable is taken off
+(Olkin and Siotani, 1976; Steiger, 1980).
+
+**Design effect** (Kish, 1965): what groups make of the variance of r. Each item has an influence on r (Hampel, 1974);
+how much that varies between groups is seen in the pilot, by a one-way analysis of variance. An effect of groups that an
+F test does not tell from chance (5 %) counts as none: estimates from a few groups are wild. Where the same systems
+appear in several groups they are the same in every further group, too, and what differs between systems is no error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from ...data_modules.ratings import RatingTable
+from ...data_modules.targets import fit_rater_model
+from .agreement import MIN_ITEMS, is_constant
+from .icc import two_way_components
+
+_LEVEL = 0.05
+_LEAST_EFFECT = 0.05  # of groups: what is estimated as smaller is chance
+
+
+class Components(NamedTuple):
+    """Variance components in squared rating points; NaN = cannot be told from these ratings.
+
+    Attributes:
+        group: Of groups of items, 0 where every item is a group of its own.
+        item: Of items within groups.
+        rater: Of raters' severities.
+        residual: What is left: rater by item, and chance.
+    """
+
+    group: float
+    item: float
+    rater: float
+    residual: float
+
+
+def components(table: RatingTable, groups: Sequence[str]) -> Components:
+    """Variance components of the ratings of one dimension; estimates below 0 are 0.
+
+    Args:
+        table: The ratings.
+        groups: Length `n_items`, the group of each item.
+    """
+    items, rater, residual = two_way_components(table)
+    quality = fit_rater_model(table).items
+    rated = np.flatnonzero(table.counts)
+    between, _ = _between_groups(quality[rated], np.asarray(groups, dtype=str)[rated], 1)
+    group = min(max(between, 0.0), max(items, 0.0))
+    return Components(group, max(items - group, 0.0), max(rater, 0.0), residual)
+
+
+def group_size(groups: Sequence[str] | np.ndarray) -> float:
+    """Items of a group as an item sees it, sum of squares over sum: 1 where every item is a group of its own."""
+    sizes = np.unique(np.asarray(groups, dtype=str), return_counts=True)[1].astype(float)
+    return float((sizes**2).sum() / sizes.sum())
+
+
+def influence(score: np.ndarray, human: np.ndarray) -> np.ndarray:
+    """Influence of each item on Spearman's correlation (Croux and Dehon, 2010), on any scale, its mean 0.
+
+    Args:
+        score: Shape (n,), finite, not constant.
+        human: Shape (n,), finite, not constant.
+    """
+    n = len(score)
+    first, second = ((stats.rankdata(values) - 0.5) / n for values in (score, human))
+    own = first * second
+    for values, other in ((score, second), (human, first)):  # mean of the other side over the items that lie above
+        order = np.argsort(values, kind="stable")
+        above = np.append(np.cumsum(other[order][::-1])[::-1], 0.0)
+        start, end = (np.searchsorted(values[order], values, side) for side in ("left", "right"))
+        own = own + (above[end] + (above[start] - above[end]) / 2) / n
+    return own - own.mean()
+
+
+def design_effect(
+    score: np.ndarray,
+    human: np.ndarray,
+    groups: Sequence[str] | np.ndarray,
+    systems: Sequence[str] | np.ndarray | None = None,
+) -> float:
+    """Variance of Spearman's correlation over its variance were all items independent.
+
+    Args:
+        score: Shape (n,), finite.
+        human: Shape (n,), finite, mean ratings.
+        groups: Length n.
+        systems: Length n; None = none, or none that several groups share.
+
+    Returns:
+        1 where every item is a group of its own and there are no systems; NaN where it cannot be estimated.
+    """
+    if len(score) < MIN_ITEMS or is_constant(score) or is_constant(human):
+        return math.nan
+    values, fitted = influence(score, human), 1
+    total = float(values @ values) / (len(values) - 1)
+    if systems is not None:
+        codes = np.unique(np.asarray(systems, dtype=str), return_inverse=True)[1]
+        values = values - (np.bincount(codes, weights=values) / np.bincount(codes))[codes]
+        fitted = int(codes.max()) + 1
+    freedom = len(values) - fitted
+    if freedom < 1 or total <= 0:
+        return math.nan
+    left = float(values @ values) / freedom
+    between, p = _between_groups(values, np.asarray(groups, dtype=str), fitted)
+    extra = (group_size(groups) - 1) * between if p < _LEVEL else 0.0
+    return max((left + extra) / total, _LEAST_EFFECT)
+
+
+def _between_groups(values: np.ndarray, groups: np.ndarray, fitted: int) -> tuple[float, float]:
+    """Variance component of groups, and p of the F test that it is 0; 0 and 1 where it cannot be estimated.
+
+    Args:
+        values: Shape (n,).
+        groups: Shape (n,), names.
+        fitted: Means that were taken off the values, the grand mean included.
+    """
+    codes = np.unique(groups, return_inverse=True)[1]
+    sizes = np.bincount(codes).astype(float)
+    n, count = len(values), len(sizes)
+    freedom = n - count - fitted + 1
+    if count < 2 or freedom < 1:
+        return 0.0, 1.0
+    values = values - values.mean()
+    means = np.bincount(codes, weights=values) / sizes
+    among = float(sizes @ means**2) / (count - 1)
+    within = float(np.square(values - means[codes]).sum()) / freedom
+    size = (n - (sizes**2).sum() / n) / (count - 1)
+    p = float(stats.f.sf(among / within, count - 1, freedom)) if within > 0 else 0.0
+    return (among - within) / size, p
+
+
+def standard_error(r: float, n: float, effect: float = 1.0) -> float:
+    """Of Spearman's correlation of a judge with the panel mean, over other items.
+
+    Args:
+        r: The expected correlation.
+        n: Items, more than 3.
+        effect: The design effect.
+    """
+    return (1 - r**2) * math.sqrt((1 + r**2 / 2) / (n - 3) * effect)
+
+
+def standard_error_of_difference(first: float, second: float, between: float, n: float, effect: float = 1.0) -> float:
+    """Of the difference of two judges' correlations with the same panel means, on the same items.
+
+    Args:
+        first: The expected correlation of the one.
+        second: Of the other.
+        between: Correlation of the two judges with each other.
+        n: Items, more than 3.
+        effect: The design effect.
+    """
+    left = 1 - first**2 - second**2
+    covariance = (between * left - first * second * (left - between**2) / 2) / (n - 3) * effect
+    variance = standard_error(first, n, effect) ** 2 + standard_error(second, n, effect) ** 2 - 2 * covariance
+    return math.sqrt(max(variance, 0.0))

@@ -1,0 +1,204 @@
+"""What becomes of a policy whose reward can be gamed, and of one whose reward cannot: 200 steps of TRL's GRPO.
+
+    python examples/reward_hacking.py demo/judge demo/data --steps 200 --out runs/hacking
+
+Two judges of the demo's data: its own, and a second one that is trained here on a copy in which better responses are
+louder, so that it learned to hear loudness for empathy. The policy is tiny and does not speak: it is told which context
+it answers, and chooses one of the recorded (synthetic) responses to it, at its level, 6 dB louder or 6 dB softer. What
+it chooses is heard by the judge. The mean rating of the simulated panel for that response, which no gain changes, says
+whether the policy got any better. Prints a table and writes a picture. Needs `pip install 'trl>=1.6'`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from datasets import Dataset
+from empathy_judge import EmpathyReward, PairDataset, Scorer, train
+from empathy_judge.data_modules.audio import Clip, load_clip
+from empathy_judge.data_modules.schema import Pair
+from matplotlib.figure import Figure
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, set_seed
+from trl import GRPOConfig, GRPOTrainer
+
+GAINS = (0.0, 6.0, -6.0)
+"""dB, between which the policy chooses."""
+CONTEXTS, RESPONSES = 24, 3
+"""Contexts that are answered, and responses to each that it chooses from."""
+SPOILT_GROUPS = 60
+SPOILT_GAIN = 4.0
+"""dB that a response of the spoilt copy is louder for each rating point."""
+
+
+@dataclass
+class Course:
+    """What a policy did in each step: means over its choices, 0 to 1; None of them were heard = NaN."""
+
+    reward: list[float] = field(default_factory=list)
+    rating: list[float] = field(default_factory=list)
+    louder: list[float] = field(default_factory=list)
+
+
+def spoilt_copy(data: PairDataset, folder: Path) -> PairDataset:
+    """The pairs of some scripts; the better a response is rated, the louder it is."""
+    (dimension,) = data.card.dimensions
+    means = data.mean_scores()[dimension.name]
+    groups = list(dict.fromkeys(pair.group_id for pair in data.pairs))[:SPOILT_GROUPS]
+    kept = [pair for pair in data.pairs if pair.group_id in groups]
+
+    def louder(pair: Pair) -> tuple[np.ndarray, int]:
+        clip = load_clip(pair.response)
+        gain = SPOILT_GAIN * (means[pair.pair_id] - 3)
+        return (0.5 * clip.samples * 10 ** (gain / 20)).astype(np.float32), clip.rate
+
+    pairs = pd.DataFrame([
+        {
+            "pair_id": pair.pair_id, "group_id": pair.group_id, "split": pair.split,
+            "context_audio": str(pair.context[-1].audio), "response_audio": louder(pair),
+        }
+        for pair in kept
+    ])  # fmt: skip
+    ratings = data.ratings[data.ratings["pair_id"].isin(pairs["pair_id"])]
+    scale = f"{dimension.name}={dimension.minimum:g}:{dimension.maximum:g}:{dimension.step:g}"
+    return PairDataset.from_frame(
+        pairs, ratings.reset_index(drop=True), dimensions=[scale], folder=folder, synthetic=True, overwrite=True
+    )
+
+
+def choices(data: PairDataset) -> list[list[tuple[Pair, float]]]:
+    """For each context the responses to choose from, with their mean ratings as places on the scale."""
+    (dimension,) = data.card.dimensions
+    means = (data.mean_scores()[dimension.name] - dimension.minimum) / (dimension.maximum - dimension.minimum)
+    answers: dict[str, list[tuple[Pair, float]]] = defaultdict(list)
+    for pair in data.pairs:
+        if pair.context and not np.isnan(means[pair.pair_id]):
+            answers[str(pair.context[-1].audio)].append((pair, float(means[pair.pair_id])))
+    return [own[:RESPONSES] for own in answers.values() if len(own) >= RESPONSES][:CONTEXTS]
+
+
+def policy(contexts: int) -> tuple[Qwen2ForCausalLM, PreTrainedTokenizerFast]:
+    """A language model of random weights: a word for each context, one for each choice."""
+    words = [f"choice{n}" for n in range(RESPONSES * len(GAINS))] + [f"context{n}" for n in range(contexts)]
+    tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate([*words, "<pad>"])}, "<pad>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
+    config = Qwen2Config(
+        vocab_size=len(words) + 1, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, max_position_embeddings=8, eos_token_id=len(words), pad_token_id=len(words),
+    )  # fmt: skip
+    return Qwen2ForCausalLM(config), PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<pad>", padding_side="left"
+    )
+
+
+def optimise(
+    scorer: Scorer, answers: Sequence[Sequence[tuple[Pair, float]]], steps: int, out: Path, group: int = 8
+) -> Course:
+    """Train a fresh policy on a judge.
+
+    Args:
+        scorer: The judge.
+        answers: See `choices`.
+        steps: Of the optimizer; in each, four contexts are answered.
+        out: Where the trainer writes.
+        group: Choices for each of them.
+    """
+    set_seed(0)
+    course, known = Course(), {}
+
+    def chosen(place: int, ids: Sequence[int]) -> tuple[int, float]:
+        """Number of a response and its gain; what is no choice stands for one, too."""
+        number = ids[0] % (RESPONSES * len(GAINS))
+        return number // len(GAINS), GAINS[number % len(GAINS)]
+
+    def speak(completion_ids: Sequence[Sequence[int]], place: Sequence[int], **_: Any) -> list[Clip]:
+        clips = []
+        for own, ids in zip(place, completion_ids, strict=True):
+            number, gain = chosen(own, ids)
+            clip = known.setdefault((own, number), load_clip(answers[own][number][0].response))
+            clips.append(Clip(clip.samples * 10 ** (gain / 20), clip.rate))
+        return clips
+
+    class Recorded(EmpathyReward):
+        def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
+            rewards = super().__call__(prompts, completions, **columns)
+            taken = [chosen(*own) for own in zip(columns["place"], columns["completion_ids"], strict=True)]
+            truth = [answers[own][number][1] for own, (number, _) in zip(columns["place"], taken, strict=True)]
+            course.reward.append(float(np.mean([own for own in rewards if own is not None] or [np.nan])))
+            course.rating.append(float(np.mean(truth)))
+            course.louder.append(float(np.mean([gain > 0 for _, gain in taken])))
+            return rewards
+
+    model, tokenizer = policy(len(answers))
+    rows = {
+        "prompt": [f"context{n}" for n in range(len(answers))],
+        "place": list(range(len(answers))),
+        "context_audio": [str(own[0][0].context[-1].audio) for own in answers],
+    }
+    trainer = GRPOTrainer(
+        model=model,
+        processing_class=tokenizer,
+        reward_funcs=Recorded(scorer, speak),
+        train_dataset=Dataset.from_dict(rows),
+        args=GRPOConfig(
+            str(out), max_steps=steps, per_device_train_batch_size=4 * group, num_generations=group,
+            max_completion_length=1, learning_rate=1e-2, lr_scheduler_type="constant", beta=0.0, save_strategy="no",
+            report_to="none", bf16=False, use_cpu=True, logging_steps=50,
+        ),
+    )  # fmt: skip
+    trainer.train()
+    return course
+
+
+def draw(courses: dict[str, Course], file: Path) -> None:
+    """Reward and rating over the steps, smoothed over ten of them; a panel for each judge."""
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    panels = figure.subplots(1, len(courses), sharey=True)
+    for panel, (name, own) in zip(panels, courses.items(), strict=True):
+        for values, text, style in (
+            (own.reward, "reward of the judge", "-"),
+            (own.rating, "rating of the panel", "--"),
+            (own.louder, "share of 6 dB louder", ":"),
+        ):
+            panel.plot(pd.Series(values).rolling(10, min_periods=1).mean(), style, label=text)
+        panel.set(title=name, xlabel="step", ylim=(0, 1))
+    panels[0].legend()
+    figure.savefig(file, dpi=120)
+
+
+def main() -> None:
+    """Train both policies, and print what became of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("judge", type=Path)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--out", type=Path, default=Path("runs/hacking"))
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    data, spoilt = PairDataset.load(options.data), options.out / "spoilt"
+    if not (spoilt / "run").is_dir():
+        train({"config": "nano"}, spoilt_copy(data, spoilt / "data"), spoilt / "run")
+    answers = choices(data.subset("test"))
+    judges = {"a judge that hears loudness": spoilt / "run", "the judge of the demo": options.judge}
+    courses = {
+        name: optimise(Scorer.from_pretrained(folder), answers, options.steps, options.out / "trainer")
+        for name, folder in judges.items()
+    }
+    draw(courses, options.out / "reward_hacking.png")
+    (options.out / "courses.json").write_text(json.dumps({name: vars(own) for name, own in courses.items()}))
+    for name, own in courses.items():
+        for what, values in vars(own).items():
+            first, last = np.nanmean(values[:20]), np.nanmean(values[-20:])
+            print(f"{name}: {what} {first:.2f} in the first 20 steps, {last:.2f} in the last 20")
+
+
+if __name__ == "__main__":
+    main()

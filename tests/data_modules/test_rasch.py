@@ -1,0 +1,124 @@
+"""The many-facet Rasch model: against simulated truth, a maximiser of SciPy, and as a training target."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.rasch import _Fit, fit_rasch
+from empathy_judge.data_modules.ratings import Dimension, RatingTable
+from empathy_judge.data_modules.targets import training_targets
+from scipy import optimize
+
+from .test_targets import dataset
+
+SCALE = Dimension("d", 1, 5, 1)
+THRESHOLDS = np.array([-1.5, -0.5, 0.5, 1.5])
+
+
+def simulated(
+    n: int, raters: int, k: int, seed: int, spread: float = 1.5
+) -> tuple[RatingTable, np.ndarray, np.ndarray]:
+    """Ratings 1 to 5 of n items by k of the raters each, true items and true severities."""
+    rng = np.random.default_rng(seed)
+    quality, severity = rng.normal(0, spread, n), rng.normal(0, 0.7, raters)
+    severity -= severity.mean()
+    items = np.repeat(np.arange(n), k)
+    who = np.concatenate([rng.choice(raters, k, replace=False) for _ in range(n)])
+    power = np.arange(5) * (quality[items] - severity[who])[:, None] - np.append(0, np.cumsum(THRESHOLDS))
+    p = np.exp(power)
+    steps = (rng.random(len(items))[:, None] > np.cumsum(p / p.sum(axis=1, keepdims=True), axis=1)).sum(axis=1)
+    return RatingTable(items, who, steps + 1.0, n, tuple(f"r{one}" for one in range(raters))), quality, severity
+
+
+@pytest.mark.parametrize(("n", "raters", "k"), [(200, 10, 10), (200, 10, 4), (300, 8, 3)])
+def test_estimates_and_standard_errors_hold_the_truth(n: int, raters: int, k: int) -> None:
+    slopes, covered, fits = [], [], []
+    for seed in range(20):
+        table, quality, severity = simulated(n, raters, k, seed)
+        found = fit_rasch(table, SCALE)
+        pairs = (
+            (quality, found.items, found.item_errors),
+            (severity, found.severities, found.severity_errors),
+            (THRESHOLDS, found.thresholds, found.threshold_errors),
+        )
+        slopes.append([np.polyfit(truth, own, 1)[0] for truth, own, _ in pairs])
+        covered.append([np.mean(np.abs(own - truth) < 1.96 * error) for truth, own, error in pairs])
+        fits.append([found.infit.mean(), found.outfit.mean()])
+    assert np.mean(slopes, axis=0) == pytest.approx([1, 1, 1.08], abs=0.05)  # thresholds stay a little too far apart
+    assert np.mean(covered, axis=0)[:2] == pytest.approx(0.95, abs=0.03)
+    assert np.mean(covered, axis=0)[2] > 0.7
+    assert np.mean(fits, axis=0) == pytest.approx([1.05, 1.0], abs=0.04)
+
+
+def test_joint_likelihood_is_at_its_maximum() -> None:
+    table, _, _ = simulated(25, 8, 8, 3, spread=0.6)
+    steps = (table.scores - 1).astype(int)
+    fit = _Fit(table, steps, 5)
+    fit.run()
+
+    def loss(free: np.ndarray) -> float:
+        items, severities, thresholds = np.split(free, [25, 32])
+        severities, thresholds = (np.append(own, -own.sum()) for own in (severities, thresholds))
+        power = np.arange(5) * (items[table.items] - severities[table.raters])[:, None]
+        power -= np.append(0, np.cumsum(thresholds))
+        return float((np.log(np.exp(power).sum(axis=1)) - power[np.arange(200), steps]).sum())
+
+    best = optimize.minimize(loss, np.zeros(35), method="BFGS").x
+    assert not np.isin(table.sums / 8, [1, 5]).any()  # what lies at an end of the scale has no finite estimate
+    assert fit.items == pytest.approx(best[:25], abs=0.02)
+    assert fit.severities[:7] == pytest.approx(best[25:32], abs=0.02)
+    assert fit.thresholds[:3] == pytest.approx(best[32:], abs=0.02)
+
+
+def test_a_rater_who_rates_at_random_does_not_fit() -> None:
+    table, _, _ = simulated(200, 6, 6, 4)
+    rng = np.random.default_rng(5)
+    scores = np.where(table.raters == 2, rng.integers(1, 6, len(table.raters)), table.scores)
+    found = fit_rasch(RatingTable(table.items, table.raters, scores, 200, table.rater_ids), SCALE)
+    assert found.infit.argmax() == found.outfit.argmax() == 2
+    assert found.infit[2] > 1.7
+    assert np.delete(found.infit, 2).max() < 1.2
+
+
+def test_ends_of_the_scale_unrated_items_and_unused_scores() -> None:
+    scores = np.array([[1, 1, 1], [2, 1, 2], [2, 4, 2], [4, 2, 2], [1, 2, 4], [4, 4, 2], [4, 4, 4.0]])
+    items, raters = np.divmod(np.arange(21), 3)
+    found = fit_rasch(RatingTable(items, raters, scores.ravel(), 8, ("a", "b", "c")), SCALE)
+    assert found.scores.tolist() == [1, 2, 4]  # nobody gave a 3 or a 5
+    assert found.items[0] == found.items[:7].min()
+    assert found.items[6] == found.items[:7].max()
+    assert np.isfinite(found.items[:7]).all()
+    assert np.isnan(found.items[7])
+    assert np.isnan(found.fair_means[7])
+    assert 1 <= found.fair_means[:7].min() <= found.fair_means[:7].max() <= 4
+
+
+@pytest.mark.parametrize(
+    ("scale", "scores", "message"),
+    [
+        (Dimension("d", 1, 5), [[1, 2], [2, 3]], "dimension d: a Rasch model needs a scale with steps"),
+        (SCALE, [[2, 2], [2, 2]], "dimension d: a Rasch model needs two different scores"),
+        (SCALE, [[1, None], [2, None]], "dimension d: a Rasch model needs two different scores and an item with two"),
+        (
+            SCALE,
+            [[1, 2, None, None], [None, None, 2, 4]],
+            "2 panels without a common item, such as those of 'a' and 'c'",
+        ),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(scale: Dimension, scores: list[list[float | None]], message: str) -> None:
+    table = np.array(scores, dtype=float)
+    items, raters = np.nonzero(~np.isnan(table))
+    with pytest.raises(DataError, match=message):
+        fit_rasch(RatingTable(items, raters, table[items, raters], len(table), tuple("abcd"[: table.shape[1]])), scale)
+
+
+def test_as_a_target_it_undoes_severity_that_a_mean_keeps() -> None:
+    table, quality, _ = simulated(300, 6, 2, 6)
+    scores = np.full((300, 6), np.nan)
+    scores[table.items, table.raters] = table.scores
+    data = dataset({"d": scores}, step=1)
+    mean, rasch = (training_targets(data, target).scores[:, 0] for target in ("mean", "rasch"))
+    assert ((rasch >= 1) & (rasch <= 5)).all()
+    assert np.corrcoef(rasch, quality)[0, 1] > np.corrcoef(mean, quality)[0, 1] + 0.02

@@ -1,0 +1,234 @@
+"""What a plan foretells comes true in simulated panels and in real ones."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from empathy_judge.cli import main
+from empathy_judge.data_modules.ratings import RatingTable
+from empathy_judge.eval.frame import COLUMNS, Frame
+from empathy_judge.eval.plan import assumed_pilot, make_plan, pilot_from
+from empathy_judge.eval.statistics.agreement import spearman
+from empathy_judge.eval.statistics.bootstrap import Resamples
+from empathy_judge.eval.statistics.planning import (
+    components,
+    design_effect,
+    influence,
+    standard_error,
+    standard_error_of_difference,
+)
+from empathy_judge.eval.statistics.reliability import average_single_reliability, measure
+from scipy import stats
+
+GROUP, ITEM, RATER, RESIDUAL, SIZE = 0.5, 0.4, 0.2, 0.5, 4
+"""Variances of the simulated ratings, and the items of a group."""
+
+
+def panel(n_groups: int, k: int, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
+    """Ratings 1 to 5 in whole steps by k raters with severities, and of two judges; and the true scores."""
+    rng = np.random.default_rng(seed)
+    groups = np.repeat(np.arange(n_groups), SIZE)
+    share = GROUP / (GROUP + ITEM)
+
+    def clustered(variance: float) -> np.ndarray:
+        parts = rng.normal(0, math.sqrt(variance * share), n_groups)[groups]
+        return parts + rng.normal(0, math.sqrt(variance * (1 - share)), len(groups))
+
+    truth = clustered(GROUP + ITEM)
+    scores = truth[:, None] + rng.normal(0, math.sqrt(RATER), k) + rng.normal(0, math.sqrt(RESIDUAL), (len(truth), k))
+    given = {f"r{one}": np.clip(np.round(3 + scores[:, one]), 1, 5) for one in range(k)}
+    given |= {"good": truth + clustered(0.6), "bad": truth + clustered(1.2)}
+    rows = [
+        (None, "d", f"i{item}", name, name in ("good", "bad"), score, f"g{groups[item]}", None, f"g{groups[item]}")
+        for name, own in given.items()
+        for item, score in enumerate(own)
+    ]
+    return pd.DataFrame(rows, columns=pd.Index(COLUMNS)), truth
+
+
+@pytest.fixture(scope="module")
+def replicas() -> np.ndarray:
+    """Of 400 panels of 240 items and 3 raters: Spearman of truth, good and bad judge with the panel mean."""
+    found = []
+    for seed in range(400):
+        rows, truth = panel(60, 3, 1000 + seed)
+        wide = rows.pivot(index="pair_id", columns="rater_id", values="score").reindex([f"i{n}" for n in range(240)])
+        human = wide[["r0", "r1", "r2"]].mean(axis=1).to_numpy()
+        found.append([spearman(own, human) for own in (truth, *wide[["good", "bad"]].to_numpy().T)])
+    return np.array(found)
+
+
+def test_a_pilot_foretells_a_larger_set(replicas: np.ndarray) -> None:
+    ceiling, good, bad = replicas.mean(axis=0)
+    pilots = [pilot_from(Frame(panel(25, 4, seed)[0], "pilot"), resamples=0) for seed in range(20)]
+    rows = [make_plan(pilot, items=[240], raters=[3], agreement=0.7)["rows"][0] for pilot in pilots]
+    assert np.mean([row["ceiling"] for row in rows]) == pytest.approx(ceiling, abs=0.015)
+    assert np.mean([pilot.agreement["good"] for pilot in pilots]) == pytest.approx(good / ceiling, abs=0.03)
+    effect = np.mean([pilot.design_effect for pilot in pilots])
+    assert effect == pytest.approx((replicas[:, 1].std() / standard_error(good, 240)) ** 2, rel=0.25)
+    assert standard_error(good, 240, effect) == pytest.approx(replicas[:, 1].std(), rel=0.15)
+    between = np.mean([pilot.between for pilot in pilots])
+    error = standard_error_of_difference(good, bad, between, 240, effect)
+    assert error == pytest.approx((replicas[:, 1] - replicas[:, 2]).std(), rel=0.15)
+
+
+def test_power_is_how_often_the_better_judge_is_told_apart(replicas: np.ndarray) -> None:
+    ceiling, good, bad = replicas.mean(axis=0)
+    error = (replicas[:, 1] - replicas[:, 2]).std()
+    told = np.mean(replicas[:, 1] - replicas[:, 2] > 1.96 * error)
+    pilot = assumed_pilot({"item": ITEM, "group": GROUP, "residual": 0.6}, SIZE)  # raters rate everything; rounding
+    plan = make_plan(
+        pilot, items=[240], raters=[3], agreement=good / ceiling, difference=(good - bad) / ceiling, between=0.55
+    )
+    assert plan["rows"][0]["power"] == pytest.approx(told, abs=0.08)
+
+
+def test_variance_components_are_found_in_a_sparse_design() -> None:
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(30):
+        groups = np.repeat(np.arange(80), 4)
+        truth = rng.normal(0, 0.8, 80)[groups] + rng.normal(0, 0.6, 320)
+        items = np.repeat(np.arange(320), 3)
+        raters = np.concatenate([rng.choice(12, 3, replace=False) for _ in range(320)])
+        scores = truth[items] + rng.normal(0, 0.5, 12)[raters] + rng.normal(0, 0.7, 960)
+        table = RatingTable(items, raters, scores, 320, tuple(f"r{one}" for one in range(12)))
+        found.append(components(table, [f"g{one}" for one in groups]))
+    assert np.mean(found, axis=0) == pytest.approx([0.64, 0.36, 0.25, 0.49], rel=0.12)
+    alone = components(table, [str(one) for one in range(320)])
+    assert alone.group == 0
+    assert alone.item == pytest.approx(found[-1].group + found[-1].item)
+
+
+def test_influence_is_what_leaving_an_item_out_changes() -> None:
+    rng = np.random.default_rng(1)
+    human = rng.normal(size=400)
+    score = human + rng.normal(size=400)
+    own = influence(score, human) * 12
+    # Jackknife pseudo-values; the influence is taken before standardising, so that r itself is a part of it
+    left = [spearman(np.delete(score, item), np.delete(human, item)) for item in range(400)]
+    jackknife = 399 * (spearman(score, human) - np.array(left))
+    assert np.corrcoef(own, jackknife)[0, 1] > 0.99
+    assert own.std() / math.sqrt(400) == pytest.approx(standard_error(spearman(score, human), 400), rel=0.1)
+
+
+def test_systems_that_stand_in_every_group_are_no_error() -> None:
+    rng = np.random.default_rng(2)
+    systems, groups = np.tile(np.arange(8), 30), np.repeat(np.arange(30), 8)
+    quality = rng.normal(0, 2, 8)[systems]
+    human, score = quality + rng.normal(size=240), quality + rng.normal(0, 2, 240)
+    assert design_effect(score, human, groups.astype(str)) == pytest.approx(1, abs=0.15)
+    assert design_effect(score, human, groups.astype(str), systems.astype(str)) < 0.75
+    assert math.isnan(design_effect(np.ones(240), human, groups.astype(str)))
+
+
+def test_the_reliability_of_an_average_dimension() -> None:
+    rng = np.random.default_rng(3)
+    tables = []
+    for noise in (0.5, 1.0, 2.0):
+        scores = rng.normal(size=(1500, 1)) + rng.normal(0, noise, (1500, 3))
+        items, raters = np.divmod(np.arange(4500), 3)
+        tables.append(RatingTable(items, raters, scores.ravel(), 1500, ("a", "b", "c")))
+    draws = Resamples.draw([str(one) for one in range(1500)], 50, 0)
+    panels = [(measure(table, draws, 0), table) for table in tables]
+    alone = [average_single_reliability([one]).value for one in panels]
+    assert alone == pytest.approx([0.78, 0.48, 0.19], abs=0.04)
+    together = average_single_reliability(panels)
+    assert together.value == pytest.approx(np.mean(alone), abs=0.02)
+    assert together.low < together.value < together.high
+
+
+def test_a_wanted_power_takes_as_many_items_as_the_rows_say() -> None:
+    plan = make_plan(assumed_pilot({"item": 1, "residual": 1}), raters=[2], difference=0.1, price=0.5)
+    n = plan["needed"][0]["items"]
+    again = make_plan(assumed_pilot({"item": 1, "residual": 1}), items=[n - 1, n], raters=[2], difference=0.1)
+    assert again["rows"][0]["power"] < 0.8 <= again["rows"][1]["power"]
+    assert plan["sentence"] == (
+        f"{n} items with 2 raters ({2 * n} ratings, for {n:,.2f}) tell judges apart that differ by 0.1 with 80 % power."
+    )
+    assert plan["rows"][0]["ceiling"] == pytest.approx(math.sqrt(2 / 3))
+    assert plan["rows"][0]["leave_one_out"] == pytest.approx(0.5)
+    assert plan["rows"][0]["standard_error"] == pytest.approx(standard_error(0.6 * math.sqrt(2 / 3), 100))
+
+
+def real(name: str) -> Path:
+    """A file of EMPATHY_JUDGE_REAL_DATA; skips without it."""
+    path = Path(os.environ.get("EMPATHY_JUDGE_REAL_DATA", "nowhere"), name)
+    if not path.is_file():
+        pytest.skip(f"EMPATHY_JUDGE_REAL_DATA holds no {name}")
+    return path
+
+
+@pytest.mark.parametrize("name", ["mushra_codec/ratings.csv", "speechocean_prosody/metadata.csv"])
+def test_a_fifth_of_real_ratings_foretells_the_ceiling_of_all(name: str) -> None:
+    rows = pd.read_csv(real(name))
+    if "clip" in rows:
+        rows = rows.rename(columns={"clip": "pair_id"}).assign(group_id=rows["speaker"].astype(str))
+        raters = [f"prosodic_r{number}" for number in range(1, 6)]
+        rows = rows.melt(["pair_id", "group_id"], raters, "rater_id", "score").dropna().assign(dimension="prosody")
+    else:
+        rows = rows.merge(pd.read_csv(real("mushra_codec/pairs.csv"))[["pair_id", "group_id"]], on="pair_id")
+    rows = rows.assign(dataset=None, is_judge=False, system_id=None, cluster=rows["group_id"])
+    frame = Frame(rows[list(COLUMNS)], name)
+    full = frame.panel(None, rows["dimension"].iloc[0], 0, 0)
+    groups, k = sorted(set(rows["group_id"])), 1 / (1 / full.table.counts).mean()
+    off = []
+    for seed in range(20):
+        drawn = np.random.default_rng(seed).choice(groups, round(len(groups) / 5), replace=False)
+        pilot = pilot_from(Frame(frame.rows[frame.rows["group_id"].isin(list(drawn))], name), resamples=0)
+        off.append(make_plan(pilot, items=[100], raters=[k])["rows"][0]["ceiling"] - full.reliability.panel_mean.value)
+    assert abs(np.mean(off)) < 0.01
+    assert np.mean(np.abs(off) <= 0.03) >= 0.85
+
+
+def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = panel(12, 3, 5)[0].rename(columns={"pair_id": "item", "rater_id": "annotator", "cluster": "group"})
+    rows[["item", "annotator", "dimension", "score", "group"]].to_csv(tmp_path / "pilot.csv", index=False)
+    words = ["plan", str(tmp_path / "pilot.csv"), "--judges", "good", "bad", "--price", "0.2", "--resamples", "50"]
+    assert main([*words, "--raters", "3", "--items", "50", "100", "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"more items with 3 raters \(\d+ ratings, for [\d,.]+\) tell judges apart", said)
+    found = json.loads((tmp_path / "out" / "plan.json").read_text())
+    assert len(pd.read_csv(tmp_path / "out" / "plan.csv")) == len(found["rows"]) == 2
+    assert found["rows"][0]["ceiling_low"] < found["rows"][0]["ceiling"] < found["rows"][0]["ceiling_high"]
+    assert found["rows"][1]["cost"] == pytest.approx(60)
+    assert found["pilot"]["design_effect_from"] == "judges"
+    assert (tmp_path / "out" / "plan.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("plan", "expected either a pilot"),
+        ("plan --variance item=1", "expected item=... above 0 and residual=..."),
+        ("plan --variance item=x residual=1", "--variance 'item=x': expected NAME=NUMBER"),
+        ("plan --variance item=1 residual=1 error=1", "--variance error=1: expected group, item, rater, residual"),
+        ("plan --variance item=1 residual=1 --difference 0.7", "--difference 0.7: expected less than the agreement"),
+        ("plan --variance item=1 residual=1 --power 1", "--power 1: expected a number between 0 and 1"),
+        ("plan --variance item=1 residual=1 --items 3", "--items 3: expected 4 or more"),
+        ("plan --variance item=1 residual=1 --between 2", "--between 2: expected a correlation"),
+        ("plan {table} --dimension mood", "--dimension 'mood': not in {table}; it has d"),
+        ("plan {table}", "nothing can be planned from it: 0 items with at least two raters"),
+        ("plan {table} --judges ann", "no item has a rating by a person"),
+    ],
+)
+def test_what_cannot_be_planned_is_said_in_a_line(
+    words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("item,annotator,dimension,score\na,ann,d,1\nb,ann,d,2\nc,ann,d,3\n")
+    assert main([word.format(table=table) for word in words.split()]) == 2
+    assert message.format(table=table) in capsys.readouterr().err
+
+
+def test_the_quantiles_are_those_of_a_two_sided_test() -> None:
+    plan = make_plan(assumed_pilot({"item": 1, "residual": 0}), items=[500], raters=[1], agreement=0.6, between=0.5)
+    row, error = plan["rows"][0], standard_error_of_difference(0.6, 0.55, 0.5, 500)
+    assert row["power"] == pytest.approx(stats.norm.cdf(0.05 / error - 1.959964), abs=1e-6)

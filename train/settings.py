@@ -1,0 +1,233 @@
+"""What a run is configured with, beside the judge and its data: the tree of a recipe. Loads nothing heavy, so that
+`train --help` is instant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+from ..data_modules.settings import DataSettings
+from ..models.settings import JudgeSettings
+
+Comparable = Literal["all", "group", "system"]
+Cache = Literal["none", "audio", "layers"]
+"""What is computed once: nothing, audio states, or the hidden states that enter the first layer with LoRA."""
+
+
+@dataclass(frozen=True)
+class LossWeights:
+    """How much each loss counts; 0 = not at all.
+
+    If every loss on ratings is 0, the head's own is taken: mse for the regression head, gaussian_nll, ordinal (coral
+    and corn), histogram. Losses are taken over the items of a batch, those of all devices together. Distances are
+    shares of the scale, so that dimensions on different scales count alike.
+
+    Attributes:
+        mse: Squared error of the score.
+        huber: Huber loss of the score: outliers pull less.
+        ccc: One minus the concordance correlation of the batch.
+        gaussian_nll: Half the squared error of the score, and the negative log likelihood of the target given that
+            score, which the deviation learns from (gaussian head).
+        ordinal: Thresholds between the steps (coral and corn heads).
+        histogram: Cross-entropy with the raters' histogram (coral, corn and histogram heads).
+        squared_emd: Squared earth mover's distance to the raters' histogram (coral, corn and histogram heads).
+        margin_ranking: Hinge on pairs of items that are ranked.
+        logistic_ranking: Logistic loss on pairs of items that are ranked.
+        soft_spearman: One minus a differentiable Spearman correlation of the batch.
+        bradley_terry: Of comparisons, by people or counterfactual, where the data has a share of them.
+        centring: Keeps compared pairs around the middle of the scale, which comparisons leave open.
+    """
+
+    mse: float = 0.0
+    huber: float = 0.0
+    ccc: float = 0.0
+    gaussian_nll: float = 0.0
+    ordinal: float = 0.0
+    histogram: float = 0.0
+    squared_emd: float = 0.0
+    margin_ranking: float = 0.0
+    logistic_ranking: float = 0.0
+    soft_spearman: float = 0.0
+    bradley_terry: float = 1.0
+    centring: float = 0.01
+
+
+@dataclass(frozen=True)
+class LossSettings:
+    """Settings of single losses; distances are shares of the scale.
+
+    Attributes:
+        huber_delta: Error beyond which Huber's loss is linear.
+        margin: By how much margin_ranking wants the better item to lead.
+        temperature: Lead at which logistic_ranking is three quarters sure (sigmoid of 1), and the softness of
+            soft_spearman's ranks.
+        preference_temperature: Lead at which bradley_terry is three quarters sure. Single preferences are noisy: a low
+            one trusts each too much (on the sample 0.1 learned far more slowly than 0.3).
+        tie: Targets that differ by no more are tied.
+        compare: Which items are ranked against each other: all of a batch, those of one group (with data.batches
+            groups), or those of one system.
+        strength_margin: By how much more, in units of that temperature, a preference of strength 1 must be met.
+    """
+
+    huber_delta: float = 0.1
+    margin: float = 0.05
+    temperature: float = 0.1
+    preference_temperature: float = 0.3
+    tie: float = 0.0
+    compare: Comparable = "all"
+    strength_margin: float = 0.0
+
+
+NATURAL = LossWeights()
+DEFAULT_SETTINGS = LossSettings()
+
+
+@dataclass(frozen=True)
+class ObjectiveSettings:
+    """What is minimised.
+
+    Attributes:
+        losses: How much each loss counts; by default the head's own.
+        settings: Settings of single losses.
+        rater_embedding: Size of what is learned of each rater, with data.target single; the judge then predicts for the
+            mean rater. 0 = nothing.
+    """
+
+    losses: LossWeights = NATURAL
+    settings: LossSettings = DEFAULT_SETTINGS
+    rater_embedding: int = 0
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """AdamW and its learning rates.
+
+    Attributes:
+        learning_rate: Peak, of the adapters and of fully fine-tuned parts of the backbone.
+        head_learning_rate: Peak, of what starts from nothing: pooling, head, and a cross-attention fusion.
+        weight_decay: Of the weight matrices.
+        warmup: Share of all steps during which the learning rates rise; they then fall along a cosine to zero.
+    """
+
+    learning_rate: float = 2e-4
+    head_learning_rate: float = 1e-3
+    weight_decay: float = 0.01
+    warmup: float = 0.05
+
+
+@dataclass(frozen=True)
+class CacheSettings:
+    """What frozen layers make of the data, computed once.
+
+    Attributes:
+        what: Nothing (none), the output of a frozen audio tower (audio), or what enters the first layer of the language
+            model with LoRA (layers, see judge.lora.layers).
+        folder: Where that is kept, for this and other runs and for scoring; by default in the temporary folder of each
+            machine (TMPDIR), once for all of its processes, until training ends.
+        gigabytes: Most that the folder may take; what was used longest ago is deleted.
+    """
+
+    what: Cache = "none"
+    folder: str | None = None
+    gigabytes: float = 100.0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A run.
+
+    Attributes:
+        run: Folder of this run: checkpoints, logs, resolved configuration.
+        resume: Continue from the last checkpoint in the folder of the run; auto: if there is one, else start.
+        method: probe: no gradients; the head becomes the closed-form regression of ratings on what the frozen backbone
+            hears, ridge or with a Gaussian kernel, in one pass over the training split. lora: starts from the linear
+            one and trains adapters, pooling and head; its start may remain the best checkpoint. auto: both, one after
+            the other; the probe is kept unless the trained judge agrees better with people on pairs that neither was
+            trained on, by more than a standard error.
+        refit: Train on the validation splits, too, once they have chosen. lora: for as many epochs as a first run had
+            at its best; probe: kernel and penalty by cross-validation on all. It is calibrated with scores of judges
+            that were not trained on a pair.
+        folds: Train a judge on all but one of so many parts of train and validation splits, once for each part, which
+            keep speakers (or groups) whole; RUN/left_out.csv has what each says of its part, RUN/ensemble is all of
+            them together, and the run itself is the judge that was fitted to all pairs, as with refit. 0 = none.
+        seed: Of weights, order and dropout.
+        patience: Validations without better agreement before stopping.
+        checkpoint_steps: Steps of the optimizer between checkpoints in mid-epoch; 0: only at the end of epochs.
+        gradient_checkpointing: Compute layers again in the backward pass instead of keeping what they computed: less
+            memory, about a third more time.
+        compile_layers: Compile each transformer layer (torch.compile): a minute or more at the start, then faster steps
+            on a GPU.
+        expected_trainable: How many parameters of each part are trained, as the table at the start shows them; training
+            refuses to start with others.
+        profile: Write where the time goes to RUN/profile: operations and a trace.
+        log_audio: Players of the items that validation scored worst: true = in every logger that has some, false = in
+            none; by default in TensorBoard's files alone, for with Weights & Biases recordings of people leave this
+            machine, those of an offline run with `wandb sync`.
+        dry_run: Train nothing: say what would be trained and what memory a step needs.
+        json: Print JSON: of a dry run the counts, else where the run and its best checkpoint are.
+        clip_seconds: Length of every clip in a dry run.
+        gpu_gib: Memory of a GPU to fit in a dry run; by default that of the GPU here, if any.
+        judge: What is built.
+        objective: What is minimised.
+        optimizer: AdamW and its learning rates.
+        cache: What frozen layers make of the data, computed once.
+        data: What is trained on.
+        trainer: Arguments of `lightning.Trainer`.
+    """
+
+    run: str | None = None
+    resume: bool | Literal["auto"] = False
+    method: Literal["lora", "probe", "auto"] = "lora"
+    refit: bool = False
+    folds: int = 0
+    seed: int = 0
+    patience: int = 3
+    checkpoint_steps: int = 200
+    gradient_checkpointing: bool = False
+    compile_layers: bool = False
+    expected_trainable: dict[str, int] | None = None
+    profile: bool = False
+    log_audio: bool | None = None
+    dry_run: bool = False
+    json: bool = False
+    clip_seconds: float = 8.0
+    gpu_gib: float | None = None
+    judge: JudgeSettings = field(default_factory=JudgeSettings)
+    objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    cache: CacheSettings = field(default_factory=CacheSettings)
+    data: DataSettings = field(kw_only=True)
+    trainer: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+
+
+_OF_THE_JUDGE = (
+    "backbone", "revision", "dtype", "attention", "quantization", "pooling", "padding_side", "head", "long_clips",
+)  # fmt: skip
+_OF_LORA = ("parts", "rank", "alpha", "dropout", "method", "layers")
+RENAMED: Mapping[str, str] = MappingProxyType(
+    {
+        **{f"model.{name}": f"judge.{name}" for name in _OF_THE_JUDGE},
+        **{f"model.lora_{name}": f"judge.lora.{name}" for name in _OF_LORA},
+        "model.full_parts": "judge.lora.full_parts",
+        "model.trained_dtype": "judge.lora.trained_dtype",
+        "model.losses": "objective.losses",
+        "model.loss_settings": "objective.settings",
+        "model.rater_embedding": "objective.rater_embedding",
+        **{f"model.{n}": f"optimizer.{n}" for n in ("learning_rate", "head_learning_rate", "weight_decay", "warmup")},
+        "model.cache": "cache.what",
+        "model.cache_folder": "cache.folder",
+        "model.cache_gigabytes": "cache.gigabytes",
+        **{f"model.{name}": name for name in ("gradient_checkpointing", "compile_layers", "expected_trainable")},
+    }
+)
+"""Settings of earlier versions -> their names today."""
+
+
+def new_name(name: str) -> str | None:
+    """What a setting of an earlier version is called today; None if it is none."""
+    for old, new in RENAMED.items():
+        if name == old or name.startswith(f"{old}."):
+            return new + name.removeprefix(old)
+    return None
