@@ -416,5 +416,5 @@ def _draw(axes: Axes, report: Report, column: str, label: str) -> None:
     axes.set_xlabel("items")
     axes.set_ylabel(label)
     axes.grid(visible=True)
-    if column == "power":
-        axes.legend(fontsize=8, frameon=False, title="ratings", loc="upper left")
+    if column == "standard_error":
+        axes.legend(fontsize=8, frameon=False, title="ratings", loc="upper right")

@@ -48,10 +48,11 @@ COMMANDS = {
     "ensemble": "ensemble {in}/run {in}/run/checkpoints/last.ckpt --backbone {in}/backbone --out {disk}/out",
     "score": "score {in}/judge --manifest {in}/pairs.csv --out {disk}/out.csv --device cpu",
     "agreement": "agreement {in}/scores.csv --json --resamples 20",
+    "explain": "explain {in}/judge - {in}/data/p00.wav --device cpu --json",
     "rank": "rank {in}/judge - {in}/data/p00.wav {in}/data/p01.wav --device cpu --json",
 }
 """`{n}` is 2, of the earlier result 1."""
-PRINTING = ("agreement", "rank")
+PRINTING = ("agreement", "explain", "rank")
 """Write nothing but standard output, which goes to a file on the disk."""
 PLACES = {"split": "data", "calibrate": "judge"}
 """What is changed in place, and is there beforehand."""
