@@ -113,6 +113,7 @@ COMMANDS: Mapping[str, Command] = {
     "plan": measuring.plan,
     "score": judges.score,
     "rank": judges.rank,
+    "explain": judges.explain,
     "serve": judges.serve,
     "calibrate": making.calibrate,
     "export": making.export,

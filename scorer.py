@@ -246,6 +246,12 @@ class Scorer:
             )
         return names[0]
 
+    @property
+    def knows_preferences(self) -> bool:
+        """Whether `preference` is known on every dimension."""
+        found = () if self.calibration is None else self.calibration.dimensions.values()
+        return bool(found) and all(own.three_way is not None for own in found)
+
     def beside_next(
         self, ranked: Sequence[Ranked], by: Sequence[str], max_error: float | None = None
     ) -> list[BesideNext | None]:

@@ -1,4 +1,4 @@
-"""Commands that use a judge: score, rank, serve. Heavy imports stand inside them, so that help is instant."""
+"""Commands that use a judge: score, rank, explain, serve. Heavy imports stand inside them, so that help is instant."""
 
 from __future__ import annotations
 
@@ -207,6 +207,48 @@ def _ranked_table(
             scores += ["" for _ in compared if beside is None]
             table.add_row(str(place), responses[own.index], *scores, remarks)
     return table
+
+
+def explain(options: argparse.Namespace) -> int:
+    """Which seconds of a context and a response cost the score.
+
+    Windows of one clip are edited, and the pair is scored again (occlusion): by the noise floor near them, by speech of
+    one pitch and loudness, and by neutral delivery, which a vocoder makes. Gradients, counted from the noise floor of
+    both clips, are cheaper for long clips and give no reasons. A stretch is named if it moves the score by more than
+    chance does (permutations of the windows) and by 5 % of the scale.
+    """
+    from ..eval.explain import explain as explained
+    from ..scorer import Scorer
+
+    scorer = Scorer.from_pretrained(
+        options.judge,
+        backbone=options.backbone,
+        device=options.device,
+        quantization=options.quantization,
+        windows=options.windows,
+    )
+    context = None if options.context in ("", "-") else options.context
+    clips = context, options.response
+    found = explained(
+        scorer, *clips, situation=options.situation, window=options.window, method=options.method, seed=options.seed
+    )
+    if options.png or options.page:
+        from ..eval.pages.explanation import write_page, write_picture
+
+        if options.png:
+            write_picture(found, *clips, Path(options.png))
+        if options.page:
+            write_page(found, *clips, options.judge, Path(options.page))
+    if options.json:
+        print(json.dumps(asdict(found), allow_nan=False))
+        return DONE
+    for curve in found.curves:
+        print(f"{curve.clip}, {curve.dimension} {found.scores[curve.dimension]:.2f}:")
+        for own in (*curve.worst, *curve.best):
+            print(f"  {own.reason}")
+        if not curve.worst and not curve.best:
+            print(f"  nothing stands out; {curve.lowest} contribute least")
+    return DONE
 
 
 def serve(options: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from .shared_options import (
     output_folder,
     port_number,
     process_count,
+    random_seed,
     seconds,
     share,
     whole_number,
@@ -24,7 +25,7 @@ from .shared_options import (
 
 
 def add_scoring_commands(commands: Any, run: Mapping[str, Command]) -> None:
-    """The parsers of ``score``, ``rank``, ``serve``, ``calibrate``, ``export`` and ``ensemble``."""
+    """The parsers of ``score``, ``rank``, ``explain``, ``serve``, ``calibrate``, ``export`` and ``ensemble``."""
     one = add_command(commands, "score", run, "empathy-judge score judge --manifest pairs.csv --out scores.csv")
     _add_score_options(one)
 
@@ -39,6 +40,24 @@ def add_scoring_commands(commands: Any, run: Mapping[str, Command]) -> None:
         help="say which of two neighbours is better only where at most this share of such verdicts is wrong (default: "
         "always the likeliest)",
     )  # fmt: skip
+    one.add_argument("--json", action="store_true", help="print JSON")
+    add_windows_option(one)
+    add_device_options(one)
+
+    one = add_command(commands, "explain", run, "empathy-judge explain judge context.wav response.wav --page why.html")
+    one.add_argument("judge", help="judge folder or run folder")
+    one.add_argument("context", help="context clip; - for none")
+    one.add_argument("response", help="response clip")
+    one.add_argument("--situation", help="text about the situation, as raters were given it")
+    one.add_argument(
+        "--window", type=float, default=0.4, metavar="SECONDS", help="of a stretch, 0.25 to 1 (default: 0.4)"
+    )
+    one.add_argument(
+        "--method", choices=["occlusion", "gradient"], default="occlusion", help="see above (default: occlusion)"
+    )
+    one.add_argument("--png", metavar="FILE", help="write a picture of waveforms and curves")
+    one.add_argument("--page", metavar="FILE", help="write a page (HTML) with players that jump to a stretch")
+    one.add_argument("--seed", type=random_seed, default=0, help="of noise and permutations (default: 0)")
     one.add_argument("--json", action="store_true", help="print JSON")
     add_windows_option(one)
     add_device_options(one)

@@ -195,7 +195,9 @@ def create_app(scorer: Scorer | Callable[[], Scorer], settings: Settings | None 
         known = FastAPI.openapi(app)
         if service.state == "ready":
             scorer = service.judge.scorer
-            schemas.tailor(known, [own.name for own in scorer.dimensions], scorer.calibration is not None)
+            schemas.tailor(
+                known, [own.name for own in scorer.dimensions], scorer.calibration is not None, scorer.knows_preferences
+            )
         return known
 
     app.openapi = document

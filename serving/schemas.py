@@ -284,13 +284,14 @@ def responses(*statuses: int, token: bool) -> dict[int | str, dict[str, Any]]:
     return found
 
 
-def tailor(document: dict[str, Any], dimensions: Sequence[str], calibrated: bool) -> None:
+def tailor(document: dict[str, Any], dimensions: Sequence[str], calibrated: bool, preferences: bool) -> None:
     """Write what only the judge knows into the OpenAPI document.
 
     Args:
         document: Whole; it is changed.
         dimensions: Names.
         calibrated: There are intervals; if not, no level is accepted.
+        preferences: The calibration knows preferences; if not, no `max_error` is accepted.
     """
     for path in ("/v1/score", "/v1/rank", "/v1/reward"):
         body = document["paths"][path]["post"]["requestBody"]
@@ -298,6 +299,7 @@ def tailor(document: dict[str, Any], dimensions: Sequence[str], calibrated: bool
         if not calibrated:
             properties.pop("level", None)
             properties.pop("deviations", None)
+        if not preferences:
             properties.pop("max_error", None)
         if "dimension" in properties:
             # the only one may be left out, or be empty; for a reward all of them

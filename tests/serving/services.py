@@ -37,7 +37,7 @@ class FakeScorer:
         self.description: dict[str, Any] = {}
         self.sampling_rate, self.max_seconds, self.windows = RATE, MAX_SECONDS, False
         self.calibration: object | None = object()
-        self.batch_size = 4
+        self.batch_size, self.knows_preferences = 4, False
         self.batches: list[tuple[list[Pair], float]] = []
         self.open = threading.Event()  # while it is not set, a batch that was begun does not end
         self.open.set()

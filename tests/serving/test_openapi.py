@@ -55,8 +55,12 @@ def test_the_form_is_described_for_this_judge(documents: tuple[dict[str, Any], d
     assert set(form_of(plain, "/v1/score")["properties"]) == {"response", "context", "situation"}
     assert form_of(plain, "/v1/rank")["properties"]["dimension"]["enum"] == ["warmth", "empathy"]
     assert form_of(calibrated, "/v1/rank")["properties"]["dimension"]["enum"] == ["empathy", ""]
-    assert form_of(calibrated, "/v1/rank")["properties"]["max_error"]["enum"] == [0.05, 0.1, 0.15, 0.2, 0.25, 0.3]
-    assert "max_error" not in form_of(plain, "/v1/rank")["properties"]
+    assert "max_error" not in form_of(calibrated, "/v1/rank")["properties"]
+    scorer = FakeScorer()
+    scorer.knows_preferences = True
+    with in_process(scorer) as service:
+        known = form_of(document_of(service), "/v1/rank")["properties"]["max_error"]
+    assert known["enum"] == [0.05, 0.1, 0.15, 0.2, 0.25, 0.3]
     assert form_of(plain, "/v1/reward")["properties"]["dimension"]["enum"] == ["warmth", "empathy", ""]
     assert set(form_of(plain, "/v1/reward")["properties"]) == {"response", "context", "situation", "dimension"}
     assert "deviations" in form_of(calibrated, "/v1/reward")["properties"]

@@ -1,0 +1,371 @@
+"""Which seconds of a pair cost the score: attribution over time, for the context and for the response.
+
+Occlusion edits a window of one clip in several ways and scores the pair again: exact, and one forward pass for each
+edited window (Zeiler and Fergus, 2014). Integrated gradients (Sundararajan et al., 2017) follow the audio states from
+a clip's noise floor to the clip; a few dozen passes suffice however long it is, and what is attributed adds up to the
+difference between both scores. Everything is in rating points: what a stretch contributes, below 0 what it costs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from ..audio_inputs import Audio, clip
+from ..data_modules import prosody
+from ..data_modules.audio import AudioSource, Clip, decode
+from ..data_modules.errors import AudioError, UserError, shown
+from ..data_modules.ratings import check_situation
+from ..data_modules.schema import Dimension, Pair, Turn
+from ..models.backbones.base import Inputs
+from ..models.judge import EncodedClip
+from ..models.scoring import PairScorer
+from ..scorer import Scorer
+from .probes import voice
+
+Method = Literal["occlusion", "gradient"]
+WINDOWS = (0.25, 1.0)
+"""Seconds that a stretch may last."""
+STRETCHES = 3
+"""Worst and best ones that are named, at most."""
+_STEPS_APART = 4  # windows that begin within the length of one
+_FADE = 0.01  # s, of the edges of an edited window
+_NEAR = 0.5  # s, on both sides of a place whose noise floor is taken
+_QUIET = 15  # percent of the frames nearby that are its noise floor
+_PERMUTATIONS = 1000
+_LEVEL = 95  # percent of permutations that stay inside the null band
+_LEAST = 0.05  # of the scale: what moves the score less is not named, however regular it is
+_FIRST_STEPS, _MOST_STEPS = 8, 256  # of the integral, as the rule of Gauss and Legendre places them
+NOISE = "noise floor"
+COMPLETE = 0.05
+"""Largest share of the difference by which the sum of attributions may miss it; steps are doubled until it is less."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Seconds of a clip that stand out, and what they contribute to the score in points; `reason` says it in words."""
+
+    start: float
+    end: float
+    contribution: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What the stretches of one clip contribute to one dimension.
+
+    Attributes:
+        clip: context or response.
+        dimension: Name of the dimension.
+        seconds: Duration of the clip.
+        starts: First second of each window, rising.
+        ends: Last second of each window.
+        contributions: Of each window, in points; below 0 = it costs.
+        edits: By occlusion, change of the score by each way to edit each window.
+        low: Lower edge of the null band: of 95 % of permutations no window contributes less.
+        high: Its upper edge.
+        worst: Stretches below the band that cost points, the worst first; they do not overlap. Often there is none.
+        best: Stretches above the band that add points, the best first.
+    """
+
+    clip: str
+    dimension: str
+    seconds: float
+    starts: list[float]
+    ends: list[float]
+    contributions: list[float]
+    edits: dict[str, list[float]]
+    low: float
+    high: float
+    worst: list[Stretch]
+    best: list[Stretch]
+
+    @property
+    def lowest(self) -> str:
+        """The seconds that contribute least, whether they stand out or not."""
+        number = int(np.argmin(self.contributions))
+        return f"{self.starts[number]:.1f} to {self.ends[number]:.1f} s"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Which seconds of a pair count.
+
+    Attributes:
+        method: occlusion or gradient.
+        scores: Points by dimension of the pair as it is heard here, at 16 kHz; gradients explain the head's own score,
+            before calibration.
+        baseline: By gradients, the score of the noise floors of both clips; else empty.
+        whole: By gradients, points that no second can be given: what the head reads of whole clips.
+        missed: By gradients, share of the difference between both scores that the attributions miss.
+        curves: One for each clip and dimension.
+    """
+
+    method: Method
+    scores: dict[str, float]
+    baseline: dict[str, float]
+    whole: dict[str, float]
+    missed: dict[str, float]
+    curves: list[Curve]
+
+
+def explain(
+    scorer: Scorer,
+    context: Audio | None,
+    response: Audio,
+    *,
+    situation: str | None = None,
+    window: float = 0.4,
+    method: Method = "occlusion",
+    seed: int = 0,
+) -> Explanation:
+    """Which seconds of context and response raise or lower the score.
+
+    Args:
+        scorer: The judge.
+        context: What the response answers; None = it is judged alone.
+        response: The clip that is judged.
+        situation: Text about the situation, as raters were given it.
+        window: Seconds of a stretch, 0.25 to 1.
+        method: occlusion, or gradient (cheaper for long clips; gives no reasons).
+        seed: Of noise and permutations.
+
+    Raises:
+        UserError: For another window or method, and gradients of an ensemble.
+        AudioError: If a clip cannot be used.
+    """
+    if not WINDOWS[0] <= window <= WINDOWS[1]:
+        raise UserError(f"window {shown(window)}; expected {WINDOWS[0]:g} to {WINDOWS[1]:g} seconds")
+    if method not in ("occlusion", "gradient"):
+        raise UserError(f"method {shown(method)}; expected occlusion or gradient")
+    heard: dict[str, Clip] = {}
+    for side, audio in (("context", context), ("response", response)):
+        if audio is not None:
+            scorer.check_clip(clip(audio))
+            heard[side] = Clip(decode(clip(audio), voice.RATE), voice.RATE)
+    if situation is not None:
+        check_situation(situation)
+    judge = scorer.pair_scorer.judge
+    work = PairScorer(judge, scorer.batch_size, scorer.calibration, windows=scorer.windows)
+    rng = np.random.default_rng(seed)
+    floors = {side: Clip(noise_floor(own.samples, rng), voice.RATE) for side, own in heard.items()}
+    if method == "gradient":
+        return _by_gradient(work, heard, floors, situation, window, rng)
+    return _by_occlusion(work, heard, floors, situation, window, rng)
+
+
+def _pair(clips: Mapping[str, Clip], situation: str | None) -> Pair:
+    context = (Turn("user", clips["context"]),) if "context" in clips else ()
+    return Pair("explained", clips["response"], context, situation)
+
+
+def _windows(seconds: float, window: float) -> tuple[np.ndarray, np.ndarray]:
+    """First and last seconds of overlapping windows; those at both ends reach the end of the clip."""
+    if seconds <= window:
+        return np.zeros(1), np.full(1, seconds)
+    starts = np.linspace(0, seconds - window, 1 + int(np.ceil((seconds - window) / (window / _STEPS_APART))))
+    return starts, starts + window
+
+
+def _by_occlusion(
+    work: PairScorer,
+    heard: Mapping[str, Clip],
+    floors: Mapping[str, Clip],
+    situation: str | None,
+    window: float,
+    rng: np.random.Generator,
+) -> Explanation:
+    pairs, places = [_pair(heard, situation)], []
+    for side, own in heard.items():
+        edited = {NOISE: floors[side].samples, **{name: edit(own.samples, rng) for name, edit in EDITS.items()}}
+        starts, ends = _windows(own.seconds, window)
+        places.append((side, own.seconds, starts, ends))
+        time = np.arange(len(own.samples)) / own.rate
+        for other in edited.values():
+            for start, end in zip(starts, ends, strict=True):
+                inside = np.minimum((time - start) / _FADE + (start == 0), (end - time) / _FADE + (end == ends[-1]))
+                mixed = own.samples + np.clip(inside, 0, 1) * (other - own.samples)
+                pairs.append(_pair({**heard, side: Clip(mixed, own.rate)}, situation))
+    found = []
+    for one in work.assess(pairs):
+        if isinstance(one, AudioError):
+            raise one
+        found.append(one)
+    scores, ways, curves, first = found[0].points, (NOISE, *EDITS), [], 1
+    for side, seconds, starts, ends in places:
+        some, first = found[first : first + len(ways) * len(starts)], first + len(ways) * len(starts)
+        for dimension in work.judge.dimensions:
+            changes = np.array([one.points[dimension.name] for one in some]).reshape(len(ways), -1)
+            changes -= scores[dimension.name]
+            null = -np.stack([rng.permuted(changes, axis=1).mean(0) for _ in range(_PERMUTATIONS)])
+            edits = dict(zip(ways, changes, strict=True))
+            curves.append(_curve(side, dimension, (seconds, starts, ends), -changes.mean(0), null, edits))
+    return Explanation("occlusion", scores, {}, {}, {}, curves)
+
+
+def _by_gradient(
+    work: PairScorer,
+    heard: Mapping[str, Clip],
+    floors: Mapping[str, Clip],
+    situation: str | None,
+    window: float,
+    rng: np.random.Generator,
+) -> Explanation:
+    judge, kept = work.judge, ("audio_states", "layers", "functionals")
+    if len(judge.members):
+        raise UserError("explain: gradients of an ensemble; expected method occlusion, or one of its members")
+    ends: list[Inputs] = []
+    encoded: dict[AudioSource, EncodedClip] = {}
+    for clips in (floors, heard):
+        pair = _pair(clips, situation)
+        encoded = {own: judge.encode_clips([judge.decode(own, work.long_clips)])[0] for own in clips.values()}
+        ends.append(judge.build_inputs([pair], encoded).to(judge.device))
+    here = {name: getattr(ends[1], name) for name in kept if getattr(ends[1], name) is not None}
+    # what a noise floor has no measure of stays as it is in the clip
+    ways = {name: (own - getattr(ends[0], name)).nan_to_num(0) for name, own in here.items()}
+
+    def score(at: float) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        point = {name: (own - (1 - at) * ways[name]).requires_grad_() for name, own in here.items()}
+        with torch.enable_grad():
+            return judge.predict(dataclasses.replace(ends[1], **point)).score[0], list(point.values())
+
+    low, high = (score(at)[0].detach().double().cpu().numpy() for at in (0.0, 1.0))
+    steps = _FIRST_STEPS
+    while True:
+        states, whole = np.zeros((len(low), len(here["audio_states"]))), np.zeros(len(low))
+        for at, weight in zip(*np.polynomial.legendre.leggauss(steps), strict=True):
+            scores, points = score((at + 1) / 2)
+            for number, own in enumerate(scores):
+                slopes = torch.autograd.grad(own, points, retain_graph=True, allow_unused=True)
+                first, *others = [
+                    torch.zeros_like(way) if slope is None else (slope * way).nan_to_num(0).double() * weight / 2
+                    for slope, way in zip(slopes, ways.values(), strict=True)
+                ]
+                states[number] += first.sum(1).cpu().numpy()
+                whole[number] += sum(float(other.sum()) for other in others)
+        missed = np.abs(states.sum(1) + whole - (high - low)) / np.maximum(np.abs(high - low), 1e-6)
+        if missed.max() <= COMPLETE / 2 or steps >= _MOST_STEPS:
+            break
+        steps *= 2
+    curves, begin = [], 0
+    for side, own in heard.items():
+        windows = encoded[own]
+        # windows of a long clip are equally long, and so are the states of each, up to the padding at its end
+        edges: list[float] = []
+        for number, one in enumerate(windows):
+            real = max(1, one.real_tokens // judge.backbone.tokens_per_state)
+            edges += [number + min(1, place / real) for place in range(len(one.states))]
+        first = np.array([*edges, len(windows)]) * own.seconds / len(windows)
+        starts, stops = _windows(own.seconds, window)
+        overlap = np.minimum(stops[:, None], first[1:]) - np.maximum(starts[:, None], first[:-1])
+        inside = np.clip(overlap / np.maximum(np.diff(first), 1e-9), 0, 1)
+        part, begin = states[:, begin : begin + len(edges)], begin + len(edges)
+        for dimension, row in zip(judge.dimensions, part, strict=True):
+            null = np.stack([inside @ rng.permutation(row) for _ in range(_PERMUTATIONS)])
+            curves.append(_curve(side, dimension, (own.seconds, starts, stops), inside @ row, null, {}))
+    names = [dimension.name for dimension in judge.dimensions]
+    scored, baseline, unplaced, left = (
+        dict(zip(names, own.tolist(), strict=True)) for own in (high, low, whole, missed)
+    )
+    return Explanation("gradient", scored, baseline, unplaced, left, curves)
+
+
+def _curve(
+    clip_name: str,
+    dimension: Dimension,
+    windows: tuple[float, np.ndarray, np.ndarray],
+    contributions: np.ndarray,
+    null: np.ndarray,
+    edits: Mapping[str, np.ndarray],
+) -> Curve:
+    """What stands out: beyond the largest deviation of most permutations `(permutations, windows)`, and not too small.
+
+    An edit that takes nothing away from the score found no mistake: a worst stretch costs points, in itself.
+    """
+    seconds, starts, ends = windows
+    middle, least = float(np.median(contributions)), _LEAST * (dimension.maximum - dimension.minimum)
+    apart = null - np.median(null, 1, keepdims=True)
+    low, high = (max(least, float(np.percentile(side, _LEVEL))) for side in ((-apart).max(1), apart.max(1)))
+    low, high = middle - low, middle + high
+
+    def named(sign: int) -> list[Stretch]:
+        found: list[Stretch] = []
+        for number in np.argsort(sign * contributions, kind="stable"):
+            start, end, value = (float(own[number]) for own in (starts, ends, contributions))
+            beyond = sign * value < -least / 2 and (value < low if sign > 0 else value > high)
+            if beyond and len(found) < STRETCHES and all(end <= own.start or start >= own.end for own in found):
+                effect = {name: float(changes[number]) for name, changes in edits.items()}
+                found.append(Stretch(start, end, value, f"{start:.1f} to {end:.1f} s: {_reason(value, effect, sign)}"))
+        return found
+
+    return Curve(
+        clip_name,
+        dimension.name,
+        seconds,
+        starts.tolist(),
+        ends.tolist(),
+        contributions.tolist(),
+        {name: changes.tolist() for name, changes in edits.items()},
+        low,
+        high,
+        named(1),
+        named(-1),
+    )
+
+
+def _reason(contribution: float, effect: Mapping[str, float], sign: int) -> str:
+    """What the edit did that changed the score most in this direction."""
+    if not effect:
+        return f"{'costs' if sign > 0 else 'adds'} {abs(contribution):.1f} beside the noise floor"
+    name = max(effect, key=lambda one: sign * effect[one])
+    done = "the noise floor in its place" if name == NOISE else f"flattening the {name}"
+    return f"{done} {'raises' if sign > 0 else 'lowers'} the score by {abs(effect[name]):.1f}"
+
+
+def noise_floor(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Noise as loud and as coloured as the quietest frames near each place `(samples,)`, at `voice.RATE`."""
+    size, hop = voice.FRAME, voice.FRAME // 2
+    window = np.hanning(size + 1)[:-1]
+    padded = np.pad(samples.astype(np.float64), (hop, size))
+    frames = np.lib.stride_tricks.sliding_window_view(padded, size)[::hop] * window
+    inside = slice(1, max(2, len(samples) // hop))  # the others are padded with zeros
+    power = np.abs(np.fft.rfft(frames))[inside] ** 2
+    level, reach = power.sum(1), int(_NEAR * voice.RATE / hop)
+    spectra = np.empty_like(power)
+    for place in range(len(power)):
+        near = slice(max(0, place - reach), place + reach + 1)
+        quiet = level[near] <= np.percentile(level[near], _QUIET)
+        spectra[place] = power[near][quiet].mean(0)
+    at = np.clip(np.arange(len(frames)) - 1, 0, len(power) - 1)
+    noise = np.fft.rfft(rng.standard_normal(frames.shape) * np.sqrt(window))
+    shaped = np.fft.irfft(noise * np.sqrt(spectra[at] / (window.sum())), size) * np.sqrt(window)
+    total = np.zeros(len(padded) + size)
+    for number, frame in enumerate(shaped):
+        total[number * hop : number * hop + size] += frame
+    return total[hop : hop + len(samples)].astype(np.float32)
+
+
+def flattened(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The clip at the median of its pitch and at one level, that of its speech."""
+    even = voice.level_flattened(voice.monotone(Clip(samples, voice.RATE), rng)).samples
+    return even * _speech_level(samples) / max(_speech_level(even), 1e-9)
+
+
+def neutral(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The clip at the pitch, periodicity and level of the probe ``flat_prosody``; only its timing is its own."""
+    return voice.flat_prosody(Clip(samples, voice.RATE), rng).samples
+
+
+def _speech_level(samples: np.ndarray) -> float:
+    track = prosody.track(samples)
+    return float(np.sqrt((10 ** (track.level[track.active] / 10)).mean()))
+
+
+EDITS = {"pitch and loudness": flattened, "delivery": neutral}
+"""What a window is made like beside the noise floor, in the words of reasons: flattening the ... raises the score."""

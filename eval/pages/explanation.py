@@ -1,0 +1,87 @@
+"""The picture of an explanation, and its page with a player for each clip that jumps to a stretch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ...audio_inputs import Audio, clip
+from ...data_modules.audio import decode
+from ...data_modules.folders import replace_file
+from ..explain import Curve, Explanation
+from ..probes.voice import RATE
+from ..rendering import read, render
+from .charts import ACCENT, GRID, INK, LIGHT, LIGHT_STYLE, MUTED, PALE, STYLE, svg
+from .sound import embedded
+
+_COLUMNS = 600  # of a waveform
+_RULES = ".card h2 { margin-top: 0; } .card h3 { margin-top: 16px; } .scroll svg { min-width: 520px; }"
+
+
+def write_picture(explanation: Explanation, context: Audio | None, response: Audio, file: Path) -> None:
+    """All curves as PNG, one below the other, in light colours.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    samples = _samples(context, response)
+    with matplotlib.rc_context(LIGHT_STYLE):
+        figure = Figure(figsize=(9, 2.6 * len(explanation.curves)), layout="constrained")
+        for own, axes in zip(explanation.curves, figure.subplots(len(explanation.curves), squeeze=False), strict=True):
+            _draw(axes[0], own, samples[own.clip], LIGHT)
+            axes[0].set_title(f"{own.clip}: {own.dimension}", loc="left", fontsize=10)
+        replace_file(file, lambda path: figure.savefig(path, format="png", dpi=120))
+
+
+def write_page(explanation: Explanation, context: Audio | None, response: Audio, judge: str, file: Path) -> None:
+    """The page, which needs no other file and no network.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    samples, audio = _samples(context, response), {"context": context, "response": response}
+    clips = []
+    for name in samples:
+        curves = [own for own in explanation.curves if own.clip == name]
+        clips.append((name, embedded(clip(audio[name])), [(own, _picture(own, samples[name])) for own in curves]))
+    page = render("explanation", read("sound.css") + _RULES, explanation=explanation, judge=judge, clips=clips)
+    replace_file(file, lambda path: path.write_text(page, encoding="utf-8"))
+
+
+def _samples(context: Audio | None, response: Audio) -> dict[str, np.ndarray]:
+    given = {"context": context, "response": response}
+    return {name: decode(clip(audio), RATE) for name, audio in given.items() if audio is not None}
+
+
+def _picture(curve: Curve, samples: np.ndarray) -> Markup:
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(8, 2.4), layout="constrained")
+        _draw(figure.subplots(), curve, samples, {})
+        named = "; ".join(own.reason for own in (*curve.worst, *curve.best)) or "nothing stands out"
+        return Markup(svg(figure, f"What the seconds of the {curve.clip} contribute to {curve.dimension}: {named}"))
+
+
+def _draw(axes: Axes, curve: Curve, samples: np.ndarray, colors: dict[str, str]) -> None:
+    """The waveform, the null band, and the mean contribution of the windows around each moment."""
+    ink, muted, grid, accent, pale = (colors.get(own, own) for own in (INK, MUTED, GRID, ACCENT, PALE))
+    starts, ends, values = (np.array(own) for own in (curve.starts, curve.ends, curve.contributions))
+    time = np.linspace(0, curve.seconds, 200)
+    inside = (time[:, None] >= starts - 1e-9) & (time[:, None] <= ends + 1e-9)
+    height = 1.3 * max(*np.abs(values), abs(curve.low), abs(curve.high))
+    edges = np.linspace(0, len(samples), min(_COLUMNS, len(samples)) + 1).astype(int)
+    peaks = np.maximum.reduceat(np.abs(samples), edges[:-1]) / max(float(np.abs(samples).max()), 1e-9)
+    middle = (edges[:-1] + edges[1:]) / 2 / RATE
+    axes.fill_between(middle, -0.9 * height * peaks, 0.9 * height * peaks, color=pale, linewidth=0)
+    axes.axhspan(curve.low, curve.high, color=grid, alpha=0.6, linewidth=0)
+    axes.axhline(0, color=muted, linewidth=0.8)
+    axes.plot(time, inside @ values / inside.sum(1), color=accent, linewidth=2)
+    for number, own in enumerate((*curve.worst, *curve.best)):
+        axes.plot([own.start, own.end], [own.contribution] * 2, color=ink, linewidth=3, solid_capstyle="butt")
+        axes.annotate("worst" if number < len(curve.worst) else "best", (own.start, own.contribution), (0, 4),
+                      textcoords="offset points", color=ink)  # fmt: skip
+    axes.set(xlim=(0, curve.seconds), ylim=(-height, height), xlabel="seconds", ylabel="points")

@@ -1,0 +1,150 @@
+"""What explains a score: a stretch on which a constructed judge depends is found, and nothing where nothing counts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import soundfile
+from empathy_judge.cli import main
+from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.eval import explain as explaining
+from empathy_judge.eval.explain import explain, noise_floor
+from empathy_judge.models.heads import Prediction
+from empathy_judge.scorer import Scorer
+
+from .eval.conftest import Page
+
+RATE = 16_000
+
+
+@pytest.fixture(scope="module")
+def speech() -> Clip:
+    """Two seconds of a voice-like tone with harmonics and faint noise."""
+    time = np.arange(2 * RATE) / RATE
+    pitch = np.cumsum(150 + 30 * np.sin(2 * np.pi * time)) / RATE
+    tone = sum(np.sin(2 * np.pi * k * pitch) / k for k in range(1, 8))
+    gate = (np.sin(2 * np.pi * 2.5 * time) > -0.6).astype(float)
+    noise = np.random.default_rng(0).normal(0, 0.001, len(time))
+    return Clip((0.1 * tone * gate + noise).astype(np.float32), RATE)
+
+
+@pytest.fixture(scope="module")
+def scorer(judge_folder: Path) -> Scorer:
+    return Scorer.from_pretrained(judge_folder, device="cpu")
+
+
+def constructed(monkeypatch: pytest.MonkeyPatch, speech: Clip, first: float, last: float, sign: float) -> None:
+    """Every judge now hears by how much these seconds differ from those of the clip: 2 points at most."""
+    known = slice(int(first * RATE), int(last * RATE))
+    wanted = speech.samples[known]
+
+    class Known:
+        def __init__(self, judge, *rest, **others):
+            self.judge = judge
+
+        def assess(self, pairs):
+            for pair in pairs:
+                changed = np.square(pair.response.samples[known] - wanted).sum() / np.square(wanted).sum()
+                points = 3 + sign * 2 * float(min(1.0, changed)) if last > first else 3.0
+                yield SimpleNamespace(points={own.name: points for own in self.judge.dimensions})
+
+    monkeypatch.setattr(explaining, "PairScorer", Known)
+
+
+@pytest.mark.parametrize(("sign", "place"), [(1.0, "worst"), (-1.0, "best")])
+@pytest.mark.parametrize("first", [0.1, 0.8, 1.5])
+def test_the_stretch_that_alone_counts_is_found(monkeypatch, scorer, speech, first, sign, place):
+    constructed(monkeypatch, speech, first, first + 0.4, sign)
+    curve = explain(scorer, None, speech, window=0.4).curves[0]
+    (stretch, *_) = getattr(curve, place)
+    assert min(stretch.end, first + 0.4) - max(stretch.start, first) > 0.3
+    assert stretch.contribution * sign < -0.5
+    assert getattr(curve, "best" if place == "worst" else "worst") == []
+    raised = max(curve.edits[name][curve.starts.index(stretch.start)] * sign for name in curve.edits)
+    verb = "raises" if sign > 0 else "lowers"
+    assert stretch.reason.startswith(f"{stretch.start:.1f} to {stretch.end:.1f} s: ")
+    assert stretch.reason.endswith(f"{verb} the score by {raised:.1f}")
+    outside = np.array(curve.ends) <= first - 0.01
+    assert np.abs(np.array(curve.contributions)[outside]).max(initial=0) < 1e-6
+
+
+def test_nothing_stands_out_where_no_second_counts(monkeypatch, scorer, speech):
+    constructed(monkeypatch, speech, 0.0, 0.0, 1.0)
+    for curve in explain(scorer, speech, speech).curves:
+        assert (curve.worst, curve.best) == ([], [])
+        assert set(curve.contributions) == {0.0}
+
+
+def test_attributions_add_up_to_the_difference(scorer, speech):
+    found = explain(scorer, speech, speech, method="gradient")
+    for name, score in found.scores.items():
+        assert found.missed[name] <= 0.05
+        assert score == pytest.approx(scorer.score(speech, speech)[name], abs=1e-4)
+    assert {own.clip for own in found.curves} == {"context", "response"}
+
+
+def test_attributions_of_a_linear_judge_are_exact(monkeypatch, scorer, speech):
+    judge = scorer.pair_scorer.judge
+    count = len(judge.encode_clips([judge.decode(speech)])[0][0].states)
+    counting = slice(count // 2, count // 2 + count // 5)  # 1.0 to 1.4 s
+    monkeypatch.setattr(
+        judge,
+        "predict",
+        lambda inputs: Prediction(inputs.audio_states[counting, 0].sum().expand(1, len(judge.dimensions))),
+    )
+    found = explain(scorer, None, speech, method="gradient", window=0.8)
+    curve = found.curves[0]
+    difference = found.scores[curve.dimension] - found.baseline[curve.dimension]
+    assert found.missed[curve.dimension] < 1e-4
+    windows = np.array(curve.contributions)
+    # 0.8 to 1.6 s hold all that counts, 0.0 to 0.8 s nothing
+    assert windows[curve.starts.index(pytest.approx(0.8))] == pytest.approx(difference, rel=1e-3)
+    assert abs(windows[0]) < 1e-6
+    assert abs(difference) > 0.01
+
+
+def test_the_noise_floor_has_the_level_of_the_pauses_nearby(speech):
+    floor = noise_floor(speech.samples, np.random.default_rng(1))
+    assert floor.shape == speech.samples.shape
+    assert np.sqrt(np.square(floor).mean()) == pytest.approx(0.001, rel=0.3)
+    assert not noise_floor(np.zeros(RATE, np.float32), np.random.default_rng(1)).any()
+
+
+@pytest.mark.parametrize("seconds", [0.06, 0.3])
+@pytest.mark.parametrize("method", ["occlusion", "gradient"])
+def test_short_and_silent_clips_are_explained(scorer, seconds, method):
+    silence = Clip(np.zeros(int(seconds * RATE), np.float32), RATE)
+    curve = explain(scorer, None, silence, method=method).curves[0]
+    assert (curve.starts, curve.worst, curve.best) == ([0.0], [], [])
+    assert np.isfinite(curve.contributions).all()
+
+
+def test_what_cannot_be_explained_is_refused(scorer, speech):
+    with pytest.raises(UserError, match=r"window 2; expected 0\.25 to 1 seconds"):
+        explain(scorer, None, speech, window=2)
+    with pytest.raises(UserError, match="method 'guess'; expected occlusion or gradient"):
+        explain(scorer, None, speech, method="guess")  # pyright: ignore[reportArgumentType]
+
+
+def test_command_prints_json_and_writes_picture_and_page(judge_folder, speech, tmp_path, capsys):
+    soundfile.write(tmp_path / "r.wav", speech.samples, RATE)
+    words = ["explain", str(judge_folder), "-", str(tmp_path / "r.wav"), "--device", "cpu"]
+    assert main([*words, "--json", "--png", str(tmp_path / "w.png"), "--page", str(tmp_path / "w.html")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    again = explain(Scorer.from_pretrained(judge_folder, device="cpu"), None, tmp_path / "r.wav")
+    assert found == json.loads(json.dumps(asdict(again)))
+    assert (tmp_path / "w.png").read_bytes().startswith(b"\x89PNG")
+    page = Page((tmp_path / "w.html").read_text(encoding="utf-8"))
+    (audio,) = page.all("audio")
+    assert audio["src"].startswith("data:audio/wav;base64,")
+    named = [own for curve in found["curves"] for own in (*curve["worst"], *curve["best"])]
+    assert [float(own["data-start"]) for own in page.all("button")] == [own["start"] for own in named]
+    assert not {"link", "img", "iframe"} & set(page.tags)
+    assert main(words) == 0
+    assert capsys.readouterr().out.startswith("response, empathy ")
