@@ -88,24 +88,27 @@ def test_the_layer_that_carries_the_ratings_is_found(dataset_folder, backbone_fo
     assert len((out / "layers.csv").read_text().splitlines()) == 1 + len(found["rows"])
 
 
-def test_what_a_layer_says_is_what_a_judge_of_that_depth_would_read(make_judge, dataset_folder):
+def test_what_a_layer_says_is_what_a_judge_of_that_depth_would_read(dataset_folder, backbone_folder):
     """The pooled state behind the norm: of a judge with so many layers, the one that its head reads."""
     from empathy_judge.data_modules.schema import PairDataset
+    from empathy_judge.models.judge import EmpathyJudge
+    from empathy_judge.models.probe import without_adapters
+    from empathy_judge.models.settings import JudgeSettings
 
-    pairs = PairDataset.load(dataset_folder).pairs[:3]
-    whole = make_judge(head_input=layers.HeadInputSettings("all_layers"))
-    for name, weight in whole.trained().items():
-        if "lora_B" in name:
-            weight.data.zero_()
+    data = PairDataset.load(dataset_folder)
+
+    def judge_of(**settings) -> EmpathyJudge:
+        own = without_adapters(JudgeSettings(backbone=str(backbone_folder), pooling="response_mean", **settings))
+        return EmpathyJudge(own, data.card.dimensions).eval()
+
+    pairs = data.pairs[:3]
+    whole = judge_of(head_input=layers.HeadInputSettings("all_layers"))
     with torch.inference_mode():
         found = layers._of_layers(whole, whole.build_inputs(pairs))
         assert found[LANGUAGE_MODEL].shape[0] == 4
         assert found[ENCODER].shape[:2] == (whole.backbone.layer_sizes[0], 3)
         for depth in (1, 2, 4):
-            judge = make_judge(depth=depth)
-            for name, weight in judge.trained().items():
-                if "lora_B" in name:
-                    weight.data.zero_()
+            judge = judge_of(depth=depth)
             inputs = judge.heard(judge.build_inputs(pairs))
             own = judge.pool_states(judge.backbone.hidden_states(inputs), inputs)
             expected = torch.nn.functional.layer_norm(own, own.shape[-1:])
