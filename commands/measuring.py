@@ -104,6 +104,41 @@ def challenge(options: argparse.Namespace) -> int:
     return DONE
 
 
+def layers(options: argparse.Namespace) -> int:
+    """Say how many layers of a backbone a judge has to read.
+
+    One pass of the frozen backbone over the rated pairs; a ridge on the states of each layer predicts groups left out.
+    Layers of the language model and of the audio encoder; * = told apart from the best layer of its part.
+    """
+    from ..data_modules.folders import check_writable
+
+    if options.out is not None:
+        check_writable(Path(options.out))
+    from ..data_modules.schema import PairDataset
+    from ..eval.layers import layer_table, measure_layers
+
+    dataset = PairDataset.load(options.data)
+    found = measure_layers(
+        options.judge,
+        dataset,
+        options.split or ("train", "validation"),
+        device=options.device,
+        resamples=options.resamples,
+        seed=options.seed,
+    )
+    if options.out is not None:
+        found.save(Path(options.out))
+    if options.json:
+        print(json.dumps(found.to_json(), indent=2, allow_nan=False))
+        return DONE
+    _show([layer_table(found)])
+    if found.depth is None:
+        print("no depth stands out: there are too few groups for intervals")
+    else:
+        print(f"{found.depth} of {found.layers} layers are not told apart from the best. In a recipe: {found.line}")
+    return DONE
+
+
 def stress(options: argparse.Namespace) -> int:
     """Look for what raises a judge's score and should not, as a policy that is trained on it would.
 

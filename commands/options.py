@@ -216,6 +216,18 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     add_cache_option(one)
     _add_asking_options(one)
 
+    one = add_command(commands, "layers", run, "empathy-judge layers nano --data data --out layers")
+    one.add_argument("judge", metavar="JUDGE_OR_BACKBONE", help="judge folder, run folder, or a backbone")
+    add_data_option(one)
+    one.add_argument(
+        "--split", action="append", metavar="NAME", help="whose pairs; may be repeated (default: train, validation)"
+    )
+    one.add_argument("--out", metavar="DIR", help="folder for layers.csv, layers.json and layers.png")
+    one.add_argument("--resamples", type=resamples, default=1000, help="bootstrap resamples (default: 1000)")
+    one.add_argument("--seed", type=random_seed, default=0, help="of folds and resamples")
+    one.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one)")
+    one.add_argument("--json", action="store_true", help="print JSON")
+
     one = add_command(commands, "stress", run, "empathy-judge stress demo/judge --data demo/data")
     one.add_argument("judge", help="judge folder or run folder")
     add_data_option(one)

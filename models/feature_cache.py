@@ -414,7 +414,8 @@ def _set_up(judge: EmpathyJudge, policy: str) -> str:
     settings, name = judge.settings, type(judge.network).__name__
     read = settings.head_input
     of_clips = [read.audio, str(read.functionals)] if read.of_clips else []  # stored beside the states
-    return _hash(_VERSION, transformers.__version__, name, settings.attention, policy, *of_clips)
+    norm = [] if settings.depth_norm else ["without the norm behind the last layer"]
+    return _hash(_VERSION, transformers.__version__, name, settings.attention, policy, *of_clips, *norm)
 
 
 def _weights(judge: EmpathyJudge, takes_part: Callable[[str], bool]) -> str:

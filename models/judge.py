@@ -105,8 +105,13 @@ class EmpathyJudge(nn.Module):
                 device_map,
                 weights,
                 deferred and settings.lora.method != "dora",  # which reads whole weights when it is made
+                settings.depth,
             )
         )
+        if settings.depth is not None:
+            self.settings = replace(settings, depth=self.backbone.depth)
+        if not settings.depth_norm:
+            self.backbone.leave_out_norm()
         self.network = self.backbone.network  # registers its weights with this module
         self.adapter: tuple[PeftModel | None] = (adapt(self.backbone, settings.lora),)  # a tuple hides it from torch
         self.pooling = build_pooling(settings.pooling, self.backbone.hidden_size)

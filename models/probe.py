@@ -195,7 +195,8 @@ class ClipReader:
         self.judge, self._batch_size = judge, batch_size
         self._encoder = ClipEncoder(judge, batch_size, store, False, KEPT_BYTES, "window")
 
-    def _inputs(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], Inputs]]:
+    def inputs(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], Inputs]]:
+        """Pairs whose audio can be used, in batches, and what the judge reads of them, on its device."""
         for start in range(0, len(pairs), self._batch_size):
             some = pairs[start : start + self._batch_size]
             clips = dict.fromkeys(chain.from_iterable(map(sources_of, some)))
@@ -207,12 +208,12 @@ class ClipReader:
     @torch.inference_mode()
     def known_of_clips(self, pairs: Sequence[Pair]) -> Iterator[OfClips]:
         """See `Reader`."""
-        for _, inputs in self._inputs(pairs):
+        for _, inputs in self.inputs(pairs):
             layers, functionals = self.judge.known_of_clips(inputs)
             yield None if layers is None else layers.cpu(), None if functionals is None else functionals.cpu()
 
     @torch.inference_mode()
     def features(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], np.ndarray]]:
         """See `Reader`."""
-        for usable, inputs in self._inputs(pairs):
+        for usable, inputs in self.inputs(pairs):
             yield usable, self.judge.pooled(inputs).double().cpu().numpy()

@@ -99,6 +99,10 @@ class JudgeSettings:
         attention: Attention kernel: eager, sdpa, or flash_attention_2 where it is installed.
         quantization: nf4 keeps the linear layers of the language model in 4 bits (QLoRA).
         pooling: How hidden states become one vector per pair.
+        depth: How many layers of the language model are read, from the first: a number of layers, or a share of all
+            (above 0, up to 1). What is above is never loaded. Where there is no language model, layers of the encoder.
+            By default all.
+        depth_norm: Whether the norm that the backbone has behind its last layer follows the last that is read.
         padding_side: Side of the padding in a batch; scores do not depend on it.
         lora: What of the backbone is trained.
         head_input: What the head reads beside that vector.
@@ -116,8 +120,16 @@ class JudgeSettings:
     attention: Attention = "sdpa"
     quantization: Quantization = "none"
     pooling: PoolingName = "response_mean"
+    depth: int | float | None = None
+    depth_norm: bool = True
     padding_side: Literal["left", "right"] = "right"
     lora: LoraSettings = field(default_factory=LoraSettings)
     head_input: HeadInputSettings = field(default_factory=HeadInputSettings)
     head: HeadName = "regression"
     long_clips: LongClips = "refuse"
+
+    def __post_init__(self) -> None:
+        depth = self.depth
+        if depth is None or (isinstance(depth, int) and depth >= 1) or (isinstance(depth, float) and 0 < depth <= 1):
+            return
+        raise UserError(f"judge.depth {depth}; expected a number of layers, or a share above 0 and up to 1")

@@ -150,6 +150,10 @@ class _Worker:
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
+            assert process.stdout is not None
+            # asyncio waits for the end of the pipe as well, which it does not look for while a long reply is unread
+            with contextlib.suppress(RuntimeError):  # whoever still reads it comes to its end
+                await process.stdout.read()
             await process.wait()
 
     async def decode(self, data: bytes, name: str, max_seconds: float) -> Clip:

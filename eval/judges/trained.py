@@ -43,7 +43,9 @@ class TrainedJudge:
         calibration = scorer.calibration
         weights = weights_hash(scorer.judge) if calibration is None else calibration.weights
         said = description["backbone_fingerprint"], description.get("calibration")
-        self.identity = [weights, *said, scorer.judge.settings.quantization, scorer.long_clips]
+        settings = scorer.judge.settings  # its depth is in the fingerprint
+        norm = () if settings.depth_norm else ("without the norm behind the last layer",)
+        self.identity = [weights, *said, settings.quantization, scorer.long_clips, *norm]
 
     @classmethod
     def load(

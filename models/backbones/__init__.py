@@ -25,6 +25,8 @@ from .loading import one_line
 NANO_FOLDER = Path(__file__).parents[2] / "checkpoints" / "nano"
 TRANSFORMERS = "transformers>=5.17,<6"
 """What every family here can be used with."""
+DEPTH = "empathy_judge_depth"
+"""In config.json of a backbone that was exported: how many of the layers are in its files, where these are not all."""
 _FAMILIES: Mapping[str, tuple[str, str]] = {
     "audioflamingo3": ("qwen2_audio", "AudioFlamingo3"),
     "gemma3n": ("gemma", "Gemma3n"),
@@ -60,11 +62,13 @@ def load_backbone(checkpoint: Checkpoint) -> Backbone:
     found = replace(checkpoint, name=str(NANO_FOLDER)) if name == NANO else checkpoint
     config = read_config(name, found.revision)
     family = _family(name, str(config.get("model_type")))
+    depth = config.get(DEPTH) if found.depth is None else found.depth
+    found = replace(found, depth=depth, layers=family.layout.stored(family.layers_path))
     try:
         backbone: Backbone = family.load(found)
     except StrictDataclassError as error:
         raise UserError(f"backbone {name!r}: config.json: {one_line(error)}") from None
-    backbone.name = name
+    backbone.name, backbone.depth = name, None if depth is None else len(backbone.layers)
     backbone.network.requires_grad_(False).eval()
     return backbone
 

@@ -176,7 +176,8 @@ class Whisper(PairEncoder):
     """
 
     linears = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
-    list_of_layers = "encoder.layers"
+    layers_path = "encoder.layers"
+    final_norm = "encoder.layer_norm"
     tower_class = WhisperEncoder
     ignored_keys = r"^(model\.)?decoder\.|^proj_out\."
     key_mapping = {r"^(model\.)?encoder\.": ""}

@@ -46,6 +46,8 @@ class AudioLanguageModel(Backbone):
     model_class: ClassVar[Any]
     """The official generation class, whose `model` is the network."""
     layout = Layout({"": "model."})
+    layers_path = "language_model.layers"
+    final_norm = "language_model.norm"
 
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> Self:
@@ -197,13 +199,6 @@ class AudioLanguageModel(Backbone):
             embeddings = flat.view_as(embeddings)
         with padding_last(inputs.padding_last):
             return self.read(inputs.input_ids, embeddings, inputs.attention_mask, positions)
-
-    @property
-    def layers(self) -> list[nn.Module]:
-        """The layers of the language model."""
-        layers = self.network.get_submodule(self.parts["language_model"].layers or "")
-        assert isinstance(layers, nn.ModuleList)
-        return list(layers)
 
     def save_processor(self, folder: str) -> None:
         """See `Backbone`."""

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -36,6 +36,9 @@ class Checkpoint:
         weights: False builds the architecture without weights, on the meta device, to count with.
         deferred: True leaves conversion to float32 and the merge of an adapter of its own to `deferred.finish`: until
             then weights are mapped from their files.
+        depth: How many layers there are, from the first: a number, or a share of all; None = all. Those above are
+            neither made nor read.
+        layers: Path of the list of these layers in the model that is loaded; `load_backbone` knows it.
     """
 
     name: str
@@ -46,6 +49,8 @@ class Checkpoint:
     device_map: Literal["auto"] | None = None
     weights: bool = True
     deferred: bool = False
+    depth: int | float | None = None
+    layers: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,11 @@ class Layout:
 
     names: Mapping[str, str]
     config: Mapping[str, Any] = field(default_factory=dict)
+
+    def stored(self, name: str) -> str | None:
+        """Name in a checkpoint of what has this name inside the network; None if it is not in one."""
+        start = max((start for start in self.names if name.startswith(start)), key=len, default=None)
+        return None if start is None else self.names[start] + name.removeprefix(start)
 
 
 @dataclass(frozen=True)
@@ -176,6 +186,10 @@ class Backbone(ABC):
         layout: How a checkpoint of its family stores its weights.
         reads_text: False if it cannot read the text about the situation.
         max_tokens: Tokens of text and audio that it has positions for; None = any number.
+        depth: How many of its layers there are, where that was asked for; None = all.
+        layers_path: Path of the layers that `depth` counts, inside the network: of the language model, or where there
+            is none, of the encoder.
+        final_norm: Path of the norm behind the last of these; None where `hidden_states` does not have it.
     """
 
     network: nn.Module
@@ -191,6 +205,21 @@ class Backbone(ABC):
     layout: Layout
     reads_text: bool = True
     max_tokens: int | None = None
+    depth: int | None = None
+    layers_path: ClassVar[str]
+    final_norm: ClassVar[str | None] = None
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The layers that `depth` counts."""
+        layers = self.network.get_submodule(self.layers_path)
+        assert isinstance(layers, nn.ModuleList)
+        return list(layers)
+
+    def leave_out_norm(self) -> None:
+        """`hidden_states` are those before `final_norm` from now on; its weights stay, for an export to be complete."""
+        if self.final_norm is not None:
+            self.network.get_submodule(self.final_norm).forward = _passed_on
 
     @classmethod
     @abstractmethod
@@ -263,3 +292,7 @@ class Backbone(ABC):
     @abstractmethod
     def save_processor(self, folder: str) -> None:
         """Write tokenizer and feature extractor."""
+
+
+def _passed_on(hidden: Tensor) -> Tensor:
+    return hidden

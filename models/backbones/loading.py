@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -34,6 +34,8 @@ from .deferred import keeps, merge_later, seen_as_float32, short_dtype
 from .layers import KERNEL
 
 Model = TypeVar("Model", bound=PreTrainedModel)
+_ADAPTER = re.compile(r"\.lora_[AB]\.default(?=\.weight$)")
+"""What the names of the weights of an adapter have more than those of what it is on."""
 # Where a repository has no safetensors, transformers would ask a public service to convert it, with the user's token
 os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "true")
 
@@ -73,6 +75,8 @@ def load_model(
         UserError: If weights are missing, surplus or misshapen, are not in safetensors files, an adapter lies beside
             them that nobody asked for, or the attention kernel is not installed.
     """
+    if checkpoint.depth is not None:
+        model_class = _shallow(model_class, checkpoint)
     kernels = attention or {"": checkpoint.attention}
     ours = {part: KERNEL if kernel == "sdpa" else kernel for part, kernel in kernels.items()}
     options: dict[str, Any] = {"dtype": checkpoint.dtype, "attn_implementation": ours if attention else ours[""]}
@@ -122,9 +126,57 @@ def load_model(
         raise UserError(f"backbone {checkpoint.name!r}: {one_line(error)}") from None
     except (RuntimeError, SafetensorError) as error:  # a weight of another shape; a file cut short
         raise UserError(f"backbone {checkpoint.name!r}: {one_line(error)}") from None
-    check_report(checkpoint.name, report, ignored_keys)
+    check_report(checkpoint.name, report, ignored_keys, weights_above(model))
     _keep_packing(model)
     return model
+
+
+def _shallow(model_class: type[Model], checkpoint: Checkpoint) -> type[Model]:
+    """A class whose models have their first layers alone (`Checkpoint.depth`).
+
+    `transformers` makes a model without memory for weights, and reads what the model has: what is taken out in between
+    is neither read nor allocated. The configuration stays that of the whole: which layers share keys and values (Gemma)
+    and which kind each layer is, is told by it.
+
+    Args:
+        model_class: The whole.
+        checkpoint: With the path of the layers.
+    """
+
+    def build(model: Any, *args: Any, **kwargs: Any) -> None:
+        model_class.__init__(model, *args, **kwargs)
+        layers = model.get_submodule(checkpoint.layers)
+        assert isinstance(layers, nn.ModuleList)
+        assert checkpoint.depth is not None
+        kept = layers_at(checkpoint.depth, len(layers), checkpoint.name)
+        above = {
+            f"{checkpoint.layers}.{number}.{name}"
+            for number in range(kept, len(layers))
+            for name in layers[number].state_dict()
+        }
+        # a key that finds no weight is reported as it is in the file, with the prefix of the base model
+        model.weights_above = above | {f"{model.base_model_prefix}.{name}" for name in above}
+        del layers[kept:]
+
+    made: Any = type(model_class.__name__, (model_class,), {"__init__": build, "__module__": model_class.__module__})
+    return made
+
+
+def weights_above(model: Any) -> Container[str]:
+    """Names of the weights that a model would have if all of its layers had been made."""
+    return getattr(model, "weights_above", ())
+
+
+def layers_at(depth: int | float, layers: int, name: str) -> int:
+    """How many of so many layers a depth means: a number as it is, a share rounded, and at least one.
+
+    Raises:
+        UserError: If there are not that many.
+    """
+    kept = depth if isinstance(depth, int) else max(1, round(depth * layers))
+    if kept > layers:
+        raise UserError(f"depth {depth}: backbone {name!r} has {layers} layers")
+    return kept
 
 
 def _keep_packing(model: nn.Module) -> None:
@@ -181,8 +233,14 @@ def _refuse_adapter(checkpoint: Checkpoint) -> None:
         )
 
 
-def check_report(name: str, report: dict[str, Any], ignored_keys: str) -> None:
+def check_report(name: str, report: dict[str, Any], ignored_keys: str, above: Container[str] = ()) -> None:
     """Refuse a checkpoint that does not fit its model, whatever `transformers` makes of it.
+
+    Args:
+        name: What is said to be broken.
+        report: Of `transformers`.
+        ignored_keys: See `load_model`.
+        above: Weights of the layers that were left out, which a checkpoint has.
 
     Raises:
         UserError: Naming the first keys that are missing, unexpected or of another shape.
@@ -191,6 +249,7 @@ def check_report(name: str, report: dict[str, Any], ignored_keys: str) -> None:
         sorted(key for key in report[kind] if not re.search(ignored_keys, key))
         for kind in ("missing_keys", "unexpected_keys")
     )
+    unexpected = [key for key in unexpected if _ADAPTER.sub("", key) not in above]
     mismatched = sorted(str(key) for key in report["mismatched_keys"])
     if missing or unexpected or mismatched:
         raise UserError(
@@ -247,7 +306,7 @@ def merge_own_adapter(
             )
     except (ValueError, RuntimeError, SafetensorError) as error:
         raise UserError(f"backbone {checkpoint.name!r}: its adapter: {one_line(error)}") from None
-    check_report(f"{checkpoint.name}: adapter", report.to_dict(), r"(?!)")
+    check_report(f"{checkpoint.name}: adapter", report.to_dict(), r"(?!)", weights_above(model))
     for name, layer in list(model.named_modules()):
         if isinstance(layer, LoraLayer):
             merge_later(layer) if checkpoint.deferred else layer.merge()

@@ -49,7 +49,7 @@ class PairEncoder(Backbone):
     """The official class of the encoder without a head."""
     linears: ClassVar[tuple[str, ...]]
     """Names of the encoder's linear layers."""
-    list_of_layers: ClassVar[str] = "encoder.encoder.layers"
+    layers_path = "encoder.encoder.layers"
     ignored_keys: ClassVar[str] = _IGNORED_KEYS
     key_mapping: ClassVar[dict[str, str] | None] = None
     float32_parts: ClassVar[tuple[str, ...]] = ()
@@ -93,14 +93,15 @@ class PairEncoder(Backbone):
             extractor: Its feature extractor.
             checkpoint: Where both come from.
         """
-        layers = tower.config.num_hidden_layers + 1
         self.name, self.revision = checkpoint.name, checkpoint.revision
         self.extractor, self.sampling_rate = extractor, extractor.sampling_rate
+        self.network = nn.ModuleDict({"encoder": tower})
+        layers = len(self.layers) + 1
         self.audio_size = layers * tower.config.hidden_size
         self.layer_sizes = layers, tower.config.hidden_size
         fusion = CrossAttentionFusion(layers, tower.config.hidden_size).to(tower.device)
-        self.network = nn.ModuleDict({"encoder": tower, FUSION: fusion})
-        self.parts = {"audio_tower": Part("encoder", self.linears, self.list_of_layers), "fusion": Part(FUSION, ())}
+        self.network[FUSION] = fusion
+        self.parts = {"audio_tower": Part("encoder", self.linears, self.layers_path), "fusion": Part(FUSION, ())}
 
     @property
     def tower(self) -> Any:

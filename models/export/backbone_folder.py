@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...data_modules.errors import UserError, shown
 from .. import JUDGE_FILE
-from ..backbones import read_config
+from ..backbones import DEPTH, read_config
 from ..backbones.base import Backbone
 from ..description import BACKBONE
 from ..weight_files import check_hash, file_hash
@@ -37,6 +37,8 @@ def write_backbone(backbone: Backbone, revision: str | None, dtype: str, folder:
     folder.mkdir()
     config = {key: value for key, value in read_config(backbone.name, revision).items() if key not in _LEFT_OUT}
     config |= {**backbone.layout.config, "dtype": dtype}
+    if backbone.depth is not None:
+        config[DEPTH] = backbone.depth
     quantization = _quantization(backbone) if quantized else None
     if quantization is not None:
         config["quantization_config"] = quantization
@@ -45,10 +47,8 @@ def write_backbone(backbone: Backbone, revision: str | None, dtype: str, folder:
     (folder / "config.json").write_text(text, encoding="utf-8")
     weights = {}  # under the names that they have in a checkpoint
     for name, weight in backbone.network.state_dict().items():
-        starts = [start for start in backbone.layout.names if name.startswith(start)]
-        if starts:
-            start = max(starts, key=len)
-            weights[backbone.layout.names[start] + name.removeprefix(start)] = weight.detach()
+        if (stored := backbone.layout.stored(name)) is not None:
+            weights[stored] = weight.detach()
     _write_weights(weights, quantization, folder)
 
 

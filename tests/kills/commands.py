@@ -257,10 +257,10 @@ class Trial:
                 path.name
                 for path in self._disk.iterdir()
                 if path.name not in ("out", "out.csv", "out.csv.summary.json")
-                and not (self._user is not None and path.is_dir() and not any(path.iterdir()))  # the folder was closed
             ]
             beside += [path.name for path in self._disk.rglob(".*.tmp") if ".parts" not in str(path)]
-            beside = [name for name in beside if not name.endswith(KEPT[:1])]
+            closed = self._harm == "readonly" and self._user is not None  # what was begun cannot be removed either
+            beside = [name for name in beside if not name.endswith(KEPT if closed else KEPT[:1])]
             if beside:
                 return str(code), f"left beside: {beside}"
         return f"{code}, {'new' if is_new else 'as before'}", ""
@@ -276,6 +276,7 @@ class Trial:
             return f"the same command again: {code}: {self._said.read_text(errors='replace')[-500:]}"
         state = self._state()
         other = [path for path in self._new if state.get(path) != self._new[path]]
+        other += [path.name for path in self._disk.iterdir() if path.name.endswith(KEPT[1:])]
         return f"the same command again gave others: {other[:5]}" if other else ""
 
     def _state(self) -> State:

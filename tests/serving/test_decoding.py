@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import signal
 import zipfile
@@ -61,6 +62,24 @@ def test_samples_are_those_of_the_package() -> None:
         assert seconds == pytest.approx(wanted)
         np.testing.assert_array_equal(clip.samples, decode(data, RATE))
     assert restarts == 0
+
+
+def test_a_decoder_whose_reply_nobody_reads_on_is_killed_too() -> None:
+    """As after a time limit in the middle of a long reply: asyncio reads no further, and would never see its end."""
+
+    async def kill() -> None:
+        worker = decoding._Worker()
+        requests, replies = await worker.start()
+        data = wav(0.5, 60.0, rate=48_000)
+        head = {"bytes": len(data), "name": "response", "max_seconds": 60.0}
+        requests.write(json.dumps(head).encode() + b"\n" + data)
+        async with asyncio.timeout(20):
+            while len(replies._buffer) < 2 * decoding._PIPE_BYTES:  # then it is paused
+                await asyncio.sleep(0.01)
+        async with asyncio.timeout(20):
+            await worker.kill()
+
+    asyncio.run(kill())
 
 
 def test_a_decoder_that_hangs_is_killed_and_replaced() -> None:

@@ -50,7 +50,7 @@ def open_probe(
         UserError: If there is no such judge or backbone.
         DataError: If there are too few pairs with ratings.
     """
-    own = _settings(spec.removeprefix(PROBE))
+    own = settings_of(spec.removeprefix(PROBE))
     settings = without_adapters(
         replace(
             own,
@@ -84,7 +84,8 @@ def open_probe(
     return TrainedJudge(_name(spec), description, PairScorer(judge, store=store, windows=windows))
 
 
-def _settings(what: str) -> JudgeSettings:
+def settings_of(what: str) -> JudgeSettings:
+    """Of a judge folder or a run folder, or of a plain judge on a backbone."""
     if not what:
         raise UserError(f"judge {PROBE}: expected {PROBE}JUDGE, a judge or run folder, or {PROBE}BACKBONE")
     path = Path(what)

@@ -1,0 +1,201 @@
+"""A judge that reads its backbone up to a layer: exact, and nothing above is made, read or written."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from unittest import mock
+
+import pytest
+import torch
+from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.schema import Dimension, Pair, Turn
+from empathy_judge.models.backbones import load_backbone
+from empathy_judge.models.backbones.base import Checkpoint
+from empathy_judge.models.backbones.layers import skip
+from empathy_judge.models.export.backbone_folder import write_backbone
+from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
+from empathy_judge.models.lora import LoraSettings
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import core_model_loading
+
+RATE = 16_000
+SCALES = (Dimension("empathy", 1, 5),)
+DEPTHS = ["first", "half", "full"]
+
+
+@pytest.fixture(scope="module")
+def pairs(noise) -> list[Pair]:
+    """With a context and without, of unlike lengths."""
+    turn = Turn("user", Clip(noise(20_000, 1), RATE))
+    return [Pair("context", Clip(noise(12_000), RATE), (turn,)), Pair("alone", Clip(noise(31_000, 4), RATE))]
+
+
+def judge_at(family, depth, parts=(), **settings) -> EmpathyJudge:
+    lora = LoraSettings(parts=list(parts), rank=2)
+    settings.setdefault("backbone", str(family.folder))
+    return EmpathyJudge(JudgeSettings(depth=depth, lora=lora, **settings), SCALES).eval()
+
+
+def layers_of(family) -> int:
+    return len(load_backbone(Checkpoint(str(family.folder), weights=False)).layers)
+
+
+def number(depth: str, layers: int) -> int:
+    return {"first": 1, "half": max(1, layers // 2), "full": layers}[depth]
+
+
+def _held(function):
+    for cell in getattr(function, "__closure__", None) or ():
+        yield cell.cell_contents
+        yield from _held(cell.cell_contents)
+
+
+def official_layers(family, kind: type) -> list[nn.Module]:
+    """The layers of the language model of the official class, which `family.official` holds."""
+    held = list(_held(family.official))
+    modules = [module for own in held if isinstance(own, nn.Module) for module in own.modules()]
+    (found,) = {id(own): own for own in modules if isinstance(own, nn.ModuleList) and type(own[0]) is kind}.values()
+    return list(found)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("norm", [True, False])
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_hidden_states_are_those_of_the_official_class_behind_that_layer(
+    language_model, depth, norm, pairs, same, rounding
+):
+    k = number(depth, layers_of(language_model))
+    judge = judge_at(language_model, k, depth_norm=norm)
+    assert len(judge.backbone.layers) == judge.backbone.depth == judge.settings.depth == k
+    inputs = judge.build_inputs(pairs)
+    hidden = judge.backbone.hidden_states(inputs)
+    theirs = official_layers(language_model, type(judge.backbone.layers[0]))
+    own_norm = judge.backbone.network.get_submodule(judge.backbone.final_norm or "")
+    for row, pair in enumerate(pairs):
+        made = []
+        hook = theirs[k - 1].register_forward_hook(lambda *call, made=made: made.append(call[2]))
+        with skip(theirs[k:]):
+            _, last = language_model.official(pair)
+        hook.remove()
+        states = made[0] if isinstance(made[0], torch.Tensor) else made[0][0]
+        found = hidden[row][inputs.attention_mask[row].bool()]
+        if norm:
+            assert same(found, last[0], rounding)
+        elif states.ndim == 3:  # `hidden_states[k]`; of Gemma 3n these are four states of each token
+            assert same(found, states[0], rounding)
+        if not norm:  # and the official norm behind it
+            assert same(type(own_norm).forward(own_norm, found), last[0], 10 * rounding)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("norm", [True, False])
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_states_of_an_encoder_are_those_of_its_first_layers(encoder, depth, norm, noise, same, rounding):
+    layers = layers_of(encoder)
+    k = number(depth, layers)
+    backbone = judge_at(encoder, k, depth_norm=norm).backbone
+    found = backbone.encode_audio(backbone.prepare_clips([noise(20_000), noise(11_000, 1)]))
+    expected = torch.cat([encoder.official(noise(20_000)), encoder.official(noise(11_000, 1))])
+    size = expected.shape[-1] // (layers + 1)
+    assert found.shape[-1] == (k + 1) * size
+    assert same(found[:, : k * size], expected[:, : k * size], rounding)
+    last, theirs = found[:, k * size :], expected[:, k * size : (k + 1) * size]
+    if backbone.final_norm is not None and norm and k < layers:  # of Whisper only the last layer has it
+        theirs = backbone.network.get_submodule(backbone.final_norm)(theirs)
+    if backbone.final_norm is not None and not norm and k == layers:
+        own = backbone.network.get_submodule(backbone.final_norm)
+        last = type(own).forward(own, last)
+    assert same(last, theirs, rounding)
+
+
+def read_at_load(family, depth) -> tuple[int, set[str]]:
+    """Bytes of the weights that are read from the files, and the names of all that the network has."""
+    read: list[int] = []
+    own = core_model_loading.spawn_materialize
+
+    def counted(pool, tensor, *args, **kwargs):
+        if not isinstance(tensor, torch.Tensor):  # as those of an adapter are
+            read.append(math.prod(tensor.get_shape()) * 4)
+        return own(pool, tensor, *args, **kwargs)
+
+    with mock.patch.object(core_model_loading, "spawn_materialize", counted):
+        backbone = load_backbone(Checkpoint(str(family.folder), depth=depth))
+    return sum(read), set(backbone.network.state_dict())
+
+
+def test_layers_above_are_not_read(family):
+    layers = layers_of(family)
+    whole, every = read_at_load(family, None)
+    some, kept = read_at_load(family, 1)
+    path = load_backbone(Checkpoint(str(family.folder), weights=False)).layers_path
+    above = {name for name in every if name.startswith(tuple(f"{path}.{own}." for own in range(1, layers)))}
+    assert kept == every - above
+    network = load_backbone(Checkpoint(str(family.folder))).network.state_dict()
+    assert whole - some == sum(network[name].numel() * 4 for name in above)
+
+
+def test_a_surplus_weight_above_is_an_error_still(make_family, tmp_path):
+    family = make_family("qwen2_audio")
+    copy = shutil.copytree(family.folder, tmp_path / "changed")
+    weights = load_file(copy / "model.safetensors")
+    (name,) = [key for key in weights if key.endswith("layers.1.mlp.up_proj.weight") and "audio" not in key]
+    for surplus in (name.replace("up_proj", "side_proj"), name.replace("layers.1", "layers.7")):
+        save_file(weights | {surplus: torch.zeros(2)}, copy / "model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(UserError, match=r"not a complete checkpoint of its family: missing \[\], unexpected \['"):
+            load_backbone(Checkpoint(str(copy), depth=1))
+    below = name.replace("layers.1", "layers.0")
+    without = {key: weight for key, weight in weights.items() if key != below}
+    save_file(without, copy / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"missing .'model\.language_model\.layers\.0\.mlp\.up_proj\.weight'"):
+        load_backbone(Checkpoint(str(copy), depth=1))
+
+
+@torch.no_grad()
+def test_an_exported_backbone_has_its_layers_alone_and_is_loaded_again(family, pairs, tmp_path):
+    judge = judge_at(family, 1)
+    write_backbone(judge.backbone, None, "float32", tmp_path / "cut")
+    write_backbone(load_backbone(Checkpoint(str(family.folder))), None, "float32", tmp_path / "whole")
+    sizes = [
+        sum(own.nbytes for own in load_file(tmp_path / name / "model.safetensors").values())
+        for name in ("cut", "whole")
+    ]
+    path = judge.backbone.layers_path
+    network = load_backbone(Checkpoint(str(family.folder))).network.state_dict()
+    above = sum(
+        own.nbytes
+        for name, own in network.items()
+        if name.startswith(path) and name.split(".")[path.count(".") + 1] != "0"
+    )
+    assert sizes[1] - sizes[0] == above > 0
+    for depth in (None, 1):
+        again = judge_at(family, depth, backbone=str(tmp_path / "cut"))
+        assert again.backbone.depth == 1
+        ours, theirs = judge.backbone.network.state_dict(), again.backbone.network.state_dict()
+        assert ours.keys() == theirs.keys()
+        own = [name for name in ours if not name.startswith("joiner.")]  # in no checkpoint
+        assert all(torch.equal(ours[name], theirs[name]) for name in own)
+
+
+@pytest.mark.parametrize(
+    ("depth", "message"),
+    [
+        (0, "judge.depth 0; expected a number of layers, or a share above 0 and up to 1"),
+        (1.5, "judge.depth 1.5; expected a number of layers, or a share above 0 and up to 1"),
+        (-0.5, "judge.depth -0.5; expected"),
+        (9, "depth 9: backbone '.*' has 4 layers"),
+    ],
+)
+def test_a_depth_that_is_none_is_refused(make_family, depth, message):
+    with pytest.raises(UserError, match=message):
+        judge_at(make_family("qwen2_audio"), depth)
+
+
+def test_lora_is_on_the_layers_that_there_are(language_model):
+    judge = judge_at(language_model, 0.5, parts=["language_model"])
+    assert judge.settings.depth == max(1, round(0.5 * layers_of(language_model)))
+    path = judge.backbone.layers_path
+    adapted = {name.split(".")[path.count(".") + 2] for name in judge.trainable() if "lora_" in name}
+    assert adapted == {str(own) for own in range(judge.backbone.depth or 0)}
