@@ -271,7 +271,7 @@ def _add_agreement_options(one: argparse.ArgumentParser) -> None:
         "(as scikit-learn does)",
     )  # fmt: skip
     one.add_argument(
-        "--alpha", choices=["nominal", "ordinal", "interval", "ratio"], default="interval",
+        "--alpha", choices=["nominal", "ordinal", "interval"], default="interval",
         help="distance of Krippendorff's alpha in the table; --json has all (default: interval)",
     )  # fmt: skip
     one.add_argument(

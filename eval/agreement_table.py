@@ -25,9 +25,9 @@ null and a reason. Intervals (95 %) come from the bootstrap over clusters, excep
     score by people, ``system_level`` null where the table has no systems
   - ``ranking``: the judges against each other (`results`); null with fewer than two
   - ``pairs``: only where asked for; every two annotators, ``first`` and ``second``, over the ``n_items`` that both
-    scored: the statistics ``spearman, pearson, kendall`` (tau-b), ``tau_c, linear_kappa, quadratic_kappa``
+    scored: the statistics ``spearman, pearson, kendall`` (tau-b), ``linear_kappa, quadratic_kappa``
 
-Tau-c has no interval, and tau-b none beyond `MAX_KENDALL_ITEMS` items: its time grows with their square.
+Tau-b has no interval beyond `MAX_KENDALL_ITEMS` items: its time grows with their square.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from ..data_modules.errors import UserError
 from ..data_modules.parallel import progress
 from .compare import ranking_report
 from .frame import Frame, Panel
-from .judge_report import judge_report, with_draws, without_interval
+from .judge_report import judge_report, with_draws
 from .overall import overall_report
 from .results import SCHEMA_VERSION, Report, identified, signature
-from .statistics.agreement import MIN_ITEMS, KappaDistance, as_report, is_constant, tau_c, weighted_kappa
+from .statistics.agreement import MIN_ITEMS, KappaDistance, as_report, is_constant, weighted_kappa
 from .statistics.bootstrap import Interval, estimate
 from .statistics.reliability import affordable_draws, reliability_report
 
@@ -187,7 +187,6 @@ def _pairs(
         draws = affordable_draws(clusters.loc[both.index].tolist(), resamples, seed, interval)
         found = {
             **{name: with_draws(name, x, y, draws) for name in ("spearman", "pearson", "kendall")},
-            "tau_c": without_interval(estimate(tau_c, x, y), "none is computed for tau-c"),
             "linear_kappa": estimate(partial(kappa, weights="linear"), x, y, resamples=draws),
             "quadratic_kappa": estimate(partial(kappa, weights="quadratic"), x, y, resamples=draws),
         }

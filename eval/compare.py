@@ -151,7 +151,6 @@ def ranking_report(panel: Panel) -> Report:
                 "permutations": own.permutations,
                 "bootstrap_p": own.bootstrap_p,
                 "williams_p": own.williams_p,
-                "steiger_p": own.steiger_p,
                 "power_reason": needed.pop("reason"),
                 **needed,
             }

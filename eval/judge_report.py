@@ -10,7 +10,7 @@ import numpy as np
 
 from .frame import Judged
 from .rendering import sentences
-from .statistics.agreement import CONSTANT_TOLERANCE, STATISTICS, Statistic, as_report, tau_c
+from .statistics.agreement import CONSTANT_TOLERANCE, STATISTICS, Statistic, as_report
 from .statistics.bootstrap import Resamples, estimate, estimates, ratio
 from .statistics.calibration import (
     MAPPINGS,
@@ -52,7 +52,6 @@ def judge_report(judged: Judged, scale: tuple[float, float], higher_is_better: b
             "human": distribution(human),
             "spearman": judged.spearman,
             **{name: with_draws(name, score, human, draws) for name in STATISTICS if name != "spearman"},
-            "tau_c": without_interval(estimate(tau_c, score, human), "none is computed for tau-c"),
             "spearman_by_rater": for_other_raters(score, panel.table),
             "spearman_two_way": for_other_items_and_raters(score, panel.table, judged.spearman, draws),
             "share_of_panel_ceiling": share_of_panel_ceiling(judged.spearman, panel.reliability.panel_mean, draws),
@@ -67,11 +66,9 @@ def judge_report(judged: Judged, scale: tuple[float, float], higher_is_better: b
             "calibration": _calibration(score, human, few, panel.seed),
             "system_level": system_level(
                 items["system_id"].tolist(),
-                items["group_id"].tolist(),
                 score[named],
                 human[named],
                 few.select(named),
-                panel.seed,
             ),
         }
     )

@@ -52,8 +52,7 @@ under ``system_level``. Dataclasses are written field by field (`as_report`) and
 A judge on a dimension, there and in tables (`agreement_table`):
 
 - ``n_items``; ``judge`` and ``human``: ``mean, sd`` (over n) in rating points, null without items
-- ``spearman, pearson, kendall`` (tau-b), ``ccc, icc_a1, icc_c1, mae, rmse, bias, loa_lower, loa_upper`` (`agreement`),
-  ``tau_c``
+- ``spearman, pearson, kendall`` (tau-b), ``ccc, icc_a1, icc_c1, mae, rmse, bias, loa_lower, loa_upper`` (`agreement`)
 - ``spearman_by_rater``, ``spearman_two_way``: the same value with intervals for other raters of the same items, and for
   other items and raters (`two_way`)
 - ``share_of_panel_ceiling``: ceiling-normalised agreement, spearman / noise ceiling: the disattenuated correlation,
@@ -65,15 +64,15 @@ A judge on a dimension, there and in tables (`agreement_table`):
 - ``scale_use``, ``calibration`` (`calibration`): ``error`` (expected calibration error), ``slope`` and ``intercept`` of
   human on judge score, ``curve`` (bins), ``mapped``: by mapping (``linear, isotonic``) ``mae, rmse, error`` after one
   that was fitted on other groups
-- ``system_level``: ``n_systems``, its statistics (``n`` counts systems), ``pairwise_accuracy``,
-  ``soft_pairwise_accuracy`` (`systems`), ``systems`` (``system_id, n_items``, mean scores ``human`` and ``judge``)
+- ``system_level``: ``n_systems``, its statistics (``n`` counts systems), ``pairwise_accuracy``
+  (`systems`), ``systems`` (``system_id, n_items``, mean scores ``human`` and ``judge``)
 - ``verdict``: ``kind`` for machines (`judge_report.verdict`), ``tone``, ``text`` for people
 
 Judges against each other (``ranking``): ``judges``, best first: ``judge``, significance ``cluster`` (1 = best; null
 where its agreement is undefined, for a ``reason``), ``spearman``; ``comparisons`` over the ``n_items`` that both
 scored: ``first, second, n_groups``, ``difference`` (first minus second, interval of the paired cluster bootstrap),
-``p`` (paired permutation test, ``permutations``), ``p_adjusted`` (Holm), ``bootstrap_p, williams_p, steiger_p`` (the
-last two take items for independent), and `significance.Power`.
+``p`` (paired permutation test, ``permutations``), ``p_adjusted`` (Holm), ``bootstrap_p, williams_p`` (which
+takes items for independent), and `significance.Power`.
 
 Judges over all dimensions (``overall``; statistics count dimensions as ``n``): ``n_dimensions, n_groups, resamples``;
 ``people``: means of ``spearman`` and ``panel_mean``; ``judges``: ``judge, cluster, n_dimensions, spearman``,

@@ -94,18 +94,14 @@ def spearman(score: np.ndarray, human: np.ndarray) -> float:
 
 def kendall(score: np.ndarray, human: np.ndarray) -> float:
     """Rank correlation tau-b, corrected for ties on both sides (Kendall, 1945)."""
-    if len(score) > _FEW or not _is_defined(score, human):
-        return _kendall(score, human, "b")
+    if not _is_defined(score, human):
+        return math.nan
+    if len(score) > _FEW:
+        # The exact p value, which nobody asks for, would take long
+        result: Any = stats.kendalltau(score, human, method="asymptotic")
+        return float(result.statistic)
     first, second = _signs(score), _signs(human)
     return float((first * second).sum() / math.sqrt(np.count_nonzero(first) * np.count_nonzero(second)))
-
-
-def tau_c(score: np.ndarray, human: np.ndarray) -> float:
-    """Kendall's rank correlation tau-c, for sides with unequally many different values (Stuart, 1953).
-
-    2 (concordant - discordant pairs) m / (n^2 (m - 1)), with m the smaller number of different values.
-    """
-    return _kendall(score, human, "c")
 
 
 def ccc(score: np.ndarray, human: np.ndarray) -> float:
@@ -198,7 +194,7 @@ STATISTICS: Mapping[str, Function] = {
 }
 """Every statistic of a report by its name, in the order in which reports show them."""
 
-CORRELATIONS: tuple[Function, ...] = (spearman, pearson, kendall, tau_c, ccc, icc_a1, icc_c1)
+CORRELATIONS: tuple[Function, ...] = (spearman, pearson, kendall, ccc, icc_a1, icc_c1)
 """The statistics that need `MIN_ITEMS` items and two sides that vary."""
 
 
@@ -237,14 +233,6 @@ def _divided(above: float, below: float) -> float:
 
 def _signs(values: np.ndarray) -> np.ndarray:
     return np.sign(values[:, None] - values)
-
-
-def _kendall(x: np.ndarray, y: np.ndarray, variant: str) -> float:
-    if not _is_defined(x, y):
-        return math.nan
-    # The exact p value, which nobody asks for, would take long
-    result: Any = stats.kendalltau(x, y, method="asymptotic", variant=variant)
-    return float(result.statistic)
 
 
 def _limit(x: np.ndarray, y: np.ndarray, deviations: float) -> float:

@@ -6,8 +6,7 @@ item (Krippendorff, 2019, Content Analysis, 4th edition, 12.3). The distances:
 - nominal: 0 for equal scores, else 1;
 - ordinal: how many ratings lie between the two scores, half of those at either score included. That is the
   difference of mean ranks, so that ordinal alpha is interval alpha of the ranks of all ratings together;
-- interval: the difference of the scores;
-- ratio: their difference over their sum; for scores of 0 or more.
+- interval: the difference of the scores.
 """
 
 from __future__ import annotations
@@ -23,10 +22,8 @@ from ...data_modules.ratings import RatingTable
 from .agreement import Statistic
 from .bootstrap import Resamples, with_interval
 
-Distance = Literal["nominal", "ordinal", "interval", "ratio"]
+Distance = Literal["nominal", "ordinal", "interval"]
 DISTANCES: tuple[Distance, ...] = get_args(Distance)
-
-_BLOCK_VALUES = 1 << 22  # numbers held per temporary array: 32 MB
 
 
 def krippendorff_alpha(table: RatingTable, distance: Distance, resamples: Resamples) -> Statistic:
@@ -40,15 +37,12 @@ def krippendorff_alpha(table: RatingTable, distance: Distance, resamples: Resamp
         resamples: Draws over the items of `table`.
 
     Returns:
-        ``n`` counts items. Undefined without an item with two ratings, where all ratings are equal, and for ratio
-        distance where a score is below 0.
+        ``n`` counts items. Undefined without an item with two ratings, and where all ratings are equal.
     """
     shared = table.shared()
     point = Statistic(None, n=len(shared))
     if len(shared) == 0:
         return replace(point, reason="no item with at least two raters")
-    if distance == "ratio" and table.scores.min() < 0:
-        return replace(point, reason="ratio distance needs scores of 0 or more")
     position = np.full(table.n_items, -1)
     position[shared] = np.arange(len(shared))
     kept = position[table.items] >= 0
@@ -80,8 +74,6 @@ class _Alpha:
         self.sizes = np.asarray(counts.sum(axis=1))
         if distance == "nominal":
             self._within = self.sizes**2 - np.asarray(counts.power(2).sum(axis=1))
-        elif distance == "ratio":
-            self._within = _ratio_within(values, counts)
 
     def __call__(self, weights: np.ndarray) -> float:
         """With item i taken weights[i] times; NaN = the ratings are constant."""
@@ -92,8 +84,6 @@ class _Alpha:
         # Squared distances over ordered pairs of ratings, of the same item and of all
         if self._distance == "nominal":
             within, between = self._within, n**2 - given @ given
-        elif self._distance == "ratio":
-            within, between = self._within, _ratio_between(self._values, given)
         else:
             positions = self._values - self._values.mean()
             if self._distance == "ordinal":
@@ -103,30 +93,3 @@ class _Alpha:
             within = 2 * (self.sizes * squares - totals**2)
             between = 2 * (n * (given @ positions**2) - (given @ positions) ** 2)
         return float(1 - (n - 1) * (weights @ (within / (self.sizes - 1))) / between)
-
-
-def _ratio_within(values: np.ndarray, counts: sparse.csr_array) -> np.ndarray:
-    """Sum of squared ratio distances over the ordered pairs of scores of each item, shape (items,)."""
-    starts, sizes = counts.indptr[:-1], np.diff(counts.indptr)  # distinct scores of each item
-    pairs = sizes**2
-    items = np.repeat(np.arange(len(sizes)), pairs)
-    position = np.arange(len(items)) - np.repeat(np.cumsum(pairs) - pairs, pairs)
-    first, second = (starts[items] + part for part in np.divmod(position, sizes[items]))
-    codes, times = counts.indices, counts.data
-    distance = _ratio(values[codes[first]], values[codes[second]])
-    return np.bincount(items, weights=times[first] * times[second] * distance, minlength=len(sizes))
-
-
-def _ratio_between(values: np.ndarray, given: np.ndarray) -> float:
-    """Sum of squared ratio distances over the ordered pairs of all ratings."""
-    step = max(1, _BLOCK_VALUES // len(values))
-    return sum(
-        float(given @ _ratio(values[:, None], values[None, start : start + step]) @ given[start : start + step])
-        for start in range(0, len(values), step)
-    )
-
-
-def _ratio(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Squared difference over squared sum of scores of 0 or more; 0 for two zeros."""
-    together = first + second
-    return ((first - second) / np.where(together > 0, together, 1.0)) ** 2

@@ -1,7 +1,7 @@
 """Judge against judge: do two judges agree differently with the same people, and who is better than whom?
 
-Four tests of the difference of two correlations with the same human scores. The first two keep groups whole and are
-the ones to report; Williams and Steiger assume independent items and stand beside them because papers quote them.
+Three tests of the difference of two correlations with the same human scores. The first two keep groups whole and are
+the ones to report; Williams' assumes independent items and stands beside them because papers quote it.
 
 - **Paired permutation** (PERM-BOTH; Deutsch, Dror and Roth, 2021, "A Statistical Analysis of Summarization Evaluation
   Metrics"): if the judges are equally good, it does not matter whose scores are whose. Each judge's scores are put on
@@ -16,8 +16,8 @@ the ones to report; Williams and Steiger assume independent items and stand besi
   get the original, pass the cells as groups.
 - **Paired cluster bootstrap**: the difference of both judges' draws from the same `Resamples`. Its p value is twice
   the smaller share of draws on one side of 0, so that p < 0.05 where the 95 % interval leaves 0 out.
-- **Williams' t** (1959) and **Steiger's Z** (1980): closed formulas for dependent correlations that share a variable.
-  In the simulation above they reject 12 % and 9 % of the time.
+- **Williams' t** (1959): a closed formula for dependent correlations that share a variable. In the simulation above it
+  rejects 12 % of the time.
 
 With many judges some pair differs by chance. Holm (1979) bounds the probability of one false difference or more,
 whatever the dependence between the tests: of judges tested on the same items, neither independence nor the sign of the
@@ -67,7 +67,6 @@ class Comparison:
         permutations: How many are behind it.
         bootstrap_p: Of the paired cluster bootstrap; None where there is no interval.
         williams_p: Of Williams' t, which takes items for independent; None where it is undefined.
-        steiger_p: Of Steiger's Z, likewise.
     """
 
     difference: Statistic
@@ -77,7 +76,6 @@ class Comparison:
     permutations: int | None = None
     bootstrap_p: float | None = None
     williams_p: float | None = None
-    steiger_p: float | None = None
 
 
 def compare_all(
@@ -136,7 +134,6 @@ def compare_all(
             *permutation_test(first, second, people, seen.codes, permutations=permutations, seed=seed),
             None if draws is None else bootstrap_p(draws),
             williams(*three, len(people)),
-            steiger(*three, len(people)),
         )
     return found
 
@@ -211,32 +208,6 @@ def williams(first: float, second: float, between: float, n: int) -> float | Non
         return None  # one of the correlations determines the others
     t = (first - second) * math.sqrt((n - 1) * (1 + between) / spread)
     return float(2 * stats.t.sf(abs(t), n - 3))
-
-
-def steiger(first: float, second: float, between: float, n: int) -> float | None:
-    """Two-sided p of Steiger's Z: Fisher's z of both, covariance from their mean (Steiger, 1980, equations 3 and 14).
-
-    It ignores groups: with correlated items its p values are too small. For Spearman the variance of z is (1 + r^2 / 2)
-    / (n - 3) (Bonett and Wright, 2000) and the correlation of both z is that for Pearson: an approximation.
-
-    Args:
-        first: Correlation of the first judge with people.
-        second: Of the second judge with people.
-        between: Of the judges with each other.
-        n: Items.
-    """
-    if n <= 3:
-        return None
-    if max(abs(first), abs(second)) >= 1 - _ROUNDING:
-        return None  # it has no Fisher z
-    squared = ((first + second) / 2) ** 2
-    covariance = between * (1 - 2 * squared) - squared * (1 - 2 * squared - between**2) / 2
-    spread = 2 - 2 * covariance / (1 - squared) ** 2
-    if spread <= _ROUNDING:
-        return None  # the judges' scores determine each other
-    variance = (1 + squared / 2) / (n - 3)
-    z = (math.atanh(first) - math.atanh(second)) / math.sqrt(variance * spread)
-    return float(2 * stats.norm.sf(abs(z)))
 
 
 def bootstrap_p(draws: np.ndarray) -> float:

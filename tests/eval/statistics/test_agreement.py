@@ -26,7 +26,6 @@ from empathy_judge.eval.statistics.agreement import (
     pearson,
     rmse,
     spearman,
-    tau_c,
     weighted_kappa,
 )
 from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
@@ -59,16 +58,6 @@ def test_values_with_ties() -> None:
     assert spearman(x, y) == pytest.approx(4.5 / np.sqrt(4.5 * 5))
     # 5 concordant pairs, 1 tied in x: 5 / sqrt(5 * 6).
     assert kendall(x, y) == pytest.approx(5 / np.sqrt(30))
-
-
-def test_tau_c_by_hand_and_as_scipy() -> None:
-    # 8 concordant, 2 discordant of 5 items; m = 5: 2 * 6 * 5 / (25 * 4).
-    assert tau_c(vector(1, 2, 3, 4, 5), vector(2, 1, 4, 3, 5)) == pytest.approx(0.6)
-    # Two values against four: 4 concordant, 0 discordant of 4 items; m = 2: 2 * 4 * 2 / (16 * 1).
-    assert tau_c(vector(1, 1, 2, 2), vector(1, 2, 3, 4)) == pytest.approx(1.0)
-    x, y = vector(1, 2, 3, 4, 5, 5, 2, 1, 4, 7), vector(1, 3, 3, 5, 5, 4, 2, 2, 7, 7)
-    assert tau_c(x, y) == pytest.approx(0.744, abs=1e-9)  # SciPy 1.17.1: kendalltau(x, y, variant="c")
-    assert estimate(tau_c, vector(2, 2, 2), vector(1, 2, 3)).reason == "the judge scores are constant"
 
 
 def test_ccc_pays_for_a_shift_that_pearson_does_not_see() -> None:
