@@ -1,4 +1,4 @@
-"""Imports ratings and comparisons made in Label Studio: the full JSON export, or JSON-MIN.
+"""Imports ratings and comparisons made in Label Studio: the JSON export.
 
 A task is a pair; its number is the ``pair_id``. With several --response fields it is a pair for each of them, in one
 group: its number, a dash, and the name of the field.
@@ -36,7 +36,7 @@ from ..errors import AudioError, DataError, UserError, bad_value, shown
 from ..ratings import RATING_COLUMNS, SECONDS, Dimension, check_ratings, is_name, parse_dimension
 from ..rows import NAME_COLUMNS, PAIR_COLUMNS, TAG_PREFIX, TAGS, TEXT_COLUMNS, checked_pairs, sorted_tags
 from ..schema import DatasetCard
-from ..tables import Record, parse_mapping, plain_text, read_records, to_number
+from ..tables import parse_mapping, plain_text, read_records, to_number
 from .assemble import Imported
 from .clips import ClipCell, add_audio_root, find_clip
 from .collector import Collector
@@ -48,8 +48,6 @@ EXAMPLE = (
 _FIELDS = ("group_id", *NAME_COLUMNS, *TEXT_COLUMNS)
 _SIDES = ("left", "right", "tie")
 _SCORE_KEYS = ("rating", "number", "choices")
-# What JSON-MIN adds to the fields of a task and its controls.
-_MIN_FIELDS = ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time", "agreement")
 
 
 @dataclass(frozen=True)
@@ -156,7 +154,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     folder = (options.audio or path.parent).resolve()
     if not folder.is_dir():
         raise UserError(f"--audio {options.audio}: no such folder")
-    export = _read_export(path, mapping.controls)
+    export = _read_export(path)
     _check_names(path, export, mapping)
     find = partial(find_clip, folder=folder, root=options.audio_root)
     found = [(task.where, row) for task in export.tasks for row in _pair_rows(task, mapping, find)]
@@ -230,26 +228,22 @@ def _check_known(option: str, name: str, known: Sequence[str]) -> None:
         raise UserError(f"{option}: {shown(name)}; expected {', '.join(known)}")
 
 
-def _read_export(path: Path, controls: set[str]) -> _Export:
-    """The JSON or JSON-MIN export; drafts and predictions are left out.
+def _read_export(path: Path) -> _Export:
+    """The JSON export; drafts and predictions are left out.
 
     Raises:
         DataError: If it is no such export, or an annotation does not say who made it.
     """
     rows = read_records(path)
-    is_full = {isinstance(row.values.get("data"), dict) for row in rows}
-    minimal = is_full == {False} and "annotation_id" in rows[0].table.columns
-    if is_full != {True} and not minimal:
-        raise DataError(f"{path}: not an export of Label Studio; expected JSON or JSON-MIN, a list of annotated tasks")
-    tasks: dict[str | int, _Task] = {}
+    if not all(isinstance(row.values.get("data"), dict) for row in rows):
+        raise DataError(f"{path}: not a JSON export of Label Studio; expected a list of annotated tasks (not JSON-MIN)")
+    tasks: list[_Task] = []
     answers: list[_Answer] = []
     cancelled = 0
-    for position, row in enumerate(rows):
-        data = {k: v for k, v in row.values.items() if k not in {*_MIN_FIELDS, *controls}} if minimal else None
-        where = f"{path}, task {shown(row.values.get('id'))}"
-        task = _Task(row.name("id"), row.values["data"] if data is None else data, where)
-        tasks.setdefault(task.number if minimal else position, task)  # JSON-MIN repeats a task for each annotation
-        annotations = _of_minimal(row, controls, where) if minimal else row.values.get("annotations")
+    for row in rows:
+        task = _Task(row.name("id"), row.values["data"], f"{path}, task {shown(row.values.get('id'))}")
+        tasks.append(task)
+        annotations = row.values.get("annotations")
         if not isinstance(annotations, list) or not all(isinstance(item, dict) for item in annotations):
             raise row.error("annotations", "a list of annotations; the export is JSON with all of them")
         for annotation in annotations:
@@ -257,7 +251,7 @@ def _read_export(path: Path, controls: set[str]) -> _Export:
                 answers += _answers(annotation, task)
             else:
                 cancelled += 1
-    return _Export(list(tasks.values()), answers, cancelled)
+    return _Export(tasks, answers, cancelled)
 
 
 def _answers(annotation: Mapping[str, Any], task: _Task) -> Iterator[_Answer]:
@@ -273,20 +267,6 @@ def _answers(annotation: Mapping[str, Any], task: _Task) -> Iterator[_Answer]:
         if isinstance(control, str):  # relations between regions have none
             place = f"{where}, control {control!r}"
             yield _Answer(task.number, rater, seconds, control, result.get("value", {}), place)
-
-
-def _of_minimal(row: Record, controls: set[str], where: str) -> list[dict[str, Any]]:
-    """The annotation of a JSON-MIN record as the full export has it; none where no control was set."""
-    results = []
-    for control in sorted(controls & set(row.values)):
-        value = row.values[control]  # a single label is text, any other value a list of objects
-        values = [{"choices": [value]}] if isinstance(value, str) else value
-        if not isinstance(values, list) or not all(isinstance(item, dict) for item in values):
-            place = f"{where}, annotation {shown(row.values.get('annotation_id'))}, control {control!r}"
-            raise bad_value(place, value, "a label, or a list of objects")
-        results += [{"from_name": control, "value": item} for item in values]
-    names = {"id": "annotation_id", "completed_by": "annotator", "lead_time": "lead_time"}
-    return [{our: row.values.get(their) for our, their in names.items()} | {"result": results}] if results else []
 
 
 def _rater(value: Any, where: str) -> str:

@@ -166,23 +166,6 @@ class TestFullExport:
         with pytest.raises(DataError, match=r"task 13, annotation 1, control 'stars': label 'none'; expected a"):
             export.load(*MAPPING, *choices[:2], overwrite=True)
 
-    def test_json_min_says_the_same(self, export: Export) -> None:
-        records = []
-        for task in export.tasks:
-            for made in task["annotations"]:
-                if not made["was_cancelled"]:
-                    rater = made["completed_by"]
-                    record = {"id": task["id"], **task["data"], "annotation_id": made["id"], "lead_time": 4.288}
-                    record |= {"annotator": rater["id"] if isinstance(rater, dict) else rater, "created_at": "2026"}
-                    record |= {item["from_name"]: [item["value"]] for item in made["result"] if item["value"]}
-                    records.append(record)
-        dataset = export.load(tasks=records)
-        assert scores(dataset) == WANTED
-        assert dataset.ratings["seconds"].tolist() == [4.288] * 5
-        assert [pair.pair_id for pair in dataset.pairs] == ["11", "12"]
-        records[0]["stars"] = "4"  # a single label of Choices is written as text
-        assert scores(export.load(tasks=records, overwrite=True)) == WANTED
-
 
 class TestComparisons:
     WORDS = (
@@ -259,7 +242,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            (lambda t: t[0].pop("data"), r"export\.json: not an export of Label Studio"),
+            (lambda t: t[0].pop("data"), r"export\.json: not a JSON export of Label Studio"),
             (lambda t: t[0].pop("id"), r"row 1, column 'id': value None"),
             (lambda t: t[1].update(id=11), r"task 11, column 'pair_id': value '11'; expected each id once"),
             (lambda t: t[1].update(annotations=3), r"row 2, column 'annotations': value 3"),
