@@ -27,7 +27,6 @@ from empathy_judge.data_modules.splits import fold_dataset
 from empathy_judge.eval.judges.baselines.regression import Standardised
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
-from empathy_judge.models.closed_form import WIDTHS
 from empathy_judge.models.head_input import HeadInput
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.probe import ClipReader, OfClips, Probe, Rated, shuffled, standardise
@@ -39,11 +38,11 @@ SIZES = (50, 100, 200, 400)
 FOLDS, SEEDS, RESAMPLES = 5, 5, 2_000
 COVERAGE = 0.9
 METHODS = {
-    "language model, ridge": (True, HeadInputSettings(), (None,)),
-    "ear, ridge": (False, HeadInputSettings("all_layers"), (None,)),
-    "probe": (True, HeadInputSettings("all_layers", functionals=True), WIDTHS),
+    "language model, ridge": (True, HeadInputSettings(), True),
+    "ear, ridge": (False, HeadInputSettings("all_layers"), True),
+    "probe": (True, HeadInputSettings("all_layers", functionals=True), False),
 }
-"""Whether the state of the language model is read, what is read of the clips, and kernels to choose from."""
+"""Whether the state of the language model is read, what is read of the clips, and whether it is ridge."""
 MEASURES = "measures, ridge or kernel"
 """The regressor of `acoustic` on all measures of delivery that the probe reads; without gradient boosting."""
 
@@ -111,7 +110,7 @@ def hear(dataset: PairDataset, judge: EmpathyJudge, file: Path) -> Heard:
         found: list[tuple[np.ndarray, ...]] = []
         reader = ClipReader(judge)
         with torch.inference_mode():
-            for _, inputs in reader._inputs(dataset.pairs):
+            for _, inputs in reader.inputs(dataset.pairs):
                 heard = judge.heard(inputs)
                 assert heard.window_weights is None, "a clip is too long"
                 layers, functionals = judge.head_input.raw(heard)
@@ -178,12 +177,12 @@ class Study:
             )
             models = [Standardised.learn(known, own, groups, seed=seed)[0] for own in targets.T]
             return np.stack([model.predict(wanted) for model in models], 1), None
-        states, settings, widths = METHODS[method]
+        states, settings, linear = METHODS[method]
         self.judge.head_input = HeadInput(settings, self.heard.states.shape[1], self._layers)
         reader = _Kept(self.judge, self.heard, states)
         if settings.of_clips:
             standardise(reader, pairs)
-        probe = Probe(reader, Rated(pairs, targets, np.ones_like(targets), groups), widths)
+        probe = Probe(reader, Rated(pairs, targets, np.ones_like(targets), groups), linear)
         ((_, features),) = reader.features(test)
         reach = None
         if with_reach:

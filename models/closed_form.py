@@ -73,10 +73,11 @@ class Solution:
         if "comparisons" in self.record:
             loss = f"log loss {self.record['log_loss']:.3f} on groups left out"
             return f"logistic regression of {self.record['comparisons']} comparisons, {loss}"
-        chosen = self.record["kernel"] if self.record["width"] is None else f"gaussian {self.record['width']:g}"
+        chosen = _name(self.record["width"], self.record["omits_first"])
         penalties = zip(dimensions, self.record["penalty"], strict=True)
         return (
-            f"{chosen} kernel on {self.record['pairs']} pairs, explains "
+            f"{_name(self.record['width'], False)} kernel on {self.record['pairs']} pairs"
+            f"{', without the language model' if self.record['omits_first'] else ''}, explains "
             f"{1 - self.record['unexplained'][chosen]:.2f} of the variance of groups left out; penalty "
             f"{', '.join(f'{own.name} {penalty:.3g}' for own, penalty in penalties)}"
         )
@@ -107,6 +108,7 @@ def fit(
     portions: Iterable[Portion] | None = None,
     widths: Sequence[float | None] = WIDTHS,
     seed: int = 0,
+    may_omit_first: bool = False,
 ) -> Solution:
     """Fit all dimensions; they share the kernel, and each has its own penalty.
 
@@ -116,17 +118,24 @@ def fit(
         portions: All pairs, where `sample` is not all of them.
         widths: Kernels to choose from.
         seed: Of the folds.
+        may_omit_first: The first block weighs nothing where that does better on groups left out. A kernel cannot learn
+            by itself that a block says nothing: all its features count for the distance.
 
     Raises:
         ValueError: If a dimension has ratings of fewer than two groups.
     """
-    reach = _reach(sample.features, blocks)
-    scaled = sample.features * reach
     few = _first(sample, CHOSEN_ON)
-    candidates = {width: _Equations(few.features * reach, width, seed).add(few, reach) for width in widths}
-    losses = {width: equations.losses() for width, equations in candidates.items()}
-    chosen = min(losses, key=lambda width: float(losses[width].min(0).mean()))
-    equations = candidates[chosen]
+    omit = [False, True] if may_omit_first and blocks[0] and any(blocks[1:]) else [False]
+    reaches = {omitted: _reach(sample.features, blocks, omitted) for omitted in omit}
+    candidates = {
+        (width, omitted): _Equations(few.features * reach, width, seed).add(few, reach)
+        for omitted, reach in reaches.items()
+        for width in widths
+    }
+    losses = {candidate: equations.losses() for candidate, equations in candidates.items()}
+    best = min(losses, key=lambda candidate: float(losses[candidate].min(0).mean()))
+    chosen, reach, equations = best[0], reaches[best[1]], candidates[best]
+    scaled = sample.features * reach
     if portions is not None or len(few.groups) < len(scaled):
         equations = _Equations(scaled, chosen, seed)
         for portion in [sample] if portions is None else portions:
@@ -135,11 +144,9 @@ def fit(
     record = {
         "kernel": "linear" if chosen is None else "gaussian",
         "width": chosen,
+        "omits_first": best[1],
         "penalty": penalties.tolist(),
-        "unexplained": {
-            "linear" if width is None else f"gaussian {width}": float(found.min(0).mean())
-            for width, found in losses.items()
-        },
+        "unexplained": {_name(*candidate): float(found.min(0).mean()) for candidate, found in losses.items()},
         "pairs": equations.pairs,
         "landmarks": len(scaled),
     }
@@ -149,7 +156,11 @@ def fit(
 
 
 def fold_fits(
-    sample: Portion, blocks: Sequence[int], widths: Sequence[float | None] = WIDTHS, seed: int = 0
+    sample: Portion,
+    blocks: Sequence[int],
+    widths: Sequence[float | None] = WIDTHS,
+    seed: int = 0,
+    may_omit_first: bool = False,
 ) -> Iterator[tuple[np.ndarray, Solution]]:
     """Fits, each to all but a fold of the groups: nested cross-validation, as each chooses for itself.
 
@@ -158,6 +169,7 @@ def fold_fits(
         blocks: See `fit`.
         widths: See `fit`.
         seed: Of the folds, these and those inside.
+        may_omit_first: See `fit`.
 
     Yields:
         Which pairs were left out, and what was fitted to the others.
@@ -167,7 +179,7 @@ def fold_fits(
     """
     folds = GroupKFold(min(FOLDS, len(set(sample.groups.tolist()))), shuffle=True, random_state=seed)
     for rows, left_out in folds.split(sample.features, groups=sample.groups):
-        yield left_out, fit(Portion(*(values[rows] for values in sample)), blocks, None, widths, seed)
+        yield left_out, fit(Portion(*(values[rows] for values in sample)), blocks, None, widths, seed, may_omit_first)
 
 
 class _Equations:
@@ -303,15 +315,20 @@ def fit_preferences(better: np.ndarray, worse: np.ndarray, blocks: Sequence[int]
     return Solution(reach, None, weights[:, None], np.zeros(1), record)
 
 
-def _reach(features: np.ndarray, blocks: Sequence[int]) -> np.ndarray:
-    """Factors after which the variances of a block add up to one over the number of blocks."""
+def _reach(features: np.ndarray, blocks: Sequence[int], omit_first: bool = False) -> np.ndarray:
+    """Factors after which the variances of a block add up to one over the number of blocks that count."""
     reach, start = np.ones(features.shape[1]), 0
     variances = features.var(0)
-    for size in (size for size in blocks if size):
+    for number, size in enumerate(blocks):
         total = variances[start : start + size].sum()
-        reach[start : start + size] = 0.0 if total == 0 else 1 / np.sqrt(total)
+        counts = total > 0 and not (omit_first and number == 0)
+        reach[start : start + size] = 1 / np.sqrt(total) if counts else 0.0
         start += size
-    return reach / np.sqrt(max(1, sum(size > 0 for size in blocks)))
+    return reach / np.sqrt(max(1, sum(size > 0 for size in blocks) - omit_first))
+
+
+def _name(width: float | None, omitted: bool) -> str:
+    return ("linear" if width is None else f"gaussian {width:g}") + (", without the first block" if omitted else "")
 
 
 def _apart(first: np.ndarray, second: np.ndarray) -> np.ndarray:

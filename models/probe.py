@@ -96,15 +96,18 @@ class Probe:
         sampled: The pairs of the sample that gives the landmarks.
     """
 
-    def __init__(self, reader: Reader, rated: Rated, widths: Sequence[float | None] = WIDTHS) -> None:
+    def __init__(self, reader: Reader, rated: Rated, linear: bool = False) -> None:
         """Read the sample: all pairs, or where they are too many as many as there shall be landmarks.
 
         Args:
             reader: Runs the backbone.
             rated: What to fit to.
-            widths: Kernels to choose from (`closed_form.WIDTHS`).
+            linear: Ridge on all that the head reads, from which adapters can be trained on; else kernel, and whether
+                the language model counts, are chosen.
         """
-        self._reader, self._rated, self._widths = reader, rated, widths
+        self._reader, self._rated = reader, rated
+        self._widths: Sequence[float | None] = (None,) if linear else WIDTHS
+        self._may_omit_first = not linear
         self._rows = {pair.pair_id: row for row, pair in enumerate(rated.pairs)}
         self._whole = len(rated.pairs) <= EXACT
         few = rated.pairs if self._whole else rated.pairs[:LANDMARKS]
@@ -132,7 +135,7 @@ class Probe:
             ValueError: If a dimension has ratings of fewer than two groups.
         """
         portions = None if self._whole else (portion for _, portion in self._portions(self._rated.pairs))
-        return fit(self._sample, self._blocks, portions, self._widths)
+        return fit(self._sample, self._blocks, portions, self._widths, may_omit_first=self._may_omit_first)
 
     def left_out(self, means: Tensor) -> Prediction:
         """What heads predict for pairs of groups that they were not fitted to; kernel and penalty were chosen without
@@ -148,7 +151,8 @@ class Probe:
             ValueError: As `fit`.
         """
         found: dict[int, tuple[Tensor, Tensor | None]] = {}
-        for rows, solution in fold_fits(self._sample, self._blocks, self._widths):
+        folds = fold_fits(self._sample, self._blocks, self._widths, may_omit_first=self._may_omit_first)
+        for rows, solution in folds:
             head = head_at(self._reader.judge, solution, means)
             with torch.no_grad():
                 made = head(torch.from_numpy(solution.compared(self._sample.features[rows])).float())

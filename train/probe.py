@@ -24,7 +24,7 @@ from ..data_modules.items import directions
 from ..data_modules.schema import Pair
 from ..data_modules.splits import kept_together
 from ..models.backbones.base import Inputs
-from ..models.closed_form import WIDTHS, Solution, fit_preferences
+from ..models.closed_form import Solution, fit_preferences
 from ..models.heads import Prediction
 from ..models.probe import OfClips, Probe, Rated, compare_as, head_at, shuffled, standardise
 from .features import Precision
@@ -90,9 +90,9 @@ class StartAtProbe(Callback):
                 Console(stderr=True).print("the head starts at the mean rating: DeepSpeed keeps a copy of its own")
                 return False
             sharded = getattr(trainer.strategy, "shards_weights", False)
-            widths = WIDTHS if self.method == "probe" and not sharded else (None,)
+            linear = self.method != "probe" or sharded
             if data.shares[0]:
-                solution = self._from_ratings(Probe(reader, _rated(pairs, data), widths), data)
+                solution = self._from_ratings(Probe(reader, _rated(pairs, data), linear), data)
             else:
                 solution = _from_preferences(reader, data)
             if solution is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.models import closed_form
 from empathy_judge.models.closed_form import PENALTIES, Portion, fit, fit_preferences
 from sklearn.linear_model import Ridge
@@ -105,3 +106,24 @@ def test_preferences_are_learned_in_logits():
     assert 1.4 < found.weights[0, 0] < 2.6
     assert np.abs(found.weights[1:]).max() < 0.4
     assert found.record["log_loss"] < np.log(2) * 0.8
+
+
+def bent_by_the_second_block(n: int, seed: int) -> Portion:
+    draw = np.random.default_rng(seed)
+    features = draw.normal(size=(n, 12))
+    targets = np.abs(features[:, 9:10]) + np.abs(features[:, 10:11]) + 0.1 * draw.normal(size=(n, 1))
+    return Portion(features, targets, np.ones_like(targets), np.arange(n) // 3)
+
+
+def test_a_first_block_that_says_nothing_is_omitted_and_one_that_speaks_is_not():
+    train, new = bent_by_the_second_block(300, 0), bent_by_the_second_block(200, 1)
+    kept = fit(train, (9, 3))
+    chosen = fit(train, (9, 3), may_omit_first=True)
+    assert (kept.record["omits_first"], chosen.record["omits_first"]) == (False, True)
+    assert "without the language model" in chosen.in_words([Dimension("empathy", 1, 5, 1)])
+    errors = [float(((own.predict(new.features) - new.targets) ** 2).mean()) for own in (kept, chosen)]
+    assert errors[1] < 0.6 * errors[0]
+    moved = new.features + np.array([5.0] * 9 + [0.0] * 3)
+    np.testing.assert_array_equal(chosen.predict(moved), chosen.predict(new.features))
+    swapped = train._replace(features=train.features[:, ::-1])  # now the first three carry the ratings
+    assert not fit(swapped, (3, 9), may_omit_first=True).record["omits_first"]
