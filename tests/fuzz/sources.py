@@ -134,25 +134,6 @@ def _label_studio(folder: Path) -> tuple[Path, Sequence[str]]:
     return folder / "export.json", words
 
 
-def _label_studio_min(folder: Path) -> tuple[Path, Sequence[str]]:
-    records = [
-        {
-            "id": number,
-            "audio": pair["response_audio"],
-            "stars": [{"rating": 1 + rater}],
-            "kind": "4",
-            "annotator": rater,
-            "annotation_id": 10 * number + rater,
-            "lead_time": 3.5,
-        }
-        for number, pair in enumerate(_pairs(folder))
-        for rater in range(2)
-    ]
-    (folder / "export.json").write_text(json.dumps(records))
-    words = ["--response", "audio", "--dimension", "stars=1:5:1", "--dimension", "kind=1:5"]
-    return folder / "export.json", words
-
-
 def _hugging_face_parquet(folder: Path) -> tuple[Path, Sequence[str]]:
     _embedded(folder).to_parquet(folder / "train.parquet")
     return folder, ["--dimension", "empathy=1:5:1"]
@@ -268,7 +249,6 @@ SOURCES = {
     "table of turns": Source("table", _table_of_turns),
     "table in Parquet": Source("table", _parquet_table),
     "label-studio": Source("label-studio", _label_studio),
-    "label-studio JSON-MIN": Source("label-studio", _label_studio_min),
     "hugging-face Parquet": Source("hugging-face", _hugging_face_parquet),
     "hugging-face saved": Source("hugging-face", _hugging_face_saved),
     "hugging-face audio": Source("hugging-face", _hugging_face_audio),
