@@ -27,6 +27,7 @@ from empathy_judge.cli import COMMANDS, main
 from empathy_judge.commands.options import build_parser
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.judges.prompted.questions import sound_of
+from empathy_judge.models import three_way
 
 from .eval.judges.prompted.servers import Request, Response, gemini_answer, openai_answer, serve
 from .pages import DOCS, ROOT, commands, python_blocks
@@ -254,9 +255,12 @@ def test_readme_code_runs(workplace: Path, monkeypatch: pytest.MonkeyPatch, caps
 
 
 def test_code_of_pages_runs(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    workplace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(workplace)
+    monkeypatch.chdir(shutil.copytree(workplace, tmp_path / "own"))
+    monkeypatch.setattr(three_way, "_FEWEST", 2)  # so small a demo has too few contexts to learn what people prefer
+    assert main(["calibrate", "demo/judge", "--data", "demo/data", "--split", "validation"]) == 0
+    capsys.readouterr()
     _run(python_blocks(DOCS / "howto" / "score-clips.md"), pairs=[("context.wav", "response.wav")] * 2)
     first, *lines = capsys.readouterr().out.splitlines()
     (score,) = re.findall(r"^\{'vocal_empathy': ([1-5]\.\d+)\}$", first)

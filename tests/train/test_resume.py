@@ -153,11 +153,15 @@ def test_a_signal_saves_and_stops(train_arguments, tmp_path, monkeypatch, batche
         assert_same_end(run, tmp_path / "whole")
 
 
-def test_ctrl_c_in_an_epoch_is_what_it_is_elsewhere(train_arguments, tmp_path, monkeypatch, batches_read, capsys):
+def test_ctrl_c_in_an_epoch_is_what_it_is_elsewhere(
+    train_arguments, tmp_path, monkeypatch, batches_read, capsys, request
+):
     options = {"trainer__logger": "false", "trainer__max_epochs": 2, "checkpoint-steps": 1}
     train(train_arguments(tmp_path / "whole", **options))
     whole = batches_read.copy()
-    plain, before = JudgeModule.training_step, signal.getsignal(signal.SIGINT)
+    plain, before = JudgeModule.training_step, signal.default_int_handler
+    inherited = signal.signal(signal.SIGINT, before)  # a shell starts what it puts behind with Ctrl-C ignored
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, inherited))
     batches_read.clear()
 
     def step(module: JudgeModule, batch, batch_idx):
