@@ -96,16 +96,18 @@ def _in_windows(found: Assessment) -> str:
 
 
 def _scorer(options: argparse.Namespace) -> Scorer:
+    """The judge of `score`, `rank` or `explain`, which differ in the options that they have."""
     from ..scorer import Scorer
 
     scorer = Scorer.from_pretrained(options.judge, device=options.device, **_settings(options))
-    if options.level is not None:
+    if getattr(options, "level", None) is not None:
         scorer.require_calibration()
     return scorer
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in ("backbone", "quantization", "batch_size", "cache", "windows")}
+    names = ("backbone", "quantization", "batch_size", "cache", "windows")
+    return {name: getattr(options, name) for name in names if hasattr(options, name)}
 
 
 def _score_into_file(options: argparse.Namespace) -> int:
@@ -139,15 +141,7 @@ def rank(options: argparse.Namespace) -> int:
     require_judge(Path(options.judge), options.backbone)
     from rich.console import Console
 
-    from ..scorer import Scorer
-
-    scorer = Scorer.from_pretrained(
-        options.judge,
-        backbone=options.backbone,
-        device=options.device,
-        quantization=options.quantization,
-        windows=options.windows,
-    )
+    scorer = _scorer(options)
     names = scorer.dimension_names(options.by)
     if options.max_error is not None:
         scorer.compared_on(names)
@@ -217,16 +211,12 @@ def explain(options: argparse.Namespace) -> int:
     both clips, are cheaper for long clips and give no reasons. A stretch is named if it moves the score by more than
     chance does (permutations of the windows) and by 5 % of the scale.
     """
-    from ..eval.explain import explain as explained
-    from ..scorer import Scorer
+    from ..models.hub import require_judge
 
-    scorer = Scorer.from_pretrained(
-        options.judge,
-        backbone=options.backbone,
-        device=options.device,
-        quantization=options.quantization,
-        windows=options.windows,
-    )
+    require_judge(Path(options.judge), options.backbone)
+    from ..eval.explain import explain as explained
+
+    scorer = _scorer(options)
     context = None if options.context in ("", "-") else options.context
     clips = context, options.response
     found = explained(

@@ -110,10 +110,6 @@ def layers(options: argparse.Namespace) -> int:
     One pass of the frozen backbone over the rated pairs; a ridge on the states of each layer predicts groups left out.
     Layers of the language model and of the audio encoder; * = told apart from the best layer of its part.
     """
-    from ..data_modules.folders import check_writable
-
-    if options.out is not None:
-        check_writable(Path(options.out))
     from ..data_modules.schema import PairDataset
     from ..eval.layers import layer_table, measure_layers
 
@@ -204,10 +200,6 @@ def plan(options: argparse.Namespace) -> int:
     from ..eval.plan import assumed_pilot, make_plan, pilot_from, plan_views, save_plan
 
     out = None if options.out is None else Path(options.out)
-    if out is not None:
-        from ..data_modules.folders import check_writable
-
-        check_writable(out)
     if (options.pilot is None) == (not options.variance):
         raise UserError("expected either a pilot (a table or the folder of a pair dataset) or --variance")
     if options.pilot is None:

@@ -222,7 +222,9 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument(
         "--split", action="append", metavar="NAME", help="whose pairs; may be repeated (default: train, validation)"
     )
-    one.add_argument("--out", metavar="DIR", help="folder for layers.csv, layers.json and layers.png")
+    one.add_argument(
+        "--out", metavar="DIR", type=output_folder, help="folder for layers.csv, layers.json and layers.png"
+    )
     one.add_argument("--resamples", type=resamples, default=1000, help="bootstrap resamples (default: 1000)")
     one.add_argument("--seed", type=random_seed, default=0, help="of folds and resamples")
     one.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one)")
@@ -315,7 +317,7 @@ def _add_plan_options(one: argparse.ArgumentParser) -> None:
         "nothing in common)",
     )  # fmt: skip
     one.add_argument("--price", type=dollars, help="of a rating")
-    one.add_argument("--out", metavar="DIR", help="folder for plan.csv, plan.json and plan.png")
+    one.add_argument("--out", metavar="DIR", type=output_folder, help="folder for plan.csv, plan.json and plan.png")
     one.add_argument("--resamples", type=resamples, default=1000, help="bootstrap resamples (default: 1000)")
     one.add_argument("--seed", type=random_seed, default=0, help="of all that is drawn")
     one.add_argument("--json", action="store_true", help="print JSON")
