@@ -149,8 +149,8 @@ def measure_layers(
     pairs = shuffled([pair for pair in part.pairs if np.isfinite(of_pair[pair.pair_id]).any()], seed)
     if not pairs:
         raise DataError(f"{dataset.root}: no pair of {', '.join(splits)} has a rating")
-    ear = HeadInputSettings("all_layers")
-    settings = replace(settings_of(what), depth=None, depth_norm=True, pooling="response_mean", head_input=ear)
+    heard = HeadInputSettings("all_layers")
+    settings = replace(settings_of(what), depth=None, depth_norm=True, pooling="response_mean", head_input=heard)
     judge = EmpathyJudge(without_adapters(settings), dimensions).to(choose_device(device)).eval().requires_grad_(False)
     costs = _costs(judge)
     rows: list[Layer] = []
