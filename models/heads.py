@@ -223,11 +223,9 @@ class RegressionHead(Head):
 
     @torch.no_grad()
     def start_at(self, means: Tensor) -> None:
-        """See `Head`."""
         self.linear.bias.copy_(self.range.logits(means))
 
     def per_point(self, means: Tensor) -> Tensor:
-        """See `Head`."""
         return self.range.per_point(means)[:, None]
 
 
@@ -328,7 +326,6 @@ class CoralHead(Head):
         self.gaps.copy_(torch.log(torch.expm1(biases[:, :-1] - biases[:, 1:])))
 
     def per_point(self, means: Tensor) -> Tensor:
-        """See `Head`."""
         return 2 / self.steps.bell_width[:, None]
 
 

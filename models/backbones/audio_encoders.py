@@ -98,7 +98,6 @@ class Wav2Vec2(WaveEncoder):
     )
 
     def run(self, features: Tensor, real: Tensor | None) -> list[Tensor]:
-        """See `WaveEncoder`."""
         return _layer_states(self.tower, self.tower.feature_projection(features)[0], real)
 
 
@@ -108,7 +107,6 @@ class Hubert(WaveEncoder):
     tower_class = HubertModel
 
     def run(self, features: Tensor, real: Tensor | None) -> list[Tensor]:
-        """See `WaveEncoder`."""
         return _layer_states(self.tower, self.tower.feature_projection(features), real)
 
 
@@ -131,7 +129,6 @@ class WavLM(WaveEncoder):
         return encoder
 
     def run(self, features: Tensor, real: Tensor | None) -> list[Tensor]:
-        """See `WaveEncoder`."""
         projected, _ = self.tower.feature_projection(features)
         states, bias = [_embedded(self.tower, projected, real)], None
         for layer in self.tower.encoder.layers:
@@ -152,7 +149,6 @@ class Wav2Vec2Bert(PairEncoder):
     _WINDOW, _HOP = 400, 160  # samples of a frame and between two, which `SeamlessM4TFeatureExtractor` fixes
 
     def audio_tokens(self, samples: int) -> int:
-        """See `Backbone`."""
         return ((samples - self._WINDOW) // self._HOP + 1) // self.extractor.stride
 
     def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:

@@ -144,7 +144,6 @@ class AudioLanguageModel(Backbone):
         return self.tokenizer([text], add_special_tokens=False, return_tensors="pt")["input_ids"]
 
     def check_situation(self, text: object) -> None:
-        """See `Backbone`."""
         super().check_situation(text)
         self._check_markup(str(text or ""), "situation text")
 
@@ -182,7 +181,6 @@ class AudioLanguageModel(Backbone):
         ).last_hidden_state
 
     def hidden_states(self, inputs: Inputs) -> Tensor:
-        """See `Backbone`."""
         positions = (inputs.attention_mask.cumsum(-1) - 1).clamp(min=0)
         if inputs.hidden is not None:
             with enter_behind(self.layers[: inputs.first], inputs.hidden), padding_last(inputs.padding_last):
@@ -201,7 +199,6 @@ class AudioLanguageModel(Backbone):
             return self.read(inputs.input_ids, embeddings, inputs.attention_mask, positions)
 
     def save_processor(self, folder: str) -> None:
-        """See `Backbone`."""
         self.processor.save_pretrained(folder)
 
 

@@ -66,7 +66,6 @@ class Gemma3n(AudioLanguageModel):
 
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> Gemma3n:
-        """See `Backbone`."""
         unquantized = [*cls.unquantized(), "altup"]
         network = load_model(Gemma3nForAudio, checkpoint, ignored_keys=IGNORED_KEYS, unquantized=unquantized)
         return cls(network, SpeechProcessor(checkpoint), checkpoint)
@@ -84,7 +83,6 @@ class Gemma3n(AudioLanguageModel):
         self.layer_sizes = len(self.tower.conformer) + 1, self.audio_size
 
     def audio_span(self, count: int) -> str:
-        """See `AudioLanguageModel`."""
         return f"\n\n{self.tokenizer.boa_token}{self.audio_token * count}{self.tokenizer.eoa_token}\n\n"
 
     def embed(self, ids: Tensor) -> Tensor:
@@ -101,7 +99,6 @@ class Gemma3n(AudioLanguageModel):
         return torch.where(states.any(-1, keepdim=True), projected, padding_embedding)
 
     def read(self, ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
-        """See `AudioLanguageModel`."""
         size = self.language_model.config.vocab_size_per_layer_input
         return self.language_model(
             inputs_embeds=embeddings,
@@ -117,7 +114,6 @@ class Gemma3n(AudioLanguageModel):
         return self._states
 
     def real_audio_tokens(self, samples: int) -> int:
-        """See `Backbone`."""
         frames = (samples - self.extractor.frame_length - 1) // self.extractor.hop_length + 1
         return -(-frames // self._frames_per_state)
 
@@ -184,7 +180,6 @@ class Gemma4(AudioLanguageModel):
         self.layer_sizes = len(self.tower.layers) + 1, self.tower.config.hidden_size
 
     def audio_span(self, count: int) -> str:
-        """See `AudioLanguageModel`."""
         return f"{self.tokenizer.boa_token}{self.audio_token * count}{self.tokenizer.eoa_token}"
 
     def read(self, ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
@@ -214,7 +209,6 @@ class Gemma4(AudioLanguageModel):
         return Clips(made["input_features"], made["input_features_mask"].sum(-1).tolist())
 
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
-        """See `Backbone`."""
         features = clips.features.to(self.tower.output_proj.weight.dtype)
         frames = on_device(clips.lengths, features.device)[:, None]
         lengths = [-(-length // 4) for length in clips.lengths]

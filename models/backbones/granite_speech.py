@@ -47,7 +47,6 @@ class GraniteSpeech(AudioLanguageModel):
 
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> GraniteSpeech:
-        """See `Backbone`."""
         model = load_model(cls.model_class, checkpoint, unquantized=cls.unquantized(), own_adapter=True)
         if checkpoint.weights:
             merge_own_adapter(model, checkpoint, required=model.config.has_lora_adapter)
@@ -77,11 +76,9 @@ class GraniteSpeech(AudioLanguageModel):
         return super().embed(ids.masked_fill(ids == self.audio_token_id, 0))
 
     def project(self, states: Tensor) -> Tensor:
-        """See `AudioLanguageModel`."""
         return super().project(states.unflatten(-1, (self._window, -1))).flatten(0, 1)
 
     def audio_tokens(self, samples: int) -> int:
-        """See `Backbone`."""
         frames = (samples // self._hop + 1) // 2  # a frame of the encoder is two of the spectrogram
         return -(-frames // self._window) * self.tokens_per_state
 
@@ -91,7 +88,6 @@ class GraniteSpeech(AudioLanguageModel):
         return Clips(nn.utils.rnn.pad_sequence(made, batch_first=True), [len(features) for features in made])
 
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
-        """See `Backbone`."""
         tower, window = self.tower, self._window
         features = clips.features.to(dtype=tower.input_linear.weight.dtype)
         states: list[Tensor] = [features] * len(features)

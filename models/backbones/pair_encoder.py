@@ -111,7 +111,6 @@ class PairEncoder(Backbone):
     def prepare_text(
         self, pairs: Sequence[Pair], audio_tokens: Sequence[Sequence[int]], padding_side: str
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """See `Backbone`."""
         rows = []
         for pair, counts in zip(pairs, audio_tokens, strict=True):
             segments = [USER if turn.role == "user" else OTHER for turn in pair.context] + [RESPONSE]
@@ -133,7 +132,6 @@ class PairEncoder(Backbone):
         return fusion(audio.view(*inputs.input_ids.shape, WIDTH), inputs.input_ids)
 
     def save_processor(self, folder: str) -> None:
-        """See `Backbone`."""
         self.extractor.save_pretrained(folder)
 
 

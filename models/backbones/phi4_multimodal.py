@@ -97,7 +97,6 @@ class Phi4Multimodal(AudioLanguageModel):
         return "".join([*turns, "<|assistant|>"])
 
     def audio_tokens(self, samples: int) -> int:
-        """See `Backbone`."""
         frames = (samples - self.extractor.win_length) // self.extractor.hop_length + 1
         return -(-frames // self.extractor.audio_compression_rate)
 
@@ -107,7 +106,6 @@ class Phi4Multimodal(AudioLanguageModel):
         return Clips(pad_sequence(made, batch_first=True), [len(frames) for frames in made])
 
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
-        """See `Backbone`."""
         tower = self.tower
         frames = tower.encoder_embedding(clips.features.to(tower.embed.out.weight.dtype))
         # one by one: what a convolution makes of padding is not zero, and the next would look at it

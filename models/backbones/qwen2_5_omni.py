@@ -102,7 +102,6 @@ class Qwen2_5Omni(WhisperTowerModel):
         return cls(network, SpeechProcessor(checkpoint), checkpoint)
 
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
-        """See `Backbone`."""
         tower, device = self.tower, clips.features.device
         rows = zip(clips.features.transpose(1, 2), clips.lengths, strict=True)
         blocks = [block for row, length in rows for block in row[:length].split(2 * tower.n_window)]

@@ -46,7 +46,6 @@ class WhisperTowerModel(AudioLanguageModel):
         self.layer_sizes = len(self.tower.layers) + 1, self.audio_size
 
     def audio_tokens(self, samples: int) -> int:
-        """See `Backbone`."""
         window = self.extractor.n_samples
         lengths = [window] * (samples // window) + [samples % window] * (samples % window > 0)
         return sum(_states(-(-length // self.extractor.hop_length)) for length in lengths)
@@ -70,7 +69,6 @@ class WhisperTowerModel(AudioLanguageModel):
         return Clips(made["input_features"], made["attention_mask"].sum(-1).tolist(), rows)
 
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
-        """See `Backbone`."""
         tower = self.tower
         features = clips.features.to(dtype=tower.conv1.weight.dtype)
         states = nn.functional.gelu(tower.conv1(features))

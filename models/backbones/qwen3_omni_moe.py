@@ -91,7 +91,6 @@ class Qwen3OmniMoe(AudioLanguageModel):
         self.layer_sizes = len(self.tower.layers) + 1, self.audio_size
 
     def audio_tokens(self, samples: int) -> int:
-        """See `Backbone`."""
         whole, rest = divmod(samples // self.extractor.hop_length, self._chunk)
         return whole * _thrice_halved(self._chunk) + _thrice_halved(rest)
 
@@ -107,7 +106,6 @@ class Qwen3OmniMoe(AudioLanguageModel):
         return Clips(padded, [spectrogram.shape[1] for spectrogram in made])
 
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
-        """See `Backbone`."""
         tower, chunk, device = self.tower, self._chunk, clips.features.device
         pieces = [
             piece

@@ -41,7 +41,6 @@ class Voxtral(AudioLanguageModel):
 
     @classmethod
     def load(cls, checkpoint: Checkpoint) -> Voxtral:
-        """See `Backbone`."""
         model = load_model(VoxtralForConditionalGeneration, checkpoint, unquantized=cls.unquantized())
         # mistral-common's own tokenizer never reads a special token in a text, so it could not read a prompt
         processor = load_processor(_with_tokenizer(checkpoint), mistral_format=False)
@@ -59,7 +58,6 @@ class Voxtral(AudioLanguageModel):
         self._per_window = config.max_source_positions * config.hidden_size // self.audio_size
 
     def audio_span(self, count: int) -> str:
-        """See `AudioLanguageModel`."""
         return "[BEGIN_AUDIO]" + self.audio_token * count
 
     def render(self, chat: Sequence[Message]) -> str:
@@ -108,7 +106,6 @@ class Voxtral(AudioLanguageModel):
         return Clips(torch.stack(windows), lengths, rows)
 
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
-        """See `Backbone`."""
         # the tower sees whole windows; the silence behind a clip is not what the clip sounds like
         lengths = clips.by_clip([after_convolutions(length) for length in clips.lengths])
         with watching(heard, self.tower.layers, lengths):
