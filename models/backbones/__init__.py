@@ -20,7 +20,7 @@ from ...data_modules.errors import UserError
 from .. import NANO
 from ..hub import expected_backbone, require_backbone
 from .base import Backbone, Checkpoint
-from .loading import one_line
+from .loading import load_model, one_line
 
 NANO_FOLDER = Path(__file__).parents[2] / "checkpoints" / "nano"
 TRANSFORMERS = "transformers>=5.17,<6"
@@ -35,9 +35,9 @@ _FAMILIES: Mapping[str, tuple[str, str]] = {
     "granite_speech_plus": ("granite_speech", "GraniteSpeechPlus"),
     "hubert": ("audio_encoders", "Hubert"),
     "phi4_multimodal": ("phi4_multimodal", "Phi4Multimodal"),
-    "qwen2_5_omni": ("qwen2_5_omni", "Qwen2_5Omni"),
+    "qwen2_5_omni": ("qwen_omni", "Qwen2_5Omni"),
     "qwen2_audio": ("qwen2_audio", "Qwen2Audio"),
-    "qwen3_omni_moe": ("qwen3_omni_moe", "Qwen3OmniMoe"),
+    "qwen3_omni_moe": ("qwen_omni", "Qwen3OmniMoe"),
     "voxtral": ("voxtral", "Voxtral"),
     "wav2vec2": ("audio_encoders", "Wav2Vec2"),
     "wav2vec2_bert": ("audio_encoders", "Wav2Vec2Bert"),
@@ -65,7 +65,8 @@ def load_backbone(checkpoint: Checkpoint) -> Backbone:
     depth = config.get(DEPTH) if found.depth is None else found.depth
     found = replace(found, depth=depth, layers=family.layout.stored(family.layers_path))
     try:
-        backbone: Backbone = family.load(found)
+        network = family.network_of(load_model(family, found), found)
+        backbone: Backbone = family(network, family.processor_of(found), found)
     except StrictDataclassError as error:
         raise UserError(f"backbone {name!r}: config.json: {one_line(error)}") from None
     backbone.name, backbone.depth = name, None if depth is None else len(backbone.layers)
