@@ -133,17 +133,11 @@ class AnsweringModel:
 
     @torch.inference_mode()
     def write(self, chat: Chat, max_tokens: int, temperature: float = 0.0) -> tuple[Written, int, int]:
-        """The answer, and how many tokens of text and of audio were read.
+        """The answer, of at most `max_tokens`, and how many tokens of text and of audio were read. Raises as
+        `first_token`.
 
-        Args:
-            chat: What is said.
-            max_tokens: Longest answer.
-            temperature: Of sampling from the whole distribution; 0 = always the likeliest token. What a checkpoint
-                recommends for conversations (top-p, penalties for repetition) is not applied.
-
-        Raises:
-            AudioError: If a clip is longer than the model's maximum audio length.
-            UserError: If a text holds a token with a meaning of its own, or the chat is too long.
+        With a temperature above 0 it is sampled from the whole distribution, else each token is the likeliest. What a
+        checkpoint recommends for conversations (top-p, penalties for repetition) is not applied.
         """
         read = self._read(chat)
         inputs, tokens = read.inputs, []
@@ -263,11 +257,7 @@ class LMHead(nn.Module):
 
 
 def load_lm_head(checkpoint: Checkpoint, backbone: AudioLanguageModel) -> LMHead:
-    """The head out of the files of a backbone, or its embeddings where these are the head.
-
-    Args:
-        checkpoint: What the backbone was loaded from.
-        backbone: With its weights.
+    """The head out of the files that a backbone was loaded from, or its embeddings where these are the head.
 
     Raises:
         UserError: If the checkpoint has no such weights, or they do not fit the language model.

@@ -162,11 +162,8 @@ class EmpathyJudge(nn.Module):
             return self.pooling(hidden.float(), inputs.attention_mask, inputs.response_mask)
 
     def build_inputs(self, pairs: Sequence[Pair], audio: Mapping[AudioSource, EncodedClip] | None = None) -> Inputs:
-        """Decode the clips of these pairs and build what `forward` reads, on the CPU.
-
-        Args:
-            pairs: One or more.
-            audio: Audio states of each clip, from `encode_clips`. With it no clip is decoded.
+        """Decode the clips of one or more pairs and build what `forward` reads, on the CPU. With `audio`, their states
+        from `encode_clips`, no clip is decoded.
 
         Raises:
             AudioError: If a clip cannot be read, or exceeds the maximum audio length and may not be cut.
@@ -220,13 +217,9 @@ class EmpathyJudge(nn.Module):
         )
 
     def count_tokens(self, pairs: Sequence[Pair], seconds: Mapping[AudioSource, float]) -> np.ndarray:
-        """Tokens that the backbone reads of each pair `(pairs,)`: the question, and both clips.
+        """Tokens that the backbone reads of each pair `(pairs,)`: the question, and both clips, of so many seconds.
 
         Of a pair that is read in windows, those of all its rows. Exact to the one or two that resampling may shift.
-
-        Args:
-            pairs: What is counted.
-            seconds: Duration of their clips.
         """
         counts = []
         for pair in pairs:
@@ -323,11 +316,8 @@ class EmpathyJudge(nn.Module):
         return trained | self.fitted()
 
     def compare_with(self, landmarks: Tensor, reach: Tensor) -> None:
-        """Let the head read how near a pair is to each landmark, where it read features before; it starts anew.
-
-        Args:
-            landmarks: See `HeadInput` `(landmarks, features)`.
-            reach: `(features,)`.
+        """Let the head read how near a pair is to each landmark `(landmarks, features)`, where it read features before;
+        it starts anew. See `HeadInput`.
         """
         before, device = self.head_input, self.device
         own = replace(self.settings.head_input, landmarks=len(landmarks))
@@ -359,11 +349,8 @@ class EmpathyJudge(nn.Module):
         return {key: weight for name in names for key, weight in weights_of(self.backbone, name)}
 
     def decode(self, source: AudioSource, long_clips: LongClips | None = None) -> list[np.ndarray]:
-        """Windows `(samples,)` of a clip at the backbone's rate: one, unless the clip is too long and may be cut.
-
-        Args:
-            source: The clip.
-            long_clips: See `JudgeSettings`; None = as in training.
+        """Windows `(samples,)` of a clip at the backbone's rate: one, unless the clip is too long and may be cut (by
+        default as in training).
 
         Raises:
             AudioError: If the clip cannot be read, exceeds the maximum audio length and may not be cut, or lasts longer

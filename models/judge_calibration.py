@@ -100,20 +100,12 @@ def fit_calibration(
     method: MappingName = "none",
     abstain: float | None = None,
 ) -> Calibration:
-    """Fit a calibration to scores that are known.
+    """Fit a calibration to scores that are known; otherwise as `calibrate_judge`.
 
     Args:
         weights: Hash of the judge's weights, `weights_hash`.
-        dimensions: Of the judge.
-        dataset: As for `calibrate_judge`.
-        splits: As for `calibrate_judge`.
         judged: Scores and clips of rated pairs of the splits by their ids; pairs with an error are counted, those that
             are not there do not count.
-        method: How scores are mapped to ratings.
-        abstain: Fraction of the pairs from which the judge abstains; None = it never does.
-
-    Raises:
-        UserError: If no pair has a rating, or as `fit_dimension`.
     """
     part = dataset.subset(splits)
     rated = [position for position in _rated(part, dimensions, splits) if part.pairs[position].pair_id in judged]
@@ -173,12 +165,7 @@ def _three_way(
 def human_verdicts(
     part: PairDataset, pairs: Sequence[Pair], dimension: Dimension
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What people say of every two responses to one context (audio and situation) that somebody rated both.
-
-    Args:
-        part: With the ratings.
-        pairs: Some of its pairs.
-        dimension: Whose ratings.
+    """What people say of every two of these pairs with one context (audio and situation) that somebody rated both.
 
     Returns:
         Positions of the first and of the second response in `pairs`, and the verdicts (`three_way.verdict_of`), each
@@ -220,11 +207,8 @@ def _rated(part: PairDataset, dimensions: Sequence[Dimension], splits: Collectio
 
 
 def store_calibration(calibration: Calibration, folder: Path) -> Path:
-    """Put a calibration beside the weights that it was fitted to, in place of an earlier one.
-
-    Args:
-        calibration: Of this judge.
-        folder: Of a judge, whose `judge.json` is rewritten, or of a run.
+    """Put a calibration beside the weights that it was fitted to: into `judge.json` of a judge folder, or into that of
+    a run.
 
     Returns:
         The file that holds it; readers see the old one or the new one.

@@ -64,13 +64,8 @@ class Collate:
         with_counts: bool,
         compare: Comparable,
     ) -> None:
-        """Put the pieces together.
-
-        Args:
-            judge: Whose inputs are built.
-            features: Where cached inputs are; None = every clip is decoded.
-            with_counts: Whether a loss reads how many raters gave each step.
-            compare: Which rows may be ranked against each other.
+        """Put the pieces together; without cached `features` every clip is decoded. `with_counts` = a loss reads how
+        many raters gave each step, `compare` = which rows may be ranked against each other.
         """
         self._judge, self.features = judge, features
         self._labels: dict[str, Any] = {
@@ -129,15 +124,7 @@ def supervise(
     with_counts: bool,
     compare: Comparable,
 ) -> Labels:
-    """Labels of the rows that `rows_of` gives.
-
-    Args:
-        rated: Rated pairs.
-        compared: Comparisons; their pairs have no ratings here, also where people rated them.
-        dimensions: What was rated.
-        with_counts: Whether a loss reads how many raters gave each step.
-        compare: Which rows may be ranked against each other.
-    """
+    """Labels of the rows that `rows_of` gives. Pairs of comparisons have none here, also where people rated them."""
     pairs = rows_of(rated, compared)
     rest, width = len(pairs) - len(rated), len(dimensions)
     return Labels(

@@ -182,10 +182,6 @@ def read_sweep(path: Path) -> Sweep:
 def check_recipe(sweep: Sweep, path: Path) -> Namespace:
     """Put overrides and every value of the search on the recipes, one at a time, as `train` would read them.
 
-    Args:
-        sweep: From `read_sweep`.
-        path: Its file, for messages.
-
     Returns:
         The resolved recipe, without what is searched.
 
@@ -249,12 +245,8 @@ class Trial:
 
 
 def run_sweep(path: Path, out: Path) -> tuple[Sweep, list[Trial]]:
-    """Train all trials of a sweep that no other process has.
-
-    Args:
-        path: The sweep file.
-        out: Folder of the sweep: `sweep.csv`, `best.yaml`, and a run folder for each trial and seed. If it holds this
-            sweep already, what is missing is trained.
+    """Train all trials of a sweep file that no other process has. If the folder `out` holds this sweep already, what is
+    missing is trained: `sweep.csv`, `best.yaml`, and a run folder for each trial and seed.
 
     Returns:
         The sweep, and what is known of its trials, in their order.

@@ -208,13 +208,7 @@ class Throughput(Callback):
 
 
 def summary(work: Work, processes: int, memory: float) -> str:
-    """One line about a whole training.
-
-    Args:
-        work: Of all processes.
-        processes: How many there were.
-        memory: Bytes of the process that held most.
-    """
+    """One line about a whole training: the work of all processes, and the bytes of the one that held most."""
     found = work.rates(processes)
     return (
         f"trained on {work.pairs:,.0f} pairs in {_duration(work.seconds / processes)}: "

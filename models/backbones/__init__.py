@@ -48,10 +48,8 @@ _FAMILIES: Mapping[str, tuple[str, str]] = {
 
 
 def load_backbone(checkpoint: Checkpoint) -> Backbone:
-    """Load a backbone, in evaluation mode and frozen.
-
-    Args:
-        checkpoint: Its `name` is "nano" (shipped with this package), a hub id, or a folder in the hub's layout.
+    """Load a backbone, in evaluation mode and frozen: "nano" (shipped with this package), a hub id, or a folder in the
+    hub's layout.
 
     Raises:
         UserError: If there is no such checkpoint, no class for its family, the installed transformers lacks the family,
@@ -75,11 +73,7 @@ def load_backbone(checkpoint: Checkpoint) -> Backbone:
 
 
 def read_config(name: str, revision: str | None) -> dict[str, Any]:
-    """What config.json of a backbone says.
-
-    Args:
-        name: "nano", a hub id or a folder.
-        revision: Commit, tag or branch on the hub.
+    """What config.json of a backbone ("nano", a hub id or a folder) says.
 
     Raises:
         UserError: If there is none, or the hub does not answer and no copy is in the cache.

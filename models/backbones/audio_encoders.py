@@ -40,11 +40,8 @@ class WaveEncoder(PairEncoder):
     float32_parts = (_CONVOLUTIONS,)
 
     def run(self, features: Tensor, real: Tensor | None) -> list[Tensor]:
-        """States of all layers, each `(rows, frames, size)`, of convolved clips `(rows, frames, channels)`.
-
-        Args:
-            features: What the convolutions make.
-            real: True where a frame belongs to a clip `(rows, frames)`; None = everywhere.
+        """States of all layers, each `(rows, frames, size)`, of convolved clips `(rows, frames, channels)`; `real` is
+        True where a frame belongs to a clip `(rows, frames)`, None = everywhere.
         """
         raise NotImplementedError
 

@@ -125,11 +125,8 @@ class AudioLanguageModel(Backbone):
         return made["input_ids"], made["attention_mask"], is_audio
 
     def prepare_chat(self, chat: Sequence[Message], audio_tokens: Sequence[int]) -> Tensor:
-        """Token ids `(1, tokens)` of any chat, up to where its last message is answered.
-
-        Args:
-            chat: Its turns; the texts are not trusted.
-            audio_tokens: Of each clip.
+        """Token ids `(1, tokens)` of any chat, up to where its last message is answered, with so many audio tokens for
+        each clip.
 
         Raises:
             TextError: If a text holds a token with a meaning of its own.

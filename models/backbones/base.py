@@ -311,12 +311,8 @@ class Backbone(ABC):
 
     @abstractmethod
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
-        """Audio states of all clips one after the other, without padding, before the projector
-        `(states, audio size)`.
-
-        Args:
-            clips: What `prepare_clips` made.
-            heard: Takes what the layers of the encoder make.
+        """Audio states of all clips one after the other, without padding, before the projector `(states, audio size)`;
+        `heard` takes what the layers of the encoder make.
         """
 
     @abstractmethod

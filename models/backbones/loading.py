@@ -212,11 +212,7 @@ def _refuse_adapter(checkpoint: Checkpoint) -> None:
 def check_report(name: str, report: dict[str, Any], ignored_keys: str, above: Container[str] = ()) -> None:
     """Refuse a checkpoint that does not fit its model, whatever `transformers` makes of it.
 
-    Args:
-        name: What is said to be broken.
-        report: Of `transformers`.
-        ignored_keys: See `Backbone`.
-        above: Weights of the layers that were left out, which a checkpoint has.
+    Keys that are ignored (see `Backbone`) and weights `above` the layers that are read are passed over.
 
     Raises:
         UserError: Naming the first keys that are missing, unexpected or of another shape.
@@ -248,9 +244,8 @@ def merge_own_adapter(
 
     Args:
         model: Without any adapter.
-        checkpoint: Where `adapter_config.json` and `adapter_model.safetensors` may be.
+        checkpoint: Where `adapter_config.json` and `adapter_model.safetensors` may be, in this `subfolder`.
         required: The model's configuration says that there is one.
-        subfolder: Where they lie in the repository.
         targets: Regular expression of the modules that it is on; by default what its configuration says.
 
     Raises:

@@ -124,12 +124,7 @@ class CrossAttentionFusion(nn.Module):
     """
 
     def __init__(self, layers: int, size: int) -> None:
-        """Draw all weights from torch's global seed.
-
-        Args:
-            layers: Layers of the tower, its input embedding included.
-            size: Width of each.
-        """
+        """Draw all weights from torch's global seed, for so many layers (the input embedding included) of one width."""
         super().__init__()
         self.layer_weights = nn.Parameter(torch.zeros(layers))
         self.input_norm = nn.LayerNorm(size)
@@ -158,8 +153,8 @@ class CrossAttentionFusion(nn.Module):
             segments: What each token is part of `(batch, tokens)`.
 
         Returns:
-            `(batch, tokens, width)`: at the response with attention to its context; at context tokens what
-            they were. Padding on either side changes nothing.
+            `(batch, tokens, width)`: at the response with attention to its context; at context tokens what they were.
+            Padding on either side changes nothing.
         """
         tokens = audio + self.segments(segments)
         # the learned token stands in for a context that is not there, and keeps the softmax from being over nothing
@@ -172,12 +167,8 @@ class CrossAttentionFusion(nn.Module):
 
 
 def pack(layers: Sequence[Tensor], lengths: Sequence[int], heard: LayerStatistics | None) -> Tensor:
-    """States of several layers, each `(rows, frames, size)`, side by side without padding `(states, layers * size)`.
-
-    Args:
-        layers: What each layer made.
-        lengths: Frames of each row that belong to a clip.
-        heard: Takes their statistics.
+    """States of several layers, each `(rows, frames, size)`, side by side without padding `(states, layers * size)`; so
+    many frames of each row belong to a clip. `heard` takes their statistics.
     """
     if heard is not None:
         heard.add(torch.stack([over_time(layer, lengths) for layer in layers], 1), [[length] for length in lengths])

@@ -119,8 +119,7 @@ def _write(loaded: LoadedJudge, folder: Path, form: ExportFormat, quantization: 
     description = {
         **loaded.description,
         "settings": {**asdict(settings), "backbone": BACKBONE, "revision": None},
-        "backbone_fingerprint": frozen.whole,
-        "unquantized_fingerprint": frozen.unquantized,
+        **frozen,
         "trained_in_full": trained_in_full(judge.backbone, settings.lora),
         EXPORT: {
             "form": form,
@@ -150,14 +149,12 @@ def _write(loaded: LoadedJudge, folder: Path, form: ExportFormat, quantization: 
 
 @torch.no_grad()
 def merge_adapter(judge: EmpathyJudge) -> None:
-    """Merge what was trained of a backbone into its weights, in place: the judge has no adapter afterwards.
+    """Merge what was trained of a backbone into its weights, in place; the judge, on the CPU and without members, has
+    no adapter afterwards.
 
     PEFT computes the update of each layer; sums are taken in float32 and rounded once to the dtype of the backbone.
     Weights in 4 bits are dequantized: that is what the adapter was trained on. Cross-attention fusion stays as it is:
     no checkpoint has one.
-
-    Args:
-        judge: In evaluation mode, on the CPU, without members.
     """
     dtype = DTYPES[judge.settings.dtype]
     # some parts are loaded in float32 whatever the dtype is, such as convolutions over a waveform

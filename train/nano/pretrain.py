@@ -61,17 +61,11 @@ def pretrain(
     seed: int,
     measured_pairs: int = 400,
 ) -> None:
-    """Run both stages and write model, processor and a README with held-out accuracy.
+    """Run both stages and write model, processor and a README with held-out accuracy into `out`.
 
-    Args:
-        out: Where the backbone goes.
-        work: Where corpora and audio tower are kept between runs.
-        real_speech: Recordings to train on beside synthetic speech; None = synthetic speech alone.
-        clips: Synthetic clips.
-        tower_epochs: Passes of the audio tower over all clips.
-        steps: Steps of the language model.
-        seed: Of corpora, weights and order.
-        measured_pairs: Pairs of held-out clips that each question is asked about at the end.
+    Corpora and audio tower are kept in `work` between runs. `real_speech` = recordings to train on beside so many
+    synthetic clips; None = synthetic speech alone. At the end each question is asked about `measured_pairs` of held-out
+    clips.
     """
     clock = _Clock(work / "seconds.json")
     with clock.of("corpora"):
