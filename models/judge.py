@@ -21,15 +21,7 @@ from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
 from .backbones.base import Backbone, Checkpoint, Clips, Inputs
 from .backbones.layers import LayerStatistics
-from .head_input import (
-    HeadInput,
-    build_pooling,
-    clips_of,
-    response_mask_of,
-    row_weights,
-    spans_of,
-    stacked,
-)
+from .head_input import HeadInput, build_pooling, clips_of, response_mask_of, row_weights, spans_of, stacked
 from .heads import Head, Prediction, build_head
 from .lora import adapt, trained_in_full, weights_of
 from .settings import JudgeSettings, LongClips

@@ -57,12 +57,7 @@ class Collate:
     """
 
     def __init__(
-        self,
-        judge: EmpathyJudge,
-        features: Features | None,
-        *,
-        with_counts: bool,
-        compare: Comparable,
+        self, judge: EmpathyJudge, features: Features | None, *, with_counts: bool, compare: Comparable
     ) -> None:
         """Put the pieces together; without cached `features` every clip is decoded. `with_counts` = a loss reads how
         many raters gave each step, `compare` = which rows may be ranked against each other.
@@ -109,11 +104,7 @@ def _unpickled(settings: JudgeSettings, dimensions: Sequence[Dimension], pickled
 
 def rows_of(rated: Sequence[RatedPair], compared: Sequence[Comparison]) -> list[Pair]:
     """The pairs of a batch in their order: rated pairs, then the chosen, then the rejected of each comparison."""
-    return [
-        *(item.pair for item in rated),
-        *(item.chosen for item in compared),
-        *(item.rejected for item in compared),
-    ]
+    return [*(item.pair for item in rated), *(item.chosen for item in compared), *(item.rejected for item in compared)]
 
 
 def supervise(

@@ -36,13 +36,7 @@ from .settings import LossSettings, LossWeights
 
 _OF_COMPARISONS = ("bradley_terry", "centring")
 OWN_LOSS: Mapping[HeadName, str] = MappingProxyType(
-    {
-        "regression": "mse",
-        "gaussian": "gaussian_nll",
-        "coral": "ordinal",
-        "corn": "ordinal",
-        "histogram": "histogram",
-    }
+    {"regression": "mse", "gaussian": "gaussian_nll", "coral": "ordinal", "corn": "ordinal", "histogram": "histogram"}
 )
 # Losses that not every head can be trained with
 _HEADS: Mapping[str, tuple[HeadName, ...]] = MappingProxyType(

@@ -231,12 +231,7 @@ def check_report(name: str, report: dict[str, Any], ignored_keys: str, above: Co
 
 
 def merge_own_adapter(
-    model: PreTrainedModel,
-    checkpoint: Checkpoint,
-    *,
-    required: bool,
-    subfolder: str = "",
-    targets: str | None = None,
+    model: PreTrainedModel, checkpoint: Checkpoint, *, required: bool, subfolder: str = "", targets: str | None = None
 ) -> None:
     """Merge the LoRA that lies beside a model's weights into them, so that another can be put on top.
 

@@ -95,11 +95,7 @@ class Qwen2_5Omni(Thinker, WhisperTowerModel):
 
     model_class = Qwen2_5Thinker
     layout = Layout({"": "", "projector.": "audio_tower.proj."})
-    parts = {
-        "language_model": LANGUAGE_MODEL,
-        "projector": Part("projector", ()),
-        "audio_tower": WHISPER_TOWER,
-    }
+    parts = {"language_model": LANGUAGE_MODEL, "projector": Part("projector", ()), "audio_tower": WHISPER_TOWER}
 
     @classmethod
     def network_of(cls, model: Any, checkpoint: Checkpoint) -> Any:
