@@ -191,15 +191,13 @@ class Span(NamedTuple):
     number: int
 
 
-def spans_of(
-    tokens: Sequence[Sequence[int]], real: Sequence[Sequence[int]], weights: Sequence[Sequence[float]]
-) -> Iterator[list[Span]]:
-    """For each clip the spans of its windows."""
+def spans_of(clips: Sequence[Sequence[tuple[int, int, float]]]) -> Iterator[list[Span]]:
+    """For each clip the spans of its windows: of each its audio tokens, how many are no padding, and its weight."""
     start, number = 0, itertools.count()
-    for windows in zip(tokens, real, weights, strict=True):
+    for windows in clips:
         spans = []
-        for count, real_count, weight in zip(*windows, strict=True):
-            spans.append(Span(range(start, start + count), real_count, weight, next(number)))
+        for count, real, weight in windows:
+            spans.append(Span(range(start, start + count), real, weight, next(number)))
             start += count
         yield spans
 

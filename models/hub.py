@@ -228,21 +228,22 @@ def _one_line(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except RepositoryNotFoundError:
-        raise UserError(f"{what}: not found; expected a public one, or `hf auth login` by who may see it") from None
-    except RevisionNotFoundError:
-        raise UserError(f"{what}: no such revision; expected a commit, tag or branch of it") from None
-    except HfHubHTTPError as error:
+    except (HTTPError, OSError, LocalTokenNotFoundError) as error:
+        raise UserError(f"{what}: {_meaning(error)}") from None
+
+
+def _meaning(error: Exception) -> str:
+    if isinstance(error, RepositoryNotFoundError):
+        return "not found; expected a public one, or `hf auth login` by who may see it"
+    if isinstance(error, RevisionNotFoundError):
+        return "no such revision; expected a commit, tag or branch of it"
+    if isinstance(error, HfHubHTTPError):
         status = error.response.status_code
-        meaning = {401: _NO_LOGIN, 403: "this login has no right to it"}
-        raise UserError(f"{what}: {meaning.get(status, f'the hub answered {status}')}") from None
-    except LocalTokenNotFoundError:
-        raise UserError(f"{what}: {_NO_LOGIN}") from None
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled):
-        raise UserError(
-            f"{what}: the hub cannot be reached (or HF_HUB_OFFLINE is set) and no copy is in the cache"
-        ) from None
-    except (HTTPError, ConnectionError) as error:
-        raise UserError(f"{what}: the hub cannot be reached ({type(error).__name__})") from None
-    except OSError as error:
-        raise UserError(f"{what}: {type(error).__name__} {error.strerror or ''}".rstrip()) from None
+        return {401: _NO_LOGIN, 403: "this login has no right to it"}.get(status, f"the hub answered {status}")
+    if isinstance(error, LocalTokenNotFoundError):
+        return _NO_LOGIN
+    if isinstance(error, LocalEntryNotFoundError | OfflineModeIsEnabled):
+        return "the hub cannot be reached (or HF_HUB_OFFLINE is set) and no copy is in the cache"
+    if isinstance(error, HTTPError | ConnectionError):
+        return f"the hub cannot be reached ({type(error).__name__})"
+    return f"{type(error).__name__} {getattr(error, 'strerror', None) or ''}".rstrip()

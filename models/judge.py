@@ -165,23 +165,19 @@ class EmpathyJudge(nn.Module):
         distinct = list(dict.fromkeys(source for row in sources for source in row))
         if audio is None:
             decoded = [self.decode(source) for source in distinct]
-            weights = [voiced_shares(windows, self.backbone.sampling_rate) for windows in decoded]
-            tokens = [[self.backbone.audio_tokens(len(window)) for window in windows] for windows in decoded]
-            real = [[self.backbone.real_audio_tokens(len(window)) for window in windows] for windows in decoded]
+            sizes = [self._sizes(windows) for windows in decoded]
             flat = [window for windows in decoded for window in windows]
             clips, states, layers = self.backbone.prepare_clips(flat), None, None
             functionals = [self._functionals(window) for window in flat]
         else:
             encoded = [audio[source] for source in distinct]
             each = self.backbone.tokens_per_state
-            weights = [[window.weight for window in windows] for windows in encoded]
-            tokens = [[len(window.states) * each for window in windows] for windows in encoded]
-            real = [[window.real_tokens for window in windows] for windows in encoded]
+            sizes = [[(len(own.states) * each, own.real_tokens, own.weight) for own in windows] for windows in encoded]
             every = [window for windows in encoded for window in windows]
             clips, states = None, torch.cat([window.states for window in every])
             layers = stacked([window.layers for window in every])
             functionals = [window.functionals for window in every]
-        spans = dict(zip(distinct, spans_of(tokens, real, weights), strict=True))
+        spans = dict(zip(distinct, spans_of(sizes), strict=True))
         # a row for each combination of the windows of a pair's clips; nearly always that is one
         combinations = [list(itertools.product(*(spans[source] for source in row))) for row in sources]
         rows = [row for choices in combinations for row in choices]
@@ -258,21 +254,21 @@ class EmpathyJudge(nn.Module):
         features = prepared.features.to(self.device, non_blocking=True)
         packed, layers = self._encoded(replace(prepared, features=features))
         packed, of_layers = packed.cpu(), iter([None] * len(flat) if layers is None else layers.cpu())
-        tokens = [self.backbone.audio_tokens(len(window)) for window in flat]
-        states = iter(packed.split([count // self.backbone.tokens_per_state for count in tokens]))
+        sizes, each = [self._sizes(windows) for windows in clips], self.backbone.tokens_per_state
+        states = iter(packed.split([tokens // each for own in sizes for tokens, _, _ in own]))
         return [
             [
-                EncodedWindow(
-                    next(states),
-                    self.backbone.real_audio_tokens(len(window)),
-                    weight,
-                    next(of_layers),
-                    self._functionals(window),
-                )
-                for window, weight in zip(windows, voiced_shares(windows, self.backbone.sampling_rate), strict=True)
+                EncodedWindow(next(states), real, weight, next(of_layers), self._functionals(window))
+                for window, (_, real, weight) in zip(windows, own, strict=True)
             ]
-            for windows in clips
+            for windows, own in zip(clips, sizes, strict=True)
         ]
+
+    def _sizes(self, windows: Sequence[np.ndarray]) -> list[tuple[int, int, float]]:
+        """Of each window of a clip its audio tokens, how many of them are no padding, and its weight."""
+        weights, own = voiced_shares(windows, self.backbone.sampling_rate), self.backbone
+        lengths = zip(map(len, windows), weights, strict=True)
+        return [(own.audio_tokens(length), own.real_audio_tokens(length), weight) for length, weight in lengths]
 
     def _encoded(self, clips: Clips) -> tuple[Tensor, Tensor | None]:
         """Audio states, and what the head reads of the layers before.

@@ -63,9 +63,7 @@ class Collate:
         many raters gave each step, `compare` = which rows may be ranked against each other.
         """
         self._judge, self.features = judge, features
-        self._labels: dict[str, Any] = {
-            "dimensions": judge.dimensions, "with_counts": with_counts, "compare": compare,
-        }  # fmt: skip
+        self._labels: dict[str, Any] = {"dimensions": judge.dimensions, "with_counts": with_counts, "compare": compare}
 
     def __call__(self, items: Sequence[RatedPair | Comparison]) -> Batch:
         """Inputs and labels of several items: rated pairs, then the chosen, then the rejected pairs."""

@@ -182,7 +182,8 @@ def _spearman(one: np.ndarray, other: np.ndarray) -> float | None:
 
 def _beyond(own: Dimension, change: Change, bounds: Bounds) -> Iterator[str]:
     width = own.maximum - own.minimum
-    for name, found, allowed in (("largest", change.largest, bounds.largest), ("mean", change.mean, bounds.mean)):
+    for name in ("largest", "mean"):
+        found, allowed = getattr(change, name), getattr(bounds, name)
         if found > allowed * width:
             yield f"{own.name}: {name} difference {found:.2g} rating points, allowed {allowed * width:.2g}"
     if change.before is None:
