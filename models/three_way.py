@@ -196,7 +196,7 @@ def _design_effect(wrong: np.ndarray, groups: np.ndarray) -> float:
     return max(1.0, float((np.bincount(groups, away) ** 2).sum()) / independent) if independent > 0 else 1.0
 
 
-# ---------------------------------------------------------------- what people said, and how good verdicts are
+# Labels, and how good verdicts are
 
 
 def verdict_of(ratings: np.ndarray) -> int | None:

@@ -1,4 +1,4 @@
-"""Gemma 4: the longest clips, vision that is not there, the tower's clipping, sizes without ears."""
+"""Gemma 4: the longest clips, vision that is not there, the tower's clipping, sizes without an audio tower."""
 
 from __future__ import annotations
 
