@@ -235,7 +235,6 @@ def test_a_rater_alone_on_all_items_has_no_comparison() -> None:
     alone = report({"r0": np.arange(1, 8.0)})["r0"]
     assert (alone.n_shared, alone.severity.value, alone.spread, alone.agreement.value) == (0, None, None, None)
     assert alone.severity.reason
-    assert alone.to_dict()["severity"]["reason"] == alone.severity.reason
 
 
 def test_the_derived_median_of_the_published_experts_agrees_most() -> None:
