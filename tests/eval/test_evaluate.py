@@ -72,16 +72,17 @@ class Unsure:
 FREE = {"failed", "failures", "without_score", "versions", "provenance", "left_out"}
 """Fields whose keys are whatever happened."""
 DESCRIBED = (
-    "results", "listening", "prompted_report", "statistics/agreement", "statistics/calibration",
+    "listening", "prompted_report", "statistics/agreement", "statistics/calibration",
     "statistics/like_for_like", "statistics/pairwise", "statistics/reliability", "statistics/significance",
     "statistics/systems",
 )  # fmt: skip
 
 
 def undocumented(report: Any) -> set[str]:
-    """Fields of a report that neither `results` nor the module of their dataclass names."""
+    """Fields of a report that neither the page of fields nor the module of their dataclass names."""
     folder = Path(described.__file__).parent
-    known = "\n".join((folder / f"{name}.py").read_text(encoding="utf-8") for name in DESCRIBED)
+    files = [*(folder / f"{name}.py" for name in DESCRIBED), folder.parent / "docs" / "reference" / "report-fields.md"]
+    known = "\n".join(path.read_text(encoding="utf-8") for path in files)
     names = {
         *report["dimensions"],
         *report["checks"],
