@@ -13,15 +13,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import soundfile
-from empathy_judge.data_modules.audio import Clip, decode
-from empathy_judge.data_modules.errors import AudioError, UserError
+from empathy_judge.data_modules.audio import decode
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.inspection import inspect_dataset
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import DatasetCard, PairDataset, write_dataset, write_splits
 from empathy_judge.eval.inspection import charts
 from empathy_judge.eval.inspection.facts import inspection_facts, most_disputed, rating_bins
 from empathy_judge.eval.inspection.page import write_inspection_page
-from empathy_judge.eval.pages.sound import dot_strip, playable
 from empathy_judge.eval.statistics.reliability import reliability
 
 from ..conftest import Page
@@ -36,9 +35,9 @@ def sine(hertz: float, seconds: float = 0.2) -> np.ndarray:
     return (0.4 * np.sin(2 * np.pi * hertz * np.arange(round(seconds * RATE)) / RATE)).astype(np.float32)
 
 
-def encoded(samples: np.ndarray, kind: str = "WAV", subtype: str | None = None, rate: int = RATE) -> bytes:
+def encoded(samples: np.ndarray) -> bytes:
     buffer = io.BytesIO()
-    soundfile.write(buffer, samples, rate, format=kind, subtype=subtype)
+    soundfile.write(buffer, samples, RATE, format="WAV")
     return buffer.getvalue()
 
 
@@ -186,61 +185,11 @@ def test_facts_of_ratings_and_preferences(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- charts
 
 
-def test_dots_stand_at_their_ratings_and_equal_ones_on_each_other() -> None:
-    ratings = [("a", 1.0), ("b", 1.0), ("c", 3.0), ("d", 5.0)]
-    strip = str(dot_strip(ratings, (1.0, 5.0), (1.0, 3.0, 5.0)))
-    dots = re.findall(r'<circle cx="([\d.]+)%" cy="([\d.]+)".*?<title>(.*?)</title>', strip)
-    assert [(float(x), name) for x, _, name in dots] == [(4, "a: 1"), (4, "b: 1"), (50, "c: 3"), (96, "d: 5")]
-    heights = [float(y) for _, y, _ in dots]
-    assert heights[0] == heights[2] == heights[3] == heights[1] + 9
-    assert re.search(r'class="mean" x1="38.50%"', strip)  # 2.5
-    assert 'aria-label="4 ratings on a scale from 1 to 5: 1, 1, 3, 5; mean 2.50"' in strip
-    # A tall stack stays low
-    strip = str(dot_strip([(f"r{n}", 3.0) for n in range(100)], (1.0, 5.0), (1.0, 5.0)))
-    height = re.search(r' height="([\d.]+)">', strip)
-    assert height is not None
-    assert float(height[1]) < 110
-    assert all(float(y) > 4 for y in re.findall(r'cy="([\d.]+)"', strip))
-
-
 def test_a_histogram_writes_shares_that_are_those_of_its_counts() -> None:
     chart = charts.histogram((0.5, 1.5, 2.5, 3.5), (30, 0, 10), "rating", "in <words>", ticks=(1, 2, 3))
     texts = [text for text in re.findall(r">([^<]*)</text>", chart) if text]
     assert texts == ["1", "2", "3", "rating", "75 %", "0", "25 %"]
     assert 'aria-label="in &lt;words&gt;"' in chart
-
-
-# ---------------------------------------------------------------- audio
-
-
-@pytest.mark.parametrize(
-    ("kind", "subtype", "suffix", "copied"),
-    [
-        ("WAV", "PCM_16", "wav", True), ("WAV", "PCM_24", "wav", True), ("FLAC", "PCM_16", "flac", True),
-        ("OGG", "VORBIS", "ogg", True), ("OGG", "OPUS", "ogg", True), ("MP3", None, "mp3", True),
-        ("WAV", "ULAW", "wav", False), ("WAV", "DOUBLE", "wav", False), ("WAV", "IMA_ADPCM", "wav", False),
-        ("AIFF", None, "wav", False), ("AU", None, "wav", False), ("W64", "PCM_16", "wav", False),
-    ],
-)  # fmt: skip
-def test_clips_are_copied_where_browsers_play_them_and_else_converted(
-    kind: str, subtype: str | None, suffix: str, copied: bool
-) -> None:
-    source = encoded(sine(300, 0.5), kind, subtype)
-    content, found, seconds = playable(source)
-    assert (found, content == source) == (suffix, copied)
-    assert seconds == pytest.approx(0.5, abs=0.05)
-    if not copied:
-        assert soundfile.info(io.BytesIO(content)).subtype == "PCM_16"
-        np.testing.assert_allclose(decode(content, RATE), decode(source, RATE), atol=1 / 32_000)
-
-
-def test_samples_and_odd_rates_become_wav() -> None:
-    content, suffix, seconds = playable(Clip(sine(300, 0.25), RATE))
-    assert (suffix, seconds, soundfile.info(io.BytesIO(content)).frames) == ("wav", 0.25, 4_000)
-    content, suffix, _ = playable(encoded(sine(100)[::4], rate=4_000))
-    assert (suffix, soundfile.info(io.BytesIO(content)).samplerate) == ("wav", 8_000)
-    with pytest.raises(AudioError, match="not a sound file"):
-        playable(b"no sound")
 
 
 # ---------------------------------------------------------------- the page
