@@ -57,7 +57,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
         path,
         ["speakbench.json", "s2sarena.json"],
         _FIELDS,
-        lambda row: map(row.values.get, _AUDIO_FIELDS),
+        _AUDIO_FIELDS,
         audio,
         options.audio_root,
     ):
