@@ -278,13 +278,7 @@ def _read_parquet(path: Path) -> SourceTable:
         return SourceTable(path, tuple(columns), list(table.rows()), None)
 
 
-_READERS = {
-    ".csv": _read_csv,
-    ".tsv": _read_csv,
-    ".json": _read_json,
-    ".jsonl": _read_jsonl,
-    ".parquet": _read_parquet,
-}
+_READERS = {".csv": _read_csv, ".tsv": _read_csv, ".json": _read_json, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
 SUFFIXES = tuple(_READERS)
 
 
