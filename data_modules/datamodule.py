@@ -30,10 +30,10 @@ from .sampling import (
     Blocks,
     ByTokens,
     EpochBatches,
-    EpochSampler,
+    EpochOrder,
     FixedSize,
     Kind,
-    MixedSampler,
+    MixedOrder,
     Plan,
     Position,
     row_groups,
@@ -189,7 +189,7 @@ class PairDataModule(L.LightningDataModule):
         """Validation pairs of this rank; some may be on two, so that all have equally many."""
         size = self.settings.eval_batch_size
         if self.settings.batch_tokens is None:
-            plan: Plan = FixedSize(self._sampler(self.validation, size, shuffle=False), size)
+            plan: Plan = FixedSize(self._order_of(self.validation, size, shuffle=False), size)
         else:
             plan = self._by_tokens([self._rated_kind(self.validation, 1.0, shuffle=False)])
         return self._loader(self.validation, EpochBatches(plan, Position(), same=True))
@@ -211,11 +211,11 @@ class PairDataModule(L.LightningDataModule):
     def _training_plan(self) -> Plan:
         size, tokens = self.settings.batch_size, self.settings.batch_tokens
         if tokens is None:
-            kinds = [self._sampler(self.train, size, shuffle=True)]
+            kinds = [self._order_of(self.train, size, shuffle=True)]
             for number, count in enumerate(self.kind_sizes[1:], start=1):
-                own = EpochSampler(count, shuffle=True, seed=self.seed + number, rank=self._rank, ranks=self._ranks)
+                own = EpochOrder(count, shuffle=True, seed=self.seed + number, rank=self._rank, ranks=self._ranks)
                 kinds.append(own)
-            return FixedSize(MixedSampler(kinds, self.shares), size)
+            return FixedSize(MixedOrder(kinds, self.shares), size)
         if self.settings.batches == "groups":
             raise DataError(
                 f"data.batch_tokens {tokens} with data.batches groups: items stand together by length or by "
@@ -250,13 +250,13 @@ class PairDataModule(L.LightningDataModule):
             start += size
         return found
 
-    def _streams(self, size: int, seed: int, *, shuffle: bool, blocks: Blocks | None = None) -> list[EpochSampler]:
+    def _streams(self, size: int, seed: int, *, shuffle: bool, blocks: Blocks | None = None) -> list[EpochOrder]:
         """The order of items for each reader: data-loader processes that read row groups of their own, or one per rank
         where any process may read any file."""
         apart = row_groups(self.train.pairs) is not None
         readers = self._ranks * (max(self.settings.num_workers, 1) if apart else 1)
         return [
-            EpochSampler(size, shuffle=shuffle, seed=seed, rank=reader, ranks=readers, blocks=blocks)
+            EpochOrder(size, shuffle=shuffle, seed=seed, rank=reader, ranks=readers, blocks=blocks)
             for reader in range(readers)
         ]
 
@@ -282,13 +282,13 @@ class PairDataModule(L.LightningDataModule):
     def _ranks(self) -> int:
         return 1 if self.trainer is None else self.trainer.world_size
 
-    def _sampler(self, pairs: RatedPairs, batch_size: int, *, shuffle: bool) -> EpochSampler:
+    def _order_of(self, pairs: RatedPairs, batch_size: int, *, shuffle: bool) -> EpochOrder:
         clusters, groups = None, None
         if shuffle and self.settings.batches == "groups":
             _, clusters = np.unique([pair.group_id for pair in pairs.pairs], return_inverse=True)
         else:
             groups = row_groups(pairs.pairs)
-        return EpochSampler(
+        return EpochOrder(
             len(pairs),
             shuffle=shuffle,
             seed=self.seed,

@@ -194,8 +194,8 @@ def _candidates(fingerprints: Sequence[Fingerprint]) -> Iterator[tuple[int, int]
 
 
 def near_identical(dataset: PairDataset) -> NearIdentical:
-    """Near-identical clips of a dataset (all pairs, not a subset), from ``near_identical.json`` in its folder where that
-    is of this content.
+    """Near-identical clips of a dataset (all pairs), from ``near_identical.json`` in its folder where that is
+    of this content.
 
     Otherwise every distinct clip is decoded and the file written; it says nothing about splits and so serves any
     split of the dataset. Where the folder cannot be written, that file is in the user's cache.

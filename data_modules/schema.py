@@ -306,7 +306,7 @@ def complete_dataset(
 ) -> DatasetCard:
     """Writes what belongs to pairs that are in their place: ratings, preferences, and ``dataset.yaml`` last.
 
-    All is checked already, as by `write_dataset`; `rows` are the pairs as they are stored, sorted by `hash_order`, whose
+    All is checked already, as by `write_dataset`; `rows` are the pairs as stored, sorted by `hash_order`; their
     bytes are not looked at. Returns the card with its content hash.
     """
     card = dataclasses.replace(card, content_hash=content_hash(card.dimensions, rows, ratings, preferences))

@@ -372,8 +372,8 @@ def _check_data(recipe: Recipe, data: PairDataModule) -> None:
     data.check_supervision()
     if recipe.objective.rater_embedding and recipe.data.target != "single":
         raise UserError(
-            f"objective.rater_embedding {recipe.objective.rater_embedding} with data.target {recipe.data.target}; expected "
-            "single"
+            f"objective.rater_embedding {recipe.objective.rater_embedding} with data.target {recipe.data.target}; "
+            "expected single"
         )
 
 
