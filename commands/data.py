@@ -100,14 +100,14 @@ def inspect(options: argparse.Namespace) -> int:
 
         page = write_inspection_page(dataset, found, agreement, facts, page)
     if options.json:
-        everything = {**found.to_dict(), **facts.to_dict(), "reliability": agreement}
+        everything = {**found.to_dict(), **facts, "reliability": agreement}
         print(json.dumps(everything, indent=2, allow_nan=False))
     else:
         from rich.console import Console
 
         from ..eval.inspection.tables import inspection_tables
 
-        raters = {name: own.raters for name, own in facts.ratings.items()}
+        raters = {name: own["raters"] for name, own in facts["ratings"].items()}
         for table in inspection_tables(found, agreement, raters):
             Console().print(table)
         if page is not None:
