@@ -380,7 +380,7 @@ class Members(nn.Module):
 
 def sources_of(pair: Pair) -> list[AudioSource]:
     """The clips of a pair: context turns, then the response."""
-    return [*(turn.audio for turn in pair.context), pair.response]
+    return list(pair.clips)
 
 
 def tower_is_trained(judge: EmpathyJudge) -> bool:

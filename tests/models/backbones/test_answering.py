@@ -31,7 +31,7 @@ def pair(noise) -> Pair:
 
 
 def chat_of(pair: Pair) -> Chat:
-    return Chat(messages(pair), [*(turn.audio for turn in pair.context), pair.response])
+    return Chat(messages(pair), list(pair.clips))
 
 
 def opened(folder: Path) -> AnsweringModel:

@@ -198,9 +198,7 @@ def test_there_are_as_many_audio_tokens_as_audio_states(family, pairs, noise):
         assert len(states) * backbone.tokens_per_state == sum(backbone.audio_tokens(length) for length in some)
     inputs = judge_of(family).build_inputs(pairs)
     assert len(inputs.audio_index) == sum(
-        backbone.audio_tokens(len(clip.samples))
-        for pair in pairs
-        for clip in (*(turn.audio for turn in pair.context), pair.response)
+        backbone.audio_tokens(len(clip.samples)) for pair in pairs for clip in pair.clips
     )
     for row, pair in enumerate(pairs):
         heard = backbone.real_audio_tokens(len(pair.response.samples))
