@@ -145,11 +145,8 @@ class Objective(nn.Module):
 
     def _rated(self, prediction: Prediction, labels: Labels) -> Iterator[tuple[str, Callable[[], Tensor]]]:
         """Losses on ratings, each computed when it is called."""
-        score, target, mask = (
-            self._range.normalise(prediction.score),
-            self._range.normalise(labels.targets),
-            labels.weights,
-        )
+        score, target = map(self._range.normalise, (prediction.score, labels.targets))
+        mask = labels.weights
         settings, groups = self.settings, None if self.settings.compare == "all" else labels.groups
         yield "mse", partial(mse, score, target, mask)
         yield "huber", partial(huber, score, target, mask, settings.huber_delta)
