@@ -13,16 +13,8 @@ import soundfile
 from empathy_judge.data_modules.audio import Clip, decode
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.schema import Pair, Turn
-from empathy_judge.eval.probes import (
-    DEFAULT_PROBES,
-    PROBES,
-    choose,
-    context_only,
-    context_swapped,
-    response_only,
-    response_swapped,
-    silent,
-)
+from empathy_judge.eval.probes import DEFAULT_PROBES, PROBES, choose
+from empathy_judge.eval.probes.pairs import context_only, context_swapped, response_only, response_swapped, silent
 from empathy_judge.eval.probes.recording import change_clips
 
 RESPONSE_FIELDS = {"response", "response_text", "response_speaker", "system_id"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -28,10 +27,8 @@ from empathy_judge.eval.judges.prompted.questions import (
 )
 from empathy_judge.eval.judges.prompted.settings import Price, RubricName, Settings, parse_settings
 
-from .conftest import EMPATHY, clip
-from .servers import Response, gemini_answer, openai_answer, serve
-
-Pairs = Callable[[int], list[Pair]]
+from .conftest import EMPATHY, GOOD, Pairs, clip
+from .servers import Response, answer, serve
 
 
 def test_settings() -> None:
@@ -270,9 +267,7 @@ def test_the_key_of_the_sdk_goes_to_the_server_of_the_sdk(
     vendor: str, store: Any, make_pairs: Pairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, variable, key, _ = VENDORS[vendor]
-    answers = {"openai": openai_answer, "gemini": gemini_answer}
-    good = Response(answers[vendor]('{"reason": "warm", "vocal_empathy": 4}'))
-    with serve(lambda request: good) as server:
+    with serve(lambda request: Response(answer(vendor, GOOD))) as server:
         monkeypatch.setenv(variable, f"{server.url}/v1" if vendor == "openai" else server.url)
         for value in ("sk-of-the-vendor", None):
             monkeypatch.setenv(key, value) if value else monkeypatch.delenv(key)
