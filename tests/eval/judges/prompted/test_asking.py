@@ -17,8 +17,7 @@ from empathy_judge.eval.judges.prompted.cache import cache_key
 from empathy_judge.eval.judges.prompted.costs import disclosure
 from empathy_judge.eval.judges.prompted.factory import choose_examples, open_prompted
 from empathy_judge.eval.judges.prompted.questions import (
-    Preferred,
-    Scores,
+    Form,
     Sound,
     Unread,
     describe,
@@ -86,12 +85,12 @@ def test_flatness_stands_where_each_construct_has_it() -> None:
 
 
 def test_what_a_form_describes_it_reads() -> None:
-    form = Scores((EMPATHY, Dimension("warmth", 0, 10)))
+    form = Form((EMPATHY, Dimension("warmth", 0, 10)))
     assert form.schema()["required"] == ["reason", "vocal_empathy", "warmth"]
     assert form.read('{"reason": "x", "vocal_empathy": 4, "warmth": 7.5}') == {"vocal_empathy": 4, "warmth": 7.5}
     with pytest.raises(Unread, match="warmth"):
         form.read('{"vocal_empathy": 4}')
-    preferred = Preferred((EMPATHY,))
+    preferred = Form((EMPATHY,), "verdicts")
     assert preferred.schema()["properties"]["vocal_empathy"]["enum"] == ["first", "tie", "second"]
     assert preferred.read('{"reason": "", "vocal_empathy": "Second "}') == {"vocal_empathy": -1}
     with pytest.raises(Unread, match="both"):
@@ -99,9 +98,7 @@ def test_what_a_form_describes_it_reads() -> None:
 
 
 def test_the_last_object_counts() -> None:
-    assert Scores((EMPATHY,)).read('First {"vocal_empathy": 2}, but rather {"vocal_empathy": 3}') == {
-        "vocal_empathy": 3
-    }
+    assert Form((EMPATHY,)).read('First {"vocal_empathy": 2}, but rather {"vocal_empathy": 3}') == {"vocal_empathy": 3}
 
 
 def test_expectation_over_what_is_on_the_scale() -> None:
