@@ -57,7 +57,7 @@ def silent(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:
     clip that cannot be opened stays, so that the judge says so.
     """
     del seed
-    silence = _silence([clip for pair in pairs for clip in (*(turn.audio for turn in pair.context), pair.response)])
+    silence = _silence([clip for pair in pairs for clip in pair.clips])
     return tuple(
         replace(
             pair,

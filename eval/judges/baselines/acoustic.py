@@ -1,4 +1,4 @@
-"""The baseline that hears delivery through a list of measures: no words, no learned ear."""
+"""The baseline that hears delivery through a list of measures: no words, no learned encoder."""
 
 from __future__ import annotations
 
