@@ -39,13 +39,12 @@ from ..models.weight_files import read_checkpoint
 from .features import temporary_folder
 from .module import Task
 from .recipe import Recipe
+from .validation import LEAD_INTERVAL
 
 LEFT_OUT = "left_out.csv"
 """Scores of pairs by judges that were not trained on them; written last, so that its run is finished."""
 ENSEMBLE = "ensemble"
 RESAMPLES = 1_000
-LEAD_INTERVAL = (0.05, 0.95)
-"""Quantiles of the lead of trained judges over the probe."""
 One = Callable[[Mapping[str, Any], Task], object]
 """Trains once: with settings of the recipe that are other ones, and what the run is for."""
 
