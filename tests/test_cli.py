@@ -49,7 +49,9 @@ def failed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 # ---------------------------------------------------------------- help
 
 
-@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["recipes", "--help"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["train", "--help"], ["recipes", "--help"], ["import", "table", "--help"]]
+)
 def test_help_does_not_load_torch(words):
     program = (
         "import sys\n"
@@ -58,8 +60,8 @@ def test_help_does_not_load_torch(words):
         f"    main({words!r})\n"
         "except SystemExit as stop:\n"
         "    assert stop.code == 0\n"
-        "heavy = {'torch', 'transformers', 'pandas', 'numpy', 'scipy', 'lightning', 'matplotlib', 'rich'}\n"
-        "print('LOADED', sorted(heavy & sys.modules.keys()))\n"
+        "heavy = {'torch', 'transformers', 'pandas', 'fsspec', 'numpy', 'scipy', 'lightning', 'matplotlib', 'rich'}\n"
+        f"print('LOADED', sorted(heavy.difference({['numpy'] if 'import' in words else []}) & sys.modules.keys()))\n"
     )
     start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
@@ -105,10 +107,23 @@ def test_a_name_that_cannot_be_had_is_told_before_torch_is_loaded(judge_folder, 
         "backbone 'no/such-backbone': expected 'nano', a hub id or a folder with config.json: no such folder, "
     )
     no_folder = "backbone '/no/folder': expected 'nano', a hub id or a folder with config.json: no such folder"
+    (tmp_path / "sweep.yaml").write_text("""
+        train: [nano]
+        overrides: {data.path: d}
+        search: {judge.backbone: {choices: [nano, no/such-backbone]}}
+        trials: 2
+    """)
+    (tmp_path / "wrong.yaml").write_text("train: [nanno]\nsearch: {seed_: {low: 1, high: 2}}\ntrials: 2")
+    sweep = ["sweep", "--out", str(tmp_path / "out"), "--config"]
     nothing = f"{tmp_path}: expected a judge folder (with judge.json), a run folder or a checkpoint"
     calls = [
         (["train", "--config", "nano", "--judge.backbone", "no/such-backbone", "--data.path", "d"], no_backbone),
         (["train", "--config", "nano", "--data.bacth_size", "2"], "there is no setting data.bacth_size (did you mean"),
+        ([*sweep, str(tmp_path / "sweep.yaml")], no_backbone),
+        (
+            [*sweep, str(tmp_path / "wrong.yaml")],
+            f"{tmp_path}/wrong.yaml: train: --config nanno: no such file or recipe",
+        ),
         (["score", "no/judge", "-", "r.wav"], no_judge),
         (["score", judge, "--manifest", "pairs.csv", "--out", "scores.csv"], no_backbone),
         (["score", run, "--manifest", "pairs.csv"], no_backbone),

@@ -1,7 +1,8 @@
 """`empathy-judge sweep`: search the settings of a recipe that do best on the validation split, with Optuna.
 
 Every process that is started with the same folder takes trials of its own. A killed process leaves its trial to the
-next one: the lock of a trial is free as soon as its process is gone.
+next one: the lock of a trial is free as soon as its process is gone. Torch and Lightning are imported where a trial is
+trained: what is wrong with a sweep is told before.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import torch
 import yaml
 from filelock import FileLock, Timeout
 from jsonargparse import Namespace, get_loader
@@ -29,10 +29,8 @@ from ..data_modules.errors import DataError, UserError, shown
 from ..data_modules.folders import check_unique_keys, replace_file
 from ..data_modules.schema import PairDataset
 from ..models import CHECKPOINTS
-from ..models.weight_files import read_checkpoint
-from .checkpointing import CannotWrite, find_resumable
+from ..models.hub import require_backbone
 from .recipe import RecipeParser, nested
-from .run import train
 from .shipped import find_recipe
 
 try:
@@ -193,7 +191,19 @@ def check_recipe(sweep: Sweep, path: Path) -> Namespace:
         UserError: If a recipe is missing, `train` has no such parameter or does not accept a value, or a run would be
             spread over several devices.
     """
-    parser = RecipeParser()
+    _laid_over(sweep, path, RecipeParser(trainer=False))  # a wrong name is told before torch is loaded
+    base = _laid_over(sweep, path, RecipeParser())
+    devices, nodes = base.trainer.devices, base.trainer.num_nodes
+    if not (devices in (1, "1") or (isinstance(devices, list) and len(devices) == 1)) or nodes != 1:
+        raise UserError(
+            f"{path}: trainer.devices {shown(devices)} on {nodes} node(s); expected 1 (`trainer.devices: 1` under "
+            "overrides). For several GPUs start the sweep once on each, with the same --out"
+        )
+    return base
+
+
+def _laid_over(sweep: Sweep, path: Path, parser: RecipeParser) -> Namespace:
+    """The recipe with the overrides; the values of the search are tried on it, and backbones looked up."""
     words = [word for recipe in sweep.train for word in ("--config", recipe)]
     # the only value that a recipe may lack and `train` does not do without
     data = [f"--data.path={sweep.overrides['data.path']}"] if "data.path" in sweep.overrides else []
@@ -202,15 +212,12 @@ def check_recipe(sweep: Sweep, path: Path) -> Namespace:
     except UserError as error:
         raise UserError(f"{path}: train: {error}") from None
     base = parser.overlaid(base, sweep.overrides, f"{path}: overrides")
+    tried = [base]
     for name, space in sweep.search.items():
         for value in space.examples():
-            parser.overlaid(base, {name: value}, f"{path}: search: {name}: {shown(value)}")
-    devices, nodes = base.trainer.devices, base.trainer.num_nodes
-    if not (devices in (1, "1") or (isinstance(devices, list) and len(devices) == 1)) or nodes != 1:
-        raise UserError(
-            f"{path}: trainer.devices {shown(devices)} on {nodes} node(s); expected 1 (`trainer.devices: 1` under "
-            "overrides). For several GPUs start the sweep once on each, with the same --out"
-        )
+            tried.append(parser.overlaid(base, {name: value}, f"{path}: search: {name}: {shown(value)}"))
+    for backbone, revision in dict.fromkeys((one.judge.backbone, one.judge.revision) for one in tried):
+        require_backbone(backbone, revision)
     return base
 
 
@@ -358,6 +365,10 @@ def _claim(study: optuna.Study, sweep: Sweep, out: Path) -> tuple[int, FileLock]
 
 def _train_trial(study: optuna.Study, sweep: Sweep, number: int, out: Path) -> None:
     """Train every seed that is missing and tell Optuna the mean, or that the trial failed."""
+    import torch
+
+    from .checkpointing import CannotWrite
+
     folder, say = _trial_folder(out, number), Console(stderr=True).print
     trial = _known(study, sweep, study.trials[number])
     recipe = folder / _RECIPE_FILE
@@ -382,6 +393,12 @@ def _train_trial(study: optuna.Study, sweep: Sweep, number: int, out: Path) -> N
 
 def _train_seed(recipes: list[str], run: Path, seed: int) -> float:
     """What the best checkpoint of a run reached on the validation split; a killed run is continued."""
+    import torch
+
+    from ..models.weight_files import read_checkpoint
+    from .checkpointing import find_resumable
+    from .run import train
+
     gc.collect()  # trainer and module of the run before refer to each other: their memory must be free
     torch.cuda.empty_cache()
     words = [word for recipe in recipes for word in ("--config", recipe)]

@@ -27,10 +27,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
-
-import pandas as pd
 
 from ..errors import AudioError, DataError, UserError, bad_value, shown
 from ..ratings import RATING_COLUMNS, SECONDS, Dimension, check_ratings, is_name, parse_dimension
@@ -40,6 +38,9 @@ from ..tables import parse_mapping, plain_text, read_records, to_number
 from .assemble import Imported
 from .clips import ClipCell, add_audio_root, find_clip
 from .collector import Collector
+
+if TYPE_CHECKING:
+    import pandas as pd  # takes 0.2 s: not for the help of the importers
 
 EXAMPLE = (
     "label-studio export.json --response answer --context question --dimension empathy=1:5:1 "
@@ -334,6 +335,8 @@ def _ratings(
     path: Path, export: _Export, mapping: _Mapping, dimensions: Sequence[Dimension], pair_ids: Sequence[str]
 ) -> pd.DataFrame:
     """Ratings in long form, checked, with the lead times of their annotations."""
+    import pandas as pd
+
     answers = [answer for answer in export.answers if answer.control in mapping.ratings]
     ratings: list[tuple[Any, ...]] = []
     for answer in answers:
