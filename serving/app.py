@@ -215,7 +215,7 @@ def _token_check(token: str) -> Callable[..., None]:
     def check(credentials: HTTPAuthorizationCredentials | None = Security(_BEARER)) -> None:  # noqa: B008
         sent = credentials.credentials if credentials is not None else ""
         if not hmac.compare_digest(sent.encode(), token.encode()):
-            raise Problem("unauthorized", schemas.ERRORS["unauthorized"][1], {"WWW-Authenticate": "Bearer"})
+            raise Problem("unauthorized", headers={"WWW-Authenticate": "Bearer"})
 
     return check
 
@@ -225,8 +225,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         codes: dict[int, schemas.Code] = {404: "not_found", 405: "method_not_allowed"}
         code = codes.get(error.status_code, "bad_request")
-        message = schemas.ERRORS[code][1] if code != "bad_request" else "the request cannot be read"
-        error = Problem(code, message, error.headers)
+        error = Problem(code, None if code != "bad_request" else "the request cannot be read", error.headers)
     elif not isinstance(error, Problem):
         of_audio = isinstance(error, AudioError) and not isinstance(error, TextError)
         error = Problem("bad_audio" if of_audio else "invalid", str(error))

@@ -317,7 +317,8 @@ def test_while_the_judge_is_loaded_requests_are_told_to_come_back() -> None:
     with in_process(load) as service:
         for method, path in (("GET", "/readyz"), ("GET", "/v1/judge"), ("POST", "/v1/score")):
             answer = service(method, path, files={"response": wav()} if method == "POST" else None)
-            assert error_of(answer)[:2] == (503, "loading")
+            said = "the judge is still being loaded; ask again in 5 s, or wait until GET /readyz answers 200"
+            assert error_of(answer) == (503, "loading", said)
             assert int(answer.headers["retry-after"]) >= 1
         assert service("GET", "/healthz").json() == {"status": "ok"}
         assert service("GET", "/").status_code == 200
