@@ -89,11 +89,7 @@ class NearIdentical:
 
 
 def fingerprint(samples: np.ndarray) -> Fingerprint:
-    """The fingerprint of a clip at `RATE` Hz.
-
-    Args:
-        samples: Shape (n,), float32, of any length.
-    """
+    """The fingerprint of a clip at `RATE` Hz: samples of shape (n,), float32, of any length."""
     import torch
     from torch.nn.functional import pad
 
@@ -151,14 +147,8 @@ def find_clusters(fingerprints: Sequence[Fingerprint]) -> list[list[int]]:
 
 
 def components(labels: Sequence[Collection[Hashable]]) -> list[list[int]]:
-    """Items that are connected through equal labels, directly or through other items.
-
-    Args:
-        labels: The labels of each item.
-
-    Returns:
-        Positions of the items of each component, both in order of appearance.
-    """
+    """Positions of the items of each component, both in order of appearance: items that are connected through equal
+    labels, directly or through other items."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -204,13 +194,11 @@ def _candidates(fingerprints: Sequence[Fingerprint]) -> Iterator[tuple[int, int]
 
 
 def near_identical(dataset: PairDataset) -> NearIdentical:
-    """Near-identical clips of a dataset, from ``near_identical.json`` in its folder where that is of this content.
+    """Near-identical clips of a dataset (all pairs), from ``near_identical.json`` in its folder where that is
+    of this content.
 
     Otherwise every distinct clip is decoded and the file written; it says nothing about splits and so serves any
     split of the dataset. Where the folder cannot be written, that file is in the user's cache.
-
-    Args:
-        dataset: All pairs (not a subset).
     """
     kept = read_kept(dataset, NEAR_IDENTICAL_FILE, _Kept)
     if kept is not None and kept.method == METHOD:

@@ -119,13 +119,7 @@ def _check_size(footer: pq.FileMetaData, size: int | None, whole: bool) -> None:
 
 
 def parquet_tables(path: Path, row: int, columns: Sequence[str] | None = None, *, whole: bool = False) -> Tables:
-    """The table in a Parquet file from the row group of a row on; texts are dictionaries.
-
-    Args:
-        path: The file.
-        row: Position of the row, from 0.
-        columns: Only these; None = all.
-        whole: As in `open_parquet`.
+    """The table in a Parquet file, or columns of it, from the row group of a row (from 0) on; texts are dictionaries.
 
     Raises:
         pa.ArrowException: If the file is damaged; or an OSError or ValueError.

@@ -104,12 +104,8 @@ def parse_dimension(text: str) -> Dimension:
 
 
 def label(dimension: Dimension, score: float) -> str:
-    """The nearest of `LABELS`; a score in the middle between two gets the better one.
-
-    Args:
-        dimension: Its scale; where low scores are good, the lowest is excellent.
-        score: Rating points.
-    """
+    """The nearest of `LABELS` to a score in rating points; one in the middle between two gets the better one, and where
+    low scores are good, the lowest is excellent."""
     share = (score - dimension.minimum) / (dimension.maximum - dimension.minimum)
     share = share if dimension.higher_is_better else 1 - share
     return LABELS[int(np.clip(np.floor(share * (len(LABELS) - 1) + 0.5), 0, len(LABELS) - 1))]
@@ -231,19 +227,14 @@ def check_ratings(
     file: object,
     locate: Locate | None = None,
 ) -> None:
-    """Checks a long table of ratings; the first bad row is named.
+    """Checks a long table of ratings: columns `RATING_COLUMNS`, and `SECONDS` where times are known.
 
-    Args:
-        ratings: Columns `RATING_COLUMNS`, and `SECONDS` where times are known.
-        pair_ids: The pairs that exist.
-        dimensions: The scales.
-        file: What messages call the table.
-        locate: What messages call a cell, where the table came from another layout.
+    `file` is what messages call the table, `locate` what they call a cell, where it came from another layout.
 
     Raises:
-        DataError: On a missing column, an unknown pair or dimension, a rater without a name,
-            a score that is no number, outside its scale or between its steps, a time that is no number or
-            negative, or two scores of one rater for one thing.
+        DataError: On a missing column, an unknown pair or dimension, a rater without a name, a score that is no number,
+            outside its scale or between its steps, a time that is no number or negative, or two scores of one rater for
+            one thing; the first bad row is named.
     """
     _check_columns(ratings, RATING_COLUMNS, file)
     check = _Check(ratings, locate or locate_in(file))
@@ -377,7 +368,7 @@ class _Check:
 
 
 def _to_number(value: object) -> float:
-    """NaN for what is no number; a text of digits is no number here."""
+    """NaN for what is no number; a text of digits is none here."""
     try:
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
     except OverflowError:

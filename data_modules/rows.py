@@ -55,14 +55,9 @@ PREFERENCES_SCHEMA = pa.schema([(c, pa.float64() if c == "strength" else pa.stri
 
 
 def to_row(values: Mapping[Any, Any], root: Path, file: Path, number: int, hashes: dict[str, str]) -> dict[str, Any]:
-    """A row of ``pairs.parquet`` from a row of the table that `write_dataset` takes.
+    """A row of ``pairs.parquet`` from row `number` (from 1) of the table that `write_dataset` takes.
 
-    Args:
-        values: The caller's row.
-        root: The dataset folder.
-        file: What messages call the table.
-        number: Row, counted from 1.
-        hashes: Path -> SHA-256 of the files that were read already; grows.
+    `hashes` is path -> SHA-256 of the files in the folder `root` that were read already; it grows.
 
     Raises:
         DataError: If audio is neither encoded bytes nor the relative path of a file in the folder.
@@ -123,8 +118,7 @@ def checked_pairs(
     """The same rows, once their texts were checked, whatever their audio.
 
     Args:
-        rows: One mapping per pair with the columns of ``pairs.parquet``; of ``context_audio`` the roles count
-            here.
+        rows: With the columns of ``pairs.parquet``; of ``context_audio`` the roles count here.
         file: What messages call the table.
         locate: What messages call a cell, where the table came from another layout.
         grouped: Whether every pair has a group already.
@@ -198,8 +192,7 @@ def content_hash(
     ratings: pd.DataFrame,
     preferences: pd.DataFrame | None,
 ) -> str:
-    """SHA-256 (hex) over scales, pairs without their split, ratings and preferences, whatever the order of
-    rows.
+    """SHA-256 (hex) over scales, pairs without their split, ratings and preferences, whatever the order of rows.
 
     Audio counts by its content, not by its name or by how it is stored.
 
@@ -225,10 +218,8 @@ def content_hash(
         digest.update(line.encode() + b"\n")
         last = line
     digest.update(b"\n")
-    tables = [(ratings, ratings_schema(ratings))]
-    if preferences is not None:
-        tables.append((preferences, PREFERENCES_SCHEMA))
-    for table, schema in tables:
+    compared = [] if preferences is None else [(preferences, PREFERENCES_SCHEMA)]
+    for table, schema in [(ratings, ratings_schema(ratings)), *compared]:
         for batch in _sorted_lines(table, schema):
             digest.update(batch)
         digest.update(b"\n")

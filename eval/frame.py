@@ -20,7 +20,7 @@ import pandas as pd
 from ..data_modules.errors import DataError, UserError, shown
 from ..data_modules.ratings import RatingTable
 from ..data_modules.schema import PairDataset
-from ..data_modules.tables import Record, full_mapping, read_table, records
+from ..data_modules.tables import Record, full_mapping, read_table
 from .probes import group_of
 from .statistics.agreement import Statistic, spearman
 from .statistics.bootstrap import Interval, Resamples, estimate
@@ -258,7 +258,7 @@ def read_frame(path: str | Path, columns: Mapping[str, str]) -> Frame:
     first: dict[tuple[str | None, ...], int] = {}  # key of a score -> position of its row
     of_item: dict[tuple[str, str | None, str], str | None] = {}  # column, dataset, item -> group or system
     rows: list[tuple[Any, ...]] = []
-    for record in records(table):
+    for record in table.records():
         item, annotator, dimension = (record.name(named[name]) for name in TABLE_COLUMNS[:3])
         dataset, group, system = (
             record.optional_name(named[name]) if name in named else None for name in TABLE_COLUMNS[4:]

@@ -21,7 +21,7 @@ from .statistics.calibration import (
     scale_use,
 )
 from .statistics.like_for_like import like_for_like
-from .statistics.pairwise import group_correlation, item_pairs, top_1
+from .statistics.pairwise import WITHIN_GROUPS, item_pairs, within_groups
 from .statistics.systems import system_level
 from .statistics.two_way import for_other_items_and_raters, for_other_raters
 
@@ -58,9 +58,7 @@ def judge_report(judged: Judged, scale: tuple[float, float], higher_is_better: b
             "like_for_like": like_for_like(score, panel.table, draws),
             "item_pairs": item_pairs(score, human, few, panel.seed),
             "within_group": {
-                "spearman": group_correlation("spearman", score, human, contexts, few),
-                "kendall": group_correlation("kendall", score, human, contexts, few),
-                "top_1": top_1(sign * score, sign * human, contexts, few),
+                name: within_groups(name, sign * score, sign * human, contexts, few) for name in WITHIN_GROUPS
             },
             "scale_use": scale_use(score, human, *scale, few),
             "calibration": _calibration(score, human, few, panel.seed),

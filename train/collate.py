@@ -176,7 +176,7 @@ def gather(prediction: Prediction, labels: Labels) -> tuple[Prediction, Labels]:
 
     Where ranks average their gradients (DDP, FSDP, ZeRO), the loss over the gathered rows times the number of ranks has
     the gradient that one process would have on the whole batch. Every rank has equally many rows and comparisons, which
-    `MixedSampler` sees to.
+    `MixedOrder` sees to.
     """
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return prediction, labels

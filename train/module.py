@@ -243,7 +243,7 @@ class JudgeModule(L.LightningModule):
             UserError: Naming a missing, unexpected or misshapen weight, or another backbone.
         """
         check_keys("checkpoint", checkpoint["state_dict"], self._shapes)
-        check_continues(checkpoint, self._description(), self._order(), self.data.path)
+        check_continues(checkpoint, self._description(), self._order(), self.data.settings.path)
         then = checkpoint["description"]["provenance"]
         self._agreement = {
             name: Agreement(value, None, then.get("preferences_met", {}).get(name))
@@ -277,7 +277,7 @@ class JudgeModule(L.LightningModule):
                 shares=dict(zip(SHARES, self.data.shares, strict=True)),
                 train_splits=list(self.data.train_splits),
                 validation_splits=list(self.data.validation_splits),
-                target=self.data.target,
+                target=self.data.settings.target,
                 refit=self._refit,
             ),
             self._fingerprints,

@@ -159,7 +159,7 @@ class _SharedReader:
 
     def _batches(self, pairs: Sequence[Pair]) -> Iterator[list[Pair]]:
         """Those of this process; all have equally many, so that the last may repeat a pair."""
-        size = self.module.data.eval_batch_size * self.ranks
+        size = self.module.data.settings.eval_batch_size * self.ranks
         for start in range(0, len(pairs), size):
             portion = pairs[start : start + size]
             yield list(portion[self.rank :: self.ranks]) or [pairs[0]]

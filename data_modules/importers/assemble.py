@@ -144,12 +144,13 @@ def _key(pairs: Sequence[Mapping[str, Any]], embed: bool, shard_rows: int) -> st
         return path_version(path) if path.is_file() else "gone"
 
     def clip(content: Content) -> list[str]:
-        if isinstance(content, ArchiveMember):
-            return [str(content.archive), version(content.archive), content.name]
-        if isinstance(content, EmbeddedClip):
-            return [content.table.version, str(content.row), *map(str, content.steps)]
-        if isinstance(content, StoredClip):
-            return [content.sha256]
+        match content:
+            case ArchiveMember():
+                return [str(content.archive), version(content.archive), content.name]
+            case EmbeddedClip():
+                return [content.table.version, str(content.row), *map(str, content.steps)]
+            case StoredClip():
+                return [content.sha256]
         return [str(content), "" if isinstance(content, AudioError) else version(content)]
 
     digest = hashlib.sha256(json.dumps([SCHEMA_VERSION, embed, shard_rows if embed else 0]).encode())

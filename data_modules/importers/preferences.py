@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..errors import AudioError, DataError, UserError, bad_value, shown
 from ..ratings import Dimension, is_name, is_text
 from ..schema import DatasetCard
-from ..tables import Record, SourceTable, full_mapping, records, to_number
+from ..tables import Record, SourceTable, full_mapping, to_number
 from .assemble import Imported
 from .clips import AUDIO_SUFFIXES, ClipCell, path_or_bytes
 from .collector import Collector
@@ -69,7 +69,7 @@ def read_preferences(table: SourceTable, mapping: TableMapping, find: FindClip) 
     if "prompt" not in {*given, *table.columns} and "messages" in table.columns:
         given["prompt"] = "messages"
     columns = full_mapping(given, _COLUMNS, table, _COMPARED)
-    rows = records(table)
+    rows = table.records()
     reader = _RowReader(columns, _are_paths([row.values.get(columns.get("prompt", "")) for row in rows]), find)
     dimension = mapping.dimensions[0] if mapping.dimensions else Dimension("preference", 0, 1)
     found = Collector()

@@ -29,8 +29,6 @@ CREATE TABLE IF NOT EXISTS answers (
     created REAL NOT NULL     -- seconds since 1970
 )
 """
-
-
 _REPLIES = TypeAdapter(Reply)
 
 
@@ -82,9 +80,8 @@ class AnswerCache:
             (version,) = self._base.execute("PRAGMA user_version").fetchone()
             if version not in (0, _VERSION):
                 raise UserError(f"{path}: answers of another version of this program; name another file")
-            self._base.execute("PRAGMA journal_mode=WAL")
-            self._base.execute(_TABLE)
-            self._base.execute(f"PRAGMA user_version={_VERSION}")
+            for statement in ("PRAGMA journal_mode=WAL", _TABLE, f"PRAGMA user_version={_VERSION}"):
+                self._base.execute(statement)
         except (OSError, sqlite3.Error) as error:
             raise UserError(f"{path}: not a file of answers ({error})") from None
 
@@ -103,11 +100,7 @@ class AnswerCache:
             raise UserError(f"{self.path}: is damaged ({reason}); name another file with --answers") from None
 
     def put(self, key: str, asked: str, sample: int, answer: Answer) -> None:
-        """Keeps an answer.
-
-        Raises:
-            UserError: If the disk is full or the file cannot be written.
-        """
+        """Keeps an answer; raises `UserError` if the disk is full or the file cannot be written."""
         row = (key, asked, sample, json.dumps(asdict(answer.reply)), answer.cost, answer.seconds, answer.attempts)
         try:
             self._base.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, time.time()))

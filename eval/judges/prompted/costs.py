@@ -94,15 +94,15 @@ class Budget:
         limit = "" if self.limit is None else f" of ${self.limit:.2f}"
         return "" if self.price is None else f"${self.spent:.2f}{limit}"
 
-    def _dollars(self, text_in: float, audio_in: float, out: float) -> float:
+    def _dollars(self, *tokens: float) -> float:
         price = self.price or Price(0, 0, 0)
-        return (text_in * price.text_in + audio_in * price.audio_in + out * price.out) / 1e6
+        return sum(count * dollars for count, dollars in zip(tokens, price, strict=True)) / 1e6
 
 
 # ---------------------------------------------------------------- before the first question
 
 
-@dataclass(frozen=True)
+@dataclass
 class Plan:
     """What asking would do.
 
@@ -111,18 +111,18 @@ class Plan:
         requests: Of these, without an answer yet.
         seconds: Of audio in the requests.
         megabytes: Of audio as it is sent.
-        dollars: What they would likely cost; None = no price is known.
+        dollars: What they would likely cost; 0 where no price is known.
         unusable: Questions whose clips cannot be used.
         example: The first question, if there is one.
     """
 
     questions: int
-    requests: int
-    seconds: float
-    megabytes: float
-    dollars: float | None
-    unusable: int
-    example: Question | None
+    requests: int = 0
+    seconds: float = 0.0
+    megabytes: float = 0.0
+    dollars: float = 0.0
+    unusable: int = 0
+    example: Question | None = None
 
 
 def disclosure(judge: PromptedJudge, plan: Plan, passes: int) -> str:
@@ -133,7 +133,7 @@ def disclosure(judge: PromptedJudge, plan: Plan, passes: int) -> str:
         plan: Of one pass.
         passes: Over the pairs: one, and one for each listening check.
     """
-    provider, settings = judge.session.provider, judge.session.settings
+    provider, settings, budget = judge.session.provider, judge.session.settings, judge.session.budget
     lines = [f"{judge.name} asks {provider.place}{provider.told}"]
     if provider.free:
         lines.append(f"  nothing leaves this machine, and nothing is paid; answers: {settings.answers}")
@@ -153,17 +153,13 @@ def disclosure(judge: PromptedJudge, plan: Plan, passes: int) -> str:
     )
     if plan.unusable:
         lines.append(f"  {plan.unusable:,} questions cannot be asked: their clips cannot be used")
-    if not provider.free:
-        lines.append(f"  estimate: {_dollars(judge, plan, passes)}")
+    if budget.price is not None:
+        prices = "as given" if settings.price else f"as of {AS_OF}"
+        limit = "" if budget.limit is None else f", budget ${budget.limit:.2f}"
+        lines.append(f"  estimate: ${passes * plan.dollars:.2f} (prices {prices}){limit}")
+    elif not provider.free:
+        lines.append(f"  estimate: no price is known of this model ({_PRICE_SETTING})")
     return "\n".join(lines)
-
-
-def _dollars(judge: PromptedJudge, plan: Plan, passes: int) -> str:
-    if plan.dollars is None:
-        return f"no price is known of this model ({_PRICE_SETTING})"
-    budget, prices = judge.session.budget, "as given" if judge.session.settings.price else f"as of {AS_OF}"
-    limit = "" if budget.limit is None else f", budget ${budget.limit:.2f}"
-    return f"${passes * plan.dollars:.2f} (prices {prices}){limit}"
 
 
 def example_request(judge: PromptedJudge, plan: Plan) -> str:

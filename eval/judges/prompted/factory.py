@@ -14,10 +14,11 @@ from ....data_modules.ratings import Dimension
 from ....data_modules.schema import PairDataset
 from .cache import AnswerCache, default_path
 from .gemini import GeminiProvider
-from .judges import PairwiseJudge, PointwiseJudge, PromptedJudge, Session
+from .judges import PairwiseJudge, PointwiseJudge, PromptedJudge
 from .openai import OpenAIProvider
 from .provider import Provider
 from .questions import Example
+from .runner import Session
 from .settings import Settings, parse_settings
 
 if TYPE_CHECKING:
@@ -58,24 +59,26 @@ def open_prompted(
     if name == "local":
         from .local import LocalProvider  # torch and transformers, which no other provider needs
 
+        if settings.answers == "auto":  # probabilities, unless they cannot say what is asked
+            by_digit = settings.mode == "pointwise" and settings.samples == 1 and all(map(_is_a_digit, dimensions))
+            settings = settings.model_copy(update={"answers": "logprobs" if by_digit else "text"})
+        if settings.answers == "logprobs" and settings.samples > 1:  # they are the same each time
+            raise UserError(f"judge {shown(spec)}: probabilities do not vary; use samples=1, or answers=text")
         provider = LocalProvider(model, loading.get("device"), loading.get("quantization") or "none")
-        settings = _local_settings(settings, dimensions, spec)
         provider.check_mode("text" if settings.answers == "text" else "logprobs")
     else:
-        provider = OpenAIProvider(model, settings) if name == "openai" else GeminiProvider(model, settings)
-        if not dry_run:
-            provider.server.require_key()
+        provider = (OpenAIProvider if name == "openai" else GeminiProvider)(model, settings, dry_run)
     file = loading.get("answers")
     session = Session(provider, settings, AnswerCache(Path(file) if file else default_path()), loading.get("budget"))
     named, only_given = _name(provider, settings), None if probes_asked_for else _COSTLY
-    mode = session.settings.answers
+    by_number = session.settings.answers == "logprobs"
     if settings.mode == "pairwise":
         if settings.examples:
             raise UserError(f"judge {shown(spec)}: examples are rated pairs; use them with mode=pointwise")
-        if mode == "logprobs":
+        if by_number:
             raise UserError(f"judge {shown(spec)}: answers=logprobs is for mode=pointwise alone")
         return PairwiseJudge(named, session, dimensions, only_given)
-    for dimension in dimensions if mode == "logprobs" else ():
+    for dimension in dimensions if by_number else ():
         if not _is_a_digit(dimension):  # the probabilities are those of one token; only digits are one everywhere
             raise UserError(
                 f"judge {shown(spec)}: answers=logprobs with {dimension.name} of {dimension.scale}; expected scales "
@@ -91,20 +94,6 @@ def _name(provider: Provider, settings: Settings) -> str:
     usual = Settings()
     different = [name for name in _IN_NAME if getattr(settings, name) != getattr(usual, name)]
     return ",".join([f"{provider.name}:{provider.model}{server}", *(f"{n}={getattr(settings, n)}" for n in different)])
-
-
-def _local_settings(settings: Settings, dimensions: Sequence[Dimension], spec: str) -> Settings:
-    """How a local model is asked: for probabilities, unless they cannot say what is asked.
-
-    Raises:
-        UserError: If probabilities are asked for several times: they are the same each time.
-    """
-    if settings.answers == "auto":
-        by_digit = settings.mode == "pointwise" and settings.samples == 1 and all(map(_is_a_digit, dimensions))
-        settings = settings.model_copy(update={"answers": "logprobs" if by_digit else "text"})
-    if settings.answers == "logprobs" and settings.samples > 1:
-        raise UserError(f"judge {shown(spec)}: probabilities do not vary; use samples=1, or answers=text")
-    return settings
 
 
 def _is_a_digit(dimension: Dimension) -> bool:

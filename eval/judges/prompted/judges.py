@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import random
-import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from itertools import combinations
 from typing import Any
@@ -17,147 +14,13 @@ import numpy as np
 import pandas as pd
 
 from ....data_modules.audio import audio_hash
-from ....data_modules.errors import AudioError, UserError
 from ....data_modules.ratings import Dimension
 from ....data_modules.schema import Pair
 from .. import OK, score_table
-from .cache import AnswerCache, cache_key
-from .costs import PRICES, Budget, Plan
-from .provider import ANSWERED, CUT_OFF, REFUSED, Provider
-from .questions import (
-    Example,
-    Form,
-    Number,
-    Preferred,
-    Question,
-    Unread,
-    comparison_question,
-    expected_score,
-    score_form,
-    score_question,
-)
-from .runner import Outcome, Runner, Task
-from .settings import Settings
+from .questions import Example, Question, comparison_question, score_question
+from .runner import Outcome, Session, Task
 
 ALONE = "no other response to its context"
-# Refusals in plain words, where a model has no field for them; only looked for where no score can be read
-_REFUSAL = re.compile(
-    r"\b(?:I(?:'m| am) (?:sorry|unable|not able)|I (?:cannot|can['’]t|won['’]t)|"
-    r"(?:cannot|can['’]t) (?:help|assist|judge|rate))",
-    re.IGNORECASE,
-)
-
-
-class Session:
-    """Asks one model in one way: what pointwise and pairwise judges share.
-
-    Args:
-        provider: Who is asked.
-        settings: How.
-        answers: Where answers are kept.
-        budget: Dollars that may be spent; None = no limit.
-
-    Raises:
-        UserError: If the model cannot be asked for answers of that form.
-    """
-
-    def __init__(
-        self, provider: Provider, settings: Settings, answers: AnswerCache, budget: float | None = None
-    ) -> None:
-        if budget is not None and not 0 <= budget < math.inf:
-            raise UserError(f"budget {budget}; expected dollars, 0 or more")
-        mode = provider.modes[0] if settings.answers == "auto" else settings.answers
-        if mode not in provider.modes:
-            name = f"{provider.name}:{provider.model}"
-            raise UserError(f"{name}: answers={mode}; expected one of {', '.join(provider.modes)}")
-        self.provider, self.settings = provider, settings.model_copy(update={"answers": mode})
-        price = settings.price or (None if provider.elsewhere else PRICES.get(f"{provider.name}:{provider.model}"))
-        self.budget = Budget(provider, price, budget)
-        self._answers = answers
-
-    def ask(self, tasks: Sequence[Task], title: str) -> list[Outcome]:
-        """See `Runner.ask`."""
-        return Runner(self.provider, self.settings, self._answers, self.budget).ask(tasks, title)
-
-    def plan(self, tasks: Sequence[Task]) -> Plan:
-        """Looks at every question once, and asks none."""
-        requests, seconds, size, dollars, unusable = 0, 0.0, 0, 0.0, 0
-        example = question = built = None
-        for task in tasks:
-            if task.build is not built:  # samples of one question share its clips
-                built, question = task.build, _built(task)
-            if question is None:
-                unusable += 1
-                continue
-            example = example or question
-            if self._answers.get(cache_key(self.provider, question, task.sample)) is None:
-                requests += 1
-                seconds += sum(sound.seconds for sound in question.sounds)
-                size += sum(len(sound.wav) for sound in question.sounds)
-                dollars += self.budget.estimate(question)
-        known = None if self.budget.price is None else dollars
-        return Plan(len(tasks), requests, seconds, size / 1e6, known, unusable, example)
-
-
-def _built(task: Task) -> Question | None:
-    try:
-        return task.build()
-    except AudioError:
-        return None
-
-
-# ---------------------------------------------------------------- from replies to numbers
-
-
-@dataclass(frozen=True)
-class Parsed:
-    """What one outcome says: numbers by name, or a failure."""
-
-    values: Mapping[str, float]
-    failure: str = ""
-
-
-def parse(outcome: Outcome, form: Form) -> Parsed:
-    """The numbers of an outcome; a failure is named, never guessed at."""
-    if outcome.answer is None:
-        return Parsed({}, outcome.failure)
-    reply = outcome.answer.reply
-    if reply.kind not in (ANSWERED, CUT_OFF):
-        return Parsed({}, reply.kind)
-    if isinstance(form, Number) and reply.alternatives:
-        expected = expected_score(reply.alternatives, form.dimension)
-        if expected is not None:
-            return Parsed({form.dimension.name: expected})
-    try:
-        return Parsed(form.read(reply.content))
-    except Unread as error:
-        if reply.kind == CUT_OFF:
-            return Parsed({}, CUT_OFF)
-        return Parsed({}, REFUSED if _REFUSAL.search(reply.content) else error.kind)
-
-
-def record(outcomes: Sequence[Outcome], parsed: Sequence[Parsed]) -> dict[str, Any]:
-    """What `Judge.score` says of a pair beside its scores; `asked_report` makes statistics of it.
-
-    Returns:
-        ``questions`` that were to be asked, ``requests`` with an answer, ``kept`` of them from earlier runs,
-        ``failures`` by kind, ``cost`` (dollars; None = unknown), ``seconds`` that requests took, ``versions`` of the
-        model.
-    """
-    answers = [outcome.answer for outcome in outcomes if outcome.answer is not None]
-    costs = [answer.cost for answer in answers if answer.cost is not None]
-    return {
-        "questions": len(outcomes),
-        "requests": len(answers),
-        "kept": sum(outcome.kept for outcome in outcomes),
-        "failures": dict(Counter(one.failure for one in parsed if one.failure)),
-        "cost": sum(costs) if costs else None,
-        "seconds": sum(answer.seconds for answer in answers),
-        "versions": sorted({answer.reply.version for answer in answers if answer.reply.version}),
-    }
-
-
-# ---------------------------------------------------------------- judges
 
 
 class PromptedJudge(ABC):
@@ -180,16 +43,26 @@ class PromptedJudge(ABC):
 
     @abstractmethod
     def tasks(self, pairs: Sequence[Pair]) -> list[Task]:
-        """All questions about the pairs."""
+        """All questions about the pairs, each as often as the settings say."""
 
     @abstractmethod
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
         """See `Judge.score`."""
 
     def _sampled(self, questions: Iterable[Callable[[], Question]]) -> list[Task]:
-        """Each as often as the settings say."""
         samples = range(self.session.settings.samples)
         return [Task(build, sample) for build in questions for sample in samples]
+
+    def _table(
+        self, pairs: Sequence[Pair], scores: Sequence[Any], failures: Sequence[Counter[str]], metas: Sequence[Any]
+    ) -> pd.DataFrame:
+        """One row of `scores` per pair; one with a gap fails as most of its questions did."""
+        values = np.reshape(scores, (len(pairs), -1))
+        statuses = [
+            OK if np.isfinite(row).all() else failed.most_common(1)[0][0] if failed else ALONE
+            for row, failed in zip(values, failures, strict=True)
+        ]
+        return score_table(pairs, self.dimensions, values, None, statuses, metas)
 
 
 class PointwiseJudge(PromptedJudge):
@@ -225,26 +98,19 @@ class PointwiseJudge(PromptedJudge):
         (``sample_versions``, None = not told), and what `record` tells.
         """
         outcomes = self.session.ask(self.tasks(pairs), self.name)
-        settings = self.session.settings
-        forms = [score_form(asked, settings.answers) for asked in self._asked for _ in range(settings.samples)]
-        scores, statuses, metas = [], [], []
-        for start in range(0, len(outcomes), len(forms)):
-            own = outcomes[start : start + len(forms)]
-            parsed = [parse(outcome, form) for outcome, form in zip(own, forms, strict=True)]
-            samples = {name: [one.values[name] for one in parsed if name in one.values] for name in self.dimensions}
+        count = len(self._asked) * self.session.settings.samples
+        scores, failures, metas = [], [], []
+        for start in range(0, len(outcomes), count):
+            own = outcomes[start : start + count]
+            gave = {name: [one for one in own if name in one.values] for name in self.dimensions}
+            samples = {name: [one.values[name] for one in given] for name, given in gave.items()}
             versions = {
-                name: [
-                    outcome.answer and outcome.answer.reply.version
-                    for outcome, one in zip(own, parsed, strict=True)
-                    if name in one.values
-                ]
-                for name in self.dimensions
+                name: [one.answer and one.answer.reply.version for one in given] for name, given in gave.items()
             }
             scores.append([np.mean(values) if values else np.nan for values in samples.values()])
-            failures = Counter(one.failure for one in parsed if one.failure)
-            statuses.append(OK if all(samples.values()) else failures.most_common(1)[0][0])
-            metas.append({"samples": samples, "sample_versions": versions, **record(own, parsed)})
-        return score_table(pairs, self.dimensions, np.reshape(scores, (len(pairs), -1)), None, statuses, metas)
+            metas.append({"samples": samples, "sample_versions": versions, **record(own)})
+            failures.append(Counter(one.failure for one in own if one.failure))
+        return self._table(pairs, scores, failures, metas)
 
 
 class PairwiseJudge(PromptedJudge):
@@ -276,20 +142,19 @@ class PairwiseJudge(PromptedJudge):
         """
         compared = matches(pairs, self.session.settings.opponents)
         outcomes = self.session.ask(self._tasks(pairs, compared), self.name)
-        parsed = [parse(outcome, Preferred(self._scales)) for outcome in outcomes]
         samples = self.session.settings.samples
         wins: list[list[np.ndarray]] = [[] for _ in pairs]
         failures: list[Counter[str]] = [Counter() for _ in pairs]
         orders: list[list[np.ndarray]] = [[] for _ in pairs]
-        own: list[list[int]] = [[] for _ in pairs]  # positions of outcomes
+        own: list[list[Outcome]] = [[] for _ in pairs]
         for number, (one, other) in enumerate(compared):
-            asked = range(2 * samples * number, 2 * samples * (number + 1))
+            asked = outcomes[2 * samples * number : 2 * samples * (number + 1)]
             own[one] += asked
             for pair in (one, other):
-                failures[pair].update(parsed[position].failure for position in asked if parsed[position].failure)
+                failures[pair].update(outcome.failure for outcome in asked if outcome.failure)
             forth, back = (
-                [[verdict.values[name] for name in self.dimensions] for verdict in half if verdict.values]
-                for half in (parsed[asked.start : asked.start + samples], parsed[asked.start + samples : asked.stop])
+                [[outcome.values[name] for name in self.dimensions] for outcome in half if outcome.values]
+                for half in (asked[:samples], asked[samples:])
             )
             if forth and back:  # one order alone would tell the judge's position bias
                 verdicts = np.array([np.mean(forth, axis=0), np.mean(back, axis=0)])
@@ -300,19 +165,33 @@ class PairwiseJudge(PromptedJudge):
         scores = [middle + half * np.mean(won, axis=0) if won else np.full(len(middle), np.nan) for won in wins]
         metas = [
             {
-                **record([outcomes[position] for position in asked], [parsed[position] for position in asked]),
-                "orders": {
-                    name: [[float(both[0, column]), float(both[1, column])] for both in seen]
-                    for column, name in enumerate(self.dimensions)
-                },
+                **record(asked),
+                "orders": {name: [both[:, at].tolist() for both in seen] for at, name in enumerate(self.dimensions)},
             }
             for asked, seen in zip(own, orders, strict=True)
         ]
-        statuses = [
-            OK if won else failed.most_common(1)[0][0] if failed else ALONE
-            for won, failed in zip(wins, failures, strict=True)
-        ]
-        return score_table(pairs, self.dimensions, np.reshape(scores, (len(pairs), -1)), None, statuses, metas)
+        return self._table(pairs, scores, failures, metas)
+
+
+def record(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """What `Judge.score` says of a pair beside its scores; `eval.prompted_report` makes statistics of it.
+
+    Returns:
+        ``questions`` that were to be asked, ``requests`` with an answer, ``kept`` of them from earlier runs,
+        ``failures`` by kind, ``cost`` (dollars; None = unknown), ``seconds`` that requests took, ``versions`` of the
+        model.
+    """
+    answers = [outcome.answer for outcome in outcomes if outcome.answer is not None]
+    costs = [answer.cost for answer in answers if answer.cost is not None]
+    return {
+        "questions": len(outcomes),
+        "requests": len(answers),
+        "kept": sum(outcome.kept for outcome in outcomes),
+        "failures": dict(Counter(outcome.failure for outcome in outcomes if outcome.failure)),
+        "cost": sum(costs) if costs else None,
+        "seconds": sum(answer.seconds for answer in answers),
+        "versions": sorted({answer.reply.version for answer in answers if answer.reply.version}),
+    }
 
 
 def matches(pairs: Sequence[Pair], opponents: int) -> list[tuple[int, int]]:

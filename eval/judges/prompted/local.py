@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from ....models.generate import AnsweringModel, Chat, identity
 from ....models.scoring import SPREAD, choose_device
 from ....models.settings import Quantization
 from .provider import ANSWERED, CUT_OFF, EMPTY, Reply, RequestError, Usage
-from .questions import Question, Sound, Text
+from .questions import Parts, Question
 from .settings import AnswerMode
 
 _DIGITS = tuple("0123456789")
@@ -140,13 +139,13 @@ def _chat(question: Question) -> Chat:
     return Chat(messages, [sound.wav for sound in question.sounds])
 
 
-def _content(parts: Sequence[Text | Sound]) -> list[dict[str, Any]]:
+def _content(parts: Parts) -> list[dict[str, Any]]:
     """Each text and each clip on a line of its own; chat templates put them one behind the other as they are."""
     content: list[dict[str, Any]] = []
     text = ""
     for part in parts:
-        if isinstance(part, Text):
-            text += f"{part.text}\n"
+        if isinstance(part, str):
+            text += f"{part}\n"
         else:
             content += [{"type": "text", "text": text}, {"type": "audio"}] if text else [{"type": "audio"}]
             text = "\n"

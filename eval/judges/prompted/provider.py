@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Protocol
-
-from pydantic import Field
+from typing import Any, Protocol
 
 from .questions import Question
 from .settings import AnswerMode
 
 ANSWERED, REFUSED, BLOCKED = "answered", "refused", "blocked by safety filter"
 EMPTY, CUT_OFF = "empty answer", "cut off"
-
-Tokens = Annotated[int, Field(ge=0, le=10**9)]
-"""A count that a server may state; any other one is not believed."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +41,13 @@ class Reply:
     alternatives: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(eq=False)
 class RequestError(Exception):
     """A request without an answer.
 
     Attributes:
         kind: What goes into statistics, such as ``server error``.
+        detail: The server's words.
         retry: Whether asking again may help.
         wait: Seconds to wait before, where the server says so.
         limited: The server wants fewer requests.
@@ -58,20 +55,16 @@ class RequestError(Exception):
         billed: The model may have answered, so that the vendor may want money for it.
     """
 
-    def __init__(
-        self,
-        kind: str,
-        detail: str,
-        *,
-        retry: bool = False,
-        wait: float | None = None,
-        limited: bool = False,
-        final: bool = False,
-        billed: bool = False,
-    ) -> None:
-        super().__init__(detail)
-        self.kind, self.retry, self.wait, self.limited, self.final = kind, retry, wait, limited, final
-        self.billed = billed
+    kind: str
+    detail: str
+    retry: bool = False
+    wait: float | None = None
+    limited: bool = False
+    final: bool = False
+    billed: bool = False
+
+    def __str__(self) -> str:
+        return self.detail
 
 
 class Provider(Protocol):

@@ -9,18 +9,19 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import soundfile
+import yaml
 
 from ....data_modules.audio import AudioSource, decode, probe
 from ....data_modules.errors import UserError, shown
-from ....data_modules.ratings import STEP_TOLERANCE, Dimension
+from ....data_modules.ratings import LABELS, STEP_TOLERANCE, Dimension
 from ....data_modules.schema import Pair
-from .rubric import describe
-from .settings import AnswerMode, Settings
+from .settings import AnswerMode, RubricName, Settings
 
 MAX_RATE = 24_000
 """Hz; clips are sent at their own rate up to this one. Every judge gets the same bytes."""
@@ -29,19 +30,16 @@ REASON = "reason"
 UNREADABLE, OUT_OF_RANGE = "unreadable answer", "score out of range"
 """How an answer without a score fails."""
 _LONGEST = 20_000  # characters of an answer that are read; hostile ones can make reading slow
+_PREFERENCE = {"first": 1.0, "tie": 0.0, "second": -1.0}
 
 
 # ---------------------------------------------------------------- forms of an answer
 
 
 class Unread(Exception):
-    """An answer from which no score can be read.
+    """An answer from which no score can be read; `kind` goes into statistics, such as `UNREADABLE`."""
 
-    Attributes:
-        kind: `UNREADABLE` or `OUT_OF_RANGE`.
-    """
-
-    def __init__(self, kind: str, detail: str) -> None:
+    def __init__(self, kind: str, detail: str = "") -> None:
         super().__init__(detail)
         self.kind = kind
 
@@ -67,13 +65,16 @@ class Scores:
         return f'Answer with one JSON object and nothing else: {{"{REASON}": "<one sentence>", {fields}}}'
 
     def read(self, answer: str) -> dict[str, float]:
-        """Name -> number; of `Preferred` a verdict.
+        """Name -> number, of the last JSON object that has all names: models put prose and code fences around it.
 
         Raises:
             Unread: If the answer does not have the form.
         """
-        found = _last_object(answer, [d.name for d in self.dimensions])
-        return {d.name: self._value(found[d.name], d) for d in self.dimensions}
+        names = [d.name for d in self.dimensions]
+        found = [value for value in _objects(answer[-_LONGEST:]) if all(name in value for name in names)]
+        if not found:
+            raise Unread(UNREADABLE, f"no JSON object with {', '.join(names)} in {shown(answer)}")
+        return {d.name: self._value(found[-1][d.name], d) for d in self.dimensions}
 
     def _field(self, dimension: Dimension) -> dict[str, Any]:
         low, high = (int(x) if float(x).is_integer() else x for x in (dimension.minimum, dimension.maximum))
@@ -106,35 +107,23 @@ class Preferred(Scores):
         return _PREFERENCE[word]
 
 
-@dataclass(frozen=True)
-class Number:
+class Number(Scores):
     """The form of an answer that is one number alone, for the expectation over its first token (`expected_score`)."""
-
-    dimension: Dimension
 
     def schema(self) -> dict[str, Any]:
         """See `Scores.schema`."""
-        return _object({self.dimension.name: {"type": "number"}})
+        return _object({self.dimensions[0].name: {"type": "number"}})
 
     def in_words(self) -> str:
         """See `Scores.in_words`."""
-        return f"Answer with one number alone, {self.dimension.scale}."
+        return f"Answer with one number alone, {self.dimensions[0].scale}."
 
     def read(self, answer: str) -> dict[str, float]:
         """See `Scores.read`."""
         numbers = re.findall(r"-?\d+(?:\.\d+)?", answer)
         if len(numbers) != 1:
             raise Unread(UNREADABLE, f"{shown(answer)} is not one number")
-        return {self.dimension.name: _on_scale(numbers[0], self.dimension)}
-
-
-Form = Scores | Number
-_PREFERENCE = {"first": 1.0, "tie": 0.0, "second": -1.0}
-
-
-def score_form(dimensions: Sequence[Dimension], mode: AnswerMode | Literal["auto"]) -> Form:
-    """What an answer about these dimensions must hold; probabilities are those of one number."""
-    return Number(dimensions[0]) if mode == "logprobs" else Scores(tuple(dimensions))
+        return {self.dimensions[0].name: _on_scale(numbers[0], self.dimensions[0])}
 
 
 def expected_score(alternatives: Mapping[str, float], dimension: Dimension) -> float | None:
@@ -158,23 +147,15 @@ def expected_score(alternatives: Mapping[str, float], dimension: Dimension) -> f
     return sum(score * weight for score, weight in weights.items()) / total if total > 0 else None
 
 
-def _last_object(text: str, names: Sequence[str]) -> Mapping[str, Any]:
-    """The last JSON object that has all names: models put prose and code fences around what they answer."""
-    found = [value for value in _objects(text[-_LONGEST:]) if all(name in value for name in names)]
-    if not found:
-        raise Unread(UNREADABLE, f"no JSON object with {', '.join(names)} in {shown(text)}")
-    return found[-1]
-
-
 def _objects(text: str) -> Iterator[Mapping[str, Any]]:
     decoder, start = json.JSONDecoder(), text.find("{")
     while start >= 0:
         try:
             value, end = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
-            start = text.find("{", start + 1)
-            continue
-        yield value
+            end = start + 1
+        else:
+            yield value
         start = text.find("{", end)
 
 
@@ -195,14 +176,35 @@ def _object(fields: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": fields, "required": [*fields], "additionalProperties": False}
 
 
+# ---------------------------------------------------------------- rubrics
+
+
+@cache
+def _rubrics() -> dict[str, Any]:
+    return yaml.safe_load(Path(__file__).with_name("rubrics.yaml").read_text(encoding="utf-8"))
+
+
+def describe(rubric: RubricName, dimensions: Sequence[Dimension]) -> str:
+    """A rubric of ``rubrics.yaml`` in words, each dimension with the anchored points of its scale.
+
+    Anchors are put on the nearest score that can be given; on short scales the inner ones are left out.
+    """
+    chosen = _rubrics()[rubric]
+    paragraphs = [chosen["aim"].replace("{delivery}", _rubrics()["delivery"])]
+    for dimension in dimensions:
+        anchors = chosen.get("anchors", LABELS)[:: 1 if dimension.higher_is_better else -1]
+        lines: dict[str, str] = {}
+        for place in (0, 4, 2, 1, 3):  # the ends count most
+            value = place / 4 * (dimension.maximum - dimension.minimum)
+            if dimension.step is not None:
+                value = round(value / dimension.step) * dimension.step
+            lines.setdefault(f"{dimension.minimum + value:g}", anchors[place])
+        head = f'{dimension.name.replace("_", " ")} ("{dimension.name}"), {dimension.scale}:'
+        paragraphs.append("\n".join([head, *(f"  {point} = {lines[point]}" for point in sorted(lines, key=float))]))
+    return "\n\n".join(paragraphs)
+
+
 # ---------------------------------------------------------------- questions
-
-
-@dataclass(frozen=True)
-class Text:
-    """Words."""
-
-    text: str
 
 
 @dataclass(frozen=True)
@@ -212,9 +214,9 @@ class Sound:
     wav: bytes = field(repr=False)
     seconds: float
 
-    def digest(self) -> dict[str, str]:
-        """What stands for it in `Question.fingerprint`."""
-        return {"sha256": hashlib.sha256(self.wav).hexdigest()}
+
+Parts = tuple[str | Sound, ...]
+"""Words and clips, in the order in which a judge gets them."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +224,7 @@ class Message:
     """One turn of the conversation with the judge; an example is a turn of ours and one of the judge's."""
 
     role: Literal["user", "assistant"]
-    parts: tuple[Text | Sound, ...]
+    parts: Parts
 
 
 @dataclass(frozen=True)
@@ -241,7 +243,7 @@ class Question:
 
     system: str
     messages: tuple[Message, ...]
-    form: Form
+    form: Scores
     mode: AnswerMode
     temperature: float
     max_tokens: int
@@ -254,12 +256,13 @@ class Question:
     @property
     def texts(self) -> list[str]:
         """All texts but the system prompt, in order."""
-        return [part.text for message in self.messages for part in message.parts if isinstance(part, Text)]
+        return [part for message in self.messages for part in message.parts if isinstance(part, str)]
 
     def fingerprint(self) -> str:
         """SHA-256 (hex) over everything that the answer depends on, but who is asked."""
         messages = [
-            [message.role, *(part.text if isinstance(part, Text) else part.digest() for part in message.parts)]
+            [message.role]
+            + [p if isinstance(p, str) else {"sha256": hashlib.sha256(p.wav).hexdigest()} for p in message.parts]
             for message in self.messages
         ]
         content = [self.system, messages, self.form.schema(), self.mode, self.temperature, self.max_tokens]
@@ -297,79 +300,77 @@ def score_question(
         AudioError: If a clip cannot be used.
         UserError: If a transcript is asked for that the pair does not have.
     """
-    messages: list[Message] = []
+    shown_first: list[Message] = []
     for example in examples:
-        messages.append(Message("user", (*_example_parts(example.pair, settings), Text(_ASK))))
-        messages.append(Message("assistant", (Text(_example_answer(example, dimensions, settings)),)))
-    parts = (*_context_parts(pair, settings), *_response_parts(pair, settings, "Response"))
-    form = score_form(dimensions, settings.answers)
+        parts = (*_example_parts(example.pair, settings), _ASK)
+        shown_first += [
+            Message("user", parts),
+            Message("assistant", (_example_answer(example, dimensions, settings),)),
+        ]
     scene = _READ if settings.hears == "transcript" else _ONE
-    return _question(settings, max_tokens, scene, dimensions, [*messages, Message("user", parts)], _ASK, form)
+    form = (Number if settings.answers == "logprobs" else Scores)(tuple(dimensions))
+    return _question(settings, max_tokens, scene, shown_first, _pair_parts(pair, settings), _ASK, form)
 
 
 def comparison_question(
     first: Pair, second: Pair, dimensions: Sequence[Dimension], settings: Settings, max_tokens: int
 ) -> Question:
     """Asks which of two responses to one context is better; see `score_question`."""
-    parts = (
-        *_context_parts(first, settings),
-        *_response_parts(first, settings, "First response"),
-        *_response_parts(second, settings, "Second response"),
-    )
-    form = Preferred(tuple(dimensions))
-    return _question(settings, max_tokens, _TWO, dimensions, [Message("user", parts)], _WHICH, form)
+    parts = [
+        *_pair_parts(first, settings, "First response"),
+        *_side(settings, "Second response", [("Second response", second.response)], second, "response_text"),
+    ]
+    return _question(settings, max_tokens, _TWO, (), parts, _WHICH, Preferred(tuple(dimensions)))
 
 
 def _question(
     settings: Settings,
     max_tokens: int,
     scene: str,
-    dimensions: Sequence[Dimension],
-    messages: Sequence[Message],
+    before: Sequence[Message],
+    parts: Sequence[str | Sound],
     ask: str,
-    form: Form,
+    form: Scores,
 ) -> Question:
     mode = settings.answers
     assert mode != "auto"
-    *before, last = messages
     ask = ask if mode in ("schema", "function") else f"{ask} {form.in_words()}"
-    system = f"You are a careful rater of speech. {scene}\n\n{describe(settings.rubric, dimensions)}"
-    asked = (*before, Message("user", (*last.parts, Text(ask))))
+    system = f"You are a careful rater of speech. {scene}\n\n{describe(settings.rubric, form.dimensions)}"
+    asked = (*before, Message("user", (*parts, ask)))
     return Question(system, asked, form, mode, settings.sampling_temperature, max_tokens)
 
 
+def _pair_parts(pair: Pair, settings: Settings, label: str = "Response") -> list[str | Sound]:
+    """Situation, context and response, as clips, transcripts or both."""
+    labels = ["Context"] if len(pair.context) == 1 else [f"Context, {turn.role}" for turn in pair.context]
+    turns = [(own, turn.audio) for own, turn in zip(labels, pair.context, strict=True)]
+    return [
+        *([f"Situation: {pair.situation}"] if pair.situation else []),
+        *(_side(settings, "Context", turns, pair, "context_text") if pair.context else []),
+        *_side(settings, label, [(label, pair.response)], pair, "response_text"),
+    ]
+
+
 @lru_cache(maxsize=64)
-def _example_parts(pair: Pair, settings: Settings) -> tuple[Text | Sound, ...]:
+def _example_parts(pair: Pair, settings: Settings) -> Parts:
     """The same examples are shown before every question: their clips are decoded once."""
-    return (*_context_parts(pair, settings), *_response_parts(pair, settings, "Response"))
+    return tuple(_pair_parts(pair, settings))
 
 
-def _context_parts(pair: Pair, settings: Settings) -> list[Text | Sound]:
-    parts: list[Text | Sound] = []
-    if pair.situation:
-        parts.append(Text(f"Situation: {pair.situation}"))
+def _side(
+    settings: Settings, label: str, clips: Sequence[tuple[str, AudioSource]], pair: Pair, column: str
+) -> Iterator[str | Sound]:
+    """Labelled clips, and the transcript in a column of the pair, as far as the judge gets them."""
     if settings.hears != "transcript":
-        for turn in pair.context:
-            label = "Context" if len(pair.context) == 1 else f"Context, {turn.role}"
-            parts += [Text(f"{label} (audio):"), sound_of(turn.audio)]
-    if settings.hears != "audio" and pair.context:
-        parts.append(Text(f"Context (transcript): {_transcript(pair, pair.context_text, 'context_text')}"))
-    return parts
-
-
-def _response_parts(pair: Pair, settings: Settings, label: str) -> list[Text | Sound]:
-    parts: list[Text | Sound] = []
-    if settings.hears != "transcript":
-        parts += [Text(f"{label} (audio):"), sound_of(pair.response)]
+        for own, source in clips:
+            yield f"{own} (audio):"
+            yield sound_of(source)
     if settings.hears != "audio":
-        parts.append(Text(f"{label} (transcript): {_transcript(pair, pair.response_text, 'response_text')}"))
-    return parts
-
-
-def _transcript(pair: Pair, text: str | None, column: str) -> str:
-    if not text:
-        raise UserError(f"pair {shown(pair.pair_id)} has no {column}; expected transcripts in the data, or hears=audio")
-    return text
+        text = getattr(pair, column)
+        if not text:
+            lacks = f"pair {shown(pair.pair_id)} has no {column}"
+            raise UserError(f"{lacks}; expected transcripts in the data, or hears=audio")
+        yield f"{label} (transcript): {text}"
 
 
 def sound_of(source: AudioSource) -> Sound:

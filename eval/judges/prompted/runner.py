@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
+import re
 import signal
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ....data_modules.errors import ASKED_TO_STOP, AudioError, UserError
 from ....data_modules.parallel import ProgressBar
 from .cache import Answer, AnswerCache, cache_key
-from .costs import Budget
-from .provider import Provider, Reply, RequestError
-from .questions import Question
+from .costs import PRICES, Budget, Plan
+from .provider import ANSWERED, CUT_OFF, REFUSED, Provider, Reply, RequestError
+from .questions import Number, Question, Scores, Unread, expected_score
 from .settings import Settings
 
 ATTEMPTS = 6
@@ -33,6 +35,12 @@ _RISE = 1.02  # of the rate with each answer after a limit was met, so that a li
 _LEAST_GAP = 1e-4
 OVER_BUDGET = "not asked: the budget is used up"
 STOPPED = "not asked: stopped"
+# Refusals in plain words, where a model has no field for them; only looked for where no score can be read
+_REFUSAL = re.compile(
+    r"\b(?:I(?:'m| am) (?:sorry|unable|not able)|I (?:cannot|can['’]t|won['’]t)|"
+    r"(?:cannot|can['’]t) (?:help|assist|judge|rate))",
+    re.IGNORECASE,
+)
 _T = TypeVar("_T")
 
 
@@ -51,11 +59,36 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """An answer, or the reason why there is none."""
+    """What became of a task.
 
-    answer: Answer | None
+    Attributes:
+        answer: None where there is none.
+        values: Numbers by name that the answer holds.
+        failure: Why there are none; never guessed at.
+        kept: It was paid for before.
+    """
+
+    answer: Answer | None = None
+    values: Mapping[str, float] = field(default_factory=dict)
     failure: str = ""
-    kept: bool = False  # it was paid for before
+    kept: bool = False
+
+
+def values_in(reply: Reply, form: Scores) -> dict[str, float]:
+    """The numbers of a reply; raises `Unread` with what is wrong with it."""
+    if reply.kind not in (ANSWERED, CUT_OFF):
+        raise Unread(reply.kind)
+    if isinstance(form, Number):
+        (dimension,) = form.dimensions
+        expected = expected_score(reply.alternatives, dimension)
+        if expected is not None:
+            return {dimension.name: expected}
+    try:
+        return form.read(reply.content)
+    except Unread as error:
+        if reply.kind == CUT_OFF:
+            raise Unread(CUT_OFF) from None
+        raise Unread(REFUSED if _REFUSAL.search(reply.content) else error.kind) from None
 
 
 class RateLimit:
@@ -101,22 +134,53 @@ class RateLimit:
         self._gap = max(self._least, gap)
 
 
-class Runner:
-    """Asks a provider: one pass over some tasks.
+class Session:
+    """Asks one model in one way.
 
     Args:
         provider: Who is asked.
-        settings: Limits.
-        cache: Where answers are kept.
-        budget: Prices, and what may be spent.
+        settings: How.
+        answers: Where answers are kept.
+        budget: Dollars that may be spent; None = no limit.
+
+    Raises:
+        UserError: If the model cannot be asked for answers of that form, or the budget is no limit.
     """
 
-    def __init__(self, provider: Provider, settings: Settings, cache: AnswerCache, budget: Budget) -> None:
-        self._provider, self._settings, self._cache, self._budget = provider, settings, cache, budget
+    def __init__(
+        self, provider: Provider, settings: Settings, answers: AnswerCache, budget: float | None = None
+    ) -> None:
+        if budget is not None and not 0 <= budget < math.inf:
+            raise UserError(f"budget {budget}; expected dollars, 0 or more")
         self._name = f"{provider.name}:{provider.model}"
-        self._stop = threading.Event()
-        self._rate = RateLimit(settings.rpm)
-        self._good = self._bad = 0
+        mode = provider.modes[0] if settings.answers == "auto" else settings.answers
+        if mode not in provider.modes:
+            raise UserError(f"{self._name}: answers={mode}; expected one of {', '.join(provider.modes)}")
+        self.provider, self.settings = provider, settings.model_copy(update={"answers": mode})
+        price = settings.price or (None if provider.elsewhere else PRICES.get(self._name))
+        self.budget = Budget(provider, price, budget)
+        self._answers = answers
+
+    def plan(self, tasks: Sequence[Task]) -> Plan:
+        """Looks at every question once, and asks none."""
+        plan, question, built = Plan(len(tasks)), None, None
+        for task in tasks:
+            if task.build is not built:  # samples of one question share its clips
+                built = task.build
+                try:
+                    question = task.build()
+                except AudioError:
+                    question = None
+            if question is None:
+                plan.unusable += 1
+                continue
+            plan.example = plan.example or question
+            if self._answers.get(cache_key(self.provider, question, task.sample)) is None:
+                plan.requests += 1
+                plan.seconds += sum(sound.seconds for sound in question.sounds)
+                plan.megabytes += sum(len(sound.wav) for sound in question.sounds) / 1e6
+                plan.dollars += self.budget.estimate(question)
+        return plan
 
     def ask(self, tasks: Sequence[Task], title: str) -> list[Outcome]:
         """Asks whatever has no answer yet.
@@ -129,6 +193,8 @@ class Runner:
             KeyboardInterrupt: If the program was interrupted. Answers under way were waited for and kept.
             SystemExit: With `ASKED_TO_STOP`, if it was asked to stop by SIGTERM. The same holds.
         """
+        self._stop, self._rate = threading.Event(), RateLimit(self.settings.rpm)
+        self._good = self._bad = 0
         with _stopped_by_signals(self._stop) as received:
             outcomes = _in_a_thread(self._run(tasks, title))
         if received:
@@ -137,7 +203,7 @@ class Runner:
         return outcomes
 
     async def _run(self, tasks: Sequence[Task], title: str) -> list[Outcome]:
-        outcomes = [Outcome(None, STOPPED)] * len(tasks)
+        outcomes = [Outcome(failure=STOPPED)] * len(tasks)
         waiting = iter(enumerate(tasks))
         done = 0
         with ProgressBar(title, len(tasks)) as bar:
@@ -153,11 +219,11 @@ class Runner:
                         self._stop.set()
                         raise
                     done += 1
-                    bar.update(done, self._budget.spent_in_words())
+                    bar.update(done, self.budget.spent_in_words())
 
-            workers = [work() for _ in range(min(self._settings.concurrency, len(tasks)))]
+            workers = [work() for _ in range(min(self.settings.concurrency, len(tasks)))]
             ends = await asyncio.gather(*workers, return_exceptions=True)
-            await self._provider.close()
+            await self.provider.close()
         for end in ends:
             if end is not None:
                 raise end
@@ -167,28 +233,37 @@ class Runner:
         try:
             question = await asyncio.to_thread(task.build)
         except AudioError as error:
-            return Outcome(None, str(error))
-        key = cache_key(self._provider, question, task.sample)
-        kept = self._cache.get(key)
-        if kept is not None:
-            return Outcome(kept, kept=True)
-        reserved = await self._budget.reserve(question)
-        if reserved is None:
-            return Outcome(None, OVER_BUDGET)
-        begun, attempts = time.monotonic(), 0
+            return Outcome(failure=str(error))
+        key = cache_key(self.provider, question, task.sample)
+        answer = self._answers.get(key)
+        kept = answer is not None
+        if answer is None:
+            found = await self._asked(question)
+            if isinstance(found, str):
+                return Outcome(failure=found)
+            answer = found
+            self._answers.put(key, self._name, task.sample, answer)
         try:
-            found = None
+            return Outcome(answer, values_in(answer.reply, question.form), kept=kept)
+        except Unread as error:
+            return Outcome(answer, failure=error.kind, kept=kept)
+
+    async def _asked(self, question: Question) -> Answer | str:
+        """The answer, or why there is none."""
+        reserved = await self.budget.reserve(question)
+        if reserved is None:
+            return OVER_BUDGET
+        begun, attempts, found = time.monotonic(), 0, None
+        try:
             while found is None:
                 attempts += 1
                 found = await self._attempt(question, attempts, reserved)
         finally:
-            self._budget.release(reserved)
+            self.budget.release(reserved)
         if isinstance(found, str):
-            return Outcome(None, found)
-        cost = self._budget.charge(found.usage, question, reserved)
-        answer = Answer(found, cost, time.monotonic() - begun, attempts)
-        self._cache.put(key, self._name, task.sample, answer)
-        return Outcome(answer)
+            return found
+        cost = self.budget.charge(found.usage, question, reserved)
+        return Answer(found, cost, time.monotonic() - begun, attempts)
 
     async def _attempt(self, question: Question, attempts: int, reserved: float) -> Reply | str | None:
         """The reply; why there is none; None = ask again."""
@@ -196,10 +271,10 @@ class Runner:
         if self._stop.is_set():
             return STOPPED
         try:
-            async with asyncio.timeout(self._settings.timeout):
-                reply = await self._provider.ask(question)
+            async with asyncio.timeout(self.settings.timeout):
+                reply = await self.provider.ask(question)
         except TimeoutError:
-            told = f"no answer within {self._settings.timeout:g} s"
+            told = f"no answer within {self.settings.timeout:g} s"
             error = RequestError("timeout", told, retry=True, billed=True)
         except RequestError as raised:
             error = raised
@@ -209,7 +284,7 @@ class Runner:
             return reply
         if error.final:
             raise UserError(f"{self._name}: {error.kind}: {error}")
-        affordable = not error.billed or self._budget.lose(reserved)
+        affordable = not error.billed or self.budget.lose(reserved)
         # exponential with full jitter (Brooker, 2015)
         delay = random.uniform(0.1, 1.0) * min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (attempts - 1))
         if error.wait is not None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -15,8 +14,7 @@ RubricName = Literal["vocal", "attunement", "support", "plain"]
 AnswerMode = Literal["schema", "function", "text", "logprobs"]
 
 
-@dataclass(frozen=True)
-class Price:
+class Price(NamedTuple):
     """Dollars for a million tokens of text read, of audio read, and written."""
 
     text_in: float
@@ -29,7 +27,7 @@ def _price(value: object) -> object:
         return value
     try:
         price = Price(*map(float, value.split(":")))
-        if all(0 <= part <= 1e6 for part in (price.text_in, price.audio_in, price.out)):
+        if all(0 <= part <= 1e6 for part in price):
             return price
     except (TypeError, ValueError):
         pass
@@ -86,9 +84,7 @@ class Settings(BaseModel, frozen=True):
     @property
     def sampling_temperature(self) -> float:
         """The temperature that is used."""
-        if self.temperature is not None:
-            return self.temperature
-        return 0.0 if self.samples == 1 else 1.0
+        return (0.0 if self.samples == 1 else 1.0) if self.temperature is None else self.temperature
 
 
 _OF_SERVERS = ("rpm", "concurrency", "timeout", "price", "base_url")
@@ -117,15 +113,15 @@ def parse_settings(words: Sequence[str], spec: str, local: bool = False) -> Sett
         return Settings(**found)
     except ValidationError as error:
         wrong = error.errors()[0]
-        name, expected = str(wrong["loc"][0]), _expected(wrong)
+        name = str(wrong["loc"][0])
+        field = Settings.model_fields[name]
+        if wrong["type"] == "value_error":
+            expected = str(wrong.get("ctx", {})["error"])
+        elif wrong["type"] == "literal_error":
+            expected = f"one of {', '.join(get_args(field.annotation))}"
+        else:
+            bounds = {
+                key: getattr(bound, key) for bound in field.metadata for key in ("ge", "le") if hasattr(bound, key)
+            }
+            expected = f"{bounds['ge']:g} to {bounds['le']:g}"
         raise UserError(f"judge {shown(spec)}: {name} {shown(found[name])}; expected {expected}") from None
-
-
-def _expected(wrong: Any) -> str:
-    field = Settings.model_fields[wrong["loc"][0]]
-    if wrong["type"] == "value_error":
-        return str(wrong["ctx"]["error"])
-    if wrong["type"] == "literal_error":
-        return f"one of {', '.join(get_args(field.annotation))}"
-    bounds = {key: getattr(bound, key) for bound in field.metadata for key in ("ge", "le") if hasattr(bound, key)}
-    return f"{bounds['ge']:g} to {bounds['le']:g}"

@@ -12,8 +12,9 @@ from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.eval.judges.prompted.cache import AnswerCache
 from empathy_judge.eval.judges.prompted.gemini import GeminiProvider
-from empathy_judge.eval.judges.prompted.judges import PairwiseJudge, PointwiseJudge, Session
+from empathy_judge.eval.judges.prompted.judges import PairwiseJudge, PointwiseJudge
 from empathy_judge.eval.judges.prompted.openai import OpenAIProvider
+from empathy_judge.eval.judges.prompted.runner import Session
 from empathy_judge.eval.judges.prompted.settings import parse_settings
 
 EMPATHY = Dimension("vocal_empathy", 1, 5, 1)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 import pytest
@@ -21,13 +21,12 @@ from empathy_judge.eval.judges.prompted.questions import (
     Preferred,
     Scores,
     Sound,
-    Text,
     Unread,
+    describe,
     expected_score,
     score_question,
 )
-from empathy_judge.eval.judges.prompted.rubric import RUBRICS, describe
-from empathy_judge.eval.judges.prompted.settings import Price, Settings, parse_settings
+from empathy_judge.eval.judges.prompted.settings import Price, RubricName, Settings, parse_settings
 
 from .conftest import EMPATHY, clip
 from .servers import Response, gemini_answer, openai_answer, serve
@@ -81,7 +80,10 @@ def test_anchors_stand_at_their_points() -> None:
 
 
 def test_flatness_stands_where_each_construct_has_it() -> None:
-    flat = {name: [line for line in describe(name, [EMPATHY]).splitlines() if "flat" in line] for name in RUBRICS}
+    flat = {
+        name: [line for line in describe(name, [EMPATHY]).splitlines() if "flat" in line]
+        for name in get_args(RubricName)
+    }
     assert flat["vocal"] == ["  3 = clear but read out: flat, neither fitting nor hurting"]
     assert flat["attunement"] == ["  1 = flat: no feeling can be heard in the voice"]
 
@@ -116,7 +118,7 @@ def test_transcripts_alone_hold_no_sound(make_pairs: Pairs) -> None:
     (pair,) = make_pairs(1)
     for hears, sounds, words in (("audio", 2, 0), ("both", 2, 2), ("transcript", 0, 2)):
         question = score_question(pair, [EMPATHY], parse_settings([f"hears={hears}", "answers=schema"], "x"), 9)
-        texts = [part.text for part in question.messages[-1].parts if isinstance(part, Text)]
+        texts = [part for part in question.messages[-1].parts if isinstance(part, str)]
         assert len(question.sounds) == sounds
         assert sum("transcript" in text for text in texts) == words
     assert "You read" in question.system
@@ -164,7 +166,7 @@ def test_examples_stand_before_the_question() -> None:
     question = score_question(dataset.pairs[-1], [EMPATHY], settings, 9, examples)
     assert [message.role for message in question.messages] == ["user", "assistant"] * 2 + ["user"]
     said = [message.parts[0] for message in question.messages if message.role == "assistant"]
-    assert [part.text for part in said if isinstance(part, Text)] == [
+    assert said == [
         f'{{"reason": "mean of the raters", "vocal_empathy": {example.scores[EMPATHY.name]:.3g}}}'
         for example in examples
     ]
@@ -257,7 +259,7 @@ def test_another_server_is_another_one_however_it_was_named(
         assert judge.name == f"{vendor}:{model}@host:8000"
         assert judge.session.budget.price is None
         assert told(judge) == f"{judge.name} asks host:8000{chosen}, with the key in {own[0]}"
-        assert judge.session.provider.server.key == own[1]
+        assert judge.session.provider.key == own[1]
     question = in_settings.tasks(make_pairs(1))[0].build()
     kept = [cache_key(judge.session.provider, question, 0) for judge in (usual, in_settings, in_variable)]
     assert kept[0] != kept[1] == kept[2]

@@ -24,10 +24,11 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.eval.judges.prompted.cache import AnswerCache
-from empathy_judge.eval.judges.prompted.judges import PointwiseJudge, Session
+from empathy_judge.eval.judges.prompted.judges import PointwiseJudge
 from empathy_judge.eval.judges.prompted.openai import OpenAIProvider
 from empathy_judge.eval.judges.prompted.provider import ANSWERED
-from empathy_judge.eval.judges.prompted.questions import Question, Text, score_question
+from empathy_judge.eval.judges.prompted.questions import Question, score_question
+from empathy_judge.eval.judges.prompted.runner import Session
 from empathy_judge.eval.judges.prompted.settings import parse_settings
 from empathy_judge.models.backbones import NANO_FOLDER
 from empathy_judge.models.backbones.base import Checkpoint
@@ -113,9 +114,7 @@ def test_the_server_answers_what_the_model_says_of_the_same_audio(server: str) -
     for noise in (0.0, 0.5, 1.0):
         question = question_of(server, pair_of(noise))
         (message,) = question.messages
-        content = [
-            {"type": "text", "text": p.text} if isinstance(p, Text) else {"type": "audio"} for p in message.parts
-        ]
+        content = [{"type": "text", "text": p} if isinstance(p, str) else {"type": "audio"} for p in message.parts]
         chat = Chat(
             [
                 {"role": "system", "content": [{"type": "text", "text": question.system}]},
