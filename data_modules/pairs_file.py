@@ -95,6 +95,11 @@ class Pair:
     response_text: str | None = None
     tags: Tags = ()
 
+    @property
+    def clips(self) -> tuple[AudioSource, ...]:
+        """The audio of each turn, then of the response, as `PairDataset.fingerprints` has their hashes."""
+        return (*(turn.audio for turn in self.context), self.response)
+
     def tag(self, name: str) -> str | None:
         """The value of a tag, or None."""
         return next((value for tag, value in self.tags if tag == name), None)

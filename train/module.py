@@ -169,11 +169,7 @@ class JudgeModule(L.LightningModule):
         self._validation.clear()
 
     def measure(self, scores: Mapping[str, Prediction]) -> None:
-        """Take the scores of other judges for those of a validation.
-
-        Args:
-            scores: Pair -> score; some may have none.
-        """
+        """Take the scores of other judges, by pair, for those of a validation; some may have none."""
         self.on_validation_epoch_start()
         for index, pair in enumerate(self.data.validation.pairs):
             if (own := scores.get(pair.pair_id)) is not None:

@@ -144,14 +144,12 @@ class _SharedReader:
         return inputs.to(self.judge.device)
 
     def known_of_clips(self, pairs: Sequence[Pair]) -> Iterator[OfClips]:
-        """See `Reader`."""
         for batch in self._batches(pairs):
             with self.precision(), torch.no_grad():
                 own = self.judge.known_of_clips(self._inputs(batch))
             yield from self._gathered(tuple(None if of is None else of.cpu() for of in own))
 
     def features(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], np.ndarray]]:
-        """See `Reader`."""
         for batch in self._batches(pairs):
             with self.precision(), torch.no_grad():
                 own = self.judge.pooled(self._inputs(batch))

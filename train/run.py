@@ -80,24 +80,14 @@ class Run:
     calibration: Path | None
 
     def scorer(self, **options: Any) -> Scorer:
-        """The trained judge, ready to score.
-
-        Args:
-            options: As for `Scorer.from_pretrained`, such as `device`.
-        """
+        """The trained judge, ready to score; options as for `Scorer.from_pretrained`, such as `device`."""
         from ..scorer import Scorer
 
         return Scorer.from_pretrained(self.folder, **options)
 
     def export(self, folder: str | Path, report: Mapping[str, Any] | None = None) -> Path:
-        """Write the judge as a folder of its own, as `empathy-judge export` does.
-
-        Args:
-            folder: Must not exist, or be empty.
-            report: Of this judge, from `evaluate`: the model card then shows its figures.
-
-        Returns:
-            The folder.
+        """Write the judge as a folder of its own, which must not exist or be empty, as `empathy-judge export` does;
+        with a report of this judge, from `evaluate`, the model card shows its figures.
 
         Raises:
             UserError: If the folder is not empty, or the run is damaged.

@@ -6,7 +6,6 @@ next one: the lock of a trial is free as soon as its process is gone.
 
 from __future__ import annotations
 
-import csv
 import gc
 import hashlib
 import json
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import pandas as pd
 import yaml
 from filelock import FileLock, Timeout
 from jsonargparse import Namespace, get_loader
@@ -177,10 +177,6 @@ def read_sweep(path: Path) -> Sweep:
 def check_recipe(sweep: Sweep, path: Path) -> Namespace:
     """Put overrides and every value of the search on the recipes, one at a time, as `train` would read them.
 
-    Args:
-        sweep: From `read_sweep`.
-        path: Its file, for messages.
-
     Returns:
         The resolved recipe, without what is searched.
 
@@ -252,12 +248,8 @@ class Trial:
 
 
 def run_sweep(path: Path, out: Path) -> tuple[Sweep, list[Trial]]:
-    """Train all trials of a sweep that no other process has.
-
-    Args:
-        path: The sweep file.
-        out: Folder of the sweep: `sweep.csv`, `best.yaml`, and a run folder for each trial and seed. If it holds this
-            sweep already, what is missing is trained.
+    """Train all trials of a sweep file that no other process has. If the folder `out` holds this sweep already, what is
+    missing is trained: `sweep.csv`, `best.yaml`, and a run folder for each trial and seed.
 
     Returns:
         The sweep, and what is known of its trials, in their order.
@@ -401,24 +393,18 @@ def best_of(trials: Sequence[Trial]) -> Trial | None:
 
 def _write_results(sweep: Sweep, trials: Sequence[Trial], out: Path) -> None:
     """`sweep.csv`, one row for each trial, and `best.yaml`, the recipe of the best one."""
-
-    def write(path: Path) -> None:
-        with open(path, "w", newline="", encoding="utf-8") as file:
-            rows = csv.writer(file)
-            seeds = [f"seed {seed}" for seed in sweep.seeds]
-            rows.writerow(["trial", "state", *sweep.search, *seeds, "mean", "sd", "runs", "reason"])
-            for trial in trials:
-                runs = [_trial_folder(out, trial.number) / f"seed-{seed}" for seed in sweep.seeds]
-                rows.writerow([
-                    trial.number, trial.state,
-                    *(_text(trial.parameters[name]) for name in sweep.search),
-                    *(trial.values.get(seed, "") for seed in sweep.seeds),
-                    "" if trial.mean is None else trial.mean, "" if trial.spread is None else trial.spread,
-                    " ".join(run.relative_to(out).as_posix() for run in runs if run.is_dir()), trial.reason or "",
-                ])  # fmt: skip
-
-    replace_file(out / "sweep.csv", write)
-    if (best := best_of(trials)) is None:
+    rows = []
+    for trial in trials:
+        runs = [_trial_folder(out, trial.number) / f"seed-{seed}" for seed in sweep.seeds]
+        row: dict[str, Any] = {"trial": trial.number, "state": trial.state}
+        row |= {name: _text(trial.parameters[name]) for name in sweep.search}
+        row |= {f"seed {seed}": trial.values.get(seed) for seed in sweep.seeds}
+        row |= {"mean": trial.mean, "sd": trial.spread}
+        row["runs"] = " ".join(run.relative_to(out).as_posix() for run in runs if run.is_dir())
+        rows.append({**row, "reason": trial.reason})
+    replace_file(out / "sweep.csv", lambda path: pd.DataFrame(rows).to_csv(path, index=False))
+    best = best_of(trials)
+    if best is None:
         return
     files = [word for recipe in [*sweep.train, out / BEST_FILE] for word in ("--config", str(recipe))]
     spread = "" if best.spread is None else f" (sd {best.spread:.3f})"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ..errors import AudioError, DataError, UserError, shown
 from ..folders import staged_folder
@@ -35,14 +35,8 @@ DEFAULT_MAX_SKIPPED = 0.01
 Clips = Mapping[Content, CheckedClip | AudioError]
 
 
-@dataclass(frozen=True)
-class Skipped:
-    """A pair of the source that cannot be used.
-
-    Attributes:
-        where: File, row and column, or the name of the pair in the source.
-        reason: What was found and what is expected.
-    """
+class Skipped(NamedTuple):
+    """A pair of the source that cannot be used: its file, row and column, or its name, and what is wrong."""
 
     where: str
     reason: str
@@ -127,7 +121,7 @@ def assemble(
         check_annotations(card, [row["pair_id"] for row in usable], ratings, preferences, out)
         if skipped:
             with (stage / SKIPPED_FILE).open("w", encoding="utf-8", newline="", errors="backslashreplace") as file:
-                csv.writer(file).writerows([("where", "reason"), *((item.where, item.reason) for item in skipped)])
+                csv.writer(file).writerows([("where", "reason"), *skipped])
             note = f"{len(skipped)} pairs skipped, see {SKIPPED_FILE}."
             card = dataclasses.replace(card, description=f"{card.description} {note}".strip())
         _write_rows(usable, clips, stage, shard_rows if embed_audio else len(usable))

@@ -7,10 +7,9 @@ import hashlib
 import json
 import os.path
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..audio import decode, probe
 from ..errors import AudioError, DataError, shown
@@ -26,22 +25,16 @@ Content = Path | ArchiveMember | EmbeddedClip | StoredClip | AudioError
 AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".caf", ".w64")
 
 
-@dataclass(frozen=True)
-class ClipCell:
+class ClipCell(NamedTuple):
     """A clip that a table refers to, and the place of the cell, for messages."""
 
     content: Content
     where: str
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedClip:
-    """A clip that was decoded in full.
-
-    Attributes:
-        sha256: Of the encoded bytes.
-        path: Where it lies, relative to the dataset folder; None = it is to be embedded.
-    """
+class CheckedClip(NamedTuple):
+    """A clip that was decoded in full: the hash of its encoded bytes, and its path in the dataset folder; None = it is
+    to be embedded."""
 
     sha256: str
     path: str | None

@@ -157,12 +157,12 @@ def test_json_jsonl_and_parquet_in_a_folder(source: SDiaReward) -> None:
         ([turn("assistant", "Typed.")], "whose last turn is the assistant's and holds one clip"),
         ([turn("assistant", "Two.", "clips/90.wav", "clips/200.wav")], "holds one clip"),
         ([turn("tool", "x")], "expected {\"role\": \"user\" or \"assistant\""),
-        ([{"role": "user"}], "value None; expected {\"role\""),
+        ([{"role": "user"}], "value {'role': 'user'}; expected a part with audio or text"),
         ([{"role": "user", "content": [{"type": "image", "image": "x.png"}]}], "'image'"),
         (["hi"], "turn 1"),
         ([turn("assistant", None, "../../x.wav")], "leaves the folder"),
         ([turn("assistant", None, "clips/none.wav")], "no such file"),
-        ([turn("assistant", None, None)], "expected the path of an audio file"),
+        ([turn("assistant", None, None)], "expected a part with audio or text"),
     ],
 )  # fmt: skip
 def test_a_bad_chat_is_skipped(source: SDiaReward, chat: Any, reason: str) -> None:

@@ -323,12 +323,6 @@ class TestBadAudio:
         ):
             source.load(max_skipped=0.29, overwrite=True)
 
-    @pytest.mark.parametrize("share", [float("nan"), -1.0, 1.5, float("inf")])
-    def test_what_is_no_share_is_refused(self, source: Source, share: float) -> None:
-        with pytest.raises(UserError, match=rf"--max-skipped {share:g}: expected a share of the pairs, from 0 to 1"):
-            source.load(max_skipped=share)
-        assert not source.out.exists()
-
     def test_half_of_a_surrogate_pair_is_listed(self, source: Source) -> None:
         """JSON can spell what UTF-8 cannot hold; a folder can be called so, too."""
         source.pairs[1]["response_audio"] = "clips/\ud800.wav"

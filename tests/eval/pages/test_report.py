@@ -152,9 +152,6 @@ def test_undefined_numbers_show_their_reason(make_dataset: MakeDataset, make_jud
     assert "No score: 12 x needs a context." in text
     assert "nothing is left to order the items by: the judge scores are constant" in text
     assert "no interval: 3 groups, at least 5 needed" in text
-
-
-def test_a_constant_judge_still_has_a_page(make_dataset: MakeDataset) -> None:
     found = evaluate(ConstantJudge({"empathy": 3.0}), make_dataset(noise=0.2), split="test", resamples=10)
     text = Page(render_page(found.report, found.items)).text
     assert "No agreement can be stated: the judge scores are constant." in text
