@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 from empathy_judge import PairDataset
 from empathy_judge.data_modules.schema import Pair
-from empathy_judge.data_modules.splits import fold_dataset
+from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
 from empathy_judge.models.head_input import HeadInput
@@ -186,7 +186,7 @@ class Study:
 def plans(dataset: PairDataset, folder: Path, seeds: int) -> Iterator[dict[str, Any]]:
     """What is to be fitted, seed by seed, so that what is there of a killed run is whole seeds."""
     for seed in range(seeds):
-        fold_dataset(folder, FOLDS, by=["response_speaker"], seed=seed, overwrite=True)
+        split_dataset(folder, folds=FOLDS, by=["response_speaker"], seed=seed, overwrite=True)
         pairs = PairDataset.load(folder).pairs
         for fold in range(FOLDS):
             parts = [[pair for pair in pairs if pair.split == f"fold{(fold + n) % FOLDS + 1}"] for n in range(FOLDS)]

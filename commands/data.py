@@ -100,14 +100,14 @@ def inspect(options: argparse.Namespace) -> int:
 
         page = write_inspection_page(dataset, found, agreement, facts, page)
     if options.json:
-        everything = {**found.to_dict(), **facts.to_dict(), "reliability": agreement}
+        everything = {**found.to_dict(), **facts, "reliability": agreement}
         print(json.dumps(everything, indent=2, allow_nan=False))
     else:
         from rich.console import Console
 
         from ..eval.inspection.tables import inspection_tables
 
-        raters = {name: own.raters for name, own in facts.ratings.items()}
+        raters = {name: own["raters"] for name, own in facts["ratings"].items()}
         for table in inspection_tables(found, agreement, raters):
             Console().print(table)
         if page is not None:
@@ -133,26 +133,19 @@ def split(options: argparse.Namespace) -> int:
       empathy-judge train ... --data.train_split '[system_id=a, system_id=b]' --data.validation_split system_id=c
       empathy-judge evaluate runs/d --data data --split system_id=d
     """
-    from ..data_modules.splits import DEFAULT_FRACTIONS, fold_dataset, leave_one_out, split_dataset
+    from ..data_modules.splits import DEFAULT_FRACTIONS, leave_one_out, split_dataset
 
     if options.leave_out is not None:
         _refuse(options, "--leave-out", ("by", "fractions", "hold_out", "no_stratify"))
         audit = leave_one_out(options.data, options.leave_out, overwrite=options.overwrite)
-    elif options.folds is not None:
-        _refuse(options, "--folds", ("fractions", "hold_out"))
-        audit = fold_dataset(
-            options.data,
-            options.folds,
-            by=options.by or ["group_id"],
-            stratify=not options.no_stratify,
-            seed=options.seed,
-            overwrite=options.overwrite,
-        )
     else:
+        if options.folds is not None:
+            _refuse(options, "--folds", ("fractions", "hold_out"))
         audit = split_dataset(
             options.data,
             by=options.by or ["group_id"],
             fractions=dict(zip(DEFAULT_FRACTIONS, options.fractions or DEFAULT_FRACTIONS.values(), strict=True)),
+            folds=options.folds,
             hold_out=_hold_out(options.hold_out),
             stratify=not options.no_stratify,
             seed=options.seed,

@@ -121,13 +121,9 @@ class SplitAudit:
 
 
 def audit_splits(dataset: PairDataset, by: Sequence[str] = ("group_id",)) -> SplitAudit:
-    """Counts what is in each split and lists what is in several; nothing is refused here.
+    """Counts what is in each split of a dataset (all pairs), made by some columns, and lists what is in several.
 
-    Decodes all clips where `near_identical` has no stored result.
-
-    Args:
-        dataset: All pairs (not a subset).
-        by: The columns that the splits were made by.
+    Nothing is refused here. Decodes all clips where `near_identical` has no stored result.
     """
     means = dataset.mean_scores()
     found = near_identical(dataset)
@@ -158,13 +154,10 @@ def audit_splits(dataset: PairDataset, by: Sequence[str] = ("group_id",)) -> Spl
 
 
 def check_splits(dataset: PairDataset) -> SplitAudit:
-    """The audit that training begins with.
+    """The audit of a dataset (all pairs) that training begins with: no split is used that was not audited.
 
     It is cheap where `near_identical` has a stored result for this content, as it has after ``empathy-judge split`` and
-    ``empathy-judge inspect``; otherwise all audio is decoded now. No split is used that was not audited.
-
-    Args:
-        dataset: All pairs (not a subset).
+    ``empathy-judge inspect``; otherwise all audio is decoded now.
 
     Raises:
         DataError: If there is a leak, or ``split.yaml`` belongs to other splits than ``pairs.parquet`` has.
@@ -196,10 +189,7 @@ def refuse_leaks(dataset: PairDataset, audit: SplitAudit) -> None:
 
 
 def split_columns(dataset: PairDataset) -> tuple[str, ...]:
-    """The columns that the splits were made by, from ``split.yaml``; without that file, ``group_id``.
-
-    Args:
-        dataset: All pairs (not a subset).
+    """The columns that the splits of a dataset (all pairs) were made by, from ``split.yaml``; else ``group_id``.
 
     Raises:
         DataError: If ``split.yaml`` belongs to other splits than ``pairs.parquet`` has.
@@ -230,13 +220,8 @@ def refused_kinds(by: Sequence[str]) -> tuple[str, ...]:
 
 
 def values_of(dataset: PairDataset, by: Sequence[str], near: NearIdentical) -> Values:
-    """For each pair what may be in several splits: column values, clips, clusters of near-identical clips.
-
-    Args:
-        dataset: All pairs (not a subset).
-        by: The columns that the splits are made by.
-        near: From `near_identical`.
-    """
+    """For each pair of a dataset (all pairs) what may be in several splits by some columns: values of columns, clips,
+    clusters of near-identical clips."""
     values: dict[str, Sequence[Collection[str]]] = {
         column: [() if (value := read_column(pair, column)) is None else (value,) for pair in dataset.pairs]
         for column in dict.fromkeys((*LISTED, *by))

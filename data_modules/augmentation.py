@@ -46,18 +46,13 @@ def augment_pair(pair: Pair, settings: Augmentation, seed: int, epoch: int) -> P
         AudioError: If a clip cannot be read.
     """
     name = int.from_bytes(hashlib.sha256(pair.pair_id.encode()).digest()[:8], "little")
-    context = tuple(
-        dataclasses.replace(
-            turn, audio=_augment_source(turn.audio, settings, np.random.default_rng([seed, epoch, name, number]))
-        )
-        for number, turn in enumerate(pair.context, start=1)
-    )
-    response = _augment_source(pair.response, settings, np.random.default_rng([seed, epoch, name, 0]))
-    return dataclasses.replace(pair, context=context, response=response)
 
+    def heard(source: AudioSource, number: int) -> Clip:
+        return augment_clip(load_clip(source), settings, np.random.default_rng([seed, epoch, name, number]))
 
-def _augment_source(source: AudioSource, settings: Augmentation, rng: np.random.Generator) -> Clip:
-    return augment_clip(load_clip(source), settings, rng)
+    turns = enumerate(pair.context, start=1)
+    context = tuple(dataclasses.replace(turn, audio=heard(turn.audio, number)) for number, turn in turns)
+    return dataclasses.replace(pair, context=context, response=heard(pair.response, 0))
 
 
 def augment_clip(clip: Clip, settings: Augmentation, rng: np.random.Generator) -> Clip:
@@ -154,9 +149,5 @@ def _codec(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.ran
 def _shift(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.random.Generator) -> torch.Tensor:
     by = round(_draw(settings.shift_seconds, rng) * rate)
     by = max(-len(samples), min(by, len(samples)))
-    result = torch.zeros_like(samples)
-    if by >= 0:
-        result[by:] = samples[: len(samples) - by]
-    else:
-        result[:by] = samples[-by:]
-    return result
+    silence = samples.new_zeros(abs(by))
+    return torch.cat([silence, samples[: len(samples) - by]] if by >= 0 else [samples[-by:], silence])

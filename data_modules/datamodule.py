@@ -30,16 +30,16 @@ from .sampling import (
     Blocks,
     ByTokens,
     EpochBatches,
-    EpochSampler,
+    EpochOrder,
     FixedSize,
     Kind,
-    MixedSampler,
+    MixedOrder,
     Plan,
     Position,
     row_groups,
 )
 from .schema import Dimension, Pair, PairDataset
-from .settings import DataSettings, TargetName, Weighting
+from .settings import DataSettings
 
 SHARES = ("ratings", "preferences", "counterfactuals")
 """What training items are, in the order of `PairDataModule.shares`."""
@@ -88,21 +88,8 @@ class PairDataModule(L.LightningDataModule):
             parts: Of the pairs of both splits together, those to train on and to validate on.
         """
         super().__init__()
-        self.path = settings.path
-        self.batch_size = settings.batch_size
-        self.eval_batch_size = settings.eval_batch_size
-        self.batch_tokens = settings.batch_tokens
-        self.num_workers = settings.num_workers
-        self.train_splits = _names(settings.train_split)
-        self.validation_splits = _names(settings.validation_split)
-        self.augmentation = settings.augmentation
-        self.target: TargetName = settings.target
-        self.weighting: Weighting = settings.weighting
-        self.batches = settings.batches
-        self.preference_share, self.counterfactual_share = settings.preference_share, settings.counterfactual_share
-        self.counterfactual_min_score = settings.counterfactual_min_score
-        self.seed = seed
-        self.start = start or Position()
+        self.settings, self.seed, self.start = settings, seed, start or Position()
+        self.train_splits, self.validation_splits = _names(settings.train_split), _names(settings.validation_split)
         self._parts = parts
         if parts is not None:
             self.train_splits = self.validation_splits = tuple(
@@ -118,12 +105,13 @@ class PairDataModule(L.LightningDataModule):
         """
         if hasattr(self, "dataset"):
             return
-        dataset = PairDataset.load(self.path)
+        settings = self.settings
+        dataset = PairDataset.load(settings.path)
         user = getattr(os, "getuid", int)()
         # the first process of a machine reads all audio where that was not done yet, the others what it found
         with FileLock(Path(tempfile.gettempdir()) / f"empathy-judge-{user}-{dataset.card.content_hash[:16]}.lock"):
             check_splits(dataset)
-            if self.batch_tokens is not None:
+            if settings.batch_tokens is not None:
                 clip_seconds(dataset)
         self.dataset = dataset
         both = set(self.train_splits) & set(self.validation_splits)
@@ -135,7 +123,7 @@ class PairDataModule(L.LightningDataModule):
         # a pair that nobody rated would fill batches and teach nothing; comparisons may still know it
         rated = set(training.ratings["pair_id"])
         judged = replace(training, pairs=tuple(pair for pair in training.pairs if pair.pair_id in rated))
-        self.train = RatedPairs(judged, self.augmentation, self.seed, self.target, self.weighting)
+        self.train = RatedPairs(judged, settings.augmentation, self.seed, settings.target, settings.weighting)
         if rank_zero_only.rank == 0:  # pyright: ignore[reportFunctionMemberAccess]
             for note in self.train.notes:
                 Console(stderr=True).print(f"training targets: {note}", markup=False, soft_wrap=True)
@@ -144,24 +132,27 @@ class PairDataModule(L.LightningDataModule):
 
     def _find_comparisons(self, training: PairDataset) -> None:
         """Those of the training split, by people and counterfactual, as far as they have a share."""
-        rated = 1 - self.preference_share - self.counterfactual_share
+        preferred, counterfactual = self.settings.preference_share, self.settings.counterfactual_share
+        rated = 1 - preferred - counterfactual
         for name, share in (
-            ("preference_share", self.preference_share),
-            ("counterfactual_share", self.counterfactual_share),
+            ("preference_share", preferred),
+            ("counterfactual_share", counterfactual),
             ("what is left for rated pairs", rated),
         ):
             if not -1e-9 <= share <= 1:
                 raise DataError(f"data.{name} {share:g}; expected shares from 0 to 1, in sum at most 1")
         kinds: list[Sequence[Comparison]] = [
-            human_comparisons(training) if self.preference_share else [],
-            counterfactuals(training, self.counterfactual_min_score) if self.counterfactual_share else [],
+            human_comparisons(training) if preferred else [],
+            counterfactuals(training, self.settings.counterfactual_min_score) if counterfactual else [],
         ]
-        self.shares = (rated if rated > 1e-9 else 0.0, self.preference_share, self.counterfactual_share)
+        self.shares = (rated if rated > 1e-9 else 0.0, preferred, counterfactual)
         missing = ("ratings", "preferences", "a response of the same group to another context, not rated with this one")
         self.kind_sizes = (len(self.train), *map(len, kinds))
         for share, size, what in zip(self.shares, self.kind_sizes, missing, strict=True):
             if share and not size:
-                raise DataError(f"{self.path}: training asks for a share of {share:g} of what it has not: {what}")
+                raise DataError(
+                    f"{self.settings.path}: training asks for a share of {share:g} of what it has not: {what}"
+                )
         self.items = TrainingItems(self.train, [comparison for kind in kinds for comparison in kind])
 
     @property
@@ -179,7 +170,7 @@ class PairDataModule(L.LightningDataModule):
             rated = self.shares[0] > 0 and not self.train.scores[:, column].isnan().all()
             if not rated and all(item.strength[column].isnan() for item in self.items.comparisons):
                 raise DataError(
-                    f"{self.path}: nobody rated {dimension.name!r} in split "
+                    f"{self.settings.path}: nobody rated {dimension.name!r} in split "
                     f"{' or '.join(map(repr, self.train_splits))}; expected ratings of every dimension, a "
                     "dataset without this one, or data.preference_share 1 where people compared pairs"
                 )
@@ -196,50 +187,49 @@ class PairDataModule(L.LightningDataModule):
 
     def val_dataloader(self) -> DataLoader:
         """Validation pairs of this rank; some may be on two, so that all have equally many."""
-        size = self.eval_batch_size
-        if self.batch_tokens is None:
-            plan: Plan = FixedSize(self._sampler(self.validation, size, shuffle=False), size)
+        size = self.settings.eval_batch_size
+        if self.settings.batch_tokens is None:
+            plan: Plan = FixedSize(self._order_of(self.validation, size, shuffle=False), size)
         else:
             plan = self._by_tokens([self._rated_kind(self.validation, 1.0, shuffle=False)])
         return self._loader(self.validation, EpochBatches(plan, Position(), same=True))
 
     def order(self) -> dict[str, Any]:
         """What decides which items stand in which batch: a run that goes on in mid-epoch needs the same."""
+        settings = self.settings
         return {
             "seed": self.seed,
-            "data.batch_size": self.batch_size if self.batch_tokens is None else None,
-            "data.batch_tokens": self.batch_tokens,
-            "data.batches": self.batches,
-            "data.num_workers": self.num_workers if row_groups(self.train.pairs) is not None else None,
-            "data.preference_share": self.preference_share,
-            "data.counterfactual_share": self.counterfactual_share,
+            "data.batch_size": settings.batch_size if settings.batch_tokens is None else None,
+            "data.batch_tokens": settings.batch_tokens,
+            "data.batches": settings.batches,
+            "data.num_workers": settings.num_workers if row_groups(self.train.pairs) is not None else None,
+            "data.preference_share": settings.preference_share,
+            "data.counterfactual_share": settings.counterfactual_share,
             "number of processes": self._ranks,
         }
 
     def _training_plan(self) -> Plan:
-        if self.batch_tokens is None:
-            kinds = [
-                self._sampler(self.train, self.batch_size, shuffle=True),
-                *(
-                    EpochSampler(size, shuffle=True, seed=self.seed + number, rank=self._rank, ranks=self._ranks)
-                    for number, size in enumerate(self.kind_sizes[1:], start=1)
-                ),
-            ]
-            return FixedSize(MixedSampler(kinds, self.shares), self.batch_size)
-        if self.batches == "groups":
+        size, tokens = self.settings.batch_size, self.settings.batch_tokens
+        if tokens is None:
+            kinds = [self._order_of(self.train, size, shuffle=True)]
+            for number, count in enumerate(self.kind_sizes[1:], start=1):
+                own = EpochOrder(count, shuffle=True, seed=self.seed + number, rank=self._rank, ranks=self._ranks)
+                kinds.append(own)
+            return FixedSize(MixedOrder(kinds, self.shares), size)
+        if self.settings.batches == "groups":
             raise DataError(
-                f"data.batch_tokens {self.batch_tokens} with data.batches groups: items stand together by length or by "
+                f"data.batch_tokens {tokens} with data.batches groups: items stand together by length or by "
                 "group; expected either of the two"
             )
         plan = self._by_tokens([self._rated_kind(self.train, self.shares[0], shuffle=True), *self._compared_kinds()])
         if self.trainer is None or self.trainer.is_global_zero:
             padding = f"{plan.padding(0):.1%} padding"
-            Console(stderr=True).print(f"batches: {plan.steps} of at most {self.batch_tokens} tokens, {padding}")
+            Console(stderr=True).print(f"batches: {plan.steps} of at most {tokens} tokens, {padding}")
         return plan
 
     def _by_tokens(self, kinds: Sequence[Kind]) -> ByTokens:
-        assert self.batch_tokens is not None
-        return ByTokens(kinds, self.batch_tokens, seed=self.seed, rank=self._rank, ranks=self._ranks)
+        assert self.settings.batch_tokens is not None
+        return ByTokens(kinds, self.settings.batch_tokens, seed=self.seed, rank=self._rank, ranks=self._ranks)
 
     def _rated_kind(self, pairs: RatedPairs, share: float, *, shuffle: bool) -> Kind:
         groups, window = row_groups(pairs.pairs), WINDOW
@@ -260,13 +250,13 @@ class PairDataModule(L.LightningDataModule):
             start += size
         return found
 
-    def _streams(self, size: int, seed: int, *, shuffle: bool, blocks: Blocks | None = None) -> list[EpochSampler]:
+    def _streams(self, size: int, seed: int, *, shuffle: bool, blocks: Blocks | None = None) -> list[EpochOrder]:
         """The order of items for each reader: data-loader processes that read row groups of their own, or one per rank
         where any process may read any file."""
         apart = row_groups(self.train.pairs) is not None
-        readers = self._ranks * (max(self.num_workers, 1) if apart else 1)
+        readers = self._ranks * (max(self.settings.num_workers, 1) if apart else 1)
         return [
-            EpochSampler(size, shuffle=shuffle, seed=seed, rank=reader, ranks=readers, blocks=blocks)
+            EpochOrder(size, shuffle=shuffle, seed=seed, rank=reader, ranks=readers, blocks=blocks)
             for reader in range(readers)
         ]
 
@@ -292,19 +282,19 @@ class PairDataModule(L.LightningDataModule):
     def _ranks(self) -> int:
         return 1 if self.trainer is None else self.trainer.world_size
 
-    def _sampler(self, pairs: RatedPairs, batch_size: int, *, shuffle: bool) -> EpochSampler:
+    def _order_of(self, pairs: RatedPairs, batch_size: int, *, shuffle: bool) -> EpochOrder:
         clusters, groups = None, None
-        if shuffle and self.batches == "groups":
+        if shuffle and self.settings.batches == "groups":
             _, clusters = np.unique([pair.group_id for pair in pairs.pairs], return_inverse=True)
         else:
             groups = row_groups(pairs.pairs)
-        return EpochSampler(
+        return EpochOrder(
             len(pairs),
             shuffle=shuffle,
             seed=self.seed,
             rank=self._rank,
             ranks=self._ranks,
-            blocks=None if groups is None else Blocks(groups, batch_size, self.num_workers),
+            blocks=None if groups is None else Blocks(groups, batch_size, self.settings.num_workers),
             clusters=clusters,
         )
 
@@ -313,8 +303,8 @@ class PairDataModule(L.LightningDataModule):
             items,
             batch_sampler=batches,
             collate_fn=list if self._model is None else self._model.collate,
-            num_workers=self.num_workers,
-            persistent_workers=self.num_workers > 0,  # each imports and forks once, not in every epoch
+            num_workers=self.settings.num_workers,
+            persistent_workers=self.settings.num_workers > 0,  # each imports and forks once, not in every epoch
             pin_memory=torch.cuda.is_available(),
         )
 

@@ -212,13 +212,8 @@ def _resolved(path: Path, folders: dict[Path, Path]) -> tuple[Path, bool]:
 
 
 def resolve_remote(root: RemotePath, relative: str, files: Collection[str], where: str) -> RemotePath:
-    """The file of a remote folder, as `resolve_inside` finds local ones.
-
-    Args:
-        root: The folder.
-        relative: Path with ``/``, relative to it.
-        files: All files of the folder: one listing instead of a question for each.
-        where: Head of the message (file, row, column).
+    """The file of a remote folder, as `resolve_inside` finds local ones; `files` are all that it has: one listing
+    instead of a question for each.
 
     Raises:
         OutsideError: If the path is absolute or leaves the folder.
@@ -237,11 +232,8 @@ def _stays_inside(relative: str) -> bool:
 
 
 def check_writable(out: Path, is_folder: bool = True) -> None:
-    """What is asked for can be written there, as far as this can be known before the long work.
-
-    Args:
-        out: A folder, made with those above it if there is none; or a file.
-        is_folder: Which of them.
+    """A folder, made with those above it if there is none, or a file can be written there, as far as this can be known
+    before the long work.
 
     Raises:
         UserError: If it is taken by the other kind, lies in a file, may not be written, or has too long a name.
@@ -262,13 +254,8 @@ def check_writable(out: Path, is_folder: bool = True) -> None:
 
 
 def kept_file(root: DataPath, content_hash: str, name: str) -> Path:
-    """Where a result about a dataset is kept: in its folder or, where that is remote or read-only, in the user's cache.
-
-    Args:
-        root: Folder of the dataset.
-        content_hash: Of the dataset; tells datasets apart in the cache.
-        name: Of the file.
-    """
+    """Where a file with a result about a dataset is kept: in its folder or, where that is remote or read-only, in the
+    user's cache, under its content hash."""
     if not isinstance(root, RemotePath) and os.access(root, os.W_OK):
         return root / name
     try:

@@ -35,8 +35,7 @@ def distinct_clips(dataset: PairDataset) -> dict[str, AudioSource]:
     """SHA-256 -> clip, each once."""
     sources: dict[str, AudioSource] = {}
     for pair in dataset.pairs:
-        clips = [*(turn.audio for turn in pair.context), pair.response]
-        for fingerprint, clip in zip(dataset.fingerprints[pair.pair_id], clips, strict=True):
+        for fingerprint, clip in zip(dataset.fingerprints[pair.pair_id], pair.clips, strict=True):
             sources.setdefault(fingerprint, clip)
     return sources
 
@@ -73,12 +72,9 @@ class _Durations(KeptResult):
 
 
 def clip_seconds(dataset: PairDataset) -> dict[AudioSource, float]:
-    """Duration in seconds of every clip of a dataset; 0 where it cannot be read (training stops at it).
+    """Duration in seconds of every clip of a dataset (all pairs); 0 where it cannot be read (training stops at it).
 
     From ``durations.json`` where that is of this content; otherwise the header of every file is read.
-
-    Args:
-        dataset: All pairs (not a subset).
     """
     sources = distinct_clips(dataset)
     kept = read_kept(dataset, DURATIONS_FILE, _Durations)
@@ -96,8 +92,7 @@ def clip_seconds(dataset: PairDataset) -> dict[AudioSource, float]:
         keep(dataset, DURATIONS_FILE, _Durations(content_hash=dataset.card.content_hash, seconds=found))
     by_source: dict[AudioSource, float] = {}
     for pair in dataset.pairs:  # one clip may lie in several files
-        clips = [*(turn.audio for turn in pair.context), pair.response]
-        by_source.update(zip(clips, (found[name] for name in dataset.fingerprints[pair.pair_id]), strict=True))
+        by_source.update(zip(pair.clips, (found[name] for name in dataset.fingerprints[pair.pair_id]), strict=True))
     return by_source
 
 

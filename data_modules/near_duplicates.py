@@ -21,7 +21,6 @@ with the number of clips, not of pairs of clips.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -72,28 +71,25 @@ class Fingerprint:
         return len(np.unique(self.bits[self.counts])) >= MIN_FRAMES
 
 
-@dataclass(frozen=True)
-class NearIdentical:
+class NearIdentical(KeptResult):
     """Result for all clips of a dataset.
 
     Attributes:
+        method: `METHOD` of the program that made it.
         clips: Number of distinct clips.
         not_comparable: SHA-256 of clips that are too short, too quiet, too uniform or unreadable.
         clusters: SHA-256 of the clips of each cluster of two or more; a clip is near-identical to another of its
             cluster, not to all.
     """
 
+    method: str
     clips: int
     not_comparable: tuple[str, ...]
     clusters: tuple[tuple[str, ...], ...]
 
 
 def fingerprint(samples: np.ndarray) -> Fingerprint:
-    """The fingerprint of a clip at `RATE` Hz.
-
-    Args:
-        samples: Shape (n,), float32, of any length.
-    """
+    """The fingerprint of a clip at `RATE` Hz: samples of shape (n,), float32, of any length."""
     import torch
     from torch.nn.functional import pad
 
@@ -151,14 +147,8 @@ def find_clusters(fingerprints: Sequence[Fingerprint]) -> list[list[int]]:
 
 
 def components(labels: Sequence[Collection[Hashable]]) -> list[list[int]]:
-    """Items that are connected through equal labels, directly or through other items.
-
-    Args:
-        labels: The labels of each item.
-
-    Returns:
-        Positions of the items of each component, both in order of appearance.
-    """
+    """Positions of the items of each component, both in order of appearance: items that are connected through equal
+    labels, directly or through other items."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -204,17 +194,15 @@ def _candidates(fingerprints: Sequence[Fingerprint]) -> Iterator[tuple[int, int]
 
 
 def near_identical(dataset: PairDataset) -> NearIdentical:
-    """Near-identical clips of a dataset, from ``near_identical.json`` in its folder where that is of this content.
+    """Near-identical clips of a dataset (all pairs), from ``near_identical.json`` in its folder where that is
+    of this content.
 
     Otherwise every distinct clip is decoded and the file written; it says nothing about splits and so serves any
     split of the dataset. Where the folder cannot be written, that file is in the user's cache.
-
-    Args:
-        dataset: All pairs (not a subset).
     """
-    kept = read_kept(dataset, NEAR_IDENTICAL_FILE, _Kept)
+    kept = read_kept(dataset, NEAR_IDENTICAL_FILE, NearIdentical)
     if kept is not None and kept.method == METHOD:
-        return NearIdentical(kept.clips, kept.not_comparable, kept.clusters)
+        return kept
 
     def measure(source: AudioSource) -> Fingerprint:
         try:
@@ -226,17 +214,11 @@ def near_identical(dataset: PairDataset) -> NearIdentical:
     prints = list(map_threads(measure, sources.values(), "Comparing audio", len(sources)))
     names = list(sources)
     found = NearIdentical(
+        content_hash=dataset.card.content_hash,
+        method=METHOD,
         clips=len(names),
         not_comparable=tuple(name for name, one in zip(names, prints, strict=True) if not one.comparable),
         clusters=tuple(tuple(names[position] for position in cluster) for cluster in find_clusters(prints)),
     )
-    facts = {"method": METHOD, "content_hash": dataset.card.content_hash, **dataclasses.asdict(found)}
-    keep(dataset, NEAR_IDENTICAL_FILE, _Kept(**facts))
+    keep(dataset, NEAR_IDENTICAL_FILE, found)
     return found
-
-
-class _Kept(KeptResult):
-    method: str
-    clips: int
-    not_comparable: tuple[str, ...]
-    clusters: tuple[tuple[str, ...], ...]

@@ -22,16 +22,7 @@ from .errors import DataError, Locate, bad_value, place
 from .folders import replace_file, resolve_inside, resolve_remote
 from .parquet import batches, open_parquet, parquet_errors, python_values, read_parquet, write_parquet
 from .ratings import is_name
-from .rows import (
-    NAME_COLUMNS,
-    OPTIONAL_PAIR_COLUMNS,
-    PAIRS_SCHEMA,
-    TAGS,
-    TEXT_COLUMNS,
-    Tags,
-    checked_pairs,
-    hash_order,
-)
+from .rows import NAME_COLUMNS, OPTIONAL_PAIR_COLUMNS, PAIRS_SCHEMA, TAGS, TEXT_COLUMNS, Tags, checked_pairs, hash_order
 from .storage import DataPath, RemotePath, path_version
 from .stored_clips import CONTEXT, RESPONSE, StoredClip, StoredFile, bytes_leaf
 
@@ -103,6 +94,11 @@ class Pair:
     context_text: str | None = None
     response_text: str | None = None
     tags: Tags = ()
+
+    @property
+    def clips(self) -> tuple[AudioSource, ...]:
+        """The audio of each turn, then of the response, as `PairDataset.fingerprints` has their hashes."""
+        return (*(turn.audio for turn in self.context), self.response)
 
     def tag(self, name: str) -> str | None:
         """The value of a tag, or None."""

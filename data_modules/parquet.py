@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from .errors import DataError, os_reason, place, shown
@@ -120,13 +119,7 @@ def _check_size(footer: pq.FileMetaData, size: int | None, whole: bool) -> None:
 
 
 def parquet_tables(path: Path, row: int, columns: Sequence[str] | None = None, *, whole: bool = False) -> Tables:
-    """The table in a Parquet file from the row group of a row on; texts are dictionaries.
-
-    Args:
-        path: The file.
-        row: Position of the row, from 0.
-        columns: Only these; None = all.
-        whole: As in `open_parquet`.
+    """The table in a Parquet file, or columns of it, from the row group of a row (from 0) on; texts are dictionaries.
 
     Raises:
         pa.ArrowException: If the file is damaged; or an OSError or ValueError.
@@ -227,6 +220,8 @@ def read_parquet(path: DataPath, schema: pa.Schema, optional: Collection[str] = 
 
 def _text_bytes(column: pa.ChunkedArray) -> int:
     """Of the texts in a column of dictionaries, repeats counted."""
+    import pyarrow.compute as pc
+
     chunks = [chunk for chunk in column.chunks if isinstance(chunk, pa.DictionaryArray)]
     total = 0
     for chunk in chunks:

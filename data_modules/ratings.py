@@ -8,13 +8,15 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import pandas as pd
 from pydantic import ConfigDict
 
 from .errors import DataError, Locate, TextError, locate_in, shown
+
+if TYPE_CHECKING:
+    import pandas as pd  # takes 0.2 s: not for the help of the importers
 
 RATING_COLUMNS = ("pair_id", "rater_id", "dimension", "score")
 SECONDS = "seconds"  # the optional column of ratings: time that the rater took for the judgement; NaN = unknown
@@ -102,12 +104,8 @@ def parse_dimension(text: str) -> Dimension:
 
 
 def label(dimension: Dimension, score: float) -> str:
-    """The nearest of `LABELS`; a score in the middle between two gets the better one.
-
-    Args:
-        dimension: Its scale; where low scores are good, the lowest is excellent.
-        score: Rating points.
-    """
+    """The nearest of `LABELS` to a score in rating points; one in the middle between two gets the better one, and where
+    low scores are good, the lowest is excellent."""
     share = (score - dimension.minimum) / (dimension.maximum - dimension.minimum)
     share = share if dimension.higher_is_better else 1 - share
     return LABELS[int(np.clip(np.floor(share * (len(LABELS) - 1) + 0.5), 0, len(LABELS) - 1))]
@@ -180,6 +178,8 @@ class RatingTable:
     @classmethod
     def of(cls, ratings: pd.DataFrame, dimension: str, pair_ids: Sequence[str]) -> RatingTable:
         """The ratings of `pair_ids` on `dimension`; items are numbered in the order of `pair_ids`."""
+        import pandas as pd
+
         index = pd.Index(pair_ids, dtype=object)
         rows = ratings.loc[(ratings["dimension"] == dimension) & ratings["pair_id"].isin(list(pair_ids))]
         raters, rater_ids = pd.factorize(rows["rater_id"], sort=True)
@@ -227,19 +227,14 @@ def check_ratings(
     file: object,
     locate: Locate | None = None,
 ) -> None:
-    """Checks a long table of ratings; the first bad row is named.
+    """Checks a long table of ratings: columns `RATING_COLUMNS`, and `SECONDS` where times are known.
 
-    Args:
-        ratings: Columns `RATING_COLUMNS`, and `SECONDS` where times are known.
-        pair_ids: The pairs that exist.
-        dimensions: The scales.
-        file: What messages call the table.
-        locate: What messages call a cell, where the table came from another layout.
+    `file` is what messages call the table, `locate` what they call a cell, where it came from another layout.
 
     Raises:
-        DataError: On a missing column, an unknown pair or dimension, a rater without a name,
-            a score that is no number, outside its scale or between its steps, a time that is no number or
-            negative, or two scores of one rater for one thing.
+        DataError: On a missing column, an unknown pair or dimension, a rater without a name, a score that is no number,
+            outside its scale or between its steps, a time that is no number or negative, or two scores of one rater for
+            one thing; the first bad row is named.
     """
     _check_columns(ratings, RATING_COLUMNS, file)
     check = _Check(ratings, locate or locate_in(file))
@@ -329,6 +324,8 @@ class _Check:
 
     def _bad(self, column: str, is_good: Callable[[object], bool]) -> np.ndarray:
         """Rows whose value is not good, shape (rows,). Each distinct value is looked at once: ratings repeat few."""
+        import pandas as pd
+
         try:
             codes, distinct = pd.factorize(self.table[column], use_na_sentinel=False)
         except TypeError:  # a list, say, which is refused then
@@ -348,6 +345,8 @@ class _Check:
 
     def floats(self, column: str) -> np.ndarray:
         """The column as float64, shape (rows,); NaN for what is no number."""
+        import pandas as pd
+
         kind = self.table[column].dtype
         if not pd.api.types.is_numeric_dtype(kind) or pd.api.types.is_bool_dtype(kind):
             return self.table[column].map(_to_number).to_numpy(np.float64)
@@ -369,7 +368,7 @@ class _Check:
 
 
 def _to_number(value: object) -> float:
-    """NaN for what is no number; a text of digits is no number here."""
+    """NaN for what is no number; a text of digits is none here."""
     try:
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
     except OverflowError:

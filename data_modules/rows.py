@@ -7,18 +7,19 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from .audio import audio_hash
 from .errors import DataError, Locate, bad_value, locate_in, place
 from .folders import resolve_inside
 from .ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, SECONDS, Dimension, is_name, is_text
 from .storage import DataPath
+
+if TYPE_CHECKING:
+    import pandas as pd  # takes 0.2 s: not for the help of the importers
 
 # The optional text columns of pairs.parquet: names, and texts that may have line breaks.
 NAME_COLUMNS = ("system_id", "context_speaker", "response_speaker", "setting", "language", "split")
@@ -54,14 +55,9 @@ PREFERENCES_SCHEMA = pa.schema([(c, pa.float64() if c == "strength" else pa.stri
 
 
 def to_row(values: Mapping[Any, Any], root: Path, file: Path, number: int, hashes: dict[str, str]) -> dict[str, Any]:
-    """A row of ``pairs.parquet`` from a row of the table that `write_dataset` takes.
+    """A row of ``pairs.parquet`` from row `number` (from 1) of the table that `write_dataset` takes.
 
-    Args:
-        values: The caller's row.
-        root: The dataset folder.
-        file: What messages call the table.
-        number: Row, counted from 1.
-        hashes: Path -> SHA-256 of the files that were read already; grows.
+    `hashes` is path -> SHA-256 of the files in the folder `root` that were read already; it grows.
 
     Raises:
         DataError: If audio is neither encoded bytes nor the relative path of a file in the folder.
@@ -111,6 +107,8 @@ def _to_audio(cell: Any, root: Path, where: str, hashes: dict[str, str]) -> dict
 
 
 def _is_absent(value: Any) -> bool:
+    import pandas as pd
+
     return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
 
 
@@ -120,8 +118,7 @@ def checked_pairs(
     """The same rows, once their texts were checked, whatever their audio.
 
     Args:
-        rows: One mapping per pair with the columns of ``pairs.parquet``; of ``context_audio`` the roles count
-            here.
+        rows: With the columns of ``pairs.parquet``; of ``context_audio`` the roles count here.
         file: What messages call the table.
         locate: What messages call a cell, where the table came from another layout.
         grouped: Whether every pair has a group already.
@@ -195,8 +192,7 @@ def content_hash(
     ratings: pd.DataFrame,
     preferences: pd.DataFrame | None,
 ) -> str:
-    """SHA-256 (hex) over scales, pairs without their split, ratings and preferences, whatever the order of
-    rows.
+    """SHA-256 (hex) over scales, pairs without their split, ratings and preferences, whatever the order of rows.
 
     Audio counts by its content, not by its name or by how it is stored.
 
@@ -222,10 +218,8 @@ def content_hash(
         digest.update(line.encode() + b"\n")
         last = line
     digest.update(b"\n")
-    tables = [(ratings, ratings_schema(ratings))]
-    if preferences is not None:
-        tables.append((preferences, PREFERENCES_SCHEMA))
-    for table, schema in tables:
+    compared = [] if preferences is None else [(preferences, PREFERENCES_SCHEMA)]
+    for table, schema in [(ratings, ratings_schema(ratings)), *compared]:
         for batch in _sorted_lines(table, schema):
             digest.update(batch)
         digest.update(b"\n")
@@ -238,6 +232,8 @@ def _sorted_lines(table: pd.DataFrame, schema: pa.Schema) -> Iterator[bytes]:
     In Arrow, because the ratings of many raters would fill the memory as Python objects. JSON is ASCII, so that bytes
     sort as text does. No two rows have the same texts, which come first: numbers do not matter to the order.
     """
+    import pyarrow.compute as pc
+
     cells: list[Any] = [
         _encoded(table[field.name]) if field.type == pa.string() else _floats(table[field.name]) for field in schema
     ]
@@ -250,6 +246,8 @@ def _sorted_lines(table: pd.DataFrame, schema: pa.Schema) -> Iterator[bytes]:
 
 def _encoded(values: Any) -> pa.LargeStringArray:
     """Each text as JSON spells it; equal ones are spelled once."""
+    import pandas as pd
+
     codes, distinct = pd.factorize(values)
     spelled = pa.array([json.dumps(value) for value in distinct], pa.large_string())
     return spelled.take(pa.array(codes))

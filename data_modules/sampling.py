@@ -62,8 +62,9 @@ def row_groups(pairs: Sequence[Pair]) -> np.ndarray | None:
     return found
 
 
-class EpochSampler(Sampler[int]):
-    """Shuffled by (seed, epoch), or in order; every rank a share of its own.
+@dataclass(frozen=True, eq=False)
+class EpochOrder:
+    """Items shuffled by (seed, epoch), or in order; every rank a share of its own.
 
     All ranks get equally many items, a few of them twice: gradients must stay in step, and so must the forward passes
     of a model that is spread over the ranks. What is measured on items counts each of them once (`train.validation`).
@@ -74,68 +75,54 @@ class EpochSampler(Sampler[int]):
     With blocks each rank, and each of its data-loader processes, gets consecutive blocks of its own, so that hardly any
     block is read twice. Shuffled are the blocks, and then the items among those of `WINDOW_BLOCKS` blocks; the order
     also depends on batch size and number of processes.
+
+    Attributes:
+        size: Number of items.
+        shuffle: Whether the order is random.
+        seed: Of the order.
+        rank: Number of this process.
+        ranks: Number of processes.
+        blocks: How items are stored together; not together with clusters.
+        clusters: Number of the cluster of each item `(items,)`, from 0.
     """
 
-    def __init__(
-        self,
-        size: int,
-        *,
-        shuffle: bool,
-        seed: int = 0,
-        rank: int = 0,
-        ranks: int = 1,
-        blocks: Blocks | None = None,
-        clusters: np.ndarray | None = None,
-    ) -> None:
-        """Share out.
+    size: int
+    shuffle: bool
+    seed: int = 0
+    rank: int = 0
+    ranks: int = 1
+    blocks: Blocks | None = None
+    clusters: np.ndarray | None = None
 
-        Args:
-            size: Number of items.
-            shuffle: Whether the order is random.
-            seed: Of the order.
-            rank: Number of this process.
-            ranks: Number of processes.
-            blocks: How items are stored together; not together with clusters.
-            clusters: Number of the cluster of each item `(items,)`, from 0.
-        """
-        self.size, self.shuffle, self.seed, self.rank, self.ranks = size, shuffle, seed, rank, ranks
-        self.blocks, self.clusters = blocks, clusters
-        self.epoch = 0
+    def __len__(self) -> int:
+        """Items of this rank."""
+        return -(-self.size // self.ranks)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the order of this epoch."""
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[int]:
+    def items(self, epoch: int) -> list[int]:
+        """Positions of this rank's items in an epoch."""
         if self.blocks is not None:
-            return iter(self._by_blocks(self.blocks))
+            return self._by_blocks(self.blocks, epoch)
         order = list(range(self.size))
         if self.shuffle:
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
             order = torch.randperm(self.size, generator=generator).tolist()
             if self.clusters is not None:
                 places = torch.randperm(int(self.clusters.max(initial=0)) + 1, generator=generator).numpy()
                 place_of_item = places[self.clusters]
                 order.sort(key=lambda item: place_of_item[item])
         order = list(islice(cycle(order), len(self) * self.ranks))
-        return iter(order[self.rank :: self.ranks])
-
-    def __len__(self) -> int:
-        return -(-self.size // self.ranks)
+        return order[self.rank :: self.ranks]
 
     def draw(self, epoch: int, count: int) -> list[int]:
         """The first so many items of an epoch, and of further passes in new orders where they do not suffice."""
-        drawn: list[int] = []
-        for number in range(-(-count // max(len(self), 1)) if self.size else 0):
-            self.set_epoch(epoch + _NEXT_PASS * number)
-            drawn += list(self)
-        return drawn[:count]
+        passes = range(-(-count // max(len(self), 1)) if self.size else 0)
+        return [item for number in passes for item in self.items(epoch + _NEXT_PASS * number)][:count]
 
-    def _by_blocks(self, blocks: Blocks) -> list[int]:
-        """This rank's items, batch after batch, each batch of the stream of blocks that its process reads."""
+    def _by_blocks(self, blocks: Blocks, epoch: int) -> list[int]:
+        """Batch after batch, each of the stream of blocks that its process reads."""
         order = np.arange(self.size)
         if self.shuffle:
-            places = np.random.default_rng([self.seed, self.epoch]).permutation(int(blocks.of_item.max(initial=0)) + 1)
+            places = np.random.default_rng([self.seed, epoch]).permutation(int(blocks.of_item.max(initial=0)) + 1)
             order = np.argsort(places[blocks.of_item], kind="stable")
         start = self.rank * len(self)
         own = np.take(order, np.arange(start, start + len(self)), mode="wrap")
@@ -145,7 +132,7 @@ class EpochSampler(Sampler[int]):
         parts = np.split(own, np.cumsum(lengths)[:-1])
         if self.shuffle and blocks.mixed:
             for stream, items in enumerate(parts):  # within windows of blocks
-                rng = np.random.default_rng([self.seed, self.epoch, self.rank, stream])
+                rng = np.random.default_rng([self.seed, epoch, self.rank, stream])
                 begins = np.flatnonzero(np.diff(blocks.of_item[items])) + 1
                 windows = np.split(items, begins[WINDOW_BLOCKS - 1 :: WINDOW_BLOCKS])
                 parts[stream] = np.concatenate([rng.permutation(window) for window in windows])
@@ -153,40 +140,38 @@ class EpochSampler(Sampler[int]):
         return [item for number, batch in enumerate(batches) for item in islice(rest[number % streams], len(batch))]
 
 
-class MixedSampler(Sampler[int]):
+@dataclass(frozen=True, eq=False)
+class MixedOrder:
     """Items of several kinds in stated proportions, the same pattern on every rank.
 
     An epoch is one pass (to within an item) through the first kind that has a share; of the others as many items are
     drawn as their share asks for, more than once or not at all if need be, from a new order in every epoch.
+
+    Attributes:
+        kinds: The items of each kind; positions count on from one kind to the next.
+        shares: Of each kind, in sum 1; a kind with a share has items.
     """
 
-    def __init__(self, kinds: Sequence[EpochSampler], shares: Sequence[float]) -> None:
-        """Mix.
+    kinds: Sequence[EpochOrder]
+    shares: Sequence[float]
 
-        Args:
-            kinds: The items of each kind; positions count on from one kind to the next.
-            shares: Of each kind, in sum 1; a kind with a share has items.
-        """
-        self.kinds, self.shares = tuple(kinds), tuple(shares)
-        self.leading = next(number for number, share in enumerate(shares) if share > 0)
-        self.epoch = 0
+    def __len__(self) -> int:
+        """Items of this rank."""
+        leading = next(number for number, share in enumerate(self.shares) if share > 0)
+        return round(len(self.kinds[leading]) / self.shares[leading])
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the order of this epoch."""
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[int]:
+    def items(self, epoch: int) -> list[int]:
+        """Positions of this rank's items in an epoch."""
         starts = np.cumsum([0, *(kind.size for kind in self.kinds)])
-        streams = [iter(kind.draw(self.epoch, len(self))) for kind in self.kinds]
+        streams = [iter(kind.draw(epoch, len(self))) for kind in self.kinds]
         drawn = np.zeros(len(self.kinds), dtype=np.int64)
+        mixed = []
         for count in range(1, len(self) + 1):
             # the kind that is furthest behind its share
             number = int(np.argmax(np.multiply(self.shares, count) - drawn))
             drawn[number] += 1
-            yield int(starts[number]) + next(streams[number])
-
-    def __len__(self) -> int:
-        return round(len(self.kinds[self.leading]) / self.shares[self.leading])
+            mixed.append(int(starts[number]) + next(streams[number]))
+        return mixed
 
 
 class Position(NamedTuple):
@@ -240,22 +225,20 @@ class EpochBatches(Sampler[list[Key]]):
             yield [(epoch, item) for item in batch]
 
     def __len__(self) -> int:
-        return (
-            self.plan.steps
-        )  # of a whole epoch, also where its first batches are skipped: Lightning counts from there
+        # of a whole epoch, also where its first batches are skipped: Lightning counts from there
+        return self.plan.steps
 
 
 class FixedSize:
-    """`Plan` of equally many items in each batch, in the order of a sampler; the last batch may be smaller."""
+    """`Plan` of equally many items in each batch; the last batch may be smaller."""
 
-    def __init__(self, sampler: EpochSampler | MixedSampler, size: int) -> None:
-        self.sampler, self.size = sampler, size
-        self.steps = -(-len(sampler) // size)
+    def __init__(self, order: EpochOrder | MixedOrder, size: int) -> None:
+        self.order, self.size = order, size
+        self.steps = -(-len(order) // size)
 
     def batches(self, epoch: int) -> list[list[int]]:
         """Positions of the items of each batch."""
-        self.sampler.set_epoch(epoch)
-        items = list(self.sampler)
+        items = self.order.items(epoch)
         return [items[start : start + self.size] for start in range(0, len(items), self.size)]
 
 
@@ -272,7 +255,7 @@ class Kind:
         window: Items of a reader among which those of like length are brought together.
     """
 
-    streams: Sequence[EpochSampler]
+    streams: Sequence[EpochOrder]
     lengths: np.ndarray
     rows: int = 1
     share: float = 1.0

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import pandas as pd
 import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -38,6 +37,7 @@ from .rows import (
 from .storage import DataPath, RemotePath, data_path
 
 if TYPE_CHECKING:
+    import pandas as pd  # takes 0.2 s: not for the help of the importers
     from datasets import Dataset
 
 __all__ = [
@@ -218,12 +218,10 @@ class PairDataset:
             return self
         wanted = (split,) if isinstance(split, str) else tuple(split)
         known = {pair.split for pair in self.pairs if pair.split is not None}
+        has = ", ".join(sorted(known)) or "no splits yet, make them with `empathy-judge split`"
         for name in wanted or ("",):
             if name not in known:
-                raise DataError(
-                    f"{self.root}: no pair is in split {shown(name)}; it has "
-                    + (", ".join(sorted(known)) if known else "no splits yet, make them with `empathy-judge split`")
-                )
+                raise DataError(f"{self.root}: no pair is in split {shown(name)}; it has {has}")
         return self.only({pair.pair_id for pair in self.pairs if pair.split in wanted})
 
     def only(self, ids: Collection[str]) -> PairDataset:
@@ -246,6 +244,8 @@ class PairDataset:
             Index ``pair_id`` in the order of `pairs`, one float64 column per dimension of the card; NaN = not
             rated.
         """
+        import pandas as pd
+
         means = self.ratings.pivot_table(index="pair_id", columns="dimension", values="score", aggfunc="mean")
         index = pd.Index([pair.pair_id for pair in self.pairs], name="pair_id")
         names = [dimension.name for dimension in self.card.dimensions]
@@ -266,11 +266,10 @@ def write_dataset(
 ) -> DatasetCard:
     """Checks the tables, then writes them; each file appears complete or not at all, ``dataset.yaml`` last.
 
-    Audio that is given as a path must lie in `folder` already. To make a whole folder appear at once, audio
-    included, write inside `staged_folder`.
+    To make a whole folder appear at once, audio included, write inside `staged_folder`.
 
     Args:
-        folder: The dataset folder; made if it does not exist.
+        folder: Made if it does not exist; audio that is given as a path lies in it already.
         card: Its `content_hash` is ignored.
         pairs: Columns ``pair_id``, ``group_id``, ``response_audio`` and any other of `Pair`, with
             ``context_audio`` for its context. Audio is a path relative to `folder` (str) or encoded bytes.
@@ -309,15 +308,8 @@ def complete_dataset(
 ) -> DatasetCard:
     """Writes what belongs to pairs that are in their place: ratings, preferences, and ``dataset.yaml`` last.
 
-    Args:
-        root: The dataset folder.
-        card: Its `content_hash` is ignored.
-        rows: The checked pairs as they are stored, sorted by `hash_order`; bytes are not looked at.
-        ratings: Columns `RATING_COLUMNS`, and `SECONDS` where times are known, checked.
-        preferences: Columns `PREFERENCE_COLUMNS`, checked.
-
-    Returns:
-        The card with its content hash.
+    All is checked already, as by `write_dataset`; `rows` are the pairs as stored, sorted by `hash_order`; their
+    bytes are not looked at. Returns the card with its content hash.
     """
     card = dataclasses.replace(card, content_hash=content_hash(card.dimensions, rows, ratings, preferences))
     write_parquet(to_arrow(ratings, ratings_schema(ratings)), root / RATINGS_FILE)
@@ -348,11 +340,8 @@ def check_annotations(
 def write_splits(folder: str | Path | RemotePath, splits: Sequence[str | None]) -> None:
     """Replaces the splits of all pairs; the content hash does not cover them.
 
-    They stand in the column ``split`` of ``pairs.parquet``, or, where the pairs are in shards, in ``splits.parquet``.
-
-    Args:
-        folder: A dataset folder.
-        splits: One per pair, in order.
+    They stand, one per pair, in order, in the column ``split`` of ``pairs.parquet``, or, where the pairs are in shards,
+    in ``splits.parquet``.
 
     Raises:
         DataError: If the folder is remote.

@@ -45,6 +45,7 @@ def split_dataset(
     *,
     by: Sequence[str] = ("group_id",),
     fractions: Mapping[str, float] = DEFAULT_FRACTIONS,
+    folds: int | None = None,
     hold_out: Mapping[str, Sequence[str]] | None = None,
     stratify: bool = True,
     seed: int = 0,
@@ -64,6 +65,9 @@ def split_dataset(
         folder: The dataset.
         by: Some of `audit.COLUMNS`: ``group_id``, ``response_speaker``, ``system_id``, ...; or tags (``tag:NAME``).
         fractions: Split -> share of the pairs; they sum to 1.
+        folds: So many splits of equal size instead, ``fold1`` and so on, at least 2, for cross-validation: train on all
+            but two, choose the checkpoint on one of these and test on the other. A fold may be half as large or half as
+            large again as asked.
         hold_out: Column of `by` -> values whose components form the split ``test`` alone; the other splits
             share the rest in proportion.
         stratify: Whether to balance mean scores.
@@ -78,62 +82,32 @@ def split_dataset(
             too large for the fractions. Nothing is written then.
     """
     dataset = _load_unsplit(folder, by, overwrite)
+    if folds is not None:
+        if not 2 <= folds <= len(dataset.pairs):
+            raise DataError(f"{folds} folds; expected 2 to {len(dataset.pairs)}, the number of pairs")
+        shares = {f"fold{number}": 1 / folds for number in range(1, folds + 1)}
+        splits = _assign(dataset, _components(dataset, by), shares, _MAX_FOLD_DEVIATION / folds, by, seed, stratify)
+        return _write(dataset, splits, {"by": list(by), "folds": folds, "seed": seed, "stratify": stratify})
+    held = hold_out or {}
     _check_fractions(fractions)
-    if hold_out:
-        _check_hold_out(hold_out, by, fractions, dataset)
+    if held:
+        _check_hold_out(held, by, fractions, dataset)
     kept_out = {
         position
-        for column, values in (hold_out or {}).items()
+        for column, values in held.items()
         for position, pair in enumerate(dataset.pairs)
         if read_column(pair, column) in values
     }
     parts = _components(dataset, by)
     free = [part for part in parts if kept_out.isdisjoint(part)]
-    held = [part for part in parts if not kept_out.isdisjoint(part)]
-    shares = {name: fraction for name, fraction in fractions.items() if not hold_out or name != "test"}
+    shares = {name: fraction for name, fraction in fractions.items() if not held or name != "test"}
     splits = _assign(dataset, free, shares, MAX_DEVIATION, by, seed, stratify)
-    splits.update(dict.fromkeys((position for part in held for position in part), "test"))
+    splits.update({position: "test" for part in parts if not kept_out.isdisjoint(part) for position in part})
     request = {
         "by": list(by), "fractions": dict(fractions), "seed": seed, "stratify": stratify,
-        "hold_out": {column: list(values) for column, values in (hold_out or {}).items()},
+        "hold_out": {column: list(values) for column, values in held.items()},
     }  # fmt: skip
     return _write(dataset, splits, request)
-
-
-def fold_dataset(
-    folder: str | Path,
-    folds: int,
-    *,
-    by: Sequence[str] = ("group_id",),
-    stratify: bool = True,
-    seed: int = 0,
-    overwrite: bool = False,
-) -> SplitAudit:
-    """Splits a dataset into folds of equal size, ``fold1`` and so on, for cross-validation.
-
-    Components are those of `split_dataset`. One trains on all folds but two, chooses the checkpoint on one of the two
-    and tests on the other, once for each fold.
-
-    Args:
-        folder: The dataset.
-        folds: How many, at least 2.
-        by: As in `split_dataset`.
-        stratify: Whether to balance mean scores.
-        seed: For the order in which components are assigned.
-        overwrite: Replace a split that exists.
-
-    Returns:
-        The audit; ``split.yaml`` holds it too, with the arguments.
-
-    Raises:
-        DataError: As `split_dataset` does; a fold may be half as large or half as large again as asked.
-    """
-    dataset = _load_unsplit(folder, by, overwrite)
-    if not 2 <= folds <= len(dataset.pairs):
-        raise DataError(f"{folds} folds; expected 2 to {len(dataset.pairs)}, the number of pairs")
-    shares = {f"fold{number}": 1 / folds for number in range(1, folds + 1)}
-    splits = _assign(dataset, _components(dataset, by), shares, _MAX_FOLD_DEVIATION / folds, by, seed, stratify)
-    return _write(dataset, splits, {"by": list(by), "folds": folds, "seed": seed, "stratify": stratify})
 
 
 def leave_one_out(folder: str | Path, column: str, *, overwrite: bool = False) -> SplitAudit:
@@ -141,13 +115,10 @@ def leave_one_out(folder: str | Path, column: str, *, overwrite: bool = False) -
 
     With ``system_id`` this is leave-one-system-out: the judge is tested on a system that it was not trained on.
 
-    Args:
-        folder: The dataset.
-        column: One of `audit.COLUMNS`, or a tag (``tag:NAME``).
-        overwrite: Replace a split that exists.
+    The column is one of `audit.COLUMNS` or a tag (``tag:NAME``). Pairs are set aside as in `split_dataset`.
 
     Returns:
-        The audit; ``split.yaml`` holds it too, with the argument. Pairs are set aside as in `split_dataset`.
+        The audit; ``split.yaml`` holds it too, with the column.
 
     Raises:
         DataError: If a split exists, or the column is unknown, empty somewhere, the same everywhere, or holds a text
@@ -193,10 +164,9 @@ def _assign(
     seed: int,
     stratify: bool,
 ) -> dict[int, str]:
-    """Position -> split, for the positions in `parts`; refused where parts are too few or too large for the shares.
+    """Position -> split, for the positions in `parts`; refused where the share of a split is off by more than `most`.
 
-    Parts are balanced by their mean score from 0 (worst) to 1 (best) over all dimensions. `most`: how far the share of
-    a split may be off.
+    Parts are balanced by their mean score from 0 (worst) to 1 (best) over all dimensions.
     """
     sizes = [len(part) for part in parts]
     scaled = dataset.mean_scores()

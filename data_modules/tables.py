@@ -51,6 +51,10 @@ class SourceTable:
         """Where a row or a cell stands, for the head of a message; `position` counts from 0."""
         return place(self.path, position + 1, column, self.lines[position] if self.lines else None)
 
+    def records(self) -> list[Record]:
+        """The rows, each with its place."""
+        return [Record(self, position) for position in range(len(self.rows))]
+
     def locate(self, columns: Mapping[str, str]) -> Locate:
         """`place` by our column names, given ours -> theirs."""
         return lambda position, column: self.place(position, columns.get(column, column))
@@ -58,7 +62,8 @@ class SourceTable:
 
 @dataclass(frozen=True)
 class Record:
-    """One row of a table; `position` counts from 0."""
+    """One row of a table; `position` counts from 0. What reads a value raises a `DataError` that names it where it is
+    something else."""
 
     table: SourceTable
     position: int
@@ -77,41 +82,24 @@ class Record:
         return bad_value(self.place(field), self.values.get(field), expected)
 
     def name(self, field: str) -> str:
-        """An identifier: text on one line, or a whole number as text.
-
-        Raises:
-            DataError: If it is missing, empty or something else.
-        """
+        """An identifier: text on one line, not empty, or a whole number as text."""
         value = plain_text(self.values.get(field))
         if not is_name(value):
             raise self.error(field, "text without line breaks, not empty, or a whole number")
         return value
 
     def optional_name(self, field: str) -> str | None:
-        """`name`, or None where the field is missing, null or empty.
-
-        Raises:
-            DataError: If it is something else.
-        """
+        """`name`, or None where the field is missing, null or empty."""
         return None if self.values.get(field) in (None, "") else self.name(field)
 
     def text(self, field: str) -> str | None:
-        """Text that may have line breaks, without space around it; None where it is missing, null or blank.
-
-        Raises:
-            DataError: If it is something else.
-        """
+        """Text that may have line breaks, without space around it; None where it is missing, null or blank."""
         value = self.values.get(field)
         if value is None:
             return None
         if not is_text(value):
             raise self.error(field, "text")
         return value.strip() or None
-
-
-def records(table: SourceTable) -> list[Record]:
-    """The rows of a table."""
-    return [Record(table, position) for position in range(len(table.rows))]
 
 
 def read_records(path: Path, fields: Sequence[str] = ()) -> list[Record]:
@@ -125,7 +113,7 @@ def read_records(path: Path, fields: Sequence[str] = ()) -> list[Record]:
         if field not in table.columns:
             has = ", ".join(map(shown, table.columns))
             raise DataError(f"{path}: no field {field!r}; it has {has}; expected {', '.join(fields)}")
-    return records(table)
+    return table.records()
 
 
 def read_table(path: str | Path) -> SourceTable:
@@ -147,23 +135,15 @@ def read_table(path: str | Path) -> SourceTable:
 
 
 def check_file(path: Path) -> None:
-    """Whether there is such a file.
-
-    Raises:
-        DataError: If not, or the system does not say.
-    """
+    """Raises a `DataError` where there is no such file, or the system does not say."""
     with system_errors(path, "read"):
         if not path.is_file():
             raise DataError(f"{path}: no such file")
 
 
-def _read_bytes(path: Path) -> bytes:
-    with system_errors(path, "read"):
-        return path.read_bytes()
-
-
 def _read_text(path: Path) -> str:
-    data = _read_bytes(path)
+    with system_errors(path, "read"):
+        data = path.read_bytes()
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -242,11 +222,7 @@ def _read_csv(path: Path) -> SourceTable:
 
 
 def check_header(header: Sequence[str], path: Path) -> None:
-    """Every name stands once.
-
-    Raises:
-        DataError: If not.
-    """
+    """Raises a `DataError` where a name stands twice."""
     twice = next((name for name, count in Counter(header).items() if count > 1), None)
     if twice is not None:
         raise DataError(f"{path}: column {shown(twice)} stands twice in the header; expected each name once")
@@ -258,12 +234,13 @@ def _read_jsonl(path: Path) -> SourceTable:
     return SourceTable(path, _columns(rows), rows, [line for line, _ in found])
 
 
-def json_table(data: bytes, path: Path) -> SourceTable:
-    """A JSON list of objects as a table; it may be empty.
+def _read_json(path: Path) -> SourceTable:
+    with system_errors(path, "read"):
+        return json_table(path.read_bytes(), path)
 
-    Args:
-        data: The content of the file.
-        path: What messages call it.
+
+def json_table(data: bytes, path: Path) -> SourceTable:
+    """The content of a file, a JSON list of objects, as a table; it may be empty.
 
     Raises:
         DataError: If it is not UTF-8, not JSON or something else.
@@ -301,13 +278,7 @@ def _read_parquet(path: Path) -> SourceTable:
         return SourceTable(path, tuple(columns), list(table.rows()), None)
 
 
-_READERS = {
-    ".csv": _read_csv,
-    ".tsv": _read_csv,
-    ".json": lambda path: json_table(_read_bytes(path), path),
-    ".jsonl": _read_jsonl,
-    ".parquet": _read_parquet,
-}
+_READERS = {".csv": _read_csv, ".tsv": _read_csv, ".json": _read_json, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
 SUFFIXES = tuple(_READERS)
 
 
@@ -319,8 +290,8 @@ def full_mapping(
     Args:
         given: Our column name -> theirs, where they differ.
         ours: The names that can be mapped.
-        table: The table.
-        required: Those that must be there.
+        table: Whose columns they are.
+        required: Names that must be there.
 
     Raises:
         DataError: If a column is missing or a name to map is unknown.

@@ -1,33 +1,8 @@
 """Agreement of people and judges on a plain long table (`frame.read_frame`), without audio.
 
 People are the annotators that are not named as judges. `measure_agreement` returns what ``empathy-judge agreement
---json`` prints. A *statistic* is an object with the fields of `agreement.Statistic`; an undefined one has the value
-null and a reason. Intervals (95 %) come from the bootstrap over clusters, except those of ICC on complete panels.
-
-- ``schema_version``, ``signature`` (`results.signature`)
-- ``table`` (the file), ``sha256`` (of it), ``command``, ``people``, ``judges``, ``left_out`` (annotators that do not
-  count), ``kappa_weights`` (``scores`` or ``ranks``; see `agreement.weighted_kappa`), ``cluster`` (``group`` or
-  ``system``), ``interval`` (``percentile`` or ``bca``), ``resamples``, ``seed``
-- ``overall``: the judges over all dimensions (``overall`` of `results`); null with fewer than two dimensions or
-  without judges
-- ``dimensions``: a list, one object per dataset and dimension, in the order of the table:
-
-  - ``dataset`` (null where the table names none), ``dimension``
-  - ``missing_scores``: annotator -> items whose score is empty or NaN
-  - ``people``: ``n_items`` (scored by at least one of them), ``n_groups``, ``n_raters``, ``n_ratings``, ``resamples``
-    and as statistics: ``spearman`` (leave-one-rater-out ceiling), ``panel_mean`` (highest Spearman that a judge can be
-    expected to reach with the mean of these people), ``split_half``, ``panel_reliability``, ``krippendorff_alpha``
-    (interval distance), ``raters`` (each against the mean of the others), ``split_half_by_item``, ``icc`` (by form:
-    `icc.FORMS`), ``alpha`` (by distance: `krippendorff.DISTANCES`); see `reliability`
-  - ``judges``: judge -> agreement with the mean of the people. ``n_items`` scored by it and by people, ``n_unscored``
-    scored by people alone; ``ceiling`` and ``panel_ceiling``: ``spearman`` and ``panel_mean`` of the people on the
-    items of this judge; all fields of a judge (`results`), the scale being from the lowest to the highest
-    score by people, ``system_level`` null where the table has no systems
-  - ``ranking``: the judges against each other (`results`); null with fewer than two
-  - ``pairs``: only where asked for; every two annotators, ``first`` and ``second``, over the ``n_items`` that both
-    scored: the statistics ``spearman, pearson, kendall`` (tau-b), ``linear_kappa, quadratic_kappa``
-
-Tau-b has no interval beyond `MAX_KENDALL_ITEMS` items: its time grows with their square.
+--json`` prints; docs/reference/report-fields.md has every field. Intervals (95 %) come from the bootstrap over
+clusters, except those of ICC on complete panels.
 """
 
 from __future__ import annotations
@@ -70,7 +45,7 @@ def measure_agreement(
     command: str = "",
     left_out: Sequence[str] = (),
 ) -> Report:
-    """All of the module's description.
+    """The report of a table.
 
     Args:
         frame: The table, of the annotators that count.
@@ -103,7 +78,8 @@ def measure_agreement(
         rows = rows.assign(cluster=rows["system_id"].fillna(rows["pair_id"]))
     frame = replace(frame, rows=rows)
     keys = [(dataset, dimension) for dataset, dimension, _ in frame.dimensions()]
-    panels = [_in_order(frame.panel(*key, resamples, seed, interval), judges) for key in keys]
+    panels = [frame.panel(*key, resamples, seed, interval) for key in keys]
+    panels = [replace(own, scores={name: own.scores[name] for name in judges if name in own.scores}) for own in panels]
     shown = progress(zip(panels, frame.dimensions(), strict=True), "dimensions", len(panels))
     dimensions = []
     for panel, (_, _, own) in shown:
@@ -149,10 +125,6 @@ def measure_agreement(
         "overall": overall_report(panels, judges, resamples, seed, interval),
         "dimensions": dimensions,
     }
-
-
-def _in_order(panel: Panel, judges: Sequence[str]) -> Panel:
-    return replace(panel, scores={judge: panel.scores[judge] for judge in judges if judge in panel.scores})
 
 
 def _judge(panel: Panel, judge: str, has_systems: bool) -> Report:

@@ -85,7 +85,7 @@ def compare(
             are compared with the other raters.
         data: Pairs and ratings: a folder, its address, or a dataset.
         split: Which pairs; None = all.
-        slices: See `evaluate.evaluate`; also the other arguments.
+        slices: See `evaluate.evaluate`, as for the other arguments.
         probes: The listening checks.
         cluster: What intervals draw, and permutations exchange, whole.
         interval: The kind of intervals.
@@ -138,23 +138,10 @@ def ranking_report(panel: Panel) -> Report:
     ranking = rank_judges(agreement, tested)
     rows = []
     for pair, own in comparisons.items():
-        needed = as_report(separation(own))
-        rows.append(
-            {
-                "first": pair[0],
-                "second": pair[1],
-                "n_items": own.difference.n,
-                "n_groups": own.n_groups,
-                "difference": as_report(own.difference),
-                "p": own.p,
-                "p_adjusted": ranking.p.get(pair),
-                "permutations": own.permutations,
-                "bootstrap_p": own.bootstrap_p,
-                "williams_p": own.williams_p,
-                "power_reason": needed.pop("reason"),
-                **needed,
-            }
-        )
+        row, needed = as_report(own), as_report(separation(own))
+        del row["standard_error"]
+        names = {"first": pair[0], "second": pair[1], "n_items": own.difference.n}
+        rows.append({**names, **row, "p_adjusted": ranking.p.get(pair), "power_reason": needed.pop("reason"), **needed})
     judges = [
         {"judge": name, "cluster": ranking.clusters.get(name), "spearman": agreement[name].value, "reason": why}
         for name, why in {**dict.fromkeys(ranking.clusters), **ranking.unranked}.items()

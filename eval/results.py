@@ -1,83 +1,8 @@
 """The report of a judge, ``agreement.json``, and its statistics as one table of results.
 
-`results_frame` makes tidy rows of reports (`COLUMNS`), ``results.csv`` beside the JSON. Pages, Markdown and terminal
-are views of the report. Every field of it, in the order of the file:
-
-The file is strict JSON (no NaN, no Infinity). A *statistic* is an object with the fields of `agreement.Statistic`
-(``value``, ``low``, ``high``, ``n``, ``dropped``, ``undefined_resamples``, ``reason``); one that is undefined has the
-value null and a reason, and is never 0. Correlations stand on items (one pair, mean over its raters) unless they are
-under ``system_level``. Dataclasses are written field by field (`as_report`) and described in their modules.
-
-- ``schema_version``, ``judge``; ``dataset``: ``name, source, licence, synthetic`` (the ratings were not given by
-  people), ``content_hash``; ``split`` (null = all pairs), ``split_hash`` (of the whole dataset), ``command``, ``seed``
-- ``cluster``: the column whose values intervals draw whole; ``interval``: ``percentile`` or ``bca``; ``resamples``
-- ``versions`` of Python and packages; ``provenance``: what the caller knows of the judge (artifact hash, ...)
-- ``left_out``: dimensions that only one side has, ``not_judged`` and ``not_rated``
-- ``signature``: all that the figures depend on, in one line (`signature`)
-- ``in_windows``: pairs that were read in several windows, as a clip is longer than the judge hears at once; null =
-  the judge does not say
-- ``effort``: ``seconds_per_pair`` of the pass over the unchanged pairs; ``measured``: ``requests`` = what requests
-  took, waiting and earlier runs included, several being under way at a time, or ``wall_clock``
-- ``asking`` (null for judges that are not prompted): ``pairs`` to be scored, ``scored`` on every dimension,
-  ``without_score`` (status -> pairs), ``questions`` to be asked, ``requests`` answered in whatever way, ``kept`` of
-  them in earlier runs, ``failed`` questions, ``failure_rate``, ``failures`` (kind -> ``count, rate``), ``cost``
-  (dollars, of all answers) and ``cost_per_1000_pairs``, both null for a ``cost_reason``, ``versions`` of the model ->
-  pairs, ``version_changed``, ``check_requests`` (what the listening checks took beside these)
-- ``dimensions``: name -> all fields of a judge, below, and
-
-  - ``scale``: ``minimum, maximum, higher_is_better``; ``n_groups``, ``n_raters``, ``n_ratings``
-  - ``coverage``: ``pairs`` of the split, of them ``rated``, of those ``scored``; ``missing``: rated pairs without a row
-    of the judge; ``failed``: status -> rated pairs; ``out_of_scale``: scored outside the scale (they count)
-  - ``ceiling``: how well raters agree on the same items (`reliability`): ``spearman`` (leave-one-out human agreement),
-    ``panel_mean`` (noise ceiling), ``split_half, panel_reliability, krippendorff_alpha``, ``raters`` (one by one)
-  - ``mean_of_k_raters``: list of ``k, expected, measured`` (`reliability.raters_ceiling`)
-  - ``uncertainty`` (null where the judge states none): ``standard_error`` (``mean, sd``), ``error_ratio`` (root mean
-    square of error / standard error; 1 = as large as stated), ``intervals`` (level in percent -> ``level``, ``covered``
-    = share of mean ratings inside, mean ``width`` in rating points), ``surest_half`` (items with the smallest standard
-    errors: ``spearman``, and ``gain`` over all items), ``abstained`` (items)
-  - ``length``: by ``seconds`` and ``words``: Spearman with the length of the responses of the ``judge``, of the
-    ``human`` means, and the ``difference`` (above 0: the judge follows length more than people do)
-  - ``asked`` (null for others): ``repeats`` and ``orders`` (`prompted_report`), ``drift``: every two versions of the
-    model, ``first, second``, and the mean ``difference`` of scores of the pairs that both answered
-
-- ``checks``: listening check -> dimension -> ``expects`` (`probes.probe.Expects`), ``tolerance`` (95 % of the scores
-  may move by so many ``judge_sd``; null where that is not asked), ``spearman`` with the human scores over the ``n``
-  items scored in both runs, ``drop`` below the full Spearman of the same items, ``mean_change`` (mean absolute
-  difference of scores), ``p95_change``, ``judge_sd`` (of the unchanged pairs; null where constant), ``failed`` (status
-  -> items without a score)
-- ``voice_and_words``: dimension -> `listening.voice_and_words`, where the two probes were run
-- ``slices``: column -> value -> dimension -> ``n_items, n_groups, spearman, mae, bias``, ``checks`` (check ->
-  ``expects, n, spearman, drop``), ``intervals`` as above; for columns with two values or more
-
-A judge on a dimension, there and in tables (`agreement_table`):
-
-- ``n_items``; ``judge`` and ``human``: ``mean, sd`` (over n) in rating points, null without items
-- ``spearman, pearson, kendall`` (tau-b), ``ccc, icc_a1, icc_c1, mae, rmse, bias, loa_lower, loa_upper`` (`agreement`)
-- ``spearman_by_rater``, ``spearman_two_way``: the same value with intervals for other raters of the same items, and for
-  other items and raters (`two_way`)
-- ``share_of_panel_ceiling``: ceiling-normalised agreement, spearman / noise ceiling: the disattenuated correlation,
-  that with the true scores (Spearman, 1904)
-- ``like_for_like``: judge and one rater against the same people (`like_for_like.LikeForLike`)
-- ``item_pairs``: ``concordance`` (0.5 = chance), ``accuracy`` of pairs ordered or tied as by people, where scores less
-  than ``epsilon`` rating points apart are tied, for an ``epsilon_reason`` (`pairwise`)
-- ``within_group``: ``spearman, kendall, top_1``: means over groups (`pairwise.GroupLevel`)
-- ``scale_use``, ``calibration`` (`calibration`): ``error`` (expected calibration error), ``slope`` and ``intercept`` of
-  human on judge score, ``curve`` (bins), ``mapped``: by mapping (``linear, isotonic``) ``mae, rmse, error`` after one
-  that was fitted on other groups
-- ``system_level``: ``n_systems``, its statistics (``n`` counts systems), ``pairwise_accuracy``
-  (`systems`), ``systems`` (``system_id, n_items``, mean scores ``human`` and ``judge``)
-- ``verdict``: ``kind`` for machines (`judge_report.verdict`), ``tone``, ``text`` for people
-
-Judges against each other (``ranking``): ``judges``, best first: ``judge``, significance ``cluster`` (1 = best; null
-where its agreement is undefined, for a ``reason``), ``spearman``; ``comparisons`` over the ``n_items`` that both
-scored: ``first, second, n_groups``, ``difference`` (first minus second, interval of the paired cluster bootstrap),
-``p`` (paired permutation test, ``permutations``), ``p_adjusted`` (Holm), ``bootstrap_p, williams_p`` (which
-takes items for independent), and `significance.Power`.
-
-Judges over all dimensions (``overall``; statistics count dimensions as ``n``): ``n_dimensions, n_groups, resamples``;
-``people``: means of ``spearman`` and ``panel_mean``; ``judges``: ``judge, cluster, n_dimensions, spearman``,
-``share_of_panel_ceiling`` (mean over mean), ``like_for_like`` (a person is one rater in all dimensions), ``reason``;
-``comparisons``: ``first, second, n_dimensions, difference, p`` (paired bootstrap), ``p_adjusted`` (Holm); ``text``.
+The report is strict JSON, a tree whose leaves are statistics (`agreement.Statistic`); docs/reference/report-fields.md
+has every field. `results_frame` makes tidy rows of it (`COLUMNS`), ``results.csv``. Pages, Markdown and terminal are
+views of the report.
 """
 
 from __future__ import annotations
@@ -157,14 +82,11 @@ class Results:
 
 
 def results_frame(reports: Sequence[Report], rankings: Mapping[str, Report] | None = None) -> pd.DataFrame:
-    """The statistics of reports on datasets, one row each; no two rows have the same first five columns.
+    """The statistics of reports on datasets, one row of `COLUMNS` each; no two have the same first five.
 
     Args:
         reports: One per judge.
         rankings: Dimension -> the judges against each other.
-
-    Returns:
-        With `COLUMNS`.
     """
     rows = [(report["judge"], *row, report["signature"]) for report in reports for row in _of_judge(report)]
     for dimension, ranking in (rankings or {}).items():

@@ -67,10 +67,8 @@ class Score:
     """very poor, poor, fair, good or excellent; null where points mean nothing: the judge learned from comparisons."""
 
     def normalised(self, deviations: float = 0.0) -> float:
-        """The score as a share of the scale, 0 (bad end) to 1 (good end).
-
-        Args:
-            deviations: Standard errors by which the score is taken to be worse; an unknown one counts as 0.
+        """The score as a share of the scale, 0 (bad end) to 1 (good end), worse by so many standard errors; an unknown
+        one counts as 0.
         """
         width = self.scale.maximum - self.scale.minimum
         share = (self.score - self.scale.minimum) / width
@@ -130,11 +128,8 @@ class Ranked:
 
 
 def in_order(found: Sequence[Assessment | AudioError], dimensions: Collection[str]) -> list[Ranked]:
-    """Responses with the best first; equal ones stay in order, those without a score come last.
-
-    Args:
-        found: What the judge says of each.
-        dimensions: Names of those that count, equally.
+    """Responses with the best first, by the mean of the named dimensions; equal ones stay in order, those without a
+    score come last.
     """
     ranked = [
         Ranked(index, None if isinstance(own, AudioError) else own.merit(dimensions), own)
@@ -160,12 +155,7 @@ class ClipFacts(NamedTuple):
 
 
 def clip_facts(windows: Sequence[np.ndarray], rate: int) -> ClipFacts:
-    """Measure a decoded clip.
-
-    Args:
-        windows: Mono samples, one piece after the other.
-        rate: Hz.
-    """
+    """Measure a decoded clip: mono samples at `rate` Hz, one piece after the other."""
     samples = np.concatenate(windows)
     resampled = samples if rate == RATE else decode(Clip(samples, rate), RATE)
     frames = track(resampled)
@@ -199,10 +189,8 @@ class Domain:
                 raise ValueError(f"range of {name} {low:g} to {high:g}; expected finite, rising numbers")
 
     def departures(self, clips: Sequence[ClipFacts]) -> list[str]:
-        """What of a pair lies outside, in words; usually nothing.
-
-        Args:
-            clips: Of the context turns, then of the response.
+        """What of a pair lies outside, in words; usually nothing. Its clips are those of the context turns, then of the
+        response.
         """
         found = []
         for what, name, value in _values(clips):
@@ -214,11 +202,7 @@ class Domain:
 
 
 def fit_domain(pairs: Sequence[Sequence[ClipFacts]]) -> Domain:
-    """The ranges of some pairs.
-
-    Args:
-        pairs: Of each pair its clips, as for `departures`; at least one.
-    """
+    """The ranges of some pairs, at least one; of each its clips, as for `departures`."""
     found: dict[str, list[float]] = {}
     for clips in pairs:
         for _, name, value in _values(clips):
@@ -262,12 +246,7 @@ class Caution:
 
 
 def cautions(clips: Sequence[ClipFacts], domain: Domain | None) -> tuple[Caution, ...]:
-    """What is wrong with a pair.
-
-    Args:
-        clips: Of the context turns, then of the response.
-        domain: Of the judge; None = unknown.
-    """
+    """What is wrong with a pair, given its clips as for `departures` and the domain of the judge (None = unknown)."""
     found: list[Caution] = []
     turns = len(clips) - 1
     for number, clip in enumerate(clips):

@@ -114,13 +114,8 @@ ScoreMapping = Annotated[Unmapped | Isotonic | Temperature, Field(discriminator=
 def fit_mapping(
     name: MappingName, score: np.ndarray, human: np.ndarray, dimension: Dimension
 ) -> Unmapped | Isotonic | Temperature:
-    """The curve of least squares.
-
-    Args:
-        name: Which kind.
-        score: Judge `(pairs,)`, finite rating points.
-        human: Mean ratings of the same pairs `(pairs,)`, finite.
-        dimension: The scale.
+    """The curve of least squares from finite judge scores to mean ratings of the same pairs, both `(pairs,)` in rating
+    points.
     """
     match name:
         case "none":
@@ -376,15 +371,11 @@ def to_json(calibration: Calibration) -> dict[str, Any]:
 
 
 def from_json(values: Any, where: str, dimensions: Sequence[Dimension]) -> Calibration:
-    """A calibration from plain values, checked.
-
-    Args:
-        values: Of `to_json`.
-        where: Where they are written, for messages.
-        dimensions: Of the judge: the calibration must have these.
+    """A calibration from plain values (of `to_json`), checked; `where` they are written heads a message.
 
     Raises:
-        UserError: If a value is missing, unexpected, of another kind, or makes no sense; the text names it.
+        UserError: If a value is missing, unexpected, of another kind, or makes no sense, or other dimensions are
+            calibrated; the text names it.
     """
     calibration = validated(Calibration, values, where)
     names = [dimension.name for dimension in dimensions]

@@ -71,11 +71,8 @@ class ClipEncoder:
         self._batches = AutoBatch(batch_size)
 
     def encode(self, clips: Iterable[AudioSource], member: int | None) -> Encoded:
-        """Audio states of distinct clips.
-
-        Args:
-            clips: Any number.
-            member: Of an ensemble, whose tower has its weights now; None = the tower is everyone's.
+        """Audio states of distinct clips; `member` is that of an ensemble whose tower has its weights now, None = the
+        tower is everyone's.
         """
         found = Encoded({}, {}, {})
         decoded: list[tuple[AudioSource, Hashable, list[np.ndarray]]] = []
@@ -162,19 +159,13 @@ class AutoBatch:
     """
 
     def __init__(self, size: int) -> None:
-        """Nothing is known yet.
-
-        Args:
-            size: Most items in a batch.
-        """
+        """Nothing is known yet but the most items in a batch."""
         self._size = size
         self._most = math.inf  # places of a batch: its items times the longest of them
 
     def split(self, lengths: Sequence[int]) -> Iterator[Batch]:
-        """Yield batches until all items were computed or do not fit.
-
-        Args:
-            lengths: How much of a batch each item takes, in any unit; the longest first, so that memory runs out early.
+        """Yield batches until all items were computed or do not fit. `lengths` are how much of a batch each item takes,
+        in any unit; the longest first, so that memory runs out early.
         """
         start = 0
         while start < len(lengths):

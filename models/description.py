@@ -181,11 +181,7 @@ def upgraded(description: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse(path: Path, description: Mapping[str, Any]) -> Description:
-    """The fields of a description that loading depends on.
-
-    Args:
-        path: Where it is written, for messages.
-        description: `judge.json`, or what a training checkpoint says.
+    """The fields of a description that loading depends on; `path` is where it is written.
 
     Raises:
         UserError: If a field is missing, unknown or not one of its values.
@@ -199,12 +195,7 @@ def parse(path: Path, description: Mapping[str, Any]) -> Description:
 
 
 def check_alike(first: Mapping[str, Any], path: Path, other: Mapping[str, Any]) -> None:
-    """The weights of the other judge mean in the first what they mean in their own.
-
-    Args:
-        first: Description of the first.
-        path: Where the other's is written.
-        other: Description of the other.
+    """The weights of the other judge, which `path` describes, mean in the first what they mean in their own.
 
     Raises:
         UserError: If not, or the other is no single judge of adapter and head.
@@ -258,12 +249,8 @@ def read_json(path: Path) -> Any:
 
 
 def validated(kind: type[Values], values: Any, where: str) -> Values:
-    """Plain values as a (pydantic or standard) dataclass or model.
-
-    Args:
-        kind: With its constraints in annotations.
-        values: As `json.loads` returns them.
-        where: Where they are written, for messages.
+    """Plain values, as `json.loads` returns them, as a (pydantic or standard) dataclass or model; `where` heads a
+    message.
 
     Raises:
         UserError: Naming the first field that is missing, unexpected or not one of its values.

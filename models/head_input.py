@@ -87,12 +87,8 @@ class HeadInput(nn.Module):
     """
 
     def __init__(self, settings: HeadInputSettings, hidden_size: int, layer_sizes: tuple[int, int]) -> None:
-        """Standardise by nothing yet; every layer weighs the same.
-
-        Args:
-            settings: What is read.
-            hidden_size: Of the pooled state.
-            layer_sizes: Layers of the audio encoder, and the width of each.
+        """Standardise by nothing yet; every layer of the audio encoder weighs the same. `layer_sizes` = how many there
+        are, and the width of each.
         """
         super().__init__()
         self.settings = settings
@@ -120,11 +116,8 @@ class HeadInput(nn.Module):
         self.register_buffer(f"{name}_scale", torch.ones(shape))
 
     def forward(self, pooled: Tensor, inputs: Inputs) -> Tensor:
-        """Features `(pairs, size)`, float32.
-
-        Args:
-            pooled: Of the language model `(rows, hidden)`.
-            inputs: Of the same rows; those of a pair that is read in windows become their weighted mean.
+        """Features `(pairs, size)`, float32, of the pooled states `(rows, hidden)` and the inputs of the same rows;
+        those of a pair that is read in windows become their weighted mean.
         """
         features = self.standardised(pooled, *self.raw(inputs)) if self.settings.of_clips else pooled
         if inputs.window_weights is not None:
@@ -147,12 +140,8 @@ class HeadInput(nn.Module):
         return _of_pairs(layers, inputs.heard), _of_pairs(functionals, inputs.heard)
 
     def standardised(self, pooled: Tensor, layers: Tensor | None, functionals: Tensor | None) -> Tensor:
-        """Features `(rows, of all blocks)`, before they are compared with landmarks.
-
-        Args:
-            pooled: Of the language model `(rows, hidden)`.
-            layers: See `raw`.
-            functionals: See `raw`.
+        """Features `(rows, of all blocks)` of the pooled states `(rows, hidden)` and of `raw`, before they are compared
+        with landmarks.
         """
         found = [layer_norm(pooled, pooled.shape[-1:])]
         if layers is not None:
@@ -168,11 +157,8 @@ class HeadInput(nn.Module):
 
     @torch.no_grad()
     def standardise(self, layers: Tensor | None, functionals: Tensor | None) -> None:
-        """Take mean and standard deviation of these rows as the scale of what is read of the clips.
-
-        Args:
-            layers: See `raw`; two rows or more.
-            functionals: See `raw`.
+        """Take mean and standard deviation of these rows (of `raw`, two or more) as the scale of what is read of the
+        clips.
         """
         for name, values in (("layers", layers), ("functionals", functionals)):
             if values is not None:
@@ -208,15 +194,13 @@ class Span(NamedTuple):
     number: int
 
 
-def spans_of(
-    tokens: Sequence[Sequence[int]], real: Sequence[Sequence[int]], weights: Sequence[Sequence[float]]
-) -> Iterator[list[Span]]:
-    """For each clip the spans of its windows."""
+def spans_of(clips: Sequence[Sequence[tuple[int, int, float]]]) -> Iterator[list[Span]]:
+    """For each clip the spans of its windows: of each its audio tokens, how many are no padding, and its weight."""
     start, number = 0, itertools.count()
-    for windows in zip(tokens, real, weights, strict=True):
+    for windows in clips:
         spans = []
-        for count, real_count, weight in zip(*windows, strict=True):
-            spans.append(Span(range(start, start + count), real_count, weight, next(number)))
+        for count, real, weight in windows:
+            spans.append(Span(range(start, start + count), real, weight, next(number)))
             start += count
         yield spans
 

@@ -33,12 +33,7 @@ _PERTURBATIONS = {
 
 
 def render_card(description: Mapping[str, Any], report: Mapping[str, Any] | None) -> str:
-    """Text of `README.md` in a judge folder.
-
-    Args:
-        description: What `judge.json` says.
-        report: An agreement report (`agreement.json`), if the judge was evaluated.
-    """
+    """Text of `README.md` in a judge folder, from `judge.json` and, if there is one, an agreement report."""
     origin, export = description["provenance"], description.get("export")
     settings = origin_settings(description)
     in_full = (description if export is None else export["origin"]).get("trained_in_full", [])

@@ -91,12 +91,8 @@ class Plan(NamedTuple):
 def read_in_two(backbone: Backbone, plan: Plan, moved: Inputs) -> Tensor:
     """As `Backbone.hidden_states`, but prefixes that several rows share are computed once.
 
-    A causal model's states of a prefix do not depend on what follows, so that the result is the same.
-
-    Args:
-        backbone: Of `plan_of`.
-        plan: Its result.
-        moved: The inputs on the device where they are computed.
+    A causal model's states of a prefix do not depend on what follows, so that the result is the same. `plan` is that of
+    `plan_of`, `moved` the same inputs where they are computed.
 
     Returns:
         `(batch, tokens, hidden)`; zeros at padding.
@@ -117,13 +113,8 @@ def read_in_two(backbone: Backbone, plan: Plan, moved: Inputs) -> Tensor:
 
 
 def plan_of(backbone: Backbone, inputs: Inputs) -> Plan | None:
-    """How a batch is read in two passes; None where little would be saved, or there is no causal language model.
-
-    Prefixes end where the response begins.
-
-    Args:
-        backbone: Any.
-        inputs: With audio states, on the CPU.
+    """How a batch, with audio states and on the CPU, is read in two passes; None where little would be saved, or there
+    is no causal language model. Prefixes end where the response begins.
     """
     if not isinstance(backbone, AudioLanguageModel):
         return None

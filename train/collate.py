@@ -57,25 +57,13 @@ class Collate:
     """
 
     def __init__(
-        self,
-        judge: EmpathyJudge,
-        features: Features | None,
-        *,
-        with_counts: bool,
-        compare: Comparable,
+        self, judge: EmpathyJudge, features: Features | None, *, with_counts: bool, compare: Comparable
     ) -> None:
-        """Put the pieces together.
-
-        Args:
-            judge: Whose inputs are built.
-            features: Where cached inputs are; None = every clip is decoded.
-            with_counts: Whether a loss reads how many raters gave each step.
-            compare: Which rows may be ranked against each other.
+        """Put the pieces together; without cached `features` every clip is decoded. `with_counts` = a loss reads how
+        many raters gave each step, `compare` = which rows may be ranked against each other.
         """
         self._judge, self.features = judge, features
-        self._labels: dict[str, Any] = {
-            "dimensions": judge.dimensions, "with_counts": with_counts, "compare": compare,
-        }  # fmt: skip
+        self._labels: dict[str, Any] = {"dimensions": judge.dimensions, "with_counts": with_counts, "compare": compare}
 
     def __call__(self, items: Sequence[RatedPair | Comparison]) -> Batch:
         """Inputs and labels of several items: rated pairs, then the chosen, then the rejected pairs."""
@@ -114,11 +102,7 @@ def _unpickled(settings: JudgeSettings, dimensions: Sequence[Dimension], pickled
 
 def rows_of(rated: Sequence[RatedPair], compared: Sequence[Comparison]) -> list[Pair]:
     """The pairs of a batch in their order: rated pairs, then the chosen, then the rejected of each comparison."""
-    return [
-        *(item.pair for item in rated),
-        *(item.chosen for item in compared),
-        *(item.rejected for item in compared),
-    ]
+    return [*(item.pair for item in rated), *(item.chosen for item in compared), *(item.rejected for item in compared)]
 
 
 def supervise(
@@ -129,15 +113,7 @@ def supervise(
     with_counts: bool,
     compare: Comparable,
 ) -> Labels:
-    """Labels of the rows that `rows_of` gives.
-
-    Args:
-        rated: Rated pairs.
-        compared: Comparisons; their pairs have no ratings here, also where people rated them.
-        dimensions: What was rated.
-        with_counts: Whether a loss reads how many raters gave each step.
-        compare: Which rows may be ranked against each other.
-    """
+    """Labels of the rows that `rows_of` gives. Pairs of comparisons have none here, also where people rated them."""
     pairs = rows_of(rated, compared)
     rest, width = len(pairs) - len(rated), len(dimensions)
     return Labels(
@@ -176,7 +152,7 @@ def gather(prediction: Prediction, labels: Labels) -> tuple[Prediction, Labels]:
 
     Where ranks average their gradients (DDP, FSDP, ZeRO), the loss over the gathered rows times the number of ranks has
     the gradient that one process would have on the whole batch. Every rank has equally many rows and comparisons, which
-    `MixedSampler` sees to.
+    `MixedOrder` sees to.
     """
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return prediction, labels

@@ -172,11 +172,7 @@ class JudgeModule(L.LightningModule):
         self._validation.clear()
 
     def measure(self, scores: Mapping[str, Prediction]) -> None:
-        """Take the scores of other judges for those of a validation.
-
-        Args:
-            scores: Pair -> score; some may have none.
-        """
+        """Take the scores of other judges, by pair, for those of a validation; some may have none."""
         self.on_validation_epoch_start()
         for index, pair in enumerate(self.data.validation.pairs):
             if (own := scores.get(pair.pair_id)) is not None:
@@ -256,7 +252,7 @@ class JudgeModule(L.LightningModule):
             UserError: Naming a missing, unexpected or misshapen weight, or another backbone.
         """
         check_keys("checkpoint", checkpoint["state_dict"], self._shapes)
-        check_continues(checkpoint, self._description(), self._order(), self.data.path)
+        check_continues(checkpoint, self._description(), self._order(), self.data.settings.path)
         then = checkpoint["description"]["provenance"]
         self._start = checkpoint["start"].numpy() if "start" in checkpoint else None
         self._added = then.get("start", {})
@@ -292,7 +288,7 @@ class JudgeModule(L.LightningModule):
                 shares=dict(zip(SHARES, self.data.shares, strict=True)),
                 train_splits=list(self.data.train_splits),
                 validation_splits=list(self.data.validation_splits),
-                target=self.data.target,
+                target=self.data.settings.target,
                 refit=self._refit,
                 start=self._added,
             ),

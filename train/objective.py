@@ -36,13 +36,7 @@ from .settings import LossSettings, LossWeights
 
 _OF_COMPARISONS = ("bradley_terry", "centring")
 OWN_LOSS: Mapping[HeadName, str] = MappingProxyType(
-    {
-        "regression": "mse",
-        "gaussian": "gaussian_nll",
-        "coral": "ordinal",
-        "corn": "ordinal",
-        "histogram": "histogram",
-    }
+    {"regression": "mse", "gaussian": "gaussian_nll", "coral": "ordinal", "corn": "ordinal", "histogram": "histogram"}
 )
 # Losses that not every head can be trained with
 _HEADS: Mapping[str, tuple[HeadName, ...]] = MappingProxyType(
@@ -145,11 +139,8 @@ class Objective(nn.Module):
         return self._range.denormalise(normalised)
 
     def terms(self, prediction: Prediction, labels: Labels) -> dict[str, Tensor]:
-        """Each loss by its name, times its weight; the sum is what is minimised.
-
-        Args:
-            prediction: Of all rows.
-            labels: Human labels.
+        """Each loss by its name, times its weight, of the predictions and labels of all rows; the sum is what is
+        minimised.
         """
         losses = dict(self._rated(prediction, labels))
         if len(labels.chosen):
@@ -210,12 +201,8 @@ class RaterEmbedding(nn.Module):
     """
 
     def __init__(self, counts: Tensor, hidden_size: int, size: int = 8) -> None:
-        """Hears as the mean rater does for every rater, until trained.
-
-        Args:
-            counts: Number of ratings of each rater `(raters,)`; a rater without any weighs nothing in the mean.
-            hidden_size: Of the pooled vector.
-            size: Numbers per rater.
+        """Hears as the mean rater does for every rater, until trained; `size` numbers are learned of each. `counts` is
+        the number of ratings of each `(raters,)`; a rater without any weighs nothing in the mean.
 
         Raises:
             ValueError: If there are no ratings, or a negative number of them.
@@ -232,14 +219,8 @@ class RaterEmbedding(nn.Module):
         nn.init.zeros_(self.shift.weight)
 
     def forward(self, pooled: Tensor, rater: Tensor) -> Tensor:
-        """The pooled vectors as each pair's rater hears them.
-
-        Args:
-            pooled: Float32 `(batch, hidden)`; NaN stays NaN.
-            rater: Position in `counts`, int64 `(batch,)`; -1 is the mean rater, for whom `pooled` stays as it is.
-
-        Returns:
-            `(batch, hidden)`.
+        """The pooled vectors, float32 `(batch, hidden)`, as each pair's rater hears them; NaN stays NaN. A rater is a
+        position in `counts`, int64 `(batch,)`; -1 is the mean rater, for whom `pooled` stays as it is.
 
         Raises:
             IndexError: If a position is beyond the raters (on a CPU; on a GPU the kernel fails).

@@ -146,14 +146,12 @@ class _SharedReader:
         return inputs.to(self.judge.device)
 
     def known_of_clips(self, pairs: Sequence[Pair]) -> Iterator[OfClips]:
-        """See `Reader`."""
         for batch in self._batches(pairs):
             with self.precision(), torch.no_grad():
                 own = self.judge.known_of_clips(self._inputs(batch))
             yield from self._gathered(tuple(None if of is None else of.cpu() for of in own))
 
     def features(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], np.ndarray]]:
-        """See `Reader`."""
         for batch in self._batches(pairs):
             with self.precision(), torch.no_grad():
                 own = self.judge.pooled(self._inputs(batch))
@@ -161,7 +159,7 @@ class _SharedReader:
 
     def _batches(self, pairs: Sequence[Pair]) -> Iterator[list[Pair]]:
         """Those of this process; all have equally many, so that the last may repeat a pair."""
-        size = self.module.data.eval_batch_size * self.ranks
+        size = self.module.data.settings.eval_batch_size * self.ranks
         for start in range(0, len(pairs), size):
             portion = pairs[start : start + size]
             yield list(portion[self.rank :: self.ranks]) or [pairs[0]]

@@ -81,24 +81,14 @@ class Run:
     calibration: Path | None
 
     def scorer(self, **options: Any) -> Scorer:
-        """The trained judge, ready to score.
-
-        Args:
-            options: As for `Scorer.from_pretrained`, such as `device`.
-        """
+        """The trained judge, ready to score; options as for `Scorer.from_pretrained`, such as `device`."""
         from ..scorer import Scorer
 
         return Scorer.from_pretrained(self.folder, **options)
 
     def export(self, folder: str | Path, report: Mapping[str, Any] | None = None) -> Path:
-        """Write the judge as a folder of its own, as `empathy-judge export` does.
-
-        Args:
-            folder: Must not exist, or be empty.
-            report: Of this judge, from `evaluate`: the model card then shows its figures.
-
-        Returns:
-            The folder.
+        """Write the judge as a folder of its own, which must not exist or be empty, as `empathy-judge export` does;
+        with a report of this judge, from `evaluate`, the model card shows its figures.
 
         Raises:
             UserError: If the folder is not empty, or the run is damaged.
@@ -360,7 +350,7 @@ def _trainer(recipe: Recipe, run: Path, start: StartAtProbe, task: Task, watchin
 
 def _check_data(recipe: Recipe, data: PairDataModule) -> None:
     """The data has what the recipe trains on."""
-    if recipe.cache.what != "none" and data.augmentation.active:
+    if recipe.cache.what != "none" and recipe.data.augmentation.active:
         raise UserError(
             f"cache: {recipe.cache.what} with augmentation: each epoch hears every clip anew, so that nothing can be "
             "kept; expected cache.what none, or no augmentation"
@@ -371,13 +361,13 @@ def _check_data(recipe: Recipe, data: PairDataModule) -> None:
         )
     if recipe.method == "probe" and not recipe.judge.head_input.of_clips:
         raise UserError("method probe with judge.head_input.audio none; expected all_layers, or functionals true")
-    if recipe.method == "probe" and data.augmentation.active:
+    if recipe.method == "probe" and recipe.data.augmentation.active:
         raise UserError("method probe with augmentation: it hears every clip once; expected none")
     data.check_supervision()
-    if recipe.objective.rater_embedding and data.target != "single":
+    if recipe.objective.rater_embedding and recipe.data.target != "single":
         raise UserError(
-            f"objective.rater_embedding {recipe.objective.rater_embedding} with data.target {data.target}; expected "
-            "single"
+            f"objective.rater_embedding {recipe.objective.rater_embedding} with data.target {recipe.data.target}; "
+            "expected single"
         )
 
 

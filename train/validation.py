@@ -58,13 +58,7 @@ class Validation:
     """
 
     def __init__(self, pairs: RatedPairs, preferences: Sequence[Comparison], dimensions: Sequence[Dimension]) -> None:
-        """From the split.
-
-        Args:
-            pairs: Its pairs.
-            preferences: Between its pairs.
-            dimensions: What was rated.
-        """
+        """From the pairs of the split and the preferences between them."""
         self.pairs = pairs
         self.targets = pairs.scores.double().numpy()
         self.scores = self.deviations = np.full(self.targets.shape, np.nan)
@@ -81,12 +75,7 @@ class Validation:
         self._parts.clear()
 
     def add(self, indices: Tensor, prediction: Prediction) -> None:
-        """Keep what was predicted for pairs at `indices` `(batch,)`: agreement is of the whole split, not a batch.
-
-        Args:
-            indices: Positions of the pairs.
-            prediction: Of the judge.
-        """
+        """Keep what was predicted for pairs at `indices` `(batch,)`: agreement is of the whole split, not a batch."""
         known = torch.full_like(prediction.score, torch.nan) if prediction.deviation is None else prediction.deviation
         self._parts.append((indices, torch.stack([prediction.score, known], -1)))
 

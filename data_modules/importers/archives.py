@@ -118,8 +118,7 @@ def archive_members(path: Path) -> list[ArchiveMember]:
     """The files of a zip archive in its order, without folders and without what macOS leaves behind.
 
     Raises:
-        DataError: If it is no zip file or cut off, or has a member with an unsafe or a double name, a link, an
-            encrypted one, one packed in another way than deflate, a zip bomb, or members that overlap.
+        DataError: If the archive is unsafe or damaged, see above.
     """
     return [ArchiveMember(path, name) for name in _opened(path).members]
 

@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ..errors import AudioError, DataError, UserError, shown
 from ..folders import staged_folder
@@ -29,19 +27,16 @@ from ..stored_clips import CONTEXT, RESPONSE, EmbeddedClip, StoredClip
 from .archives import ArchiveMember
 from .clips import CheckedClip, ClipCell, Content, check_clips, read_clip
 
+if TYPE_CHECKING:
+    import pandas as pd  # takes 0.2 s: not for the help of the importers
+
 SKIPPED_FILE = "skipped.csv"
 DEFAULT_MAX_SKIPPED = 0.01
 Clips = Mapping[Content, CheckedClip | AudioError]
 
 
-@dataclass(frozen=True)
-class Skipped:
-    """A pair of the source that cannot be used.
-
-    Attributes:
-        where: File, row and column, or the name of the pair in the source.
-        reason: What was found and what is expected.
-    """
+class Skipped(NamedTuple):
+    """A pair of the source that cannot be used: its file, row and column, or its name, and what is wrong."""
 
     where: str
     reason: str
@@ -126,7 +121,7 @@ def assemble(
         check_annotations(card, [row["pair_id"] for row in usable], ratings, preferences, out)
         if skipped:
             with (stage / SKIPPED_FILE).open("w", encoding="utf-8", newline="", errors="backslashreplace") as file:
-                csv.writer(file).writerows([("where", "reason"), *((item.where, item.reason) for item in skipped)])
+                csv.writer(file).writerows([("where", "reason"), *skipped])
             note = f"{len(skipped)} pairs skipped, see {SKIPPED_FILE}."
             card = dataclasses.replace(card, description=f"{card.description} {note}".strip())
         _write_rows(usable, clips, stage, shard_rows if embed_audio else len(usable))
@@ -143,12 +138,13 @@ def _key(pairs: Sequence[Mapping[str, Any]], embed: bool, shard_rows: int) -> st
         return path_version(path) if path.is_file() else "gone"
 
     def clip(content: Content) -> list[str]:
-        if isinstance(content, ArchiveMember):
-            return [str(content.archive), version(content.archive), content.name]
-        if isinstance(content, EmbeddedClip):
-            return [content.table.version, str(content.row), *map(str, content.steps)]
-        if isinstance(content, StoredClip):
-            return [content.sha256]
+        match content:
+            case ArchiveMember():
+                return [str(content.archive), version(content.archive), content.name]
+            case EmbeddedClip():
+                return [content.table.version, str(content.row), *map(str, content.steps)]
+            case StoredClip():
+                return [content.sha256]
         return [str(content), "" if isinstance(content, AudioError) else version(content)]
 
     digest = hashlib.sha256(json.dumps([SCHEMA_VERSION, embed, shard_rows if embed else 0]).encode())
@@ -208,6 +204,8 @@ def _annotations_of(
     usable: Sequence[Mapping[str, Any]], imported: Imported
 ) -> tuple[pd.DataFrame, pd.DataFrame | None]:
     """Ratings and preferences of the pairs that are there; those of skipped pairs go with them."""
+    import pandas as pd
+
     ratings, preferences = imported.ratings, imported.preferences
     lost = list({row["pair_id"] for row in imported.pairs} - {row["pair_id"] for row in usable})
     if ratings is None:

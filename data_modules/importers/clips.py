@@ -7,10 +7,9 @@ import hashlib
 import json
 import os.path
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..audio import decode, probe
 from ..errors import AudioError, DataError, shown
@@ -26,22 +25,16 @@ Content = Path | ArchiveMember | EmbeddedClip | StoredClip | AudioError
 AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".caf", ".w64")
 
 
-@dataclass(frozen=True)
-class ClipCell:
+class ClipCell(NamedTuple):
     """A clip that a table refers to, and the place of the cell, for messages."""
 
     content: Content
     where: str
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedClip:
-    """A clip that was decoded in full.
-
-    Attributes:
-        sha256: Of the encoded bytes.
-        path: Where it lies, relative to the dataset folder; None = it is to be embedded.
-    """
+class CheckedClip(NamedTuple):
+    """A clip that was decoded in full: the hash of its encoded bytes, and its path in the dataset folder; None = it is
+    to be embedded."""
 
     sha256: str
     path: str | None
@@ -75,12 +68,12 @@ def find_clip(value: Any, folder: Path, where: str, root: str | Path | None = No
     value = path_or_bytes(value)
     if isinstance(value, EmbeddedClip):
         return ClipCell(value, where)
-    if isinstance(value, str) and value:
-        try:
-            return ClipCell(resolve_inside(folder, value, where, also=root), where)
-        except DataError as error:
-            return ClipCell(AudioError(str(error).removeprefix(f"{where}: ")), where)
-    return ClipCell(AudioError(f"value {shown(value)}; expected the path of an audio file"), where)
+    if not isinstance(value, str) or not value:
+        return ClipCell(AudioError(f"value {shown(value)}; expected the path of an audio file"), where)
+    try:
+        return ClipCell(resolve_inside(folder, value, where, also=root), where)
+    except DataError as error:
+        return ClipCell(AudioError(str(error).removeprefix(f"{where}: ")), where)
 
 
 def path_or_bytes(value: Any) -> Any:
@@ -100,11 +93,8 @@ class AudioFolder:
     def __init__(self, folder: Path, values: Iterable[Any], root: str | Path | None = None) -> None:
         """Finds out which leading folders are left off: the fewest with which a file is there.
 
-        Args:
-            folder: Where to look.
-            values: All audio values of the table; those that are no paths (bytes, null) do not count, nor do paths
-                that leave the folder, which `find` refuses.
-            root: As `find_clip` takes it.
+        Of `values`, all audio values of the table, those that are no paths (bytes, null) do not count, nor do paths
+        that leave the folder, which `find` refuses. `root` is that of `find_clip`.
         """
         self._folder, self._root = folder.resolve(), root
         found = (path_or_bytes(value) for value in values)
@@ -165,7 +155,9 @@ def check_clips(cells: Iterable[ClipCell], stage: Path, embed: bool) -> dict[Con
     contents = list(dict.fromkeys(cell.content for cell in cells))
     if not embed:
         (stage / AUDIO_FOLDER).mkdir(exist_ok=True)
-    known: dict[str, CheckedClip] = {}
+    notes = stage / STAGE_NOTES / "clips.jsonl"
+    results = _noted(notes)
+    known = {clip.sha256: clip for clip in results if isinstance(clip, CheckedClip)}
 
     def check(content: Content) -> CheckedClip | AudioError:
         try:
@@ -173,7 +165,11 @@ def check_clips(cells: Iterable[ClipCell], stage: Path, embed: bool) -> dict[Con
             sha256 = hashlib.sha256(data).hexdigest()
             if sha256 in known:
                 return known[sha256]
-            file = _file_name(content)
+            file = None  # of a clip that is a file; elsewhere it is embedded
+            if isinstance(content, Path | ArchiveMember):
+                file = content.name
+            elif isinstance(content, StoredClip) and content.row_group is None:
+                file = content.file.path.name
             name = f"{len(data)} bytes of audio" if file is None else file
             decode(data, probe(data, name).rate, name=name)
             path = None
@@ -185,46 +181,22 @@ def check_clips(cells: Iterable[ClipCell], stage: Path, embed: bool) -> dict[Con
         except AudioError as error:
             return error
 
-    with _Journal(stage / STAGE_NOTES / "clips.jsonl") as journal:
-        results = journal.done
-        known |= {clip.sha256: clip for clip in results if isinstance(clip, CheckedClip)}
+    with notes.open("ab") as file:
         rest = contents[len(results) :]
         for result in map_threads(check, rest, "Checking audio", len(contents), len(results)):
-            journal.add(result)
-        return dict(zip(contents, results, strict=True))
+            failed = isinstance(result, AudioError)
+            line = [None, None, str(result)] if failed else [result.sha256, result.path, None]
+            file.write(json.dumps(line).encode() + b"\n")
+            file.flush()
+            results.append(result)
+    return dict(zip(contents, results, strict=True))
 
 
-def _file_name(content: Content) -> str | None:
-    """Of a clip that is a file; None where it is embedded."""
-    if isinstance(content, StoredClip):
-        return content.file.path.name if content.row_group is None else None
-    return content.name if isinstance(content, Path | ArchiveMember) else None
-
-
-class _Journal:
-    """What became of the first clips, one line each; a line that a kill cut off does not count."""
-
-    def __init__(self, path: Path) -> None:
-        self.done: list[CheckedClip | AudioError] = []
-        whole = 0
-        for line in path.read_bytes().splitlines(keepends=True) if path.is_file() else ():
-            if not line.endswith(b"\n"):
-                break
-            whole += len(line)
-            sha256, stored, error = json.loads(line)
-            self.done.append(CheckedClip(sha256, stored) if error is None else AudioError(error))
-        self._file = path.open("ab")
-        self._file.truncate(whole)
-
-    def add(self, result: CheckedClip | AudioError) -> None:
-        failed = isinstance(result, AudioError)
-        line = [None, None, str(result)] if failed else [result.sha256, result.path, None]
-        self._file.write(json.dumps(line).encode() + b"\n")
-        self._file.flush()
-        self.done.append(result)
-
-    def __enter__(self) -> _Journal:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+def _noted(path: Path) -> list[CheckedClip | AudioError]:
+    """What became of the first clips, a line each; one that a kill cut off is taken away."""
+    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+    if lines and not lines[-1].endswith(b"\n"):
+        path.write_bytes(b"".join(lines[:-1]))
+        lines.pop()
+    found = [json.loads(line) for line in lines]
+    return [CheckedClip(sha256, stored) if error is None else AudioError(error) for sha256, stored, error in found]

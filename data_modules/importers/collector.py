@@ -10,20 +10,21 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from ..audio import audio_hash
 from ..errors import AudioError, DataError, bad_value, shown
-from ..near_duplicates import components
 from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, Dimension, is_name
 from ..schema import DatasetCard
 from ..tables import Record, read_records
 from .assemble import Imported, Skipped
 from .clips import AudioFolder, ClipCell, Content, read_clip
 
+if TYPE_CHECKING:
+    import pandas as pd  # takes 0.2 s: not for the help of the importers
+
 _ID_LENGTH = 16  # hexadecimal digits: 64 bits
+_Labels = dict[tuple[str, ...], tuple[float, str]]  # pair or pairs, rater and dimension -> what was said, and where
 
 
 class Collector:
@@ -38,8 +39,8 @@ class Collector:
         self._rows: dict[str, dict[str, Any]] = {}
         self._links: dict[str, set[str]] = {}
         self._digests: dict[Content, str] = {}
-        self._ratings: dict[tuple[str, ...], tuple[float, str]] = {}  # pair, rater, dimension -> score, place
-        self._preferences: dict[tuple[str, ...], tuple[float, str]] = {}  # chosen, rejected, rater, dimension
+        self._ratings: _Labels = {}
+        self._preferences: _Labels = {}
 
     @contextmanager
     def skipping(self, where: str) -> Iterator[None]:
@@ -67,7 +68,7 @@ class Collector:
         """Takes a pair in, once: what comes again under its id is the first again.
 
         Args:
-            row: Columns of ``pairs.parquet`` as `Imported.pairs` has them, without ``pair_id`` and ``group_id``.
+            row: As `Imported.pairs` has them, without ``pair_id`` and ``group_id``.
             links: What the pair has in common with others (script, prompt, context). Pairs that share a link, directly
                 or through other pairs, are one group.
             pair_id: The source's own id; None = a hash of system, situation and clips.
@@ -89,16 +90,7 @@ class Collector:
     def add_rating(
         self, pair_id: str, rater: Any, dimension: str, score: Any, where: str, scale: Dimension, whole: bool = False
     ) -> None:
-        """Takes one score in.
-
-        Args:
-            pair_id: The pair.
-            rater: Who rated.
-            dimension: Name of what was rated.
-            score: What the source says.
-            where: Its place, for messages.
-            scale: Ends of the scale.
-            whole: Refuse scores that are no whole numbers.
+        """Takes one score in, as the source says it; `whole`: it has to be a whole number.
 
         Raises:
             DataError: If it is no score on the scale, the rater has no name, or has scored the same thing before.
@@ -132,32 +124,37 @@ class Collector:
         """The pairs that have a score."""
         return {key[0] for key in self._ratings}
 
-    def pairs(self) -> list[dict[str, Any]]:
-        """The pairs in the order they came in, each with its ``group_id``."""
-        links = list(self._links.values())
-        groups: dict[int, str] = {}
-        for positions in components(links):  # named by content, so that the order of pairs does not matter
-            name = _short_hash(min(link for position in positions for link in links[position]))
-            groups.update(dict.fromkeys(positions, name))
-        return [{**row, "group_id": groups[position]} for position, row in enumerate(self._rows.values())]
+    def imported(
+        self,
+        card: DatasetCard,
+        pairs: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        rated: bool = False,
+        compared: bool = False,
+    ) -> Imported:
+        """All that was read.
 
-    def ratings(self) -> pd.DataFrame:
-        """Columns `RATING_COLUMNS`."""
-        return _frame(self._ratings, RATING_COLUMNS)
+        Args:
+            card: Scales and origin.
+            pairs: Where they were not taken in by `add_pair`, which gives each a group named by what links it.
+            rated: Whether the source has scores.
+            compared: Whether it has comparisons.
+        """
+        if pairs is None:
+            links = list(self._links.values())
+            groups: dict[int, str] = {}
+            from ..near_duplicates import components
 
-    def preferences(self) -> pd.DataFrame:
-        """Columns `PREFERENCE_COLUMNS`."""
-        return _frame(self._preferences, PREFERENCE_COLUMNS)
+            for positions in components(links):  # named by content, so that the order of pairs does not matter
+                name = _short_hash(min(link for position in positions for link in links[position]))
+                groups.update(dict.fromkeys(positions, name))
+            pairs = [{**row, "group_id": groups[position]} for position, row in enumerate(self._rows.values())]
+        ratings = _frame(self._ratings, RATING_COLUMNS) if rated else None
+        preferences = _frame(self._preferences, PREFERENCE_COLUMNS) if compared else None
+        return Imported(card, pairs, ratings, preferences, self.skipped)
 
-    def imported(self, card: DatasetCard, *, rated: bool = False, compared: bool = False) -> Imported:
-        """All that was read; without what nobody gave."""
-        ratings = self.ratings() if rated else None
-        return Imported(card, self.pairs(), ratings, self.preferences() if compared else None, self.skipped)
 
-
-def _add_once(
-    table: dict[tuple[str, ...], tuple[float, str]], key: tuple[str, ...], value: float, where: str, done: str
-) -> None:
+def _add_once(table: _Labels, key: tuple[str, ...], value: float, where: str, done: str) -> None:
     *_, rater, _ = key
     if not is_name(rater):
         raise DataError(f"{where}: rater {shown(rater)}; expected text without line breaks, not empty")
@@ -166,7 +163,9 @@ def _add_once(
     table[key] = (value, where)
 
 
-def _frame(table: Mapping[tuple[str, ...], tuple[float, str]], columns: Sequence[str]) -> pd.DataFrame:
+def _frame(table: _Labels, columns: Sequence[str]) -> pd.DataFrame:
+    import pandas as pd
+
     rows = [(*key, value) for key, (value, _) in table.items()]
     return pd.DataFrame(rows, columns=pd.Index(columns)).astype({columns[-1]: "float64"})
 
@@ -198,24 +197,25 @@ def source_rows(
     path: Path,
     patterns: Sequence[str],
     fields: Sequence[str],
-    audio: Callable[[Record], Iterable[Any]],
+    audio: Sequence[str] | Callable[[Record], Iterable[Any]],
     folder: str | Path | None = None,
     root: str | Path | None = None,
 ) -> Iterator[tuple[Record, AudioFolder]]:
-    """The rows of all files of a source, each with the folder that finds its clips.
+    """The rows of all files of a source (`source_files`), each with the folder that finds its clips.
 
     Args:
-        path: As `source_files` takes it.
-        patterns: As `source_files` takes them.
+        path: A file or a folder.
+        patterns: What its files are called.
         fields: Without these in any row the layout is another one.
-        audio: All audio values of a row; what is no path does not count.
+        audio: Fields of audio, or all audio values of a row; what is no path does not count.
         folder: Where the clips are; None = beside each file.
         root: Another folder in which audio may lie, see `find_clip`.
 
     Raises:
         DataError: If there is no such file, or one has another layout.
     """
+    values = audio if callable(audio) else lambda row: map(row.values.get, audio)
     for file in source_files(path, patterns):
         rows = read_records(file, fields)
-        clips = AudioFolder(Path(folder or file.parent), (value for row in rows for value in audio(row)), root)
+        clips = AudioFolder(Path(folder or file.parent), (value for row in rows for value in values(row)), root)
         yield from ((row, clips) for row in rows)

@@ -25,9 +25,9 @@ from __future__ import annotations
 import argparse
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import DataError, bad_value, shown
 from ..ratings import Dimension
@@ -69,24 +69,6 @@ _ANSWERS = re.compile(
 )
 
 
-class _Run(NamedTuple):
-    """The answers of one model under one system prompt to one kind of recording.
-
-    Attributes:
-        recording: ``synthesis`` or ``human``.
-        system: ``MODEL/SYSTEM_PROMPT``.
-        folder: Path in the tree, with ``/`` at its end, that the answers lie in.
-        audio: The same of the scripts' recordings.
-        scripts: Case id -> the script, as the data set has it.
-    """
-
-    recording: str
-    system: str
-    folder: str
-    audio: str
-    scripts: Mapping[str, Mapping[str, Any]]
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of EchoMind."""
     parser.add_argument("--recordings", choices=RECORDINGS, help="answers to these only; by default to both")
@@ -98,17 +80,17 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     found = Collector()
     rows: list[dict[str, Any]] = []
     unanswered: Counter[str] = Counter()
-    scripts: dict[str, tuple[str, dict[str, Mapping[str, Any]]]] = {}
+    known: dict[str, tuple[str, dict[str, Mapping[str, Any]]]] = {}  # recording -> folder of its audio, and scripts
     for name in tree.files:
         match = _ANSWERS.fullmatch(name)
         if match is None or options.recordings not in (None, match["recording"]):
             continue
         recording, system = match["recording"], f"{match['model']}/{match['prompt']}"
-        if recording not in scripts:
-            scripts[recording] = _scripts(tree, recording)
-        run = _Run(recording, system, match["folder"], *scripts[recording])
-        answered = _answered(tree, name, run, found)
-        for case, script in run.scripts.items():
+        if recording not in known:
+            known[recording] = _scripts(tree, recording)
+        audio, scripts = known[recording]
+        answered = _answered(tree, name, recording, scripts, found)
+        for case, script in scripts.items():
             where, answers = answered.get(case, ("", {}))
             for voice in VOICES:
                 if voice == "neutral" and script.get("spoken_info") in CUES["speaker"]:
@@ -119,7 +101,10 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
                     continue
                 place = f"{where}, case {case}, {voice}"
                 with found.skipping(place):
-                    rows.append(_pair(tree, run, case, voice, answer, place))
+                    pair = _pair(tree, script, voice, answer, audio, match["folder"], place)
+                    pair |= {"pair_id": f"{recording}-{case}-{system}-{voice}", "group_id": f"script_{case}"}
+                    pair["tags"]["recording"] = recording
+                    rows.append(pair | {"system_id": system, "setting": voice})
     if not rows and not found.skipped:
         which = options.recordings or "synthesis|human"
         raise DataError(
@@ -135,7 +120,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
         licence="recordings and scripts CC BY-NC-SA 4.0 (unverified); answers: unknown",
         description=" ".join(notes),
     )
-    return Imported(card, rows, skipped=found.skipped)
+    return found.imported(card, rows)
 
 
 def _scripts(tree: FileTree, recording: str) -> tuple[str, dict[str, Mapping[str, Any]]]:
@@ -147,32 +132,40 @@ def _scripts(tree: FileTree, recording: str) -> tuple[str, dict[str, Mapping[str
     table = tree.read_json_table(found[0])
     scripts: dict[str, Mapping[str, Any]] = {}
     for position, row in enumerate(table.rows):
-        case = _case(row)
-        if case is None or case in scripts:
+        case = plain_text(row.get("case_id"))
+        if not isinstance(case, str) or case in scripts:
             where = table.place(position, "case_id")
             raise bad_value(where, row.get("case_id"), "text or a whole number, each once")
         scripts[case] = row
     return found[0].removesuffix(f"script_info_{recording}.json") + "audio/", scripts
 
 
-def _answered(tree: FileTree, name: str, run: _Run, found: Collector) -> dict[str, tuple[str, Mapping[str, Any]]]:
+def _answered(
+    tree: FileTree, name: str, recording: str, scripts: Collection[str], found: Collector
+) -> dict[str, tuple[str, Mapping[str, Any]]]:
     """Case -> where its answers stand, and the answers."""
     table = tree.read_json_table(name)
     answered: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for position, row in enumerate(table.rows):
         where = table.place(position, "case_id")
         with found.skipping(where):
-            case = _case(row)
-            if case is None or case not in run.scripts or case in answered:
-                expected = f"a case of script_info_{run.recording}.json, each once"
-                raise bad_value(where, row.get("case_id"), expected)
+            case = plain_text(row.get("case_id"))
+            if not isinstance(case, str) or case not in scripts or case in answered:
+                raise bad_value(where, row.get("case_id"), f"a case of script_info_{recording}.json, each once")
             answered[case] = table.place(position, "output_content"), _object(row, "output_content")
     return answered
 
 
-def _pair(tree: FileTree, run: _Run, case: str, voice: str, reply: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The row of one answer."""
-    script = run.scripts[case]
+def _pair(
+    tree: FileTree,
+    script: Mapping[str, Any],
+    voice: str,
+    reply: Mapping[str, Any],
+    audio: str,
+    answers: str,
+    where: str,
+) -> dict[str, Any]:
+    """What the row of an answer holds beside its names; `audio` and `answers` are folders of the tree."""
     cue = script.get("spoken_info")
     cue_class = _CLASS_OF.get(cue) if isinstance(cue, str) else None
     if cue_class is None:
@@ -180,27 +173,17 @@ def _pair(tree: FileTree, run: _Run, case: str, voice: str, reply: Mapping[str, 
     heard = _object(script, f"{voice}_audio_info").get(f"{voice}_input_audio_file")
     if not isinstance(heard, str):
         raise DataError(f"its script names no recording in '{voice}_audio_info'; expected FOLDER/FILE.wav")
-    recording = run.audio + heard
-    answer = f"{run.folder}{heard.partition('/')[0]}/{reply['file']}"
+    recording, answer = audio + heard, f"{answers}{heard.partition('/')[0]}/{reply['file']}"
     for name in (recording, answer):
         if name not in tree.files:
             raise DataError(f"no such file: {tree.place(name)}")
     return {
-        "pair_id": f"{run.recording}-{case}-{run.system}-{voice}",
-        "group_id": f"script_{case}",
         "context_audio": [{"role": "user", "audio": ClipCell(tree.files[recording], where)}],
         "response_audio": ClipCell(tree.files[answer], where),
-        "system_id": run.system,
-        "setting": voice,
-        "tags": {"cue_class": cue_class, "cue": cue, "recording": run.recording},
+        "tags": {"cue_class": cue_class, "cue": cue},
         "language": "en",
         "response_text": text_of(reply.get("response_audio_transcript")) or text_of(reply.get("response_text")),
     }
-
-
-def _case(row: Mapping[str, Any]) -> str | None:
-    case = plain_text(row.get("case_id"))
-    return case if isinstance(case, str) else None
 
 
 def _object(row: Mapping[str, Any], column: str) -> Mapping[str, Any]:

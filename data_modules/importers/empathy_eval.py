@@ -31,17 +31,16 @@ import argparse
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..audio import decode, probe
 from ..errors import AudioError, DataError, UserError, bad_value, shown
 from ..parallel import map_threads
 from ..ratings import Dimension
 from ..schema import DatasetCard
-from ..tables import SourceTable, read_table, text_of
+from ..tables import read_table, text_of
 from .archives import FileTree, SourceFile, open_tree, read_file
 from .assemble import Imported, Skipped
 from .clips import ClipCell
@@ -56,8 +55,7 @@ _PARTS = ("training", "phase1", "phase2")
 _GOOD, _BAD = "goodPara", "badPara"
 
 
-@dataclass(frozen=True)
-class _Set:
+class _Set(NamedTuple):
     """One archive of the release. `source`: the corpus of a test, None = training."""
 
     name: str
@@ -84,8 +82,8 @@ _RESPONSE = {
     TONE: re.compile(rf"(?P<prefix>.+)_(?P<variant>[a-z]+)_(?P<label>{_GOOD}|{_BAD})\.wav"),
 }
 _USER = {
-    CONTEXT: re.compile(r"(?P<prefix>.+)_(?P<variant>[12])_(?P<emotion>[^_]+)\.wav"),
-    TONE: re.compile(r"(?P<prefix>.+)_(?P<variant>[a-z]+)\.wav"),
+    CONTEXT: re.compile(r"(?P<prefix>.+)_(?P<variant>[12])_(?P<label>[^_]+)\.wav"),
+    TONE: re.compile(r"(?P<prefix>.+)_(?P<variant>[a-z]+)(?P<label>)\.wav"),
 }
 _QUESTION = {
     "gigaspeech": re.compile(r"(?:gigaspeech_)?(\d+)_\d+"),
@@ -94,8 +92,7 @@ _QUESTION = {
 }
 
 
-@dataclass(frozen=True)
-class _Contest:
+class _Contest(NamedTuple):
     """Responses to one user turn that stand against each other.
 
     Attributes:
@@ -103,8 +100,7 @@ class _Contest:
         key: What tells it from all other contests; neither does this.
         columns: Of its pairs, without ids and clips.
         user: The user turn.
-        responses: Two or more.
-        right: Position of the better response; None = not known.
+        responses: Two or more; in training the better one first.
     """
 
     where: str
@@ -112,7 +108,6 @@ class _Contest:
     columns: Mapping[str, str | None]
     user: SourceFile
     responses: Sequence[SourceFile]
-    right: int | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -126,26 +121,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def read(path: Path, options: argparse.Namespace) -> Imported:
     """Reads one part of the release. Responses are decoded, to name pairs by their content."""
     folder, sets = _sets_at(path, options.part)
+    labelled = sets[0][0].source is None
     found = Collector()
     contests: list[_Contest] = []
     notes = [f"Read: {', '.join(own.name for own, _ in sets)}."]
     for own, tree in sets:
-        if own.source is None:
-            texts, problems = _training_texts(folder / f"{own.name}_flat.jsonl")
-            read = list(_training(own, tree, texts, problems, found))
-            silent = len(texts.keys() - {contest.columns["group_id"] for contest in read})
-            notes += [f"{silent} texts of {own.name} have no complete pair of responses."] if silent else []
-        else:
-            read = list(_test(own, tree, folder, found))
-        contests += read
+        contests += (_training if labelled else _test)(own, tree, folder, found, notes)
     rows, labels = _blind_pairs(contests, found)
-    ratings = preferences = None
-    if sets[0][0].source is None:
+    if labelled:
         for better, worse in labels:
             found.add_preference(better, worse, RATER, DIMENSION.name, 1.0, "")
         for pair_id, score in sorted((pair_id, 1.0 - n) for pair in labels for n, pair_id in enumerate(pair)):
             found.add_rating(pair_id, RATER, DIMENSION.name, score, "", DIMENSION)
-        ratings, preferences = found.ratings(), found.preferences()
         notes.append("Ratings and preferences tell how the audio was made; no person rated.")
     card = DatasetCard(
         name="",
@@ -155,7 +142,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
         synthetic=True,
         description=" ".join(notes),
     )
-    return Imported(card, rows, ratings, preferences, found.skipped)
+    return found.imported(card, rows, rated=labelled, compared=labelled)
 
 
 def _sets_at(path: Path, part: str | None) -> tuple[Path, list[tuple[_Set, FileTree]]]:
@@ -181,29 +168,26 @@ def _sets_at(path: Path, part: str | None) -> tuple[Path, list[tuple[_Set, FileT
     return path, sets
 
 
-def _training_texts(path: Path) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """Rows of the JSONL table by id, and why the row of an id cannot be used."""
-    table = read_table(path)
+def _training(own: _Set, tree: FileTree, folder: Path, found: Collector, notes: list[str]) -> list[_Contest]:
+    """The contests of a labelled archive, in the order of their names."""
+    table = read_table(folder / f"{own.name}_flat.jsonl")
     texts: dict[str, dict[str, Any]] = {}
-    problems: dict[str, str] = {}
+    problems: dict[str, str] = {}  # why the row of an id cannot be used
     for position, row in enumerate(table.rows):
         prefix = row.get("id")
         if not isinstance(prefix, str):
             raise bad_value(table.place(position, "id"), prefix, "text")
         if texts.setdefault(prefix, row) != row:
             problems[prefix] = f"{table.place(position, 'id')}: an earlier row with this id says something else"
-    return texts, problems
-
-
-def _training(
-    own: _Set, tree: FileTree, texts: Mapping[str, dict[str, Any]], problems: Mapping[str, str], found: Collector
-) -> Iterator[_Contest]:
-    """The contests of a labelled archive, in the order of their names."""
-    root = _audio_root(tree)
-    responses, misnamed = _clips(tree, f"{root}response_audio", _RESPONSE[own.setting], "label")
-    users, _ = _clips(tree, f"{root}user_audio", _USER[own.setting], "emotion")
-    for path in misnamed:
-        found.skipped.append(Skipped(tree.place(path), f"the name has not the form {_RESPONSE[own.setting].pattern}"))
+    parents = {path.rpartition("/")[0] for path in tree.files}
+    roots = [root.removesuffix("response_audio") for root in parents if f"/{root}".endswith("/response_audio")]
+    if len(roots) != 1:
+        raise DataError(f"{tree.root}: {len(roots)} folders called response_audio; expected one, with wav files")
+    pattern = _RESPONSE[own.setting]
+    responses, misnamed = _clips(tree, f"{roots[0]}response_audio", pattern)
+    users, _ = _clips(tree, f"{roots[0]}user_audio", _USER[own.setting])
+    found.skipped += [Skipped(tree.place(path), f"the name has not the form {pattern.pattern}") for path in misnamed]
+    contests = []
     for (prefix, variant), by_label in responses.items():
         where = f"{tree.root}, responses {prefix}_{variant}"
         with found.skipping(where):
@@ -211,22 +195,25 @@ def _training(
                 raise DataError("only one of the two responses is there")
             if prefix not in texts or prefix in problems:
                 raise DataError(problems.get(prefix, f"{own.name}_flat.jsonl has no row with this id"))
-            row = texts[prefix]
-            user = _user_audio(users.get((prefix, variant), {}), text_of(row.get("emotion")) or "neutral")
-            columns = {
-                "group_id": prefix,
-                "setting": own.setting,
-                "language": "en",
-                "context_text": text_of(row.get("text")),
-                **(_in_context(row, variant) if own.setting == CONTEXT else _in_tone(row, variant)),
-            }
-            yield _Contest(where, (own.name, prefix, variant), columns, user, [by_label[_GOOD], by_label[_BAD]], 0)
+            row, heard = texts[prefix], users.get((prefix, variant), {})
+            user = heard.get(text_of(row.get("emotion")) or "neutral")
+            if user is None:  # where none has the emotion that the table says, the only one that is there counts
+                if len(heard) != 1:
+                    raise DataError(f"{len(heard)} clips in user_audio can be the user's turn; expected one")
+                (user,) = heard.values()
+            columns = {"group_id": prefix, "setting": own.setting, "language": "en"}
+            columns |= {"context_text": text_of(row.get("text")), **_words(row.get("contexts"), own.setting, variant)}
+            both = [by_label[_GOOD], by_label[_BAD]]
+            contests.append(_Contest(where, (own.name, prefix, variant), columns, user, both))
+    silent = len(texts.keys() - {contest.columns["group_id"] for contest in contests})
+    notes += [f"{silent} texts of {own.name} have no complete pair of responses."] if silent else []
+    return contests
 
 
 def _clips(
-    tree: FileTree, folder: str, pattern: re.Pattern[str], kind: str
+    tree: FileTree, folder: str, pattern: re.Pattern[str]
 ) -> tuple[dict[tuple[str, str], dict[str, SourceFile]], list[str]]:
-    """(Prefix, variant) -> what the group `kind` of the name says -> clip; and the names that do not fit."""
+    """(Prefix, variant) -> label in the name -> clip; and the names that do not fit."""
     clips: dict[tuple[str, str], dict[str, SourceFile]] = {}
     misnamed = []
     for path, file in tree.files.items():
@@ -234,33 +221,19 @@ def _clips(
         if parent != folder:
             continue
         if match := pattern.fullmatch(name):
-            clips.setdefault((match["prefix"], match["variant"]), {})[match.groupdict().get(kind, "")] = file
+            clips.setdefault((match["prefix"], match["variant"]), {})[match["label"]] = file
         else:
             misnamed.append(path)
     return clips, misnamed
 
 
-def _audio_root(tree: FileTree) -> str:
-    """Path up to ``response_audio/``, which may lie in a folder of its own."""
-    roots = {path.rpartition("/")[0] for path in tree.files}
-    roots = {root.removesuffix("response_audio") for root in roots if f"/{root}".endswith("/response_audio")}
-    if len(roots) != 1:
-        raise DataError(f"{tree.root}: {len(roots)} folders called response_audio; expected one, with wav files")
-    return roots.pop()
-
-
-def _user_audio(by_emotion: Mapping[str, SourceFile], emotion: str) -> SourceFile:
-    """The user turn. Where none has the emotion that the table says, the only one that is there counts."""
-    if emotion in by_emotion:
-        return by_emotion[emotion]
-    if len(by_emotion) != 1:
-        raise DataError(f"{len(by_emotion)} clips in user_audio can be the user's turn; expected one")
-    return next(iter(by_emotion.values()))
-
-
-def _in_context(row: Mapping[str, Any], variant: str) -> dict[str, str | None]:
-    """The situation, which the response depends on, and its words."""
-    contexts = row.get("contexts")
+def _words(contexts: Any, setting: str, variant: str) -> dict[str, str | None]:
+    """The situation and the words of the response: one of two situations, or one, if any, said in several tones."""
+    if setting == TONE:
+        if not isinstance(contexts, dict):
+            raise DataError("its row has no object in 'contexts'")
+        response = text_of(contexts.get(f"{variant}_response"))
+        return {"situation": text_of(contexts.get("Context")), "response_text": response}
     context = contexts[int(variant) - 1] if isinstance(contexts, list) and len(contexts) >= int(variant) else None
     situation = text_of(context.get("context")) if isinstance(context, dict) else None
     if not isinstance(context, dict) or situation is None:
@@ -268,27 +241,24 @@ def _in_context(row: Mapping[str, Any], variant: str) -> dict[str, str | None]:
     return {"situation": situation, "response_text": text_of(context.get("response"))}
 
 
-def _in_tone(row: Mapping[str, Any], emotion: str) -> dict[str, str | None]:
-    """The situation, if any, and the words of the response; it depends on the tone of the user's voice."""
-    contexts = row.get("contexts")
-    if not isinstance(contexts, dict):
-        raise DataError("its row has no object in 'contexts'")
-    return {
-        "situation": text_of(contexts.get("Context")),
-        "response_text": text_of(contexts.get(f"{emotion}_response")),
-    }
-
-
-def _test(own: _Set, tree: FileTree, folder: Path, found: Collector) -> Iterator[_Contest]:
-    """The contests of an unlabelled archive, in the order of their table."""
-    table, base = _release(own, tree, folder)
+def _test(own: _Set, tree: FileTree, folder: Path, found: Collector, notes: list[str]) -> list[_Contest]:
+    """The contests of an unlabelled archive, in the order of their table, which lies in the archive or beside it."""
+    del notes
+    name = f"{own.part}-test_{own.source}_release.json"
+    inside = [path for path in tree.files if f"/{path}".endswith(f"/{name}")]
+    if len(inside) == 1:
+        table, base = tree.read_json_table(inside[0]), inside[0].removesuffix(name)
+    elif not inside and (folder / name).is_file():
+        table, base = FileTree(folder, {name: folder / name}).read_json_table(name), ""
+    else:
+        raise DataError(f"{tree.root}: {len(inside)} files {name} in it; expected one, in it or beside it")
     pattern = _QUESTION[str(own.source)]
     seen: set[str] = set()
+    contests = []
     for position, row in enumerate(table.rows):
         column = "data_index" if "data_index" in row else "question_id"
-        where = table.place(position, column)
+        where, question = table.place(position, column), row.get(column)
         with found.skipping(where):
-            question = row.get(column)
             match = pattern.fullmatch(question) if isinstance(question, str) else None
             if match is None or match[0] in seen:
                 raise bad_value(where, question, f"the form {pattern.pattern}, each once")
@@ -304,19 +274,8 @@ def _test(own: _Set, tree: FileTree, folder: Path, found: Collector) -> Iterator
             if columns["situation"] is None and own.setting == CONTEXT:
                 raise DataError("no text in 'context'")
             user, *options = _released_clips(row, tree, base)
-            yield _Contest(where, (own.name, match[0]), columns, user, options, None)
-
-
-def _release(found: _Set, tree: FileTree, folder: Path) -> tuple[SourceTable, str]:
-    """The questions of a test, and the folder in the tree that their paths start from."""
-    name = f"{found.part}-test_{found.source}_release.json"
-    inside = [path for path in tree.files if f"/{path}".endswith(f"/{name}")]
-    if len(inside) == 1:
-        return tree.read_json_table(inside[0]), inside[0].removesuffix(name)
-    beside = folder / name
-    if inside or not beside.is_file():
-        raise DataError(f"{tree.root}: {len(inside)} files {name} in it; expected one, in it or beside it")
-    return FileTree(folder, {name: beside}).read_json_table(name), ""
+            contests.append(_Contest(where, (own.name, match[0]), columns, user, options))
+    return contests
 
 
 def _released_clips(row: Mapping[str, Any], tree: FileTree, base: str) -> list[SourceFile]:
@@ -333,37 +292,31 @@ def _released_clips(row: Mapping[str, Any], tree: FileTree, base: str) -> list[S
     return clips
 
 
-def _blind_pairs(
-    contests: Sequence[_Contest], collector: Collector
-) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
-    """Pairs whose ids and order do not tell which response is right.
+def _blind_pairs(contests: Sequence[_Contest], found: Collector) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
+    """Pairs whose ids and order do not tell which response is right, sorted by id; and (first, other) ids of a contest.
 
     Each is named by the contest's key and the content of its response: 80 bits of a SHA-256. Every response is read and
     decoded here already: where one is unusable, or two are the same audio, those against it are left out too, and the
     list of what was skipped does not tell which one it is.
-
-    Returns:
-        Rows as `Imported` takes them, in the order of their ids; and (id of the better pair, id of a worse one).
     """
     distinct = list(dict.fromkeys(file for contest in contests for file in contest.responses))
     hashes = dict(zip(distinct, map_threads(_content_hash, distinct, "Reading responses", len(distinct)), strict=True))
     rows: list[dict[str, Any]] = []
     labels: list[tuple[str, str]] = []
     for contest in contests:
-        with collector.skipping(contest.where):
-            found = [hashes[file] for file in contest.responses]
-            for value in found:
+        with found.skipping(contest.where):
+            contents = [hashes[file] for file in contest.responses]
+            for value in contents:
                 if isinstance(value, AudioError):
                     raise value
-            if len(set(found)) < len(found):
+            if len(set(contents)) < len(contents):
                 raise DataError("two of its responses are the same audio")
-            ids = [hashlib.sha256(json.dumps([*contest.key, value]).encode()).hexdigest()[:20] for value in found]
+            ids = [hashlib.sha256(json.dumps([*contest.key, value]).encode()).hexdigest()[:20] for value in contents]
             context = [{"role": "user", "audio": ClipCell(contest.user, contest.where)}]
             for pair_id, file in zip(ids, contest.responses, strict=True):
                 clips = {"context_audio": context, "response_audio": ClipCell(file, contest.where)}
                 rows.append({"pair_id": pair_id, **contest.columns, **clips})
-            if contest.right is not None:
-                labels += [(ids[contest.right], other) for n, other in enumerate(ids) if n != contest.right]
+            labels += [(ids[0], other) for other in ids[1:]]
     return sorted(rows, key=lambda row: row["pair_id"]), sorted(labels)
 
 

@@ -77,9 +77,8 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     ratings = None if options.ratings is None else read_table(options.ratings)
     if ratings is None and any(isinstance(row.get(RATINGS), list) for row in pairs.rows):
         pairs, ratings = _without_ratings(pairs, mapping.columns.get("pair_id", "pair_id"))
-    return table.read_pairs(
-        pairs, ratings, mapping, lambda value, where: _find(value, folder, root, where, options.audio_root)
-    )
+    find = partial(_find, folder=folder, root=root, audio_root=options.audio_root)
+    return table.read_pairs(pairs, ratings, mapping, find)
 
 
 def _without_ratings(pairs: SourceTable, pair_id: str) -> tuple[SourceTable, SourceTable]:
@@ -182,14 +181,13 @@ def _parquet_tables(files: Sequence[Path], row: int) -> Tables:
 
 def _version(folder: Path) -> str:
     """Changes when a file of the folder does."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
     digest = hashlib.sha256()
-    for path in files:
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         digest.update(f"{path.relative_to(folder)} {path_version(path)}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
 
 
-def _find(value: Any, folder: Path, root: Path, where: str, audio_root: str | None) -> ClipCell:
+def _find(value: Any, where: str, folder: Path, root: Path, audio_root: str | None) -> ClipCell:
     """The clip of a cell. The library writes absolute paths for files of the folder."""
     value = path_or_bytes(value)
     if isinstance(value, str) and value and "\0" not in value:

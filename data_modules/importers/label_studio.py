@@ -24,16 +24,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-import pandas as pd
-
 from ..errors import AudioError, DataError, UserError, bad_value, shown
-from ..ratings import RATING_COLUMNS, SECONDS, Dimension, check_ratings, is_name, parse_dimension
+from ..ratings import RATING_COLUMNS, SECONDS, check_ratings, is_name, parse_dimension
 from ..rows import NAME_COLUMNS, PAIR_COLUMNS, TAG_PREFIX, TAGS, TEXT_COLUMNS, checked_pairs, sorted_tags
 from ..schema import DatasetCard
 from ..tables import parse_mapping, plain_text, read_records, to_number
@@ -46,6 +44,7 @@ EXAMPLE = (
     "--field system_id=model --audio media --out data"
 )
 _FIELDS = ("group_id", *NAME_COLUMNS, *TEXT_COLUMNS)
+_RATING = (*RATING_COLUMNS, SECONDS)
 _SIDES = ("left", "right", "tie")
 _SCORE_KEYS = ("rating", "number", "choices")
 
@@ -71,10 +70,6 @@ class _Mapping:
     choices: Mapping[str, str]
 
     @property
-    def controls(self) -> set[str]:
-        return {*self.ratings, *self.preferences}
-
-    @property
     def task_fields(self) -> list[str]:
         return [*self.responses, *(field for _, field in self.context), *self.fields.values()]
 
@@ -91,16 +86,8 @@ class _Task(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """What one person set one control to, such as ``{"rating": 4}``.
-
-    Attributes:
-        task: Number of the task.
-        rater: Who answered.
-        seconds: ``lead_time`` as exported: seconds for the whole annotation, or None.
-        control: Name of the control (``from_name``).
-        value: What it was set to.
-        where: For messages.
-    """
+    """What one person set one control (``from_name``) to, such as ``{"rating": 4}``; `seconds` is ``lead_time`` as
+    exported, for the whole annotation."""
 
     task: str
     rater: str
@@ -108,14 +95,6 @@ class _Answer(NamedTuple):
     control: str
     value: Mapping[str, Any]
     where: str
-
-
-class _Export(NamedTuple):
-    """Tasks in the order of the export, the answers to them, and the number of cancelled annotations, left out."""
-
-    tasks: list[_Task]
-    answers: list[_Answer]
-    cancelled: int
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -149,45 +128,77 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
         DataError: If it is no such export, or a rating breaks the contract; task, annotation and control are named.
         UserError: If an option has another form or names what the export does not have.
     """
+    import pandas as pd  # takes 0.2 s: not for the help
+
     dimensions = [parse_dimension(text) for text in options.dimension]
-    mapping = _mapping(options, dimensions)
+    mapping = _mapping(options, [dimension.name for dimension in dimensions])
     folder = (options.audio or path.parent).resolve()
     if not folder.is_dir():
         raise UserError(f"--audio {options.audio}: no such folder")
-    export = _read_export(path)
-    _check_names(path, export, mapping)
+    tasks, answers, cancelled = _read_export(path)
+    controls = dict.fromkeys(answer.control for answer in answers)
+    fields = dict.fromkeys(name for task in tasks for name in task.data)
+    for field in mapping.task_fields:
+        if field not in fields:
+            raise DataError(f"{path}: no task has a field {shown(field)}; they have {', '.join(map(shown, fields))}")
+    used = {*mapping.ratings, *mapping.preferences}
+    for control in sorted(used - controls.keys()) if controls else ():
+        has = ", ".join(map(shown, sorted(controls)))
+        raise DataError(f"{path}: no annotation has a control {shown(control)}; they have {has}")
+
     find = partial(find_clip, folder=folder, root=options.audio_root)
-    found = [(task.where, row) for task in export.tasks for row in _pair_rows(task, mapping, find)]
+    rows = [(task.where, _pair_row(task, response, mapping, find)) for task in tasks for response in mapping.responses]
     grouped = any(ours == "group_id" for ours, _ in mapping.fields)  # elsewhere `assemble` makes groups
-    rows = list(
+    pairs = list(
         checked_pairs(
-            (row for _, row in found),
-            path,
-            lambda position, column: f"{found[position][0]}, column {column!r}",
-            grouped=grouped,
+            (row for _, row in rows), path, lambda n, column: f"{rows[n][0]}, column {column!r}", grouped=grouped
         )
     )
-    ratings = _ratings(path, export, mapping, dimensions, [row["pair_id"] for row in rows])
-    preferences = _preferences(export, mapping)
-    if ratings.empty and preferences.empty:
-        raise DataError(f"{path}: no annotation that counts ({export.cancelled} cancelled)")
-    description = _description(export, mapping)
+    rated = [answer for answer in answers if answer.control in mapping.ratings]
+    ratings = pd.DataFrame([_rating(answer, mapping) for answer in rated], columns=pd.Index(_RATING), dtype=object)
+
+    def locate(position: int, column: str) -> str:
+        return rated[position].where + (", lead_time of its annotation" if column == SECONDS else "")
+
+    check_ratings(ratings, [row["pair_id"] for row in pairs], dimensions, path, locate)
+    found = Collector()
+    compared = [answer for answer in answers if answer.control in mapping.preferences]
+    for answer in compared:
+        found.add_preference(*_preference(answer, mapping), answer.where)
+    if not rated and not compared:
+        raise DataError(f"{path}: no annotation that counts ({cancelled} cancelled)")
+    lost = [name for name in fields if name not in mapping.task_fields]
+    others = [control for control in controls if control not in used]
+    notes = [
+        f"Fields not imported: {', '.join(lost)}." if lost else "",
+        f"Controls not imported: {', '.join(others)}." if others else "",
+        f"{cancelled} cancelled annotations left out." if cancelled else "",
+    ]
+    description = " ".join(filter(None, notes))
     card = DatasetCard("", tuple(dimensions), "unknown", "unknown", options.synthetic, description)
-    return Imported(card, rows, ratings, preferences if mapping.preferences else None)
+    imported = found.imported(card, pairs, compared=bool(mapping.preferences))
+    return replace(imported, ratings=ratings.astype({"score": "float64", SECONDS: "float64"}))
 
 
-def _mapping(options: argparse.Namespace, dimensions: Sequence[Dimension]) -> _Mapping:
-    """The options, checked against each other."""
-    responses, names = options.response, [dimension.name for dimension in dimensions]
+def _mapping(options: argparse.Namespace, names: Sequence[str]) -> _Mapping:
+    """The options, checked against each other; `names` are those of the dimensions."""
+    responses = options.response
     if len(set(responses)) < len(responses):
         raise UserError(f"--response {shown(responses)}; expected each field once")
-    preferences = _by_control(parse_mapping(options.preference, "--preference"), "--preference")
+    preferences = _by_control(options.preference, "--preference")
     for control, name in preferences.items():
         _check_known(f"--preference {name}={control}", name, names)
     if preferences and len(responses) != 2:
         raise UserError(f"--preference with {len(responses)} --response; expected two, the left one first")
-    rated = _by_control(parse_mapping(options.rating, "--rating"), "--rating")
-    ratings = {control: _rated(target, control, responses, names) for control, target in rated.items()}
+    ratings: dict[str, tuple[str, str]] = {}
+    for control, target in _by_control(options.rating, "--rating").items():
+        name, sign, response = target.partition("@")
+        _check_known(f"--rating {target}={control}", name, names)
+        if not sign and len(responses) > 1:
+            expected = ", ".join(f"{name}@{field}={control}" for field in responses)
+            raise UserError(f"--rating {target}={control}: expected {expected}")
+        _check_known(f"--rating {target}={control}", response or responses[0], responses)
+        ratings[control] = response or responses[0], name
     if len(responses) == 1:
         ratings |= {name: (responses[0], name) for name in names if name not in {name for _, name in ratings.values()}}
     if not preferences and not ratings:
@@ -204,23 +215,13 @@ def _mapping(options: argparse.Namespace, dimensions: Sequence[Dimension]) -> _M
     return _Mapping(responses, context, fields, ratings, preferences, parse_mapping(options.choice, "--choice"))
 
 
-def _by_control(controls: Mapping[str, str], option: str) -> dict[str, str]:
+def _by_control(items: Sequence[str], option: str) -> dict[str, str]:
     """Control -> what it is about, turned round from the order of the command line."""
+    controls = parse_mapping(items, option)
     targets = {control: target for target, control in controls.items()}
     if len(targets) < len(controls):
         raise UserError(f"{option} {shown(list(controls.values()))}; expected each control once")
     return targets
-
-
-def _rated(target: str, control: str, responses: Sequence[str], names: Sequence[str]) -> tuple[str, str]:
-    """Response and dimension out of ``DIMENSION[@RESPONSE]``."""
-    name, sign, response = target.partition("@")
-    _check_known(f"--rating {target}={control}", name, names)
-    if not sign and len(responses) > 1:
-        expected = ", ".join(f"{name}@{field}={control}" for field in responses)
-        raise UserError(f"--rating {target}={control}: expected {expected}")
-    _check_known(f"--rating {target}={control}", response or responses[0], responses)
-    return response or responses[0], name
 
 
 def _check_known(option: str, name: str, known: Sequence[str]) -> None:
@@ -228,12 +229,9 @@ def _check_known(option: str, name: str, known: Sequence[str]) -> None:
         raise UserError(f"{option}: {shown(name)}; expected {', '.join(known)}")
 
 
-def _read_export(path: Path) -> _Export:
-    """The JSON export; drafts and predictions are left out.
-
-    Raises:
-        DataError: If it is no such export, or an annotation does not say who made it.
-    """
+def _read_export(path: Path) -> tuple[list[_Task], list[_Answer], int]:
+    """Tasks in the order of the export, the answers to them without drafts and predictions, and the number of cancelled
+    annotations, which are left out."""
     rows = read_records(path)
     if not all(isinstance(row.values.get("data"), dict) for row in rows):
         raise DataError(f"{path}: not a JSON export of Label Studio; expected a list of annotated tasks (not JSON-MIN)")
@@ -251,66 +249,45 @@ def _read_export(path: Path) -> _Export:
                 answers += _answers(annotation, task)
             else:
                 cancelled += 1
-    return _Export(tasks, answers, cancelled)
+    return tasks, answers, cancelled
 
 
 def _answers(annotation: Mapping[str, Any], task: _Task) -> Iterator[_Answer]:
     where = f"{task.where}, annotation {shown(annotation.get('id'))}"
-    results = annotation.get("result")
+    results, person = annotation.get("result"), annotation.get("completed_by")
     if not isinstance(results, list):
         raise DataError(f"{where}: result {shown(results)}; expected a list")
-    rater, seconds = _rater(annotation.get("completed_by"), where), annotation.get("lead_time")
+    # A number, or in some exports an object with the person's number, name and address
+    rater = plain_text(person.get("id") if isinstance(person, dict) else person)
+    if not is_name(rater):
+        raise DataError(f"{where}: completed_by {shown(person)}; expected the number or name of who rated")
     for result in results:
         if not isinstance(result, dict) or not isinstance(result.get("value", {}), dict):
             raise DataError(f"{where}: result {shown(result)}; expected from_name, to_name, type, value")
         control = result.get("from_name")
         if isinstance(control, str):  # relations between regions have none
             place = f"{where}, control {control!r}"
-            yield _Answer(task.number, rater, seconds, control, result.get("value", {}), place)
+            yield _Answer(task.number, rater, annotation.get("lead_time"), control, result.get("value", {}), place)
 
 
-def _rater(value: Any, where: str) -> str:
-    """A number, or in some exports an object with the person's number, name and address."""
-    name = plain_text(value.get("id") if isinstance(value, dict) else value)
-    if not is_name(name):
-        raise DataError(f"{where}: completed_by {shown(value)}; expected the number or name of who rated")
-    return name
-
-
-def _check_names(path: Path, export: _Export, mapping: _Mapping) -> None:
-    """Refuses a field or control that no task has: it is a slip of the command line."""
-    fields = dict.fromkeys(name for task in export.tasks for name in task.data)
-    for field in mapping.task_fields:
-        if field not in fields:
-            raise DataError(f"{path}: no task has a field {shown(field)}; they have {', '.join(map(shown, fields))}")
-    answered = {answer.control for answer in export.answers}
-    for control in sorted(mapping.controls - answered) if answered else ():
-        has = ", ".join(map(shown, sorted(answered)))
-        raise DataError(f"{path}: no annotation has a control {shown(control)}; they have {has}")
-
-
-def _pair_rows(task: _Task, mapping: _Mapping, find: Callable[..., ClipCell]) -> list[dict[str, Any]]:
-    """One per response. Responses to one task are one group, also where nothing says so."""
-    rows = []
-    for response in mapping.responses:
-        row: dict[str, Any] = {**dict.fromkeys(PAIR_COLUMNS), "pair_id": mapping.pair_id(task.number, response)}
-        row["group_id"] = f"task-{task.number}" if len(mapping.responses) > 1 else None
-        own = {ours: field for (ours, only), field in mapping.fields.items() if only in ("", response)}
-        tags = {ours.removeprefix(TAG_PREFIX): field for ours, field in own.items() if ours.startswith(TAG_PREFIX)}
-        values = {name: plain_text(task.data.get(field)) for name, field in tags.items()}
-        row[TAGS] = sorted_tags(values, f"{task.where}, field {', '.join(tags.values())!r}")
-        row |= {ours: plain_text(task.data.get(field)) for ours, field in own.items() if ours in _FIELDS}
-        turns = [(role, field) for role, field in mapping.context if task.data.get(field) not in (None, "")]
-        row["context_audio"] = [{"role": role, "audio": _find(task, field, find)} for role, field in turns]
-        row["response_audio"] = _find(task, response, find)
-        rows.append(row)
-    return rows
+def _pair_row(task: _Task, response: str, mapping: _Mapping, find: Callable[..., ClipCell]) -> dict[str, Any]:
+    """Responses to one task are one group, also where nothing says so."""
+    row: dict[str, Any] = {**dict.fromkeys(PAIR_COLUMNS), "pair_id": mapping.pair_id(task.number, response)}
+    row["group_id"] = f"task-{task.number}" if len(mapping.responses) > 1 else None
+    own = {ours: field for (ours, only), field in mapping.fields.items() if only in ("", response)}
+    tags = {ours.removeprefix(TAG_PREFIX): field for ours, field in own.items() if ours.startswith(TAG_PREFIX)}
+    values = {name: plain_text(task.data.get(field)) for name, field in tags.items()}
+    row[TAGS] = sorted_tags(values, f"{task.where}, field {', '.join(tags.values())!r}")
+    row |= {ours: plain_text(task.data.get(field)) for ours, field in own.items() if ours in _FIELDS}
+    turns = [(role, field) for role, field in mapping.context if task.data.get(field) not in (None, "")]
+    row["context_audio"] = [{"role": role, "audio": _find(task, field, find)} for role, field in turns]
+    row["response_audio"] = _find(task, response, find)
+    return row
 
 
 def _find(task: _Task, field: str, find: Callable[..., ClipCell]) -> ClipCell:
     """The clip of a field, whose value is an address inside Label Studio or a path."""
-    where = f"{task.where}, field {field!r}"
-    value = task.data.get(field)
+    where, value = f"{task.where}, field {field!r}", task.data.get(field)
     if not isinstance(value, str):
         return ClipCell(AudioError(f"value {shown(value)}; expected the path of an audio file"), where)
     try:
@@ -330,39 +307,22 @@ def _find(task: _Task, field: str, find: Callable[..., ClipCell]) -> ClipCell:
     return find(value, where=where)
 
 
-def _ratings(
-    path: Path, export: _Export, mapping: _Mapping, dimensions: Sequence[Dimension], pair_ids: Sequence[str]
-) -> pd.DataFrame:
-    """Ratings in long form, checked, with the lead times of their annotations."""
-    answers = [answer for answer in export.answers if answer.control in mapping.ratings]
-    ratings: list[tuple[Any, ...]] = []
-    for answer in answers:
-        response, dimension = mapping.ratings[answer.control]
-        pair_id = mapping.pair_id(answer.task, response)
-        ratings.append((pair_id, answer.rater, dimension, _score(answer, mapping), to_number(answer.seconds)))
-    frame = pd.DataFrame(ratings, columns=pd.Index((*RATING_COLUMNS, SECONDS)), dtype=object)
-
-    def locate(position: int, column: str) -> str:
-        return answers[position].where + (", lead_time of its annotation" if column == SECONDS else "")
-
-    check_ratings(frame, pair_ids, dimensions, path, locate)
-    return frame.astype({"score": "float64", SECONDS: "float64"})
-
-
-def _score(answer: _Answer, mapping: _Mapping) -> Any:
-    """The number that a control was set to; checks judge the rest."""
+def _rating(answer: _Answer, mapping: _Mapping) -> tuple[Any, ...]:
+    """Values of `_RATING`; the score is the number that the control was set to, which checks judge."""
     if "start" in answer.value or "end" in answer.value:
         raise DataError(f"{answer.where}: rates a region; expected a control that rates the whole clip")
     kinds = [key for key in _SCORE_KEYS if key in answer.value]
     if len(kinds) != 1:
         raise bad_value(answer.where, answer.value, f"one of {', '.join(_SCORE_KEYS)}")
-    if kinds != ["choices"]:
-        return answer.value[kinds[0]]
-    label = _label(answer)
-    score = to_number(mapping.choices.get(label, label))
-    if not isinstance(score, float):
-        raise DataError(f"{answer.where}: label {shown(label)}; expected a number, or --choice LABEL=SCORE")
-    return score
+    if kinds == ["choices"]:
+        label = _label(answer)
+        score = to_number(mapping.choices.get(label, label))
+        if not isinstance(score, float):
+            raise DataError(f"{answer.where}: label {shown(label)}; expected a number, or --choice LABEL=SCORE")
+    else:
+        score = answer.value[kinds[0]]
+    response, dimension = mapping.ratings[answer.control]
+    return mapping.pair_id(answer.task, response), answer.rater, dimension, score, to_number(answer.seconds)
 
 
 def _label(answer: _Answer) -> str:
@@ -372,30 +332,12 @@ def _label(answer: _Answer) -> str:
     return labels[0]
 
 
-def _preferences(export: _Export, mapping: _Mapping) -> pd.DataFrame:
-    found = Collector()
-    for answer in export.answers:
-        if answer.control not in mapping.preferences:
-            continue
-        label = answer.value["selected"] if "selected" in answer.value else _label(answer)
-        side = label if "selected" in answer.value else mapping.choices.get(label, label)
-        if side not in _SIDES:
-            raise bad_value(answer.where, answer.value, f"{', '.join(_SIDES)}, or --choice LABEL=SIDE")
-        left, right = (mapping.pair_id(answer.task, response) for response in mapping.responses)
-        chosen, rejected = (right, left) if side == "right" else (left, right)
-        dimension, strength = mapping.preferences[answer.control], float(side != "tie")
-        found.add_preference(chosen, rejected, answer.rater, dimension, strength, answer.where)
-    return found.preferences()
-
-
-def _description(export: _Export, mapping: _Mapping) -> str:
-    """What was left out."""
-    used = mapping.task_fields
-    fields = dict.fromkeys(name for task in export.tasks for name in task.data if name not in used)
-    controls = dict.fromkeys(answer.control for answer in export.answers if answer.control not in mapping.controls)
-    notes = [
-        f"Fields not imported: {', '.join(fields)}." if fields else "",
-        f"Controls not imported: {', '.join(controls)}." if controls else "",
-        f"{export.cancelled} cancelled annotations left out." if export.cancelled else "",
-    ]
-    return " ".join(filter(None, notes))
+def _preference(answer: _Answer, mapping: _Mapping) -> tuple[str, str, str, str, float]:
+    """Chosen and rejected pair, rater, dimension, strength."""
+    label = answer.value["selected"] if "selected" in answer.value else _label(answer)
+    side = label if "selected" in answer.value else mapping.choices.get(label, label)
+    if side not in _SIDES:
+        raise bad_value(answer.where, answer.value, f"{', '.join(_SIDES)}, or --choice LABEL=SIDE")
+    left, right = (mapping.pair_id(answer.task, response) for response in mapping.responses)
+    chosen, rejected = (right, left) if side == "right" else (left, right)
+    return chosen, rejected, answer.rater, mapping.preferences[answer.control], float(side != "tie")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..errors import AudioError, DataError, UserError, bad_value, shown
 from ..ratings import Dimension, is_name, is_text
 from ..schema import DatasetCard
-from ..tables import Record, SourceTable, full_mapping, records, to_number
+from ..tables import Record, SourceTable, full_mapping, to_number
 from .assemble import Imported
 from .clips import AUDIO_SUFFIXES, ClipCell, path_or_bytes
 from .collector import Collector
@@ -36,10 +36,16 @@ _AUDIO_FIELDS = ("audio", "audio_url", "path", "url")  # of a part of a message
 _NOBODY = "unknown"  # the rater where no column names one
 
 
-class _Message(NamedTuple):
+class Message(NamedTuple):
+    """What somebody says in a conversation: clips, and texts that are not blank."""
+
     role: str
     clips: list[ClipCell]
-    text: str
+    texts: list[str]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.texts)
 
 
 def has_preferences(table: SourceTable, columns: Mapping[str, str]) -> bool:
@@ -69,7 +75,7 @@ def read_preferences(table: SourceTable, mapping: TableMapping, find: FindClip) 
     if "prompt" not in {*given, *table.columns} and "messages" in table.columns:
         given["prompt"] = "messages"
     columns = full_mapping(given, _COLUMNS, table, _COMPARED)
-    rows = records(table)
+    rows = table.records()
     reader = _RowReader(columns, _are_paths([row.values.get(columns.get("prompt", "")) for row in rows]), find)
     dimension = mapping.dimensions[0] if mapping.dimensions else Dimension("preference", 0, 1)
     found = Collector()
@@ -133,7 +139,7 @@ class _RowReader:
             raise row.error(self._columns["strength"], "a number, 0 (tie) or more")
         return float(value)
 
-    def _messages(self, row: Record, name: str) -> list[_Message]:
+    def _messages(self, row: Record, name: str) -> list[Message]:
         """What a cell says; a clip or a text is one message."""
         where, value = row.place(self._columns[name]), row.values.get(self._columns[name])
         prompt = name == "prompt"
@@ -144,37 +150,43 @@ class _RowReader:
             raise bad_value(where, value, "a clip, or messages")
         if isinstance(value, list):
             self.kinds[name] = "messages"
-            return [self._message(message, where) for message in value]
+            return [read_message(message, where, self._find) for message in value]
         role = "user" if prompt else "assistant"
         if prompt and isinstance(value, str) and not self._prompt_is_path:
             self.kinds[name] = "text"
-            return [_Message(role, [], value.strip())]
+            return [Message(role, [], [value.strip()])]
         self.kinds[name] = "clips"
-        return [_Message(role, [self._find(value, where)], "")]
+        return [Message(role, [self._find(value, where)], [])]
 
-    def _message(self, message: Any, where: str) -> _Message:
-        if not isinstance(message, Mapping) or not is_name(message.get("role")):
-            raise bad_value(where, message, '{"role": ..., "content": ...} for each message')
-        content = message.get("content")
-        if content is None:
-            content = [message]  # {"role", "audio"}, as in our own tables
-        if not isinstance(content, str | list):
-            raise bad_value(where, content, "text or a list of parts as content")
-        clips, texts = [], []
-        for part in [{"text": content}] if isinstance(content, str) else content:
-            if not isinstance(part, Mapping):
-                raise bad_value(where, part, '{"type": "audio", "audio": ...} or {"type": "text", "text": ...}')
-            values = (path_or_bytes(part.get(field)) for field in _AUDIO_FIELDS)
-            audio = next((value for value in values if value is not None), None)
-            if isinstance(audio, Mapping) and set(audio) == {"url"}:  # {"audio_url": {"url": ...}}
-                audio = audio["url"]
-            if audio is not None:
-                clips.append(self._find(audio, where))
-            elif is_text(part.get("text")):
-                texts.append(part["text"].strip())
-            else:
-                raise bad_value(where, dict(part), "a part with audio or text")
-        return _Message(message["role"], clips, "\n".join(filter(None, texts)))
+
+def read_message(message: Any, where: str, find: FindClip) -> Message:
+    """``{"role", "content"}`` or ``{"role", "audio"}``, its clips found.
+
+    Raises:
+        DataError: If it is something else; `where` heads the text.
+    """
+    if not isinstance(message, Mapping) or not is_name(message.get("role")):
+        raise bad_value(where, message, '{"role": ..., "content": ...} for each message')
+    content = message.get("content")
+    if content is None:
+        content = [message]  # {"role", "audio"}, as in our own tables
+    if not isinstance(content, str | list):
+        raise bad_value(where, content, "text or a list of parts as content")
+    clips, texts = [], []
+    for part in [{"text": content}] if isinstance(content, str) else content:
+        if not isinstance(part, Mapping):
+            raise bad_value(where, part, '{"type": "audio", "audio": ...} or {"type": "text", "text": ...}')
+        values = (path_or_bytes(part.get(field)) for field in _AUDIO_FIELDS)
+        audio = next((value for value in values if value is not None), None)
+        if isinstance(audio, Mapping) and set(audio) == {"url"}:  # {"audio_url": {"url": ...}}
+            audio = audio["url"]
+        if audio is not None:
+            clips.append(find(audio, where))
+        elif is_text(part.get("text")):
+            texts.append(part["text"].strip())
+        else:
+            raise bad_value(where, dict(part), "a part with audio or text")
+    return Message(message["role"], clips, [text for text in texts if text])
 
 
 def _digest(clip: ClipCell, found: Collector) -> str:

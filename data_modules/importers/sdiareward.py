@@ -20,15 +20,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import DataError, bad_value
-from ..ratings import Dimension, is_text
+from ..ratings import Dimension
 from ..schema import DatasetCard
 from ..tables import Record
 from .assemble import Imported
-from .clips import AudioFolder, ClipCell, add_audio_root
+from .clips import AudioFolder, add_audio_root
 from .collector import Collector, source_rows
+from .preferences import Message, read_message
 
 EXAMPLE = "sdiareward SDiaReward --audio audio --out data"
 
@@ -43,14 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of SDiaReward."""
     parser.add_argument("--audio", metavar="DIR", help="folder of the audio (default: that of each file)")
     add_audio_root(parser)
-
-
-class _Turn(NamedTuple):
-    """Content of one turn of a chat."""
-
-    role: str
-    text: str | None
-    clips: tuple[ClipCell, ...]
 
 
 def read(path: Path, options: argparse.Namespace) -> Imported:
@@ -89,7 +82,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     return found.imported(card, compared=True)
 
 
-def _pair(row: Record, field: str, turns: list[_Turn]) -> dict[str, Any]:
+def _pair(row: Record, field: str, turns: list[Message]) -> dict[str, Any]:
     """Columns of the pair that a chat is."""
     if not turns or turns[-1].role != "assistant" or len(turns[-1].clips) != 1:
         raise DataError(f"{row.place(field)}: expected a chat whose last turn is the assistant's and holds one clip")
@@ -98,43 +91,29 @@ def _pair(row: Record, field: str, turns: list[_Turn]) -> dict[str, Any]:
         "context_audio": [{"role": turn.role, "audio": clip} for turn in context for clip in turn.clips],
         "response_audio": response.clips[0],
         "context_text": _transcript(context),
-        "response_text": response.text,
+        "response_text": " ".join(response.texts) or None,
     }
 
 
-def _transcript(turns: list[_Turn]) -> str | None:
+def _transcript(turns: list[Message]) -> str | None:
     """The words of one turn as they are, those of several as lines with their roles."""
     if len(turns) == 1:
-        return turns[0].text
-    return "\n".join(f"{turn.role}: {turn.text}" for turn in turns if turn.text) or None
+        return " ".join(turns[0].texts) or None
+    return "\n".join(f"{turn.role}: {' '.join(turn.texts)}" for turn in turns if turn.texts) or None
 
 
-def _turns(row: Record, field: str, folder: AudioFolder) -> list[_Turn]:
+def _turns(row: Record, field: str, folder: AudioFolder) -> list[Message]:
     """A chat, its clips found."""
     chat = row.values.get(field)
     if not isinstance(chat, list) or not chat:
         raise row.error(field, f"a list of {_TURN}")
-    return [_turn(turn, f"{row.place(field)}, turn {number}", folder) for number, turn in enumerate(chat, start=1)]
-
-
-def _turn(turn: Any, where: str, folder: AudioFolder) -> _Turn:
-    role = turn.get("role") if isinstance(turn, Mapping) else None
-    if role not in _ROLES:
-        raise bad_value(where, turn, _TURN)
-    content = turn.get("content")
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    if not isinstance(parts, list):
-        raise bad_value(where, content, _TURN)
-    texts, clips = [], []
-    for part in parts:
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind == "text" and is_text(part.get("text")):
-            texts.append(part["text"].strip())
-        elif kind == "audio":
-            clips.append(folder.find(part.get("audio"), where))
-        else:
-            raise bad_value(where, part, _TURN)
-    return _Turn(role, " ".join(text for text in texts if text) or None, tuple(clips))
+    turns = []
+    for number, given in enumerate(chat, start=1):
+        where = f"{row.place(field)}, turn {number}"
+        turns.append(read_message(given, where, folder.find))
+        if turns[-1].role not in _ROLES:
+            raise bad_value(where, given, _TURN)
+    return turns
 
 
 def _audio_values(chat: Any) -> Iterator[Any]:

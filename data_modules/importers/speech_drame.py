@@ -65,9 +65,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     nulls = 0
     dimensions: dict[str, None] = {}
     places: dict[str, str] = {}  # of each id
-    for row, folder in source_rows(
-        path, ["*.jsonl"], ("id", "wav_path", "annotations"), lambda row: [row.values.get("wav_path")]
-    ):
+    for row, folder in source_rows(path, ["*.jsonl"], ("id", "wav_path", "annotations"), ["wav_path"]):
         with found.skipping(row.place()):
             layout, lists = _annotations(row)
             pair_id = _add_pair(row, layout, folder, found, places)

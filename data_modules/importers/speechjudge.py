@@ -61,9 +61,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     """Reads all comparisons, one file after the other."""
     found = Collector()
     counts: Counter[str] = Counter()
-    for row, folder in source_rows(
-        path, ["*.parquet", "*.jsonl"], _FIELDS, lambda row: (row.values.get(field) for field in _AUDIO_FIELDS)
-    ):
+    for row, folder in source_rows(path, ["*.parquet", "*.jsonl"], _FIELDS, _AUDIO_FIELDS):
         with found.skipping(row.place()):
             raters, entries = _annotations(row)
             pairs = _add_pairs(row, folder, found)

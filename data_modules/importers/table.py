@@ -34,13 +34,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import DataError, UserError, bad_value, shown
 from ..ratings import RATING_COLUMNS, SECONDS, Dimension, check_ratings, parse_dimension
@@ -50,6 +47,9 @@ from ..tables import SourceTable, full_mapping, parse_mapping, plain_text, read_
 from .assemble import Imported
 from .clips import ClipCell, add_audio_root, find_clip
 from .preferences import has_preferences, read_preferences
+
+if TYPE_CHECKING:
+    import pandas as pd  # takes 0.2 s: not for the help of the importers
 
 EXAMPLE = "table pairs.csv --ratings ratings.csv --dimension vocal_empathy=1:5:1 --out data"
 _RATING_NAMES = (*RATING_COLUMNS, SECONDS)
@@ -119,17 +119,8 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
 def read_tables(
     pairs_path: str | Path, ratings_path: str | Path | None, mapping: TableMapping, audio_root: str | Path | None = None
 ) -> Imported:
-    """Reads pairs and ratings. Pairs without ratings are allowed.
-
-    Args:
-        pairs_path: The table of pairs; paths of audio are relative to its folder.
-        ratings_path: The table of ratings; None = the ratings stand in the table of pairs.
-        mapping: The columns and scales.
-        audio_root: Another folder in which audio may lie, see `folders.resolve_inside`.
-
-    Raises:
-        DataError: If a table breaks the contract; file, row and column are named.
-    """
+    """`read_pairs` of two files; paths of audio are relative to the folder of the pairs, or to `audio_root`, see
+    `find_clip`."""
     pairs = read_table(pairs_path)
     ratings = None if ratings_path is None else read_table(ratings_path)
     folder = pairs.path.parent.resolve()
@@ -140,13 +131,7 @@ def read_pairs(
     pairs_table: SourceTable, ratings_table: SourceTable | None, mapping: TableMapping, find: FindClip
 ) -> Imported:
     """Pairs and ratings, checked, or preferences. Pairs without ratings are allowed; the description lists columns left
-    out.
-
-    Args:
-        pairs_table: The table of pairs.
-        ratings_table: The table of ratings; None = the ratings stand in the table of pairs.
-        mapping: The columns and scales.
-        find: Finds the clips.
+    out. Without a table of ratings they stand in that of pairs.
 
     Raises:
         DataError: If a table breaks the contract; file, row and column are named.
@@ -172,10 +157,11 @@ def read_pairs(
     if ratings_table is None:
         rating_columns = {"pair_id": columns["pair_id"], **rating_columns}
     taken = columns.values() if ratings_table is None else ()
-    layout = _layout(ratings_table or pairs_table, rating_columns, mapping.dimensions, mapping.wide, taken)
-    ratings = _long_ratings(ratings_table or pairs_table, layout, mapping.dimensions, [row["pair_id"] for row in rows])
+    source = ratings_table or pairs_table
+    layout = _layout(source, mapping, rating_columns, taken)
+    ratings = _long_ratings(source, layout, mapping.dimensions, [row["pair_id"] for row in rows])
 
-    ignored = [column for column in (ratings_table or pairs_table).columns if column not in {*layout.used, *taken}]
+    ignored = [column for column in source.columns if column not in {*layout.used, *taken}]
     if ratings_table is not None:
         ignored = [column for column in pairs_table.columns if column not in columns.values()] + ignored
     if ignored:
@@ -197,20 +183,17 @@ def _pair_row(table: SourceTable, position: int, columns: Mapping[str, str]) -> 
     where = table.place(position, column)
     named = {name.removeprefix(TAG_PREFIX): row.pop(name) for name in columns if name.startswith(TAG_PREFIX)}
     row[TAGS] = sorted_tags(dict(sorted_tags(values.get(column), where)) | named, where)
-    if "context_audio" in columns:
-        where = table.place(position, columns["context_audio"])
-        row["context_audio"] = _turns(values.get(columns["context_audio"]), where)
+    context = values.get(columns.get("context_audio", ""))
+    if plain_text(context) is not None:
+        turns = context if isinstance(context, list) else [{"role": "user", "audio": context}]
+        for turn in turns:
+            if not isinstance(turn, dict) or set(turn) != {"role", "audio"}:
+                where = table.place(position, columns["context_audio"])
+                raise bad_value(where, turn, '{"role": ..., "audio": ...} per turn')
+        row["context_audio"] = [dict(turn) for turn in turns]
+    else:
+        row["context_audio"] = []
     return row
-
-
-def _turns(value: Any, where: str) -> list[dict[str, Any]]:
-    if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
-        return []
-    turns = value if isinstance(value, list) else [{"role": "user", "audio": value}]
-    for turn in turns:
-        if not isinstance(turn, dict) or set(turn) != {"role", "audio"}:
-            raise bad_value(where, turn, '{"role": ..., "audio": ...} per turn')
-    return [dict(turn) for turn in turns]
 
 
 class _ScoreColumn(NamedTuple):
@@ -230,25 +213,14 @@ class _Layout(NamedTuple):
     used: set[str]
 
 
-def _layout(
-    table: SourceTable,
-    given: Mapping[str, str],
-    dimensions: Sequence[Dimension],
-    wide: bool | None,
-    taken: Collection[str],
-) -> _Layout:
+def _layout(table: SourceTable, mapping: TableMapping, given: Mapping[str, str], taken: Collection[str]) -> _Layout:
     """The layout that the header fits; see the head of this file.
 
-    Args:
-        table: The table of ratings.
-        given: Our column name -> theirs, where they differ.
-        dimensions: The scales.
-        wide: Whether the ratings are wide; None = see from the header.
-        taken: Columns that say something about pairs, where the ratings have no table of their own: no raters, and no
-            times unless mapped.
+    `given` is our column name -> theirs. `taken` are columns that say something about pairs, where the ratings have no
+    table of their own: no raters, and no times unless mapped.
     """
     names = full_mapping(given, _RATING_NAMES, table, ("pair_id",))
-    scores = _score_columns(table, names, [dimension.name for dimension in dimensions], wide, taken)
+    scores = _score_columns(table, names, [dimension.name for dimension in mapping.dimensions], mapping.wide, taken)
     has_rater_id = any(column.rater is None for column in scores)
     required = ["rater_id"] if has_rater_id else []
     required += ["dimension"] if any(column.dimension is None for column in scores) else []
@@ -301,6 +273,8 @@ def _long_ratings(
     table: SourceTable, layout: _Layout, dimensions: Sequence[Dimension], pair_ids: Sequence[str]
 ) -> pd.DataFrame:
     """Ratings in long form, checked."""
+    import pandas as pd
+
     names = layout.names
     columns: dict[str, list[Any]] = {name: [] for name in _RATING_NAMES}
     cells: list[tuple[int, str]] = []
@@ -321,11 +295,10 @@ def _long_ratings(
     if layout.seconds is None:
         del columns[SECONDS]
     frame = pd.DataFrame(columns, dtype=object)
-    check_ratings(
-        frame,
-        pair_ids,
-        dimensions,
-        table.path,
-        lambda n, name: table.place(cells[n][0], cells[n][1] if name == "score" else names.get(name, cells[n][1])),
-    )
+
+    def locate(number: int, name: str) -> str:
+        position, column = cells[number]
+        return table.place(position, column if name == "score" else names.get(name, column))
+
+    check_ratings(frame, pair_ids, dimensions, table.path, locate)
     return frame.astype({name: "float64" for name in ("score", SECONDS) if name in frame})

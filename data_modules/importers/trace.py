@@ -54,12 +54,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     repeats: Counter[tuple[frozenset[str], str]] = Counter()  # comparison and dimension
     audio = options.audio or (path if path.is_dir() else path.parent)
     for row, clips in source_rows(
-        path,
-        ["speakbench.json", "s2sarena.json"],
-        _FIELDS,
-        lambda row: map(row.values.get, _AUDIO_FIELDS),
-        audio,
-        options.audio_root,
+        path, ["speakbench.json", "s2sarena.json"], _FIELDS, _AUDIO_FIELDS, audio, options.audio_root
     ):
         with found.skipping(row.place()):
             own = row.values.get("label")

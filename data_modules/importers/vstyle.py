@@ -63,9 +63,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     responses: dict[tuple[str, str], tuple[str, dict[str, Any] | None]] = {}  # by language and key: place and pair
     keys: set[str] = set()
     categories: Counter[str] = Counter()
-    for row, folder in source_rows(
-        path, ["metadata.jsonl"], _METADATA_FIELDS, lambda row: map(row.values.get, _AUDIO_FIELDS)
-    ):
+    for row, folder in source_rows(path, ["metadata.jsonl"], _METADATA_FIELDS, _AUDIO_FIELDS):
         with found.skipping(row.place()):
             key, language, category = _key(row), _language(row, root), row.name("ability").partition("/")[0]
             categories[category] += 1
@@ -98,7 +96,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
         "unknown",
         description=description,
     )
-    return Imported(card, pairs, found.ratings(), skipped=found.skipped)
+    return found.imported(card, pairs, rated=True)
 
 
 def _pair(row: Record, key: str, language: str, folder: AudioFolder) -> dict[str, Any]:

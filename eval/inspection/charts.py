@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import matplotlib
 import numpy as np
@@ -11,7 +10,6 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from ...data_modules.inspection import Histogram
 from ..pages.charts import ACCENT, GRID, INK, MUTED, STYLE, svg
 from ..rendering import plain
 
@@ -23,37 +21,33 @@ _LONGEST_LABEL = 16
 _TICK_STEPS = (1, 2, 5, 10)
 
 
-@dataclass(frozen=True)
-class RaterStrip:
-    """One rater: fraction of the ratings in each bin, mean and standard deviation in rating points."""
-
-    rater_id: str
-    fractions: Sequence[float]
-    mean: float
-    sd: float
-
-
 def histogram(
-    bins: Histogram, label: str, alt: str, *, ticks: Sequence[float] | None = None, logarithmic: bool = False
+    edges: Sequence[float],
+    counts: Sequence[int],
+    label: str,
+    alt: str,
+    *,
+    ticks: Sequence[float] | None = None,
+    logarithmic: bool = False,
 ) -> Markup:
     """Bars over bins.
 
     Args:
-        bins: At least one bin that is wider than 0.
+        edges: Of the bins, ascending; at least one is wider than 0.
+        counts: In each bin.
         label: What lies on the axis, with its unit.
         alt: The plot in words.
         ticks: One value per bin, where a bin stands for one value. With at most `MAX_LABELLED_BARS` of them every bar
             has its percentage; otherwise an axis counts.
         logarithmic: Bins of equal ratio are drawn equally wide.
     """
-    edges, counts = np.array(bins.edges), np.array(bins.counts)
-    labelled = ticks is not None and len(counts) <= MAX_LABELLED_BARS
+    labelled, left = ticks is not None and len(counts) <= MAX_LABELLED_BARS, np.array(edges[:-1])
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(4.3, 2.3), layout="constrained")
         axes = figure.subplots()
         gap = 0.12 if labelled else 0.04
         widths = np.diff(edges)
-        axes.bar(edges[:-1] + gap / 2 * widths, counts, width=(1 - gap) * widths, align="edge", color=ACCENT)
+        axes.bar(left + gap / 2 * widths, counts, width=(1 - gap) * widths, align="edge", color=ACCENT)
         if logarithmic:
             axes.set_xscale("log")
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -64,8 +58,9 @@ def histogram(
         else:
             axes.xaxis.set_major_locator(MaxNLocator(7, steps=_TICK_STEPS))
         if labelled:
-            for x, count in zip((edges[:-1] + edges[1:]) / 2, counts, strict=True):
-                text = "0" if not count else _percent(count / counts.sum())
+            for x, count in zip(left + widths / 2, counts, strict=True):
+                share = count / sum(counts)
+                text = "0" if not count else "<1 %" if share < 0.005 else f"{100 * share:.0f} %"
                 axes.annotate(text, (x, count), xytext=(0, 3), textcoords="offset points", ha="center", color=INK)
             axes.yaxis.set_visible(False)
             axes.spines["left"].set_visible(False)
@@ -81,7 +76,7 @@ def histogram(
 
 
 def rater_strips(
-    rows: Sequence[RaterStrip],
+    rows: Sequence[tuple[str, Sequence[float], float, float]],
     edges: Sequence[float],
     panel_mean: float,
     label: str,
@@ -92,8 +87,8 @@ def rater_strips(
     """One line per rater: how often each part of the scale was used, the mean, and a deviation to either side.
 
     Args:
-        rows: From top to bottom.
-        edges: Of the bins of `RaterStrip.fractions`.
+        rows: From top to bottom, of each rater its name, the share of its ratings in each bin, mean and deviation.
+        edges: Of the bins.
         panel_mean: Mean of all ratings; a dashed line.
         label: What lies on the axis.
         alt: The plot in words.
@@ -105,16 +100,17 @@ def rater_strips(
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(4.3, 0.65 + height * len(rows)), layout="constrained")
         axes = figure.subplots()
-        for position, row in enumerate(rows):
-            used = [(centre, part) for centre, part in zip(centres, row.fractions, strict=True) if part > 0]
-            for centre, part in used:
+        for position, (_, shares, mean, sd) in enumerate(rows):
+            for centre, part in zip(centres, shares, strict=True):
+                if part == 0:
+                    continue
                 # Never without any ink, and by the square root: a single rating is seen, whatever the number of bins
                 shade = 0.08 + 0.7 * part**0.5
                 axes.barh(position, 0.94 * width, 0.84, centre - 0.47 * width, color=ACCENT, alpha=shade)
-            axes.plot([row.mean - row.sd, row.mean + row.sd], [position, position], color=INK, linewidth=1.0)
-            axes.plot(row.mean, position, "o", color=INK, markersize=3 if small else 4.5)
+            axes.plot([mean - sd, mean + sd], [position, position], color=INK, linewidth=1.0)
+            axes.plot(mean, position, "o", color=INK, markersize=3 if small else 4.5)
         axes.axvline(panel_mean, color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
-        axes.set_yticks(range(len(rows)), [_shortened(row.rater_id) for row in rows], fontsize=size)
+        axes.set_yticks(range(len(rows)), [_shortened(row[0]) for row in rows], fontsize=size)
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xlim(edges[0], edges[-1])
         if ticks is not None and len(ticks) <= MAX_LABELLED_BARS:
@@ -127,10 +123,6 @@ def rater_strips(
         axes.spines["bottom"].set_color(GRID)
         axes.set_xlabel(label)
         return Markup(svg(figure, alt))
-
-
-def _percent(fraction: float) -> str:
-    return "<1 %" if fraction < 0.005 else f"{100 * fraction:.0f} %"
 
 
 def _shortened(name: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from ...data_modules.errors import UserError
 from ...data_modules.folders import CARD_FILE, replace_file
-from ...data_modules.inspection import Histogram, Inspection
+from ...data_modules.inspection import Inspection
 from ...data_modules.ratings import Dimension
 from ...data_modules.schema import Pair, PairDataset
 from ..pages.report import PAGE_FILE
@@ -22,7 +23,10 @@ from ..pages.sound import RULE, AudioCopies, dot_strip, heard
 from ..rendering import counted, read, render
 from ..results import REPORT_FILE
 from . import charts
-from .facts import DISPUTED_ITEMS, MAX_STEPS, InspectionFacts, RatingFacts
+from .facts import DISPUTED_ITEMS, MAX_STEPS
+
+Facts = Mapping[str, Any]
+"""A part of what `inspection_facts` or `reliability` says."""
 
 LISTED = 20
 """Rows of a table of problems or skipped pairs."""
@@ -57,11 +61,11 @@ def check_page_folder(out: Path) -> None:
 def write_inspection_page(
     dataset: PairDataset,
     found: Inspection,
-    panels: Mapping[str, Mapping[str, Any]],
-    facts: InspectionFacts,
+    panels: Mapping[str, Facts],
+    facts: Facts,
     out: Path,
 ) -> Path:
-    """Writes ``index.html`` and beside it the clips that it plays, in ``audio/``.
+    """Writes ``index.html``, whose path it returns, and beside it the clips that it plays, in ``audio/``.
 
     A page that was there before is replaced, the page after its clips; clips that only the old page played go last.
 
@@ -71,9 +75,6 @@ def write_inspection_page(
         panels: Dimension -> what `reliability` says.
         facts: From `inspection_facts`.
         out: Folder; made if it does not exist.
-
-    Returns:
-        The path of the page.
 
     Raises:
         UserError: As `check_page_folder`, or if the folder cannot be written.
@@ -93,12 +94,13 @@ def write_inspection_page(
 def _render(
     dataset: PairDataset,
     found: Inspection,
-    panels: Mapping[str, Mapping[str, Any]],
-    facts: InspectionFacts,
+    panels: Mapping[str, Facts],
+    facts: Facts,
     copies: AudioCopies,
 ) -> str:
-    wanted = {item.pair_id for own in facts.ratings.values() for item in own.disputed}
-    wanted |= {pair_id for own in facts.preferences.values() for couple in own.disputed for pair_id in couple.pair_ids}
+    ratings, preferences = facts["ratings"], facts["preferences"]
+    wanted = {item["pair_id"] for own in ratings.values() for item in own["disputed"]}
+    wanted |= {pair_id for own in preferences.values() for couple in own["disputed"] for pair_id in couple["pair_ids"]}
     pairs = {pair.pair_id: pair for pair in dataset.pairs if pair.pair_id in wanted}
     dimensions = [
         _dimension(dimension, pairs, found, panels[dimension.name], facts, copies)
@@ -121,7 +123,7 @@ def _render(
         minutes=sum(summary.total for summary in found.seconds.values()) / 60,
         refused=[(_title(kind).lower(), len(found.crossings[kind])) for kind in found.refused],
         kinds=Counter(_words(problem.kind) for problem in found.problems),
-        flagged=_flagged(facts),
+        flagged=_flagged(ratings),
         origin=[(name, value) for name, value in origin.items() if value],
         splits=[split for split in found.counts if split == "all" or found.split_by],
         dimensions=dimensions,
@@ -138,12 +140,12 @@ def _dimension(
     dimension: Dimension,
     pairs: Mapping[str, Pair],
     found: Inspection,
-    panel: Mapping[str, Any],
-    facts: InspectionFacts,
+    panel: Facts,
+    facts: Facts,
     copies: AudioCopies,
 ) -> dict[str, Any]:
-    name, own = dimension.name, facts.ratings[dimension.name]
-    preferences = facts.preferences.get(name)
+    name, own = dimension.name, facts["ratings"][dimension.name]
+    preferences = facts["preferences"].get(name)
     scale, ticks = (dimension.minimum, dimension.maximum), _steps(dimension)
     if ticks is None or len(ticks) > charts.MAX_LABELLED_BARS:
         ticks = np.linspace(*scale, 5).tolist()
@@ -153,42 +155,39 @@ def _dimension(
         "own": own,
         "scores": found.scores[name],
         "each": found.raters_per_pair[name],
-        "is_timed": any(rater.median_seconds is not None for rater in own.raters),
+        "is_timed": any(rater["median_seconds"] is not None for rater in own["raters"]),
         "preferences": preferences,
         "disputed": [
-            (item, dot_strip(item.ratings, scale, ticks), heard(pairs[item.pair_id], copies.add))
-            for item in own.disputed
+            (item, dot_strip(item["ratings"], scale, ticks), heard(pairs[item["pair_id"]], copies.add))
+            for item in own["disputed"]
         ],
         "couples": [
-            (couple.votes, [heard(pairs[pair_id], copies.add) for pair_id in couple.pair_ids])
-            for couple in (preferences.disputed if preferences else ())
+            (couple["votes"], [heard(pairs[pair_id], copies.add) for pair_id in couple["pair_ids"]])
+            for couple in (preferences["disputed"] if preferences else ())
         ],
         **(_rating_charts(dimension, found.scores[name]["mean"], own) if panel["n_ratings"] else {"histogram": ""}),
     }
 
 
-def _rating_charts(dimension: Dimension, mean: float, facts: RatingFacts) -> dict[str, Any]:
-    name, bins, ticks = dimension.name, facts.scores, _steps(dimension)
-    labels = [f"{step:g}" for step in ticks or ()] or [
-        f"{low:g} to {high:g}" for low, high in zip(bins.edges[:-1], bins.edges[1:], strict=True)
-    ]
-    fractions = "; ".join(
-        f"{label}: {100 * count / sum(bins.counts):.0f} %" for label, count in zip(labels, bins.counts, strict=True)
+def _rating_charts(dimension: Dimension, mean: float, facts: Facts) -> dict[str, Any]:
+    name, edges, counts, ticks = dimension.name, *facts["scores"].values(), _steps(dimension)
+    labels = [f"{step:g}" for step in ticks or ()]
+    labels = labels or [f"{low:g} to {high:g}" for low, high in pairwise(edges)]
+    shares = "; ".join(
+        f"{label}: {100 * count / sum(counts):.0f} %" for label, count in zip(labels, counts, strict=True)
     )
-    shown = sorted(facts.raters, key=lambda rater: (-rater.n_ratings, rater.rater_id))[: charts.MAX_STRIPS]
+    shown = sorted(facts["raters"], key=lambda own: (-own["n_ratings"], own["rater_id"]))[: charts.MAX_STRIPS]
     rows = [
-        charts.RaterStrip(rater.rater_id, [count / sum(counts) for count in counts], rater.mean, rater.sd)
-        for rater in sorted(shown, key=lambda rater: (rater.mean, rater.rater_id))
-        for counts in [facts.scores_by_rater[rater.rater_id]]
-    ]
-    alt = (
-        f"Ratings of {name} by rater, from {rows[0].rater_id} with the lowest mean, {rows[0].mean:.2f}, to "
-        f"{rows[-1].rater_id} with the highest, {rows[-1].mean:.2f}"
-    )
+        (own["rater_id"], [count / own["n_ratings"] for count in facts["scores_by_rater"][own["rater_id"]]],
+         own["mean"], own["sd"])
+        for own in sorted(shown, key=lambda own: (own["mean"], own["rater_id"]))
+    ]  # fmt: skip
+    (lowest, _, least, _), (highest, _, most, _) = rows[0], rows[-1]
+    alt = f"Ratings of {name} by rater, from {lowest} with the lowest mean, {least:.2f}, to {highest} with the highest"
     return {
-        "histogram": charts.histogram(bins, "rating", f"Ratings of {name}. {fractions}", ticks=ticks),
-        "coverage": _coverage(name, facts.pairs_by_raters),
-        "strips": charts.rater_strips(rows, bins.edges, mean, "rating", alt, ticks=ticks),
+        "histogram": charts.histogram(edges, counts, "rating", f"Ratings of {name}. {shares}", ticks=ticks),
+        "coverage": _coverage(name, facts["pairs_by_raters"]),
+        "strips": charts.rater_strips(rows, edges, mean, "rating", f"{alt}, {most:.2f}", ticks=ticks),
         "n_strips": len(rows),
     }
 
@@ -203,8 +202,8 @@ def _coverage(name: str, pairs_by_raters: Mapping[int, int]) -> str:
     counts, _ = np.histogram(list(pairs_by_raters), edges, weights=list(pairs_by_raters.values()))
     ticks = [float(value) for value in range(low, high + 1)] if width == 1 else None
     words = "; ".join(f"{count} pairs with {raters}" for raters, count in pairs_by_raters.items())
-    bins = Histogram(tuple(edges.tolist()), tuple(counts.astype(int).tolist()))
-    return charts.histogram(bins, "raters of a pair", f"Raters per pair for {name}: {words}", ticks=ticks)
+    alt = f"Raters per pair for {name}: {words}"
+    return charts.histogram(edges.tolist(), counts.astype(int).tolist(), "raters of a pair", alt, ticks=ticks)
 
 
 def _steps(dimension: Dimension) -> list[float] | None:
@@ -228,7 +227,8 @@ def _clips(found: Inspection) -> Iterator[tuple[str, str, str]]:
         if len(bins.counts) > 1:
             widths = np.diff(bins.edges)
             alt = f"Durations of {name} clips. {text}"
-            chart = charts.histogram(bins, "duration (s)", alt, logarithmic=bool(widths[-1] > 2 * widths[0]))
+            growing = bool(widths[-1] > 2 * widths[0])
+            chart = charts.histogram(bins.edges, bins.counts, "duration (s)", alt, logarithmic=growing)
         yield f"{name.capitalize()} clips", chart, text
 
 
@@ -272,11 +272,11 @@ def _title(kind: str) -> str:
     return _TITLES.get(kind, kind.replace("_", " ").capitalize())
 
 
-def _flagged(facts: InspectionFacts) -> dict[str, dict[str, list[str]]]:
+def _flagged(ratings: Facts) -> dict[str, dict[str, list[str]]]:
     """Rater -> kind of flag -> dimensions."""
     found: dict[str, dict[str, list[str]]] = {}
-    for name, own in facts.ratings.items():
-        for rater in own.raters:
-            for kind in dict.fromkeys(flag.kind for flag in rater.flags):
-                found.setdefault(rater.rater_id, {}).setdefault(kind, []).append(name)
+    for name, own in ratings.items():
+        for rater in own["raters"]:
+            for kind in dict.fromkeys(flag["kind"] for flag in rater["flags"]):
+                found.setdefault(rater["rater_id"], {}).setdefault(kind, []).append(name)
     return found

@@ -11,24 +11,24 @@ from rich.text import Text
 
 from ...data_modules.inspection import Inspection
 from ..rendering import number, percent, ranged, signed
-from ..statistics.agreement import as_report
 from ..statistics.icc import FORMS
 from ..statistics.krippendorff import DISTANCES
-from ..statistics.raters import RaterFacts
 
 _SHOWN = 10  # problems of one kind
 _RATERS_SHOWN = 25
 
+Facts = Mapping[str, Any]
+
 
 def inspection_tables(
-    found: Inspection, agreement: Mapping[str, Mapping[str, Any]], raters: Mapping[str, Sequence[RaterFacts]]
+    found: Inspection, agreement: Mapping[str, Facts], raters: Mapping[str, Sequence[Facts]]
 ) -> Iterator[Table]:
     """Tables of counts, durations, ratings, raters and problems.
 
     Args:
         found: From `inspect_dataset`.
         agreement: Dimension -> what `reliability` says.
-        raters: Dimension -> what `rater_report` says.
+        raters: Dimension -> its raters, from `inspection_facts`.
     """
     title = f"{found.name} ({'synthetic' if found.synthetic else 'human'} ratings)"
     counts = Table("counts", *(escape(name) for name in found.counts), title=Text(title), title_justify="left")
@@ -40,62 +40,51 @@ def inspection_tables(
         spans = ("-" if value is None else f"{value:.2f}" for value in (s.minimum, s.median, s.maximum))
         table.add_row(name, str(s.count), *spans, f"{s.total / 60:.1f}")
     yield table
-    yield _ratings(found, agreement)
+    columns = [_ratings(found, name, agreement[name]) for name in found.scores]
+    table = Table("ratings", *(escape(name) for name in found.scores))
+    for fact in columns[0]:
+        table.add_row(fact, *(column[fact] for column in columns))
+    yield table
     for dimension, facts in raters.items():
         if facts:
             yield from _raters(dimension, facts)
     yield _problems(found)
 
 
-def _ratings(found: Inspection, agreement: Mapping[str, Mapping[str, Any]]) -> Table:
-    """A column per dimension."""
-    columns: list[dict[str, str]] = []
-    for dimension, scores in found.scores.items():
-        panel, each = agreement[dimension], found.raters_per_pair[dimension]
-        columns.append(
-            {
-                "scale": str(scores["scale"]),
-                "mean score": "-" if scores["mean"] is None else f"{scores['mean']:.2f}",
-                "raters per pair": "-"
-                if each.median is None
-                else f"{each.minimum:g} to {each.maximum:g}, median {each.median:g}",
-                "leave-one-out human agreement (Spearman)": ranged(panel["spearman"]),
-                "noise ceiling of the panel mean": ranged(panel["panel_mean"]),
-                "reliability of the panel mean (split-half)": ranged(panel["panel_reliability"]),
-                **{form: ranged(panel["icc"][form]) for form in FORMS},
-                **{f"Krippendorff's alpha ({distance})": ranged(panel["alpha"][distance]) for distance in DISTANCES},
-            }
-        )
-    table = Table("ratings", *(escape(name) for name in found.scores))
-    for fact in columns[0]:
-        table.add_row(fact, *(column[fact] for column in columns))
-    return table
+def _ratings(found: Inspection, dimension: str, panel: Facts) -> dict[str, str]:
+    """The column of a dimension."""
+    scores, each = found.scores[dimension], found.raters_per_pair[dimension]
+    spread = "-" if each.median is None else f"{each.minimum:g} to {each.maximum:g}, median {each.median:g}"
+    return {
+        "scale": str(scores["scale"]),
+        "mean score": "-" if scores["mean"] is None else f"{scores['mean']:.2f}",
+        "raters per pair": spread,
+        "leave-one-out human agreement (Spearman)": ranged(panel["spearman"]),
+        "noise ceiling of the panel mean": ranged(panel["panel_mean"]),
+        "reliability of the panel mean (split-half)": ranged(panel["panel_reliability"]),
+        **{form: ranged(panel["icc"][form]) for form in FORMS},
+        **{f"Krippendorff's alpha ({distance})": ranged(panel["alpha"][distance]) for distance in DISTANCES},
+    }
 
 
-def _raters(dimension: str, facts: Sequence[RaterFacts]) -> Iterator[Table]:
+def _raters(dimension: str, facts: Sequence[Facts]) -> Iterator[Table]:
     """One line per rater, those with a flag first; then the flags."""
     table = Table(title=Text(f"raters of {dimension}"), title_justify="left")
     table.add_column("rater", overflow="fold", min_width=10)
     for header in ("ratings", "mean", "below\nothers", "spread", "Spearman\nwith others", "scale\nused"):
         table.add_column(header, no_wrap=True)
-    for rater in facts[:_RATERS_SHOWN]:
-        table.add_row(
-            Text(rater.rater_id, overflow="fold"),
-            str(rater.n_ratings),
-            number(rater.mean),
-            signed(rater.severity.value),
-            number(rater.spread),
-            ranged(as_report(rater.agreement)),
-            percent(rater.scale_share),
-        )
+    for own in facts[:_RATERS_SHOWN]:
+        cells = (number(own["mean"]), signed(own["severity"]["value"]), number(own["spread"]), ranged(own["agreement"]))
+        name = Text(own["rater_id"], overflow="fold")
+        table.add_row(name, str(own["n_ratings"]), *cells, percent(own["scale_share"]))
     if len(facts) > _RATERS_SHOWN:
         table.add_row(f"and {len(facts) - _RATERS_SHOWN} more (--json lists all)")
     yield table
-    flags = [(rater, flag) for rater in facts for flag in rater.flags]
+    flags = [(own["rater_id"], flag) for own in facts for flag in own["flags"]]
     if flags:
         table = Table(f"to ask raters of {escape(dimension)} about", "rater", "evidence")
         for rater, flag in flags[:_RATERS_SHOWN]:
-            table.add_row(flag.kind, Text(rater.rater_id, overflow="fold"), Text(flag.evidence))
+            table.add_row(flag["kind"], Text(rater, overflow="fold"), Text(flag["evidence"]))
         if len(flags) > _RATERS_SHOWN:
             table.add_row(f"and {len(flags) - _RATERS_SHOWN} more", "", "(--json lists all)")
         yield table

@@ -74,73 +74,56 @@ def svg(figure: Figure, alt: str) -> str:
 MAX_VECTOR_POINTS = 2000
 """More points than this are drawn as pixels, so that the page stays small."""
 
-FEW_ROWS = 8
-"""More bars than this stand closer."""
-
 LONGEST_LABEL = 24
 """Letters of a label beside a row; longer ones lose their middle."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar or dot: its label, value (None = undefined), interval if any, and what to write without a value."""
+    """One bar or dot: its label, value (None = undefined), and interval if any."""
 
     label: str
     value: float | None
     low: float | None
     high: float | None
-    note: str = ""
 
 
-@dataclass(frozen=True)
-class Box:
-    """A frame around rows that belong together: the first and the last of them, and what to write on it."""
-
-    first: int
-    last: int
-    label: str
-
-
-def bars(rows: Sequence[Bar], lines: Sequence[tuple[str, float]], alt: str) -> str:
-    """Horizontal bars with intervals, the first one emphasised.
+def rows_with_intervals(
+    rows: Sequence[Bar],
+    lines: Sequence[tuple[str, float]],
+    alt: str,
+    *,
+    bars: bool = False,
+    boxes: Sequence[tuple[int, int, str]] = (),
+    gap: float = 0.6,
+) -> str:
+    """A dot or a bar and its interval per row, and beside it its name and value.
 
     Args:
         rows: From top to bottom.
         lines: Reference lines: label and value; at most two.
         alt: The plot in words, for readers who do not see it.
-    """
-    with matplotlib.rc_context(STYLE):
-        figure, axes = _rows(rows, lines, 0.6 if len(rows) <= FEW_ROWS else 0.4)
-        for position, row in enumerate(rows):
-            if row.value is not None:
-                axes.barh(position, row.value, height=0.56, color=PALE if position else ACCENT)
-            _interval(axes, position, row, INK)
-        return svg(figure, alt)
-
-
-def dots(
-    rows: Sequence[Bar], lines: Sequence[tuple[str, float]], alt: str, boxes: Sequence[Box] = (), gap: float = 0.6
-) -> str:
-    """A dot and its interval per row; arguments as for `bars`.
-
-    Args:
-        rows: From top to bottom.
-        lines: Reference lines.
-        alt: The plot in words.
-        boxes: Frames around rows.
+        bars: Bars, the first one emphasised, instead of dots.
+        boxes: Frames around rows that belong together: the first and the last of them, and what to write on it.
         gap: Height of a row in inches.
     """
     with matplotlib.rc_context(STYLE):
         figure, axes = _rows(rows, lines, gap)
-        low, high = axes.get_xlim()
-        for box in boxes:
-            corner, height = (low, box.first - 0.44), box.last - box.first + 0.88
-            axes.add_patch(Rectangle(corner, high - low, height, fill=False, edgecolor=MUTED, linewidth=1.2))
-            _note(axes, box.label, corner, (3, -2), va="top", fontsize=8)
+        left, right = axes.get_xlim()
+        for first, last, label in boxes:
+            corner, height = (left, first - 0.44), last - first + 0.88
+            axes.add_patch(Rectangle(corner, right - left, height, fill=False, edgecolor=MUTED, linewidth=1.2))
+            _note(axes, label, corner, (3, -2), va="top", fontsize=8)
         for position, row in enumerate(rows):
-            _interval(axes, position, row, ACCENT)
-            if row.value is not None:
+            if row.value is None:
+                continue
+            if bars:
+                axes.barh(position, row.value, height=0.56, color=PALE if position else ACCENT)
+            else:
                 axes.plot(row.value, position, "o", color=ACCENT, markersize=7)
+            if row.low is not None and row.high is not None:
+                axes.plot([row.low, row.high], [position, position], color=INK if bars else ACCENT, linewidth=1.6,
+                          solid_capstyle="butt")  # fmt: skip
         return svg(figure, alt)
 
 
@@ -157,7 +140,7 @@ def shortened(name: str, longest: int = LONGEST_LABEL) -> str:
     return f"{name[:head]}\N{HORIZONTAL ELLIPSIS}{name[head + 1 - longest :]}"
 
 
-def _rows(rows: Sequence[Bar], lines: Sequence[tuple[str, float]], gap: float = 0.6) -> tuple[Figure, Axes]:
+def _rows(rows: Sequence[Bar], lines: Sequence[tuple[str, float]], gap: float) -> tuple[Figure, Axes]:
     """An empty plot of rows with their names and values beside it."""
     figure = Figure(figsize=(5.2, 1.0 + gap * len(rows)), layout="constrained")
     axes = figure.subplots()
@@ -173,7 +156,7 @@ def _rows(rows: Sequence[Bar], lines: Sequence[tuple[str, float]], gap: float = 
         _note(axes, f"{label} {number(value)}", (value, 1.0), apart, xycoords=("data", "axes fraction"), ha=place)
     for position, row in enumerate(rows):
         if row.value is None:
-            axes.text(max(lowest, 0.0) + 0.02, position, row.note, va="center", color=MUTED)
+            axes.text(max(lowest, 0.0) + 0.02, position, "undefined", va="center", color=MUTED)
             continue
         beside = {"xycoords": ("axes fraction", "data"), "va": "center", "fontweight": "bold", "color": INK}
         _note(axes, number(row.value), (1.0, position), (10, 0), **beside)
@@ -182,11 +165,6 @@ def _rows(rows: Sequence[Bar], lines: Sequence[tuple[str, float]], gap: float = 
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("Spearman with the panel mean")
     return figure, axes
-
-
-def _interval(axes: Axes, position: int, row: Bar, color: str) -> None:
-    if row.value is not None and row.low is not None and row.high is not None:
-        axes.plot([row.low, row.high], [position, position], color=color, linewidth=1.6, solid_capstyle="butt")
 
 
 def scatter(score: np.ndarray, human: np.ndarray, scale: tuple[float, float], alt: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +38,15 @@ PAGE_FILE = "index.html"
 WORST_ITEMS = 10
 """Items listed under the largest disagreements."""
 
+FEW_ROWS = 8
+"""More bars than this stand closer."""
+
 SHOWN_SLICES = 20
 """Values of a column in its plot, those with the most items; the table has all."""
 
 
 def write_report(report: Report, items: pd.DataFrame, out: Path, dataset: PairDataset | None = None) -> None:
-    """Writes the files of a report into `out`, each complete or not at all; the page last.
-
-    `REPORT_FILE`, `RESULTS_FILE` (a row per statistic), `ITEMS_FILE`, `TABLE_FILE` (Markdown) and `PAGE_FILE`.
+    """Writes the files of a report into a folder, each complete or not at all; the page last.
 
     Args:
         report: From `evaluate.evaluate`.
@@ -60,8 +61,8 @@ def write_report(report: Report, items: pd.DataFrame, out: Path, dataset: PairDa
         out,
         {
             REPORT_FILE: strict_json(report),
-            ITEMS_FILE: _as_csv(items),
-            RESULTS_FILE: _as_csv(results_frame([report])),
+            ITEMS_FILE: items,
+            RESULTS_FILE: results_frame([report]),
             TABLE_FILE: markdown_report(report),
             PAGE_FILE: render_page(report, items, dataset),
         },
@@ -69,21 +70,12 @@ def write_report(report: Report, items: pd.DataFrame, out: Path, dataset: PairDa
 
 
 def write_comparison(reports: Sequence[Report], rankings: Mapping[str, Report], out: Path) -> None:
-    """Writes `COMPARISON_FILE`, `RESULTS_FILE`, the table `COMPARISON_TABLE_FILE` and the page `PAGE_FILE` likewise.
-
-    Args:
-        reports: One per judge, on the same pairs; at least one.
-        rankings: Dimension -> its judges ranked, from `compare.compare`.
-        out: Folder; made if it does not exist.
-
-    Raises:
-        ValueError: If a report holds NaN or infinity.
-    """
+    """Likewise the files of a comparison: reports, one per judge on the same pairs, and dimension -> judges ranked."""
     _write_files(
         out,
         {
             COMPARISON_FILE: strict_json({"reports": reports, "rankings": rankings}),
-            RESULTS_FILE: _as_csv(results_frame(reports, rankings)),
+            RESULTS_FILE: results_frame(reports, rankings),
             COMPARISON_TABLE_FILE: markdown_comparison(reports, rankings),
             PAGE_FILE: render_comparison(reports, rankings),
         },
@@ -91,28 +83,16 @@ def write_comparison(reports: Sequence[Report], rankings: Mapping[str, Report], 
 
 
 def strict_json(tree: Any) -> str:
-    """The text of a file.
-
-    Raises:
-        ValueError: If it holds NaN or infinity.
-    """
+    """The text of a file; ValueError if it holds NaN or infinity."""
     return json.dumps(tree, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _as_csv(table: pd.DataFrame) -> str:
-    """The text of a file."""
-    return table.to_csv(index=False, lineterminator="\n")
-
-
-def _write_files(out: Path, files: Mapping[str, str]) -> None:
-    """Writes texts into a folder, each complete or not at all; where there is no room for all, all old ones stay.
-
-    Raises:
-        OSError: If one cannot be written, with its name.
-    """
+def _write_files(out: Path, files: Mapping[str, str | pd.DataFrame]) -> None:
+    """Texts and tables; where there is no room for all, all old ones stay."""
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", dir=out) as stage:
-        for name, text in files.items():
+        for name, content in files.items():
+            text = content if isinstance(content, str) else content.to_csv(index=False, lineterminator="\n")
             try:
                 Path(stage, name).write_text(text, encoding="utf-8")
             except OSError as error:
@@ -145,13 +125,7 @@ def _render_markdown(template: str, **values: Any) -> str:
 
 
 def render_page(report: Report, items: pd.DataFrame, dataset: PairDataset | None = None) -> str:
-    """The page as HTML that needs no other file and no network. Every value is escaped: names come from outside.
-
-    Args:
-        report: From `evaluate.evaluate`.
-        items: Its table of items.
-        dataset: What was judged, for players; the clips stand in the page.
-    """
+    """The page as HTML that needs no other file and no network; arguments as for `write_report`."""
     sections = []
     for name, dimension in report["dimensions"].items():
         rows = judged_rows(items.loc[items["dimension"] == name])
@@ -182,14 +156,11 @@ def listening(report: Report, dimension: str) -> Listening:
     return listening_sentence(_checks_of(report, dimension), report["dimensions"][dimension]["spearman"])
 
 
-def _bar(label: str, own: Report) -> charts.Bar:
-    """A statistic as a row of a plot."""
-    return charts.Bar(label, own["value"], own["low"], own["high"], "undefined")
-
-
-def _in_words(rows: list[charts.Bar]) -> str:
-    """A plot for readers who do not see it."""
-    return "; ".join(f"{row.label} {number(row.value)}" for row in rows)
+def _plot(alt: str, rows: Iterable[tuple[str, Report]], lines: list[tuple[str, float]], **style: Any) -> Markup:
+    """Statistics by their labels; `alt` says what they are to readers who do not see it."""
+    bars = [charts.Bar(label, own["value"], own["low"], own["high"]) for label, own in rows]
+    words = "; ".join(f"{row.label} {number(row.value)}" for row in bars)
+    return Markup(charts.rows_with_intervals(bars, lines, f"{alt}: {words}", **style))
 
 
 def _ceiling_lines(dimension: Report) -> list[tuple[str, float]]:
@@ -253,17 +224,14 @@ def _dimension_view(name: str, report: Report, rows: pd.DataFrame) -> dict[str, 
         }
         for probe, check in checks.items()
     ]
-    bars = [_bar("Full input", own["spearman"])]
-    bars += [_bar(PROBES[key].title, found["spearman"]) for key, found in checks.items() if found["expects"] != "same"]
-    alt = f"{name}, Spearman with people: {_in_words(bars)}"
-    view["bars"] = Markup(charts.bars(bars, _ceiling_lines(own), alt)) if checks else ""
-    view["scatter"] = view["calibration"] = ""
-    if len(rows):
-        alt = f"{name}: judge score against mean human score"
-        view["scatter"] = Markup(charts.scatter(score, human, scale, alt))
-    if curve:
-        alt = f"{name}: mean human score by judge score"
-        view["calibration"] = Markup(charts.calibration(curve, scale, alt))
+    bars = {"Full input": own["spearman"]}
+    bars |= {PROBES[key].title: found["spearman"] for key, found in checks.items() if found["expects"] != "same"}
+    gap, lines = (0.6 if len(bars) <= FEW_ROWS else 0.4), _ceiling_lines(own)
+    view["bars"] = _plot(f"{name}, Spearman with people", bars.items(), lines, bars=True, gap=gap) if checks else ""
+    alt = f"{name}: judge score against mean human score"
+    view["scatter"] = Markup(charts.scatter(score, human, scale, alt)) if len(rows) else ""
+    alt = f"{name}: mean human score by judge score"
+    view["calibration"] = Markup(charts.calibration(curve, scale, alt)) if curve else ""
     view["slices"] = [
         _slice_view(name, column, {value: results[name] for value, results in values.items()}, own)
         for column, values in report["slices"].items()
@@ -278,13 +246,12 @@ def _slice_view(name: str, column: str, values: Mapping[str, Report], dimension:
     for value in shown:
         count = f", n = {values[value]['n_items']}"  # stays whole where the value is too long for a plot
         label = charts.shortened(value, charts.LONGEST_LABEL - len(count)) + count
-        rows.append(_bar(label, values[value]["spearman"]))
+        rows.append((label, values[value]["spearman"]))
     overall = dimension["spearman"]["value"]
     lines = [] if overall is None else [("all items", overall)]
-    alt = f"{name}, Spearman with people by {column}: {_in_words(rows)}"
     return {
         "column": column.removeprefix(TAG_PREFIX),
-        "chart": Markup(charts.dots(rows, lines, alt, gap=0.42)),
+        "chart": _plot(f"{name}, Spearman with people by {column}", rows, lines, gap=0.42),
         "of_all": f" (the {len(shown)} of {len(values)} values with most items)" if len(shown) < len(values) else "",
         "checks": [PROBES[check].title for check in next(iter(values.values()))["checks"]],
         "rows": values,
@@ -295,7 +262,7 @@ def _slice_view(name: str, column: str, values: Mapping[str, Report], dimension:
 
 
 def render_comparison(reports: Sequence[Report], rankings: Mapping[str, Report]) -> str:
-    """The page as HTML that needs no other file. Every value is escaped: names come from outside."""
+    """The page as HTML that needs no other file; arguments as for `write_comparison`."""
     first = reports[0]
     provenance = {
         "judges": "; ".join(report["judge"] for report in reports),
@@ -337,14 +304,14 @@ def _comparison_view(name: str, ranking: Report, reports: Sequence[Report]) -> d
         clusters.setdefault(own["cluster"], []).append(own)
     chart = ""
     if ranked:
-        rows = [_bar(judge, own["report"]["spearman"]) for judge, own in ranked.items()]
+        rows = [(judge, own["report"]["spearman"]) for judge, own in ranked.items()]
         ends = np.cumsum([len(members) for members in clusters.values()]).tolist()
         boxes = [
-            charts.Box(end - len(members), end - 1, f"cluster {cluster}")
+            (end - len(members), end - 1, f"cluster {cluster}")
             for end, (cluster, members) in zip(ends, clusters.items(), strict=True)
         ]
         lines = _ceiling_lines(next(iter(ranked.values()))["report"])  # of the items of the best judge
-        chart = charts.dots(rows, lines, f"{name}, Spearman with people: {_in_words(rows)}", boxes)
+        chart = _plot(f"{name}, Spearman with people", rows, lines, boxes=boxes)
     better_first = [
         turned(ranking, own["second"], own["first"]) if (own["difference"]["value"] or 0.0) < 0 else own
         for own in ranking["comparisons"]
@@ -355,7 +322,7 @@ def _comparison_view(name: str, ranking: Report, reports: Sequence[Report]) -> d
         "words": " ".join(sentences("ranking", ranking=ranking)),
         "clusters": clusters,
         "unranked": [own for own in entries if own["cluster"] is None],
-        "chart": Markup(chart),
+        "chart": chart,
         "panel": [(own["judge"], panel_rows(own["report"])) for own in entries],
         "comparisons": [{**own, "told_apart": told_apart(own)} for own in better_first],
     }

@@ -105,10 +105,7 @@ def kendall(score: np.ndarray, human: np.ndarray) -> float:
 
 
 def ccc(score: np.ndarray, human: np.ndarray) -> float:
-    """Concordance correlation: 2 cov / (var + var + squared difference of means), moments over n (Lin, 1989).
-
-    1 only where the scores equal the human ones: a shift or a squeezed scale costs, unlike in Pearson's.
-    """
+    """Concordance correlation: 2 cov / (var + var + squared difference of means), moments over n (Lin, 1989)."""
     apart, covariance, variances = _moments(score, human)
     return _divided(2 * covariance, sum(variances) + apart**2)
 
@@ -180,12 +177,13 @@ def loa_lower(score: np.ndarray, human: np.ndarray) -> float:
     Between the limits lie 95 % of the differences, judge minus human, were they normal. The standard deviation is that
     over n - 1: undefined for a single item.
     """
-    return _limit(score, human, -LIMIT_DEVIATIONS)
+    difference = score - human
+    return float(difference.mean() - LIMIT_DEVIATIONS * difference.std(ddof=1)) if len(score) > 1 else math.nan
 
 
 def loa_upper(score: np.ndarray, human: np.ndarray) -> float:
     """Upper limit of agreement in rating points: bias + 1.96 standard deviations; see `loa_lower`."""
-    return _limit(score, human, LIMIT_DEVIATIONS)
+    return -loa_lower(human, score)
 
 
 STATISTICS: Mapping[str, Function] = {
@@ -233,8 +231,3 @@ def _divided(above: float, below: float) -> float:
 
 def _signs(values: np.ndarray) -> np.ndarray:
     return np.sign(values[:, None] - values)
-
-
-def _limit(x: np.ndarray, y: np.ndarray, deviations: float) -> float:
-    difference = x - y
-    return float(difference.mean() + deviations * difference.std(ddof=1)) if len(x) > 1 else math.nan

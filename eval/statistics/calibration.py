@@ -1,10 +1,8 @@
 """Does a judge's score mean what it says: are responses that it gives 4 rated 4 on average?
 
 Items are sorted by judge score into bins of (nearly) equal counts. Items of equal score are always in one bin, so that
-counts can differ and bins can be missing where the judge ties many items.
-
-Beside it stand how a judge uses the rating scale (its severity or leniency is `agreement.bias`), its errors once its
-scores are mapped to human rating points, and whether intervals that it states hold what they promise.
+counts can differ and bins can be missing where the judge ties many items. Beside it stand how a judge uses the rating
+scale, its errors once its scores are mapped to human rating points, and whether the intervals that it states hold.
 """
 
 from __future__ import annotations
@@ -44,16 +42,13 @@ class CalibrationBin:
 def calibration_curve(
     score: np.ndarray, human: np.ndarray, groups: np.ndarray, bins: int = BINS
 ) -> tuple[CalibrationBin, ...]:
-    """Mean human score by judge score.
+    """Mean human score by judge score: the bins that have items, by rising score; none with infinite scores.
 
     Args:
         score: Shape (n,), judge, rating points; items with a NaN are left out.
         human: Shape (n,), the same items.
         groups: Shape (n,), the group of each item, names or numbers.
         bins: How many, at most.
-
-    Returns:
-        The bins that have items, by rising judge score; none without items or with infinite scores.
 
     Raises:
         ValueError: If shapes differ.
@@ -74,17 +69,10 @@ def calibration_curve(
 def calibration_error(score: np.ndarray, human: np.ndarray) -> float:
     """Expected calibration error: mean over items of the distance between mean judge and mean human score of their bin.
 
-    Chance differences add up: it is above 0 for a perfectly calibrated judge, too, by about the mean
-    `CalibrationBin.standard_error`, and higher in resamples (which are binned anew) than in the data, so that the
-    interval tends to lie too high. Compare it between judges, or before and after a mapping, on the same items.
-
-    Args:
-        score: Shape (n,), judge, rating points, finite.
-        human: Shape (n,), the same items.
-
-    Returns:
-        Rating points. Defined from one item on, also for a constant judge, whose only bin has the distance of the
-        means.
+    In rating points, of finite scores of shape (n,). Chance differences add up: it is above 0 for a perfectly
+    calibrated judge, too, by about the mean `CalibrationBin.standard_error`, and higher in resamples (which are binned
+    anew) than in the data, so that the interval tends to lie too high. Compare it between judges, or before and after a
+    mapping, on the same items. The only bin of a constant judge has the distance of the means.
     """
     return float(np.abs(np.bincount(_bin_of(score), weights=score - human)).sum()) / len(score)
 
@@ -98,14 +86,7 @@ def expected_calibration_error(score: np.ndarray, human: np.ndarray, resamples: 
 def calibration_line(score: np.ndarray, human: np.ndarray) -> tuple[float, float]:
     """Slope and intercept (rating points) of the least squares line of human on judge score; 1 and 0 are perfect.
 
-    With a slope below 1 the judge exaggerates differences.
-
-    Args:
-        score: Shape (n,), judge, finite.
-        human: Shape (n,), the same items.
-
-    Returns:
-        NaN for a constant judge.
+    With a slope below 1 the judge exaggerates differences. NaN for a constant judge.
     """
     if is_constant(score):
         return math.nan, math.nan
@@ -115,11 +96,8 @@ def calibration_line(score: np.ndarray, human: np.ndarray) -> tuple[float, float
 
 
 def _bin_of(score: np.ndarray, bins: int = BINS) -> np.ndarray:
-    """The bin of each item, from 0.
-
-    The mean rank of its ties decides, so that items of equal score share a bin. Scores that a mapping makes of equal
-    ones differ by what the CPU rounds: they count as equal.
-    """
+    """The bin of each item, from 0: the mean rank of its ties decides, so that items of equal score share a bin."""
+    # Scores that a mapping makes of equal ones differ by what the CPU rounds: they count as equal
     order = np.argsort(score, kind="stable")
     apart = np.diff(score[order], prepend=-np.inf) > CONSTANT_TOLERANCE * np.abs(score).max()
     starts = np.flatnonzero(apart)
@@ -145,27 +123,24 @@ QUANTILES = (0.05, 0.95)
 def scale_use(
     score: np.ndarray, human: np.ndarray, minimum: float, maximum: float, resamples: Resamples
 ) -> dict[str, Any]:
-    """How judge and people use the rating scale, over the items that both scored.
+    """How judge and people use a scale from minimum to maximum, over the items that both scored.
 
     Args:
         score: Shape (n,), judge, rating points; NaN is dropped with its item and counted.
         human: Shape (n,), the same items. Means over raters vary less than single ratings.
         minimum: Lowest point of the scale.
-        maximum: Highest point of the scale.
+        maximum: Highest point of the scale, above it.
         resamples: Draws over the same n items.
 
     Returns:
         Of ``judge`` and ``human``: ``mean`` and ``sd`` (over n) in rating points, ``range_used``: the distance between
         the `QUANTILES` (linear interpolation) over the length of the scale, above 1 where scores lie outside, and
         ``outside``: share of scores below the minimum or above the maximum. ``sd_ratio``: judge over people; below 1
-        the judge keeps to the middle. Defined from one item on; the ratio is undefined where people's scores are
-        constant. Constant scores of a judge have the standard deviation and the ratio 0.
+        the judge keeps to the middle, 0 = a constant judge; undefined where people's scores are constant.
 
     Raises:
-        ValueError: If shapes differ or the scale has no length.
+        ValueError: If shapes differ.
     """
-    if not minimum < maximum:
-        raise ValueError(f"a scale from {minimum} to {maximum}; expected a minimum below the maximum")
 
     def side(values: np.ndarray) -> list[float]:
         low, high = np.quantile(values, QUANTILES)
@@ -198,13 +173,10 @@ FOLDS = 5
 def mapped_errors(
     score: np.ndarray, human: np.ndarray, groups: np.ndarray, mapping: Mapping, resamples: Resamples, seed: int = 0
 ) -> dict[str, Statistic]:
-    """A judge's errors once its scores are human rating points; arguments and errors as for `mapped_scores`.
+    """``mae``, ``rmse`` and ``error`` (`calibration_error`) of `mapped_scores`, which takes the same arguments.
 
-    Intervals draw the errors of these mapped scores: they leave out that the mappings themselves would differ.
-
-    Returns:
-        ``mae``, ``rmse`` and ``error`` (`calibration_error`) of the mapped scores. Undefined, with the reason, with
-        fewer than two groups.
+    Undefined, with the reason, with fewer than two groups. Intervals draw the errors of these mapped scores: they leave
+    out that the mappings themselves would differ.
     """
     kept, point = complete(score, human)
     if point.reason is None and len(np.unique(groups[kept])) < 2:
@@ -222,11 +194,10 @@ def mapped_errors(
 def mapped_scores(
     score: np.ndarray, human: np.ndarray, groups: np.ndarray, mapping: Mapping, seed: int = 0
 ) -> np.ndarray:
-    """Judge scores mapped to human rating points, by cross-validation over groups.
+    """Judge scores mapped to human rating points: fitted on other groups, never on the item's own.
 
-    A judge may use another scale than people, or part of it. A mapping learnt on some items and applied to others tells
-    how near its scores come once that is set right. It is fitted anew for each fold of groups on the groups of all
-    other folds: no item's mapping has seen the item's group.
+    A judge may use another scale than people, or part of it. This tells how near its scores come once that is set
+    right.
 
     Args:
         score: Shape (n,), judge, any unit; NaN = the item does not count.
@@ -236,9 +207,6 @@ def mapped_scores(
             between the scores that it was fitted on and constant beyond them; Barlow et al., 1972). Both map a constant
             judge to the mean human score.
         seed: Of the division of the groups into `FOLDS` folds, or as many as there are groups.
-
-    Returns:
-        Shape (n,); NaN where either side is.
     """
     kept, _ = complete(score, human)
     x, y = score[kept], human[kept]
@@ -267,16 +235,9 @@ _ROUNDING = 1e-9  # rating points: an end that is the rating itself holds it
 
 
 def coverage(low: np.ndarray, high: np.ndarray, human: np.ndarray, resamples: Resamples) -> Statistic:
-    """Share of the items whose mean rating lies inside its interval, ends included.
+    """Share of the n items whose mean rating lies inside its interval, ends included.
 
-    Args:
-        low: Shape (n,), lower ends, rating points; items with a NaN are dropped and counted.
-        high: Shape (n,), upper ends.
-        human: Shape (n,), mean ratings of the same items.
-        resamples: Draws over the same n items.
-
-    Raises:
-        ValueError: If shapes differ.
+    Low and high ends and ratings have shape (n,), in rating points; items with a NaN are dropped and counted.
     """
     inside = ((low - _ROUNDING <= human) & (human <= high + _ROUNDING)).astype(np.float64)
     known = np.isfinite(low) & np.isfinite(high) & ~np.isnan(human)
@@ -284,21 +245,14 @@ def coverage(low: np.ndarray, high: np.ndarray, human: np.ndarray, resamples: Re
 
 
 def mean_width(low: np.ndarray, high: np.ndarray, human: np.ndarray, resamples: Resamples) -> Statistic:
-    """Mean width of the intervals of rated items in rating points; arguments and errors as for `coverage`."""
+    """Mean width of the intervals of rated items in rating points; arguments as for `coverage`."""
     return estimate(np.mean, np.where(np.isnan(human), np.nan, high - low), resamples=resamples)
 
 
 def error_ratio(score: np.ndarray, standard_error: np.ndarray, human: np.ndarray, resamples: Resamples) -> Statistic:
     """Root mean square of the errors, each divided by its standard error: 1 = as large as stated, above 1 = larger.
 
-    Args:
-        score: Shape (n,), judge, rating points.
-        standard_error: Shape (n,), above 0; other items are dropped and counted.
-        human: Shape (n,), mean ratings of the same items.
-        resamples: Draws over the same n items.
-
-    Raises:
-        ValueError: If shapes differ.
+    All have shape (n,), rating points; items without a standard error above 0 are dropped and counted.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         squared = np.where(standard_error > 0, ((score - human) / standard_error) ** 2, np.nan)

@@ -43,15 +43,10 @@ _RIDGE = 1e-10  # share of the largest diagonal element; makes the singular equa
 
 
 def icc(table: RatingTable, resamples: Resamples) -> dict[Form, Statistic]:
-    """All forms.
+    """All forms, from ratings and draws over their items.
 
-    Args:
-        table: The ratings.
-        resamples: Draws over the items of `table`.
-
-    Returns:
-        ``n`` counts items, ``dropped`` those with a single rating. Undefined with fewer than two items of two ratings,
-        where the ratings do not vary, and, in the two-way forms, where no degree of freedom is left for the error.
+    ``n`` counts items, ``dropped`` those with a single rating. Undefined with fewer than two items of two ratings,
+    where the ratings do not vary, and, in the two-way forms, where no degree of freedom is left for the error.
     """
     panel = _Panel(table)
     empty = Statistic(None, n=panel.n_items, dropped=int((table.counts == 1).sum()))
@@ -83,23 +78,14 @@ def two_way_components(table: RatingTable) -> tuple[float, float, float]:
 
 
 class _Components(NamedTuple):
-    """Variance components (squared rating points); NaN = not estimable.
+    """Variance components (squared rating points); NaN = not estimable."""
 
-    Attributes:
-        one_way_item: Of items when raters are ignored.
-        within: Of the ratings of one item when raters are ignored.
-        item: Of items.
-        rater: Of the biases of raters.
-        error: What is left.
-        k: Harmonic mean of ratings per item.
-    """
-
-    one_way_item: float
-    within: float
+    one_way_item: float  # when raters are ignored, and so the next
+    within: float  # of the ratings of one item
     item: float
-    rater: float
+    rater: float  # of the biases of raters
     error: float
-    k: float
+    k: float  # harmonic mean of ratings per item
 
 
 def _forms(found: _Components) -> dict[Form, float]:
@@ -120,14 +106,7 @@ def _share(item: float, other: float) -> float:
 
 
 class _Panel:
-    """The ratings of items with two raters or more, and the raters who gave them, renumbered.
-
-    Attributes:
-        sizes: Shape (items,), ratings per item.
-        n_items: Number of items.
-        n_raters: Number of raters.
-        complete: Whether every rater rated every item.
-    """
+    """The ratings of items with two raters or more, and the raters who gave them, renumbered."""
 
     def __init__(self, table: RatingTable) -> None:
         kept = table.counts[table.items] >= 2
@@ -217,13 +196,13 @@ def _with_f_intervals(points: dict[Form, Statistic], components: _Components, pa
     result = {}
     for form, point in points.items():
         ends = limits[form[4]]
-        if point.value is None:
-            result[form] = point
-        elif ends is None:
-            result[form] = replace(point, reason="no interval: the raters agree perfectly")
-        else:
-            low, high = ends if form.endswith("1)") else (_stepped_up(end, k) for end in ends)
-            result[form] = replace(point, low=low, high=high)
+        if point.value is not None and ends is None:
+            point = replace(point, reason="no interval: the raters agree perfectly")
+        elif point.value is not None and ends is not None:
+            # Of the mean of k by Spearman-Brown
+            low, high = (end if form.endswith("1)") else k * end / (1 + (k - 1) * end) for end in ends)
+            point = replace(point, low=low, high=high)
+        result[form] = point
     return result
 
 
@@ -249,8 +228,3 @@ def _absolute_limits(
     low = n * (item - above * error) / (above * others + n * item)
     high = n * (below * item - error) / (others + n * below * item)
     return float(low), float(high)
-
-
-def _stepped_up(single: float, k: int) -> float:
-    """Spearman-Brown."""
-    return k * single / (1 + (k - 1) * single)

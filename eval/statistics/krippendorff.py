@@ -27,17 +27,10 @@ DISTANCES: tuple[Distance, ...] = get_args(Distance)
 
 
 def krippendorff_alpha(table: RatingTable, distance: Distance, resamples: Resamples) -> Statistic:
-    """Alpha with a bootstrap interval over groups.
+    """Alpha with a bootstrap interval over groups, from ratings and draws over their items.
 
-    Items with fewer than two ratings do not count; they are in `dropped`.
-
-    Args:
-        table: The ratings.
-        distance: How far apart two scores are.
-        resamples: Draws over the items of `table`.
-
-    Returns:
-        ``n`` counts items. Undefined without an item with two ratings, and where all ratings are equal.
+    ``n`` counts items, ``dropped`` those with a single rating, which do not count. Undefined without an item with two
+    ratings, and where all ratings are equal.
     """
     shared = table.shared()
     point = Statistic(None, n=len(shared))
@@ -61,11 +54,7 @@ def krippendorff_alpha(table: RatingTable, distance: Distance, resamples: Resamp
 
 
 class _Alpha:
-    """Alpha of items with two ratings or more, each taken so many times.
-
-    Attributes:
-        sizes: Shape (items,), ratings per item.
-    """
+    """Alpha of items with two ratings or more, each taken so many times."""
 
     def __init__(self, values: np.ndarray, counts: sparse.csr_array, distance: Distance) -> None:
         """Take the distinct scores, rising, and how often each item got each of them, shape (items, values)."""

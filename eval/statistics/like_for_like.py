@@ -7,8 +7,8 @@ and the rater are both correlated with the mean of the other raters; both correl
 weighted by items. The method of leaving out one annotator to compare a model with is that of Calderon, Reichart and
 Dror (2025), "The alternative annotator test for LLM-as-a-judge".
 
-The question of interval, p value and verdict is whether the judge could be **a further rater of the kind of these**.
-Two things make a judge that is one differ from them: the items, and that raters differ in how noisy they are.
+Interval, p value and verdict ask whether the judge could be **a further rater of the kind of these**. Two things make a
+judge that is one differ from them: the items, and that raters differ in how noisy they are.
 
 - Items: groups are drawn with replacement, raters stay. A resample in which a rater counted twice would put this rater
   against itself. The covariance of judge and raters over the draws is multiplied by g / (g - 1), g being the groups.
@@ -95,8 +95,8 @@ class LikeForLike:
     """A judge beside one rater; all statistics stand on the same ratings and draws.
 
     Attributes:
-        judge: Mean over raters of the judge's Spearman with the mean of the other raters; no interval of its own.
-        rater: The same of the raters themselves, on the same items; no interval of its own.
+        judge: Mean over raters of the judge's Spearman with the mean of the other raters; no interval.
+        rater: The same of the raters themselves, on the same items.
         difference: Judge - rater, with the 95 % interval for a further rater of this kind.
         ratio: Judge / rater, with the interval that belongs to it.
         effective_raters: The mean of how many raters would agree with these targets as the judge does; not rounded.
@@ -124,33 +124,24 @@ class LikeForLike:
 def like_for_like(score: np.ndarray, table: RatingTable, resamples: Resamples) -> LikeForLike:
     """A judge and one rater on one dimension.
 
+    Undefined, with the reason, where no rater can be compared; without intervals with fewer than `MIN_GROUPS` groups or
+    `MIN_RATERS` raters that can be compared.
+
     Args:
         score: Shape (n,), judge scores of the n items of `table`; NaN = not scored, the item does not count.
         table: The ratings.
         resamples: Draws over the n items.
-
-    Returns:
-        Undefined, with the reason, where no rater can be compared. Without intervals, and with the reason, with fewer
-        than `MIN_GROUPS` groups or `MIN_RATERS` raters that can be compared.
-
-    Raises:
-        ValueError: If there is not one score per item.
     """
     found = held_out(score, table, resamples)
     return compared(found, resamples.select(found.items))
 
 
 def held_out(score: np.ndarray, table: RatingTable, resamples: Resamples) -> HeldOut:
-    """Judge and each rater against the mean of the others; arguments and errors as for `like_for_like`.
+    """Judge and each rater against the mean of the others; arguments as for `like_for_like`.
 
     A rater is left out that shares fewer than `MIN_RATER_ITEMS` scored items with others, or where the rater, the judge
     or the mean of the others is constant on them.
     """
-    score = np.asarray(score, dtype=np.float64)
-    if score.shape != (table.n_items,) or resamples.codes.shape != score.shape:
-        raise ValueError(
-            f"scores {score.shape}, draws {resamples.codes.shape} for {table.n_items} items; expected one per item"
-        )
     targets = table.others_mean()
     usable = ~np.isnan(targets) & ~np.isnan(score[table.items])
     whole = np.ones((1, resamples.counts.shape[1]), np.float32)
@@ -226,8 +217,8 @@ def compared(found: HeldOut, resamples: Resamples, n: int | None = None) -> Like
     verdict: Verdict = "too few items to tell"
     if not found.raters:
         reasons = "; ".join(dict.fromkeys(found.left_out.values())) or "there are no ratings"
-        nothing = Statistic(None, n=counted, reason=f"no rater can be compared: {reasons}")
-        return LikeForLike(nothing, nothing, nothing, nothing, nothing, None, verdict, 0, 0, groups, found.left_out)
+        nothing = [Statistic(None, n=counted, reason=f"no rater can be compared: {reasons}")] * 5
+        return LikeForLike(*nothing, None, verdict, 0, 0, groups, found.left_out)
     share = found.weights[:, 0] / found.weights[:, 0].sum()
     judge, rater = float(share @ found.judge[:, 0]), float(share @ found.rater[:, 0])
     difference, ratio = Statistic(judge - rater, n=counted), Statistic(None, n=counted)
@@ -245,16 +236,11 @@ def compared(found: HeldOut, resamples: Resamples, n: int | None = None) -> Like
         p = float(2 * stats.t.sf(abs(judge - rater) / error, spread.freedom)) if error > 0 else float(judge == rater)
         low, high = judge - rater - half * error, judge - rater + half * error
         difference = replace(difference, low=low, high=high)
-        verdict = "not told apart from one rater"
-        if low > 0:
-            verdict = "better than one rater"
-        elif high < 0:
+        verdict = "better than one rater" if low > 0 else "not told apart from one rater"
+        if high < 0:
             verdict = "worse than one rater"
-        ends = _fieller(judge, rater, spread, half)
-        if ratio.value is not None and ends is None:
-            ratio = replace(ratio, reason="no interval: the agreement of the raters is not clearly above 0")
-        elif ratio.value is not None and ends is not None:
-            ratio = replace(ratio, low=ends[0], high=ends[1])
+        if ratio.value is not None:
+            ratio = _fieller(ratio, judge, rater, spread, half)
     return LikeForLike(
         Statistic(judge, n=counted),
         Statistic(rater, n=counted),
@@ -271,17 +257,11 @@ def compared(found: HeldOut, resamples: Resamples, n: int | None = None) -> Like
 
 
 class _Spread(NamedTuple):
-    """What tells judge - t x rater from 0.
+    """What tells judge - t x rater from 0."""
 
-    Attributes:
-        items: Shape (2, 2), covariance of (judge, rater) that comes from the items.
-        raters: Variance of judge - rater that comes from a further rater.
-        freedom: Degrees of freedom of both together.
-    """
-
-    items: np.ndarray
-    raters: float
-    freedom: float
+    items: np.ndarray  # (2, 2), covariance of (judge, rater) that comes from the items
+    raters: float  # variance of judge - rater that comes from a further rater
+    freedom: float  # degrees of freedom of both together
 
 
 _CONTRAST = np.array([1.0, -1.0])
@@ -327,15 +307,15 @@ def _covariance(first: np.ndarray, second: np.ndarray, share: np.ndarray) -> flo
     return float(share @ ((first - share @ first) * (second - share @ second)) / (1 - share @ share))
 
 
-def _fieller(judge: float, rater: float, spread: _Spread, half: float) -> tuple[float, float] | None:
-    """All t with |judge - t rater| <= half x its standard error; None where these have no two ends."""
+def _fieller(ratio: Statistic, judge: float, rater: float, spread: _Spread, half: float) -> Statistic:
+    """With the interval: all t with |judge - t rater| <= half x its standard error, where these have two ends."""
     a = rater**2 - half**2 * spread.items[1, 1]
     b = judge * rater - half**2 * spread.items[0, 1]
     c = judge**2 - half**2 * (spread.items[0, 0] + spread.raters)
     root = b**2 - a * c
-    if a <= 0 or rater <= 0 or root < 0:
-        return None
-    return float((b - math.sqrt(root)) / a), float((b + math.sqrt(root)) / a)
+    if a <= 0 or root < 0:
+        return replace(ratio, reason="no interval: the agreement of the raters is not clearly above 0")
+    return replace(ratio, low=float((b - math.sqrt(root)) / a), high=float((b + math.sqrt(root)) / a))
 
 
 def _effective_raters(ratio: Statistic, rater: float, one_over_others: float) -> Statistic:

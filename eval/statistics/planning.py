@@ -50,12 +50,7 @@ class Components(NamedTuple):
 
 
 def components(table: RatingTable, groups: Sequence[str]) -> Components:
-    """Variance components of the ratings of one dimension; estimates below 0 are 0.
-
-    Args:
-        table: The ratings.
-        groups: Length `n_items`, the group of each item.
-    """
+    """Variance components of the ratings of one dimension, with the group of each item; estimates below 0 are 0."""
     items, rater, residual = two_way_components(table)
     quality = fit_rater_model(table).items
     rated = np.flatnonzero(table.counts)
@@ -71,11 +66,9 @@ def group_size(groups: Sequence[str] | np.ndarray) -> float:
 
 
 def influence(score: np.ndarray, human: np.ndarray) -> np.ndarray:
-    """Influence of each item on Spearman's correlation (Croux and Dehon, 2010), on any scale, its mean 0.
+    """Influence of each item on Spearman's correlation (Croux and Dehon, 2010), on any scale, its mean 0, shape (n,).
 
-    Args:
-        score: Shape (n,), finite, not constant.
-        human: Shape (n,), finite, not constant.
+    Of scores of shape (n,), finite and not constant.
     """
     n = len(score)
     first, second = ((stats.rankdata(values) - 0.5) / n for values in (score, human))
@@ -94,16 +87,13 @@ def design_effect(
     groups: Sequence[str] | np.ndarray,
     systems: Sequence[str] | np.ndarray | None = None,
 ) -> float:
-    """Variance of Spearman's correlation over its variance were all items independent.
+    """Variance of Spearman's correlation over its variance were all items independent; NaN = cannot be estimated.
 
     Args:
         score: Shape (n,), finite.
         human: Shape (n,), finite, mean ratings.
         groups: Length n.
         systems: Length n; None = none, or none that several groups share.
-
-    Returns:
-        1 where every item is a group of its own and there are no systems; NaN where it cannot be estimated.
     """
     if len(score) < MIN_ITEMS or is_constant(score) or is_constant(human):
         return math.nan
@@ -125,10 +115,7 @@ def design_effect(
 def _between_groups(values: np.ndarray, groups: np.ndarray, fitted: int) -> tuple[float, float]:
     """Variance component of groups, and p of the F test that it is 0; 0 and 1 where it cannot be estimated.
 
-    Args:
-        values: Shape (n,).
-        groups: Shape (n,), names.
-        fitted: Means that were taken off the values, the grand mean included.
+    `fitted` counts the means that were taken off the values, the grand mean included.
     """
     codes = np.unique(groups, return_inverse=True)[1]
     sizes = np.bincount(codes).astype(float)
@@ -146,25 +133,14 @@ def _between_groups(values: np.ndarray, groups: np.ndarray, fitted: int) -> tupl
 
 
 def standard_error(r: float, n: float, effect: float = 1.0) -> float:
-    """Of Spearman's correlation of a judge with the panel mean, over other items.
-
-    Args:
-        r: The expected correlation.
-        n: Items, more than 3.
-        effect: The design effect.
-    """
+    """Of Spearman's correlation r of a judge with the panel mean, over other items, more than 3; `design_effect`."""
     return (1 - r**2) * math.sqrt((1 + r**2 / 2) / (n - 3) * effect)
 
 
 def standard_error_of_difference(first: float, second: float, between: float, n: float, effect: float = 1.0) -> float:
     """Of the difference of two judges' correlations with the same panel means, on the same items.
 
-    Args:
-        first: The expected correlation of the one.
-        second: Of the other.
-        between: Correlation of the two judges with each other.
-        n: Items, more than 3.
-        effect: The design effect.
+    `first` and `second` are the expected correlations, `between` that of the two judges with each other.
     """
     left = 1 - first**2 - second**2
     covariance = (between * left - first * second * (left - between**2) / 2) / (n - 3) * effect

@@ -26,15 +26,10 @@ _RUNS = 256  # sorted items are cut into so many runs, summed side by side: the 
 
 @dataclass(frozen=True, eq=False)
 class _Ties:
-    """Ties of one side.
+    """Ties of one side."""
 
-    Attributes:
-        code: Shape (n,), which of the distinct values each item has, 0 = lowest.
-        by_group: Sparse, (distinct values, groups): items of each value in each group.
-    """
-
-    code: np.ndarray
-    by_group: sparse.csr_array
+    code: np.ndarray  # (n,), which of the distinct values each item has, 0 = lowest
+    by_group: sparse.csr_array  # (distinct values, groups): items of each value in each group
 
     @classmethod
     def of(cls, values: np.ndarray, groups: np.ndarray, n_groups: int) -> _Ties:
@@ -45,15 +40,10 @@ class _Ties:
 
 @dataclass(frozen=True, eq=False)
 class _Runs:
-    """Sorted items without ties, cut into `_RUNS` runs of equal length; the end is filled with items of weight 0.
+    """Sorted items without ties, cut into `_RUNS` runs of equal length; the end is filled with items of weight 0."""
 
-    Attributes:
-        groups: Shape (length of a run, runs), the group of each item; the number of groups where there is none.
-        human: The same shape, the item's `_Ties.code` on the human side.
-    """
-
-    groups: np.ndarray
-    human: np.ndarray
+    groups: np.ndarray  # (length of a run, runs), the group of each item; the number of groups where there is none
+    human: np.ndarray  # the same shape, the item's `_Ties.code` on the human side
 
     @classmethod
     def of(cls, values: np.ndarray, groups: np.ndarray, n_groups: int, human: np.ndarray) -> _Runs:
@@ -185,6 +175,11 @@ PairRule = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, ...]]
 """From differences of judge and human scores of pairs (any shape): what each pair adds to each of some sums."""
 
 
+def signs(differences: np.ndarray, epsilon: float = 0.0) -> np.ndarray:
+    """1, -1, or 0 up to epsilon; one byte each, as there are very many pairs."""
+    return (differences > epsilon).view(np.int8) - (differences < -epsilon).view(np.int8)
+
+
 def pair_sums(x: np.ndarray, y: np.ndarray, groups: np.ndarray, counts: np.ndarray, rule: PairRule) -> np.ndarray:
     """Sums over the pairs of items, each as often as both of its items were drawn; shape (sums, resamples).
 
@@ -225,11 +220,11 @@ def kendall_draws(score: np.ndarray, human: np.ndarray, groups: np.ndarray, coun
     Tau-b = sum of sign products over pairs / root of (pairs untied in x times those in y).
     """
 
-    def signs(dx: np.ndarray, dy: np.ndarray) -> tuple[np.ndarray, ...]:
-        first, second = np.sign(dx), np.sign(dy)
-        return first * second, np.abs(first), np.abs(second)
+    def rule(dx: np.ndarray, dy: np.ndarray) -> tuple[np.ndarray, ...]:
+        first, second = signs(dx), signs(dy)
+        return first * second, first != 0, second != 0
 
-    agreeing, x_untied, y_untied = pair_sums(score, human, groups, counts, signs)
+    agreeing, x_untied, y_untied = pair_sums(score, human, groups, counts, rule)
     drawn = counts @ np.bincount(groups, minlength=counts.shape[1])
     defined = (drawn >= MIN_ITEMS) & (x_untied > 0) & (y_untied > 0)
     with np.errstate(invalid="ignore", divide="ignore"):

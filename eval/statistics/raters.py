@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,7 @@ from scipy import sparse, stats
 
 from ...data_modules.ratings import Dimension, RatingTable
 from ...data_modules.targets import fit_rater_model
-from .agreement import Statistic, as_report, bias, is_constant
+from .agreement import Statistic, bias, is_constant
 from .bootstrap import estimate
 from .reliability import MIN_RATER_ITEMS, leave_one_rater_out, rated_items
 
@@ -41,12 +41,7 @@ Kind = Literal["constant", "random", "fast", "duplicate"]
 
 @dataclass(frozen=True)
 class RaterFlag:
-    """Why a rater deserves a question.
-
-    Attributes:
-        kind: ``constant``, ``random``, ``fast`` or ``duplicate``; the rules are above.
-        evidence: The numbers, in words.
-    """
+    """Why a rater deserves a question, with the numbers in words."""
 
     kind: Kind
     evidence: str
@@ -87,10 +82,6 @@ class RaterFacts:
     median_seconds: float | None
     flags: tuple[RaterFlag, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return as_report(self)
-
 
 def rater_report(
     ratings: pd.DataFrame,
@@ -100,17 +91,14 @@ def rater_report(
     resamples: int = 1000,
     seed: int = 0,
 ) -> list[RaterFacts]:
-    """Facts about every rater of a dimension.
+    """Facts about every rater of a dimension: flagged ones first, then in the order of their ids.
 
     Args:
         ratings: Columns ``pair_id, rater_id, dimension, score``, one row per rating; ``seconds`` where times are known.
         dimension: The dimension and its scale.
         groups: Pair id -> group of the pairs that count; ratings of other pairs are left out.
-        resamples: Bootstrap resamples; they draw whole groups. Fewer are drawn as `rated_items` says.
+        resamples: Bootstrap resamples, see `rated_items`.
         seed: Of the resamples.
-
-    Returns:
-        Flagged raters first, then in the order of their ids.
     """
     table, draws = rated_items(ratings, dimension.name, groups, resamples, seed)
     panel, agreement = leave_one_rater_out(table, draws)
@@ -165,7 +153,6 @@ def _spread(compared: np.ndarray, unbiased: RatingTable, position: int, items: n
 
 
 def _constant(compared: np.ndarray, theirs: np.ndarray) -> str | None:
-    """The evidence."""
     if len(compared) < MIN_RATER_ITEMS or not is_constant(compared) or is_constant(theirs):
         return None
     return (
@@ -175,7 +162,6 @@ def _constant(compared: np.ndarray, theirs: np.ndarray) -> str | None:
 
 
 def _random(own: Statistic, panel: Statistic) -> str | None:
-    """The evidence."""
     if own.low is None or own.high is None or panel.value is None or panel.low is None:
         return None
     if not (own.low <= 0 and own.high < panel.value and panel.low > 0):

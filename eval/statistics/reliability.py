@@ -2,15 +2,11 @@
 
 Two ceilings, both for Spearman's correlation:
 
-- **leave one rater out**: each rater against the mean of the other raters. It is what one person reaches; a
-  judge can pass it, because a judge need not have one person's noise.
-- **panel mean**: the square root of the reliability of the panel mean (attenuation; Spearman, 1904). It is
-  what a judge that knew the true scores could expect to reach against these means. The formula is for
-  Pearson's correlation; applied to ranks it is an approximation. In simulated panels it is within 0.02 of what
-  the true scores reach on average, with four exceptions: true scores as skewed as an exponential distribution
-  (up to 0.06 too high), means that stand on very different numbers of ratings where raters hardly agree (up to
-  0.05 off), raters of whom some rate at random in an incomplete panel (0.12 too low to 0.16 too high), and a few with
-  large biases who each rate part of the items (0.02 too low).
+- **leave one rater out**: each rater against the mean of the other raters. It is what one person reaches; a judge can
+  pass it, because a judge need not have one person's noise.
+- **panel mean**: the square root of the reliability of the panel mean (attenuation; Spearman, 1904). It is what a judge
+  that knew the true scores could expect to reach against these means. The formula is for Pearson's correlation; applied
+  to ranks it is an approximation. How near it comes in simulated panels stands in docs/reference/statistics.md.
 
 The reliability of the panel mean comes from split-half correlations, stepped up by the Spearman-Brown formula for
 parts of any size (Horst, 1951): to the ratings that the items really have, items with a single rating included. With
@@ -22,8 +18,8 @@ biases cancel between items, but between such parts they would count as noise, a
 too low.
 
 What the mean of k raters reaches against the mean of the others is classical test theory, too (Lord and Novick, 1968):
-with rel_1 the reliability of a single rating, the mean of k ratings has the reliability rel_k = k rel_1 / (1 + (k - 1)
-rel_1) (Spearman, 1910; Brown, 1910) and correlates with the true scores by sqrt(rel_k).
+the mean of k ratings has the reliability rel_k = k rel_1 / (1 + (k - 1) rel_1) and correlates with the true scores by
+sqrt(rel_k).
 """
 
 from __future__ import annotations
@@ -78,12 +74,10 @@ class Reliability:
 
     def report(self) -> dict[str, Any]:
         """The ``ceiling`` of an agreement report (`eval.results`)."""
+        found = as_report(self)
         return {
-            "spearman": as_report(self.leave_one_rater_out),
-            **{
-                name: as_report(getattr(self, name))
-                for name in ("panel_mean", "split_half", "panel_reliability", "krippendorff_alpha")
-            },
+            "spearman": found.pop("leave_one_rater_out"),
+            **found,
             "raters": [
                 {"rater_id": rater_id, "n": own.n, "spearman": own.value, "reason": own.reason}
                 for rater_id, own in self.raters.items()
@@ -99,7 +93,7 @@ def reliability(
     resamples: int = 1000,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """How well the raters of a dimension agree, ready for a report.
+    """`reliability_report` of a dimension.
 
     Args:
         ratings: Columns ``pair_id, rater_id, dimension, score``, one row per rating.
@@ -107,19 +101,19 @@ def reliability(
         groups: Pair id -> group of the pairs that count; ratings of other pairs are left out.
         resamples: Bootstrap resamples; they draw whole groups.
         seed: Of the halvings and the resamples.
-
-    Returns:
-        ``n_items`` (rated ones), ``n_groups`` (theirs), ``n_raters``, ``n_ratings``, ``resamples`` (see `rated_items`),
-        the fields of a ``ceiling`` (`eval.results`), and by name the statistics of ``icc`` (`icc.FORMS`) and ``alpha``
-        (`krippendorff.DISTANCES`). ``split_half_by_item`` divides the raters of each item anew: a figure often
-        published, too low where raters with biases rate many items.
     """
     table, draws = rated_items(ratings, dimension, groups, resamples, seed)
     return reliability_report(table, draws, measure(table, draws, seed), seed)
 
 
 def reliability_report(table: RatingTable, draws: Resamples, panel: Reliability, seed: int) -> dict[str, Any]:
-    """What `reliability` returns, from what `rated_items` and `measure` return for the same seed."""
+    """How well raters agree, from what `rated_items` and `measure` return for the same seed.
+
+    ``n_items`` (rated ones), ``n_groups`` (theirs), ``n_raters``, ``n_ratings``, ``resamples``, the fields of a
+    ``ceiling`` (`eval.results`), and by name the statistics of ``icc`` (`icc.FORMS`) and ``alpha``
+    (`krippendorff.DISTANCES`). ``split_half_by_item`` divides the raters of each item anew: a figure often published,
+    too low where raters with biases rate many items.
+    """
     return {
         "n_items": table.n_items,
         "n_groups": draws.n_groups,
@@ -141,10 +135,7 @@ def rated_items(
     seed: int,
     interval: Interval = "percentile",
 ) -> tuple[RatingTable, Resamples]:
-    """The ratings of the pairs in `groups` that have one, and draws over these pairs.
-
-    There may be fewer of them, as `affordable_draws` says.
-    """
+    """The ratings of the pairs in `groups` that have one, and draws over these pairs (`affordable_draws`)."""
     rated = set(ratings["pair_id"][ratings["dimension"] == dimension])
     pair_ids = [pair_id for pair_id in groups if pair_id in rated]
     draws = affordable_draws([groups[pair_id] for pair_id in pair_ids], resamples, seed, interval)
@@ -169,13 +160,7 @@ def affordable_draws(
 
 
 def measure(table: RatingTable, resamples: Resamples, seed: int) -> Reliability:
-    """All of `Reliability`.
-
-    Args:
-        table: The ratings.
-        resamples: Draws over the items of `table`.
-        seed: Of the halvings.
-    """
+    """All of `Reliability`, from ratings, draws over their items, and the seed of the halvings."""
     single, raters = leave_one_rater_out(table, resamples)
     half = _split_half(table, resamples, seed, by_item=False)
     whole = _stepped_up(half, table)
@@ -185,15 +170,10 @@ def measure(table: RatingTable, resamples: Resamples, seed: int) -> Reliability:
 
 
 def leave_one_rater_out(table: RatingTable, resamples: Resamples) -> tuple[Statistic, dict[str, Statistic]]:
-    """Spearman of each rater with the mean of the others.
+    """Spearman of each rater with the mean of the others, from ratings and draws over their items.
 
-    Args:
-        table: The ratings.
-        resamples: Draws over the items of `table`.
-
-    Returns:
-        The mean over raters, weighted by items, and rater id -> the Spearman of this rater, and the items that it
-        stands on; raters with fewer than `MIN_RATER_ITEMS` shared items are left out of the mean.
+    The mean over raters, weighted by items, and rater id -> the Spearman of this rater, and the items that it stands
+    on; raters with fewer than `MIN_RATER_ITEMS` shared items are left out of the mean.
     """
     others_mean = table.others_mean()
     compared = ~np.isnan(others_mean)
@@ -240,14 +220,9 @@ def _split_half(table: RatingTable, resamples: Resamples, seed: int, *, by_item:
 
 
 def mean_spearman(divisions: Iterable[tuple[np.ndarray, np.ndarray]], resamples: Resamples) -> Statistic:
-    """Mean Spearman between the means of two parts of the panel, over random divisions.
+    """Mean Spearman between the means of two parts of the panel, each of shape (items,), over random divisions.
 
-    Args:
-        divisions: Of each the means of both parts, each of shape (items,).
-        resamples: Draws over these items. The first `HALVINGS_IN_RESAMPLES` divisions are used in every resample.
-
-    Returns:
-        Undefined, with the reason, where no division has a value.
+    The first `HALVINGS_IN_RESAMPLES` divisions are used in every resample of the items.
     """
     values, resampled = [], []
     for first, second in divisions:
@@ -335,11 +310,7 @@ def single_reliability(panel_reliability: Statistic, table: RatingTable, resampl
 
     Items may have different numbers of ratings: with l the noise variance of a rating over the variance of the true
     scores and c the mean of 1 / ratings, the panel mean has the reliability 1 / (1 + l c), and a rating 1 / (1 + l).
-
-    Args:
-        panel_reliability: Of `table`, by `measure`.
-        table: The ratings.
-        resamples: Draws over the items of `table`, those of `panel_reliability`.
+    `panel_reliability` is that of `table` by `measure`, from the draws `resamples` over its items.
     """
     whole = panel_reliability
     if whole.value is None:
@@ -352,13 +323,11 @@ def average_single_reliability(panels: Sequence[tuple[Reliability, RatingTable]]
     """Reliability of a single rating of an average dimension: of the mean of the dimensions' split-half correlations.
 
     A reliability from few items is wild, and its mean over dimensions lies too low: it is undefined where halves do
-    not agree, and no correlation makes up for one that is too low by as much.
+    not agree, and no correlation makes up for one that is too low by as much. Undefined, with the reason, where no
+    dimension has a split-half correlation or their mean is not positive.
 
     Args:
         panels: Of each dimension, by `measure`, with as many draws, and its ratings.
-
-    Returns:
-        Undefined, with the reason, where no dimension has a split-half correlation or their mean is not positive.
     """
     known = [(own.split_half, table) for own, table in panels if own.split_half.value is not None]
     if not known:
@@ -388,12 +357,7 @@ def raters_ceiling(
     Chosen are k raters of the panel, the same ones for all items; an item that they did not all rate gets others, in a
     random order that is the same for all items.
 
-    Args:
-        table: The ratings.
-        panel_reliability: Of `table`, by `measure`.
-        resamples: Draws over the items of `table`, those of `panel_reliability`.
-        k: Raters, at least 1.
-        seed: Of the choices.
+    Arguments as for `single_reliability`, at least 1 rater, and the seed of the choices.
 
     Returns:
         ``expected``: what classical test theory predicts, sqrt(rel_k rel_others). ``measured``: the mean over choices

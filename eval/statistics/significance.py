@@ -1,39 +1,29 @@
 """Judge against judge: do two judges agree differently with the same people, and who is better than whom?
 
-Three tests of the difference of two correlations with the same human scores. The first two keep groups whole and are
-the ones to report; Williams' assumes independent items and stands beside them because papers quote it.
+Three tests of the difference of two correlations with the same human scores (docs/reference/statistics.md). The first
+two keep groups whole and are the ones to report.
 
-- **Paired permutation** (PERM-BOTH; Deutsch, Dror and Roth, 2021, "A Statistical Analysis of Summarization Evaluation
-  Metrics"): if the judges are equally good, it does not matter whose scores are whose. Each judge's scores are put on
-  one scale (ranks, with mean 0 and standard deviation 1) once, over all items; then the judges' scores of
-  randomly chosen units are exchanged and the difference is computed anew, as that of Pearson's correlations. Ranks are
-  not computed anew after an exchange; without one the difference is that of Spearman's correlations. Simulated
-  rejection rates under the null hypothesis, in the tests, are at the level.
+- **Paired permutation** (PERM-BOTH; Deutsch, Dror and Roth, 2021): if the judges are equally good, it does not matter
+  whose scores are whose. Each judge's scores are put on one scale (ranks, mean 0, standard deviation 1) once, over all
+  items; then the scores of randomly chosen units are exchanged and the difference is computed anew, as that of
+  Pearson's correlations. Without an exchange it is that of Spearman's.
 - **What is exchanged**: the group as a whole, all its systems together. The original exchanges each cell of system and
-  input on its own, which takes a judge's errors on the responses to one context for independent. They are not: with an
-  intraclass correlation of 0.5 within groups of 2.5 items that version rejects a true null hypothesis 10 % of the time
-  at 5 %. Systems are held fixed, as in `systems`: the question is about new contexts answered by these systems. To
-  get the original, pass the cells as groups.
-- **Paired cluster bootstrap**: the difference of both judges' draws from the same `Resamples`. Its p value is twice
-  the smaller share of draws on one side of 0, so that p < 0.05 where the 95 % interval leaves 0 out.
-- **Williams' t** (1959): a closed formula for dependent correlations that share a variable. In the simulation above it
-  rejects 12 % of the time.
+  input on its own, which takes a judge's errors on the responses to one context for independent: with an intraclass
+  correlation of 0.5 within groups of 2.5 items it rejects a true null hypothesis 10 % of the time at 5 %. To get the
+  original, pass the cells as groups. Systems are held fixed, as in `systems`.
+- **Paired cluster bootstrap**: the difference of both judges' draws from the same `Resamples`.
+- **Williams' t** (1959): a closed formula that takes items for independent. In the simulation above it rejects 12 % of
+  the time; it stands here because papers quote it.
 
-With many judges some pair differs by chance. Holm (1979) bounds the probability of one false difference or more,
-whatever the dependence between the tests: of judges tested on the same items, neither independence nor the sign of the
-dependence is known. The clusters stand on Holm's p values of the paired permutation tests.
+Holm (1979) bounds the probability of one false difference or more whatever the dependence between the tests, of which
+neither independence nor the sign is known for judges on the same items. Clusters are those of the WMT shared tasks: a
+new one begins where every judge above is significantly better than every judge below. Judges of one cluster may still
+differ pairwise.
 
-Clusters are those of the WMT shared tasks: judges are sorted by agreement, and a new cluster begins where every judge
-above is significantly better than every judge below. Judges of one cluster may still differ pairwise.
-
-How many groups it takes to tell two judges apart: the standard error of the difference comes from the cluster bootstrap
-and shrinks with the root of the number of groups; items come in groups, because more items of a group add less than new
-groups do. Power is that of a two-sided test of a normally distributed difference.
-
-Both numbers take the observed difference for the true one. `groups_needed` answers "if the judges differ by as much as
-it seems, how large must the next study be?"; its range comes from the ends of the difference's interval. Power at the
-observed difference says nothing that its p value does not say (Hoenig and Heisey, 2001); `detectable_difference`
-needs no observed difference and is the better description of the data at hand.
+**Groups needed**: the standard error comes from the cluster bootstrap and shrinks with the root of the number of
+groups; more items of a group add less than new groups do. The observed difference is taken for the true one. Power at
+it says nothing that its p value does not say (Hoenig and Heisey, 2001); `Power.detectable_difference` needs no observed
+difference and is the better description of the data at hand.
 """
 
 from __future__ import annotations
@@ -59,8 +49,7 @@ class Comparison:
     """The difference of two judges' agreement with the same people, over the items that both scored.
 
     Attributes:
-        difference: First minus second, with the interval of the paired cluster bootstrap. `n` counts the items and
-            `dropped` those left out because a judge or the people did not score them.
+        difference: First minus second, with the interval of the paired cluster bootstrap.
         n_groups: Groups of the items.
         standard_error: Standard deviation of the difference over the resamples; None where there is no interval.
         p: Of the paired permutation test: the one to report; None without a difference.
@@ -90,7 +79,7 @@ def compare_all(
 
     Args:
         scores: Judge -> its scores, shape (n,), on a scale of its own. NaN = not scored: the item is left out of this
-            judge's comparisons and counted there.
+            judge's comparisons and counted as dropped.
         human: Shape (n,), human scores of the same items; NaN likewise.
         resamples: Draws over the same n items; their groups are what permutations exchange.
         permutations: Random ones, at least 1; where there are not more in all, each is looked at once.
@@ -118,9 +107,8 @@ def compare_all(
         point = Statistic(None, n=own.n, dropped=int((~kept).sum()))
         if own.value is None or others.value is None:
             sides = (("first judge", own), ("second judge", others))
-            reason = "; ".join(f"{side}: {of.reason}" for side, of in sides if of.value is None)
-            if own.reason == others.reason:  # it is about the items or the people
-                reason = own.reason
+            each = "; ".join(f"{side}: {of.reason}" for side, of in sides if of.value is None)
+            reason = own.reason if own.reason == others.reason else each  # one is about the items or the people
             found[one, other] = Comparison(replace(point, reason=reason), seen.n_groups)
             continue
         draws = own.draws - others.draws
@@ -147,26 +135,21 @@ def permutation_test(
     permutations: int = 10_000,
     seed: int = 0,
 ) -> tuple[float, int]:
-    """Exchanges the two judges' scores of whole units; the method is described above.
+    """Two-sided p of exchanging the two judges' scores of whole units, and the number of permutations behind it.
 
-    Every sum that the correlations need is linear in the exchanges, so that a permutation costs the number of units and
-    not of items. With u units there are 2^(u - 1) that differ, because exchanging everything turns only the sign round;
+    With u units there are 2^(u - 1) permutations that differ, because exchanging everything turns only the sign round;
     if `permutations` are as many or more, each is looked at once, and p is exact. Of random ones, p = (as extreme + 1)
     / (permutations + 1) (Phipson and Smyth, 2010). One after which a judge is constant counts as extreme.
 
     Args:
-        first: Shape (n,), finite, not constant.
-        second: Shape (n,), finite, not constant.
-        human: Shape (n,), finite, not constant.
+        first: Shape (n,), finite, not constant; likewise the second judge and people.
+        second: Shape (n,).
+        human: Shape (n,).
         units: Shape (n,), what is exchanged as a whole.
         permutations: Random ones, at least 1.
         seed: Of the permutations.
-
-    Returns:
-        Two-sided p, and the number of permutations behind it.
     """
-    if permutations < 1:
-        raise ValueError(f"permutations {permutations}; expected 1 or more")
+    # Every sum that the correlations need is linear in the exchanges: one costs the number of units, not of items
     x, y, z = (_standardised(values) for values in (first, second, human))
     n, codes = len(z), np.unique(units, return_inverse=True)[1]
     changes = np.stack([np.bincount(codes, weights=change) for change in (y - x, y**2 - x**2, (y - x) * z)])
@@ -191,13 +174,8 @@ def permutation_test(
 def williams(first: float, second: float, between: float, n: int) -> float | None:
     """Two-sided p of Williams' t of two correlations that share a variable (Williams, 1959; Steiger, 1980, equation 7).
 
-    It ignores groups: with correlated items its p values are too small. For rank correlations it is an approximation.
-
-    Args:
-        first: Correlation of the first judge with people.
-        second: Of the second judge with people.
-        between: Of the judges with each other.
-        n: Items.
+    Of the judges with people, `first` and `second`, and `between` the judges, over n items. For rank correlations it is
+    an approximation. None where one of the three determines the others.
     """
     if n <= 3:
         return None
@@ -205,7 +183,7 @@ def williams(first: float, second: float, between: float, n: int) -> float | Non
     determinant = 1 - first**2 - second**2 - between**2 + 2 * first * second * between
     spread = 2 * determinant * (n - 1) / (n - 3) + mean**2 * (1 - between) ** 3
     if spread <= _ROUNDING:
-        return None  # one of the correlations determines the others
+        return None
     t = (first - second) * math.sqrt((n - 1) * (1 + between) / spread)
     return float(2 * stats.t.sf(abs(t), n - 3))
 
@@ -269,15 +247,14 @@ def rank_judges(
 ) -> Ranking:
     """Sorts judges and divides them into significance clusters.
 
+    Two judges whose difference on the items that both scored has another sign than that of their agreement are not told
+    apart: their scores are missing for different items.
+
     Args:
         agreement: Judge -> its agreement with people, the higher the better.
         tested: Two judges -> the difference of their agreement on the items that both scored, first minus second, and
             its p value; these are corrected together.
         alpha: Level.
-
-    Returns:
-        Two judges whose difference on the items that both scored has another sign than that of their agreement are not
-        told apart: their scores are missing for different items.
     """
     values = {name: found.value for name, found in agreement.items() if found.value is not None}
     judges = sorted(values, key=lambda name: -values[name])
@@ -294,9 +271,8 @@ def rank_judges(
 def significance_clusters(better: np.ndarray) -> tuple[int, ...]:
     """Number of the cluster of each judge, from 1.
 
-    Args:
-        better: Shape (judges, judges), best judge first: whether the judge of the row is significantly better than that
-            of the column. What cannot be compared is not better.
+    `better`, shape (judges, judges), best judge first, says whether the judge of the row is significantly better than
+    that of the column.
     """
     judges = len(better)
     begins = [first > 0 and bool(better[:first, first:].all()) for first in range(judges)]
@@ -304,23 +280,9 @@ def significance_clusters(better: np.ndarray) -> tuple[int, ...]:
 
 
 def holm(p: np.ndarray) -> np.ndarray:
-    """Adjusted p values of the step-down procedure of Holm (1979).
-
-    Args:
-        p: Shape (tests,). NaN = not tested: stays NaN and does not count.
-
-    Returns:
-        Shape (tests,), at most 1, in the order of `p`; at a level, those below it are rejected.
-
-    Raises:
-        ValueError: If a value lies outside 0 to 1.
-    """
-    p = np.asarray(p, dtype=np.float64)
-    tested = np.flatnonzero(~np.isnan(p))
-    if len(outside := p[tested][(p[tested] < 0) | (p[tested] > 1)]):
-        raise ValueError(f"p value {outside[0]:g}; expected 0 to 1, or NaN")
-    order = tested[np.argsort(p[tested], kind="stable")]
-    adjusted = np.full_like(p, np.nan)
+    """Adjusted p values of the step-down procedure of Holm (1979), shape (tests,), at most 1, in the order given."""
+    order = np.argsort(p, kind="stable")
+    adjusted = np.empty(len(p))
     adjusted[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1)), 1.0)
     return adjusted
 
@@ -379,12 +341,7 @@ def separation(comparison: Comparison) -> Power:
 
 
 def power(difference: float, standard_error: float) -> float:
-    """Probability that a two-sided normal test at `ALPHA` rejects.
-
-    Args:
-        difference: The true one.
-        standard_error: Of its estimate, above 0.
-    """
+    """Probability that a two-sided normal test at `ALPHA` rejects, for the true difference and its standard error."""
     critical, shift = stats.norm.isf(ALPHA / 2), abs(difference) / standard_error
     return float(stats.norm.sf(critical - shift) + stats.norm.cdf(-critical - shift))
 
@@ -393,12 +350,8 @@ def groups_needed(difference: float, standard_error: float, n_groups: int) -> in
     """Smallest number of groups in all with a power of at least `POWER`, at least `FEWEST_GROUPS`.
 
     n_groups ((z_{1 - alpha / 2} + z_{power}) standard_error / difference)^2: as for a mean (Cohen, 1988, 2.4), the
-    other tail being negligible at this power.
-
-    Args:
-        difference: The true one, not 0.
-        standard_error: Of its estimate from `n_groups` groups.
-        n_groups: Groups behind the standard error.
+    other tail being negligible at this power. The true difference is not 0, the standard error that of its estimate
+    from `n_groups` groups.
     """
     return max(FEWEST_GROUPS, math.ceil(n_groups * (_distance() * standard_error / difference) ** 2))
 

@@ -32,14 +32,13 @@ _LEFT_OUT = 100  # most times that raters are left out; where there are more of 
 
 
 def for_other_raters(score: np.ndarray, table: RatingTable) -> Statistic:
-    """The same items, other raters.
+    """Spearman with the mean of the raters, its interval for other raters of the same items.
+
+    Without an interval, and with the reason, with fewer than `MIN_RATERS`.
 
     Args:
         score: Shape (n,), finite, for the n items of `table`.
         table: The ratings; every item has at least one.
-
-    Returns:
-        Spearman with the mean of the raters. Without an interval, and with the reason, with fewer than `MIN_RATERS`.
     """
     point = _point(score, table)
     if point.value is None or point.reason is not None:
@@ -51,16 +50,9 @@ def for_other_raters(score: np.ndarray, table: RatingTable) -> Statistic:
 def for_other_items_and_raters(
     score: np.ndarray, table: RatingTable, own: Statistic, resamples: Resamples
 ) -> Statistic:
-    """Other items and other raters.
+    """The same for other items and other raters; also without an interval where `own` has none.
 
-    Args:
-        score: Shape (n,), finite, for the n items of `table`.
-        table: The ratings; every item has at least one.
-        own: Spearman of the score with the mean of the raters, and its draws.
-        resamples: These draws, over the n items.
-
-    Returns:
-        As `for_other_raters`; also without an interval where that of `own` has none.
+    `own` is the Spearman of the score with the mean of the raters, with its draws over the n items, `resamples`.
     """
     point = _point(score, table)
     if point.value is None or point.reason is not None:
@@ -86,10 +78,7 @@ def _point(score: np.ndarray, table: RatingTable) -> Statistic:
 
 
 def _left_out(score: np.ndarray, table: RatingTable, codes: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Fisher's z without some of the raters, shape (times raters are left out, rows of counts); NaN = undefined.
-
-    Items that nobody else rated do not count then.
-    """
+    """Fisher's z without some of the raters, shape (times raters are left out, rows of counts); NaN = undefined."""
     raters = len(table.rater_ids)
     part = np.random.default_rng(0).permutation(raters) % min(raters, _LEFT_OUT)
     found = []
@@ -97,7 +86,7 @@ def _left_out(score: np.ndarray, table: RatingTable, codes: np.ndarray, counts: 
         kept = part[table.raters] != number
         given = np.bincount(table.items[kept], minlength=table.n_items)
         sums = np.bincount(table.items[kept], weights=table.scores[kept], minlength=table.n_items)
-        items = np.flatnonzero(given)
+        items = np.flatnonzero(given)  # those that nobody else rated do not count
         # Rounded: means of the same ratings in another order are ties
         means = np.round(sums[items] / given[items], 9)
         found.append(spearman_draws(score[items][None], means, codes[items], counts)[0])

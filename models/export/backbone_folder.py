@@ -27,12 +27,8 @@ _LEFT_OUT = ("_name_or_path", "auto_map", "quantization_config", "torch_dtype", 
 def write_backbone(backbone: Backbone, revision: str | None, dtype: str, folder: Path, quantized: bool = False) -> None:
     """Write weights, configuration and processor so that `load_backbone` reads them back.
 
-    Args:
-        backbone: Without adapters. What it was loaded from must still be there.
-        revision: Of what it was loaded from.
-        dtype: Of its weights, for whoever loads the folder without asking for one.
-        folder: Is made.
-        quantized: Its weights are, as `transformers` quantized them when it was loaded.
+    The backbone has no adapters, and what it was loaded from (at this `revision`) must still be there. `dtype` is for
+    whoever loads the new folder without asking for one; `quantized` = as `transformers` did when it was loaded.
     """
     folder.mkdir()
     config = {key: value for key, value in read_config(backbone.name, revision).items() if key not in _LEFT_OUT}
@@ -87,11 +83,7 @@ def hashes(folder: Path) -> dict[str, str]:
 
 
 def check_backbone(folder: Path, expected: Mapping[str, str]) -> Path:
-    """The backbone in the folder of a judge is the one that was exported, and all of it lies there.
-
-    Args:
-        folder: Of the judge.
-        expected: SHA-256 by name, of all files of the judge.
+    """The backbone in the folder of a judge is the one that was exported (SHA-256 by name), and all of it lies there.
 
     Returns:
         The folder of the backbone.

@@ -147,14 +147,7 @@ class Check:
 def compare(
     before: np.ndarray, after: np.ndarray, chosen: CheckSet, dimensions: Sequence[Dimension], bounds: Bounds
 ) -> Check:
-    """Compare scores of the same pairs.
-
-    Args:
-        before: `(pairs, dimensions)`, rating points; NaN = no score.
-        after: Likewise.
-        chosen: The pairs.
-        dimensions: With their scales.
-        bounds: What is allowed.
+    """Compare scores of the same pairs before and after, `(pairs, dimensions)` in rating points; NaN = no score.
 
     Raises:
         UserError: If no pair has scores.
@@ -189,7 +182,8 @@ def _spearman(one: np.ndarray, other: np.ndarray) -> float | None:
 
 def _beyond(own: Dimension, change: Change, bounds: Bounds) -> Iterator[str]:
     width = own.maximum - own.minimum
-    for name, found, allowed in (("largest", change.largest, bounds.largest), ("mean", change.mean, bounds.mean)):
+    for name in ("largest", "mean"):
+        found, allowed = getattr(change, name), getattr(bounds, name)
         if found > allowed * width:
             yield f"{own.name}: {name} difference {found:.2g} rating points, allowed {allowed * width:.2g}"
     if change.before is None:
@@ -202,13 +196,8 @@ def _beyond(own: Dimension, change: Change, bounds: Bounds) -> Iterator[str]:
 
 
 def synthetic_pairs(rate: int, longest: float) -> list[Pair]:
-    """Sixteen pairs of signals with the rhythm and resonances of speech, 0.5 to 6 s long, the same in every call.
-
-    A quarter has no context, a quarter a situation.
-
-    Args:
-        rate: Hz.
-        longest: Most seconds that a clip may have.
+    """Sixteen pairs of signals with the rhythm and resonances of speech, 0.5 to 6 s long (and shorter than `longest`),
+    the same in every call. A quarter has no context, a quarter a situation.
     """
     random = np.random.default_rng(0)
     ends = np.linspace(_SHORTEST, min(_LONGEST, 0.9 * longest), COUNT)

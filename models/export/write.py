@@ -119,8 +119,7 @@ def _write(loaded: LoadedJudge, folder: Path, form: ExportFormat, quantization: 
     description = {
         **loaded.description,
         "settings": {**asdict(settings), "backbone": BACKBONE, "revision": None},
-        "backbone_fingerprint": frozen.whole,
-        "unquantized_fingerprint": frozen.unquantized,
+        **frozen,
         "trained_in_full": trained_in_full(judge.backbone, settings.lora),
         EXPORT: {
             "form": form,
@@ -150,14 +149,12 @@ def _write(loaded: LoadedJudge, folder: Path, form: ExportFormat, quantization: 
 
 @torch.no_grad()
 def merge_adapter(judge: EmpathyJudge) -> None:
-    """Merge what was trained of a backbone into its weights, in place: the judge has no adapter afterwards.
+    """Merge what was trained of a backbone into its weights, in place; the judge, on the CPU and without members, has
+    no adapter afterwards.
 
     PEFT computes the update of each layer; sums are taken in float32 and rounded once to the dtype of the backbone.
     Weights in 4 bits are dequantized: that is what the adapter was trained on. Cross-attention fusion stays as it is:
     no checkpoint has one.
-
-    Args:
-        judge: In evaluation mode, on the CPU, without members.
     """
     dtype = DTYPES[judge.settings.dtype]
     # some parts are loaded in float32 whatever the dtype is, such as convolutions over a waveform
@@ -166,25 +163,20 @@ def merge_adapter(judge: EmpathyJudge) -> None:
     for name, weight in judge.trained_in_full().items():
         if part_of(judge.backbone, name) != FUSION and in_float32.isdisjoint(name.split(".")):
             weight.data = weight.data.to(dtype)
+    module: Any
     for name, module in list(judge.network.named_modules()):
         if isinstance(module, LoraLayer):
-            judge.network.set_submodule(name, _merged(module, dtype))
-    for name, module in list(judge.network.named_modules()):
-        if _in_4_bits(module):
+            base, (adapter,) = module.get_base_layer(), module.active_adapters
+            weight, variant = _values(base), module.lora_variant.get(adapter)  # such as DoRA
+            # not `layer.merge`, which would quantize weights in 4 bits again
+            delta: Any = module.get_delta_weight
+            merged = weight + delta(adapter) if variant is None else variant.merge_safe(module, adapter, weight)
+            judge.network.set_submodule(name, _with_weight(base, merged.to(dtype)))
+        elif _in_4_bits(module) and not name.endswith(".base_layer"):
             judge.network.set_submodule(name, _with_weight(module, _values(module).to(dtype)))
     judge.adapter = (None,)
     nothing = replace(judge.settings.lora, parts=[], full_parts=[])
     judge.settings = replace(judge.settings, quantization="none", lora=nothing)
-
-
-def _merged(layer: Any, dtype: torch.dtype) -> nn.Module:
-    """The layer under an adapter, with the adapter in its weights."""
-    base, (name,) = layer.get_base_layer(), layer.active_adapters
-    variant = layer.lora_variant.get(name)  # such as DoRA
-    weight = _values(base)
-    # not `layer.merge`, which would quantize weights in 4 bits again
-    merged = weight + layer.get_delta_weight(name) if variant is None else variant.merge_safe(layer, name, weight)
-    return _with_weight(base, merged.to(dtype))
 
 
 def _values(linear: Any) -> torch.Tensor:

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 from empathy_judge.data_modules.audio import decode
 from empathy_judge.data_modules.items import RatedPairs
-from empathy_judge.data_modules.sampling import Blocks, EpochBatches, EpochSampler, FixedSize, Position, row_groups
+from empathy_judge.data_modules.sampling import Blocks, EpochBatches, EpochOrder, FixedSize, Position, row_groups
 from empathy_judge.data_modules.schema import PairDataset
 from torch.utils.data import DataLoader
 
@@ -35,8 +35,8 @@ def main(data: str, rank: int, ranks: int, workers: int) -> None:
     pairs = RatedPairs(PairDataset.load(data))
     groups = row_groups(pairs.pairs)
     assert groups is not None
-    sampler = EpochSampler(len(pairs), shuffle=True, rank=rank, ranks=ranks, blocks=Blocks(groups, BATCH, workers))
-    batches = EpochBatches(FixedSize(sampler, BATCH), Position())
+    order = EpochOrder(len(pairs), shuffle=True, rank=rank, ranks=ranks, blocks=Blocks(groups, BATCH, workers))
+    batches = EpochBatches(FixedSize(order, BATCH), Position())
     _, own, before, peak = decode_batch([pairs[0, 0]])  # imports what decoding needs, and is no part of the epoch
     seen, read, peaks = [], {own: before}, [peak]
     for indices, process, total, peak in DataLoader(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from empathy_judge.data_modules import pairs_file
 from empathy_judge.data_modules.errors import DataError
-from empathy_judge.data_modules.folders import STAGE_NOTES, staged_folder
+from empathy_judge.data_modules.folders import STAGE_NOTES
 from empathy_judge.data_modules.importers import assemble as assembling
 from empathy_judge.data_modules.importers import clips
 from empathy_judge.data_modules.schema import PairDataset
@@ -203,17 +203,6 @@ def test_a_kill_between_the_renames_loses_nothing(large: Any) -> None:
     with pytest.raises(DataError, match="dataset: exists; expected"):
         large.load()
     assert len(PairDataset.load(large.out).pairs) == PAIRS
-
-
-def test_a_staged_folder_without_a_key_is_empty(tmp_path: Path) -> None:
-    def begin() -> None:
-        with staged_folder(tmp_path / "out") as stage:
-            (stage / "half").touch()
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        begin()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_clip_that_changes_during_the_import(large: Any, monkeypatch: pytest.MonkeyPatch) -> None:

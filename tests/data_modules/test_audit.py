@@ -20,7 +20,7 @@ from empathy_judge.data_modules.audit import audit_splits, check_splits
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.near_duplicates import NEAR_IDENTICAL_FILE, near_identical
 from empathy_judge.data_modules.schema import PairDataset, write_splits
-from empathy_judge.data_modules.splits import fold_dataset, leave_one_out, split_dataset
+from empathy_judge.data_modules.splits import leave_one_out, split_dataset
 
 RATE = 16_000
 GROUPS, SYSTEMS = 12, ("a", "b", "c")
@@ -201,7 +201,7 @@ def test_groups_that_share_audio_stay_together(source_type: Any, tmp_path: Path)
 
 @pytest.mark.parametrize("folds", [2, 3, 5])
 def test_folds_partition_and_keep_groups_whole(folder: Path, folds: int) -> None:
-    audit = fold_dataset(folder, folds, seed=1)
+    audit = split_dataset(folder, folds=folds, seed=1)
     pairs = PairDataset.load(folder).pairs
     assert set(audit.splits) == {f"fold{number}" for number in range(1, folds + 1)}
     counts = Counter(pair.split for pair in pairs)
@@ -211,8 +211,8 @@ def test_folds_partition_and_keep_groups_whole(folder: Path, folds: int) -> None
     assert check_splits(PairDataset.load(folder)) == audit
     stored = yaml.safe_load((folder / "split.yaml").read_text())
     assert (stored["folds"], stored["seed"], stored["by"]) == (folds, 1, ["group_id"])
-    again = fold_dataset(folder, folds, seed=1, overwrite=True)
-    assert again.split_hash == audit.split_hash != fold_dataset(folder, folds, seed=2, overwrite=True).split_hash
+    again = split_dataset(folder, folds=folds, seed=1, overwrite=True)
+    assert again.split_hash == audit.split_hash != split_dataset(folder, folds=folds, seed=2, overwrite=True).split_hash
 
 
 def test_leave_one_system_out(folder: Path) -> None:

@@ -13,7 +13,7 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.augmentation import augment_clip, augment_pair, coloured_noise, impulse_response
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.items import RatedPairs
-from empathy_judge.data_modules.sampling import EpochBatches, EpochSampler, FixedSize, Position
+from empathy_judge.data_modules.sampling import EpochBatches, EpochOrder, FixedSize, Position
 from empathy_judge.data_modules.schema import Pair, PairDataset, Turn
 from empathy_judge.data_modules.settings import Augmentation
 from torch.utils.data import DataLoader
@@ -157,9 +157,9 @@ def heard(dataset: PairDataset, epoch: int, workers: int = 0, ranks: int = 1, se
     """Epoch -> item -> samples of its response, as several ranks with several workers hear them from epoch 0 on."""
     epochs: list[dict[int, np.ndarray]] = [{} for _ in range(epoch + 1)]
     for rank in range(ranks):
-        sampler = EpochSampler(len(dataset.pairs), shuffle=True, seed=seed, rank=rank, ranks=ranks)
+        order = EpochOrder(len(dataset.pairs), shuffle=True, seed=seed, rank=rank, ranks=ranks)
         loader = DataLoader(
-            RatedPairs(dataset, ALL, seed), batch_sampler=EpochBatches(FixedSize(sampler, 2), Position()),
+            RatedPairs(dataset, ALL, seed), batch_sampler=EpochBatches(FixedSize(order, 2), Position()),
             num_workers=workers, collate_fn=_responses, persistent_workers=persistent,
         )  # fmt: skip
         for number in range(epoch + 1):
@@ -187,9 +187,9 @@ def test_the_same_epoch_sounds_the_same(dataset: PairDataset, workers: int, rank
 
 
 def test_a_resumed_epoch_sounds_as_the_uninterrupted_one(dataset: PairDataset) -> None:
-    sampler = EpochSampler(4, shuffle=True, seed=5)
+    order = EpochOrder(4, shuffle=True, seed=5)
     pairs = RatedPairs(dataset, ALL, 5)
-    for (key,) in EpochBatches(FixedSize(sampler, 1), Position(2)):
+    for (key,) in EpochBatches(FixedSize(order, 1), Position(2)):
         assert np.array_equal(_responses([pairs[key]])[key[1]], heard(dataset, 2)[2][key[1]])
 
 

@@ -12,7 +12,7 @@ import pytest
 from empathy_judge.data_modules import measuring
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.measuring import DURATIONS_FILE, clip_seconds
-from empathy_judge.data_modules.sampling import Blocks, ByTokens, EpochBatches, EpochSampler, Kind, Position
+from empathy_judge.data_modules.sampling import Blocks, ByTokens, EpochBatches, EpochOrder, Kind, Position
 from empathy_judge.data_modules.schema import PairDataset
 
 
@@ -24,7 +24,7 @@ def lengths_of(items: int, seed: int = 0) -> np.ndarray:
 def kind(lengths: np.ndarray, readers: int, seed: int = 0, blocks: np.ndarray | None = None, **values) -> Kind:
     given = None if blocks is None else Blocks(blocks, mixed=False)
     streams = [
-        EpochSampler(len(lengths), shuffle=True, seed=seed, rank=reader, ranks=readers, blocks=given)
+        EpochOrder(len(lengths), shuffle=True, seed=seed, rank=reader, ranks=readers, blocks=given)
         for reader in range(readers)
     ]
     return Kind(streams, lengths, **values)

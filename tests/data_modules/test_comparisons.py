@@ -11,13 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.data_modules.items import (
-    MOST_PER_PAIR,
-    Comparison,
-    counterfactuals,
-    directions,
-    human_comparisons,
-)
+from empathy_judge.data_modules.items import MOST_PER_PAIR, Comparison, counterfactuals, directions, human_comparisons
 from empathy_judge.data_modules.ratings import PREFERENCE_COLUMNS, RATING_COLUMNS
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
 

@@ -20,16 +20,17 @@ from empathy_judge.data_modules.errors import AudioError, DataError
 from empathy_judge.data_modules.importers import hugging_face, sdiareward
 from empathy_judge.data_modules.importers.assemble import Imported, assemble
 from empathy_judge.data_modules.importers.table import TableMapping, read_tables
-from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.data_modules.stored_clips import EmbeddedClip
 from empathy_judge.data_modules.tables import read_table
+
+from .builders import EMPATHY, parsed
 
 AUDIO = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 TURNS = pa.list_(pa.struct([("role", pa.string()), ("audio", AUDIO)]))
 PAIRS = 120
 SCORES = {f"empathy:r{rater}": [1 + (row + rater) % 5 for row in range(PAIRS)] for rater in range(2)}
-MAPPING = TableMapping({}, {}, [Dimension("empathy", 1, 5, 1)])
+MAPPING = TableMapping({}, {}, [EMPATHY])
 
 
 def noise(path: Path, number: int) -> bytes:
@@ -77,9 +78,7 @@ def saved(tmp_path: Path, clips: list[bytes], monkeypatch: pytest.MonkeyPatch) -
 
 
 def read_saved(path: Path) -> Imported:
-    parser = argparse.ArgumentParser()
-    hugging_face.add_arguments(parser)
-    return hugging_face.read(path, parser.parse_args(["--dimension", "empathy=1:5:1"]))
+    return hugging_face.read(path, parsed(hugging_face, ["--dimension", "empathy=1:5:1"]))
 
 
 def read_parquet(path: Path) -> Imported:

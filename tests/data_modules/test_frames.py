@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -19,14 +18,9 @@ from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import PairDataset
 
-from .conftest import Source
+from .builders import Source, parsed
 
 SCALE = ["empathy=1:5:1"]
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Source:
-    return Source(tmp_path / "source")
 
 
 @pytest.fixture
@@ -168,9 +162,7 @@ def test_a_hugging_face_dataset_is_imported_as_the_same(
     else:
         (tmp_path / "hf").mkdir()
         made.to_parquet(str(tmp_path / "hf" / "data.parquet"))
-    parser = argparse.ArgumentParser()
-    hugging_face.add_arguments(parser)
-    options = parser.parse_args(["--dimension", SCALE[0]])
+    options = parsed(hugging_face, ["--dimension", SCALE[0]])
     back = assemble(hugging_face.read(tmp_path / "hf", options), tmp_path / "back")
     assert back.card.content_hash == whole.card.content_hash
     assert back.split_hash() == whole.split_hash()
@@ -189,7 +181,5 @@ def test_wrong_ratings_in_rows_are_named(frames: Any, tmp_path: Path, monkeypatc
     datasets.disable_progress_bars()
     made = PairDataset.from_frame(*frames, dimensions=SCALE).to_hf()
     made.save_to_disk(str(tmp_path / "hf"))
-    parser = argparse.ArgumentParser()
-    hugging_face.add_arguments(parser)
     with pytest.raises(DataError, match=r"hf: ratings, row 2, column 'score': value 2; expected for empathy"):
-        hugging_face.read(tmp_path / "hf", parser.parse_args(["--dimension", "empathy=1:1.5"]))
+        hugging_face.read(tmp_path / "hf", parsed(hugging_face, ["--dimension", "empathy=1:1.5"]))

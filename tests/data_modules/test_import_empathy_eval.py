@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import argparse
 import csv
-import io
 import json
 import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import soundfile
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.importers import empathy_eval
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import PairDataset
 
+from .builders import hertz, wav
+
 CONTEXT_SET, TONE_SET = "empatheticDialogue_t_multi-context", "empatheticDialogue_n_multi-emotion"
 ONE, TWO = "hit:1_conv:2", "hit:10062_conv:20125"
 RATER = "how_the_audio_was_made"
-
-
-def wav(hertz: float, seconds: float = 0.1) -> bytes:
-    buffer = io.BytesIO()
-    samples = 0.3 * np.sin(2 * np.pi * hertz * np.arange(round(seconds * 8000)) / 8000)
-    soundfile.write(buffer, samples, 8000, format="WAV")
-    return buffer.getvalue()
 
 
 class Release:
@@ -110,11 +102,6 @@ def training(tmp_path: Path) -> Release:
         ],
     }
     return release
-
-
-def hertz(source: Any) -> int:
-    samples, rate = soundfile.read(source)
-    return round(float(np.abs(np.fft.rfft(samples, 80_000)).argmax()) * rate / 80_000)
 
 
 class TestTraining:

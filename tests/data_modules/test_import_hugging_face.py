@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,8 @@ from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.importers import hugging_face
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import PairDataset
+
+from .builders import parsed
 
 datasets = pytest.importorskip("datasets")
 
@@ -71,9 +72,7 @@ def table(folder: Path) -> Any:
 
 
 def load(path: Path, out: Path, *words: str, mapping: list[str] | None = None, **storing: Any) -> PairDataset:
-    parser = argparse.ArgumentParser()
-    hugging_face.add_arguments(parser)
-    options = parser.parse_args([*(MAPPING if mapping is None else mapping), *words])
+    options = parsed(hugging_face, [*(MAPPING if mapping is None else mapping), *words])
     return assemble(hugging_face.read(path, options), out, **storing)
 
 

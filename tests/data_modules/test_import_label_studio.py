@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,8 @@ from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.importers import label_studio
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import PairDataset
+
+from .builders import parsed, reasons, scores
 
 MAPPING = [
     "--response", "answer", "--context", "question", "--dimension", "empathy=1:5:1", "--rating", "empathy=stars",
@@ -80,9 +80,7 @@ class Export:
         """Writes the export and imports it."""
         path = self.folder / "export.json"
         path.write_text(json.dumps(self.tasks if tasks is None else tasks))
-        parser = argparse.ArgumentParser()
-        label_studio.add_arguments(parser)
-        options = parser.parse_args([*(words or MAPPING), "--audio", str(self.folder / "media")])
+        options = parsed(label_studio, [*(words or MAPPING), "--audio", str(self.folder / "media")])
         return assemble(label_studio.read(path, options), self.out, **storing)
 
 
@@ -91,16 +89,12 @@ def export(tmp_path: Path) -> Export:
     return Export(tmp_path / "source")
 
 
-def scores(dataset: PairDataset) -> set[tuple[str, str, str, float]]:
-    return set(dataset.ratings[["pair_id", "rater_id", "dimension", "score"]].itertuples(index=False, name=None))
-
-
 WANTED = {
-    ("11", "1", "empathy", 4.0),
-    ("11", "1", "warmth", 62.5),
-    ("11", "2", "empathy", 5.0),
-    ("12", "1", "empathy", 2.0),
-    ("12", "1", "warmth", 0.0),
+    ("11", "1", "empathy"): 4.0,
+    ("11", "1", "warmth"): 62.5,
+    ("11", "2", "empathy"): 5.0,
+    ("12", "1", "empathy"): 2.0,
+    ("12", "1", "warmth"): 0.0,
 }
 
 
@@ -161,8 +155,10 @@ class TestFullExport:
         for task, labels in zip(export.tasks, [["4"], ["very much"], ["none"]], strict=True):
             task["annotations"] = [annotation(1, 1, result("stars", "choices", {"choices": labels}), warm(1))]
         choices = ["--choice", "very much=5", "--choice", "none=1"]
-        found = {(p, score) for p, _, d, score in scores(export.load(*MAPPING, *choices)) if d == "empathy"}
-        assert found == {("11", 4.0), ("12", 5.0), ("13", 1.0)}
+        found = {
+            pair: score for (pair, _, name), score in scores(export.load(*MAPPING, *choices)).items() if name[0] == "e"
+        }
+        assert found == {"11": 4.0, "12": 5.0, "13": 1.0}
         with pytest.raises(DataError, match=r"task 13, annotation 1, control 'stars': label 'none'; expected a"):
             export.load(*MAPPING, *choices[:2], overwrite=True)
 
@@ -194,7 +190,7 @@ class TestComparisons:
             ("12-other", "12-answer", "7", "empathy", 1.0),
             ("13-answer", "13-other", "7", "empathy", 0.0),
         ]
-        assert scores(dataset) == {("11-other", "7", "empathy", 3.0)}
+        assert scores(dataset) == {("11-other", "7", "empathy"): 3.0}
         assert [pair.group_id for pair in dataset.pairs[:2]] == ["task-11", "task-11"]
         assert [pair.system_id for pair in dataset.pairs[:2]] == ["a", None]
 
@@ -236,8 +232,7 @@ class TestRefused:
         assert not export.out.exists()
         dataset = export.load(max_skipped=0.5)
         assert [pair.pair_id for pair in dataset.pairs] == ["11", "13"]
-        (listed,) = list(csv.DictReader((export.out / "skipped.csv").open()))
-        assert listed["where"].endswith("export.json, task 12, field 'answer'")
+        assert [where for where, _ in reasons(dataset)] == ["export.json, task 12, field 'answer'"]
 
     @pytest.mark.parametrize(
         ("change", "message"),

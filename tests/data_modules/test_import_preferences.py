@@ -74,10 +74,7 @@ def write(path: Path, rows: list[Row]) -> Path:
 def compared(dataset: PairDataset) -> set[tuple[str, ...]]:
     """The clips of each comparison, as names of files."""
     names = {audio_hash(path): path.name for path in Path(str(dataset.root)).parent.glob("*.wav")}
-    pairs = {
-        pair.pair_id: [names[audio_hash(clip)] for clip in (*(turn.audio for turn in pair.context), pair.response)]
-        for pair in dataset.pairs
-    }
+    pairs = {pair.pair_id: [names[audio_hash(clip)] for clip in pair.clips] for pair in dataset.pairs}
     assert dataset.preferences is not None
     rows = zip(dataset.preferences["chosen_id"], dataset.preferences["rejected_id"], strict=True)
     return {(*pairs[chosen], pairs[rejected][-1]) for chosen, rejected in rows}

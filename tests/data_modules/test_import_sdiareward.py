@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.importers import sdiareward
-from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import PairDataset
+
+from .builders import Download, reasons
 
 
 def turn(role: str, text: str | None, *clips: Any) -> dict[str, Any]:
@@ -22,28 +21,27 @@ def turn(role: str, text: str | None, *clips: Any) -> dict[str, Any]:
     return {"role": role, "content": [*texts, *({"type": "audio", "audio": clip} for clip in clips)]}
 
 
-class SDiaReward:
+class SDiaReward(Download):
     """Rows of chats in the layout of the README."""
 
-    def __init__(self, source: Any) -> None:
-        self._tone, self.table, self.folder, self.out = source.tone, source.table, source.folder, source.out
+    importer = sdiareward
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
         self.rows: list[dict[str, Any]] = []
 
-    def tone(self, hertz: int) -> str:
-        return self._tone(f"clips/{hertz}.wav", hertz=hertz)
+    def called(self, hertz: int) -> str:
+        return self.tone(f"clips/{hertz}.wav", hertz=hertz)
+
+    def write(self) -> None:
+        self.table("rows.jsonl", self.rows)
 
     def row(self, chosen: int, rejected: int, context: int = 90, text: str = "I lost it.") -> dict[str, Any]:
-        user = turn("user", text, self.tone(context))
+        user = turn("user", text, self.called(context))
         chats = (("chosen", chosen), ("rejected", rejected))
-        made = {name: [user, turn("assistant", f"Oh, {hertz}.", self.tone(hertz))] for name, hertz in chats}
+        made = {name: [user, turn("assistant", f"Oh, {hertz}.", self.called(hertz))] for name, hertz in chats}
         self.rows.append(made)
         return made
-
-    def load(self, path: str = "rows.jsonl", max_skipped: float = 0.0, audio: str | None = None) -> PairDataset:
-        if path == "rows.jsonl":
-            self.table(path, self.rows)
-        imported = sdiareward.read(self.folder / path, argparse.Namespace(audio_root=None, audio=audio))
-        return assemble(imported, self.out, max_skipped=max_skipped)
 
     def clip(self, audio: Any) -> str:
         return {audio_hash(path): path.stem for path in (self.folder / "clips").iterdir()}[audio_hash(audio)]
@@ -58,19 +56,14 @@ class SDiaReward:
         return [(name[c], name[r]) for c, r in dataset.preferences[["chosen_id", "rejected_id"]].to_numpy()]
 
 
-def reasons(dataset: PairDataset) -> list[tuple[str, str]]:
-    with Path(str(dataset.root), "skipped.csv").open(newline="") as file:
-        return [(Path(row["where"]).name, row["reason"]) for row in csv.DictReader(file)]
-
-
 @pytest.fixture
-def source(source_type: Any, tmp_path: Path) -> SDiaReward:
-    return SDiaReward(source_type(tmp_path / "source", groups=0))
+def source(tmp_path: Path) -> SDiaReward:
+    return SDiaReward(tmp_path / "source")
 
 
 def test_a_row(source: SDiaReward) -> None:
     source.row(200, 300)
-    dataset = source.load()
+    dataset = source.load("rows.jsonl")
     assert source.preferences(dataset) == [("200", "300")]
     pairs = {source.clip(pair.response): pair for pair in dataset.pairs}
     chosen, rejected = pairs["200"], pairs["300"]
@@ -84,7 +77,7 @@ def test_a_row(source: SDiaReward) -> None:
 def test_the_place_in_the_dataset_does_not_tell_the_chosen_one(source: SDiaReward) -> None:
     for number in range(20):
         source.row(200 + number, 300 + number, context=90 + number, text=f"Number {number}.")
-    dataset = source.load()
+    dataset = source.load("rows.jsonl")
     chosen = {chosen for chosen, _ in source.preferences(dataset)}
     first = [source.clip(pair.response) in chosen for pair in dataset.pairs[::2]]
     assert len(dataset.pairs) == 40
@@ -95,12 +88,12 @@ def test_turns_with_roles(source: SDiaReward) -> None:
     row = source.row(200, 300)
     row["chosen"] = [
         {"role": "system", "content": "You are kind."},
-        turn("user", "Hi.", source.tone(80), source.tone(81)),
-        turn("assistant", "Hello.", source.tone(82)),
+        turn("user", "Hi.", source.called(80), source.called(81)),
+        turn("assistant", "Hello.", source.called(82)),
         turn("user", "Only typed."),
         *row["chosen"],
     ]
-    dataset = source.load()
+    dataset = source.load("rows.jsonl")
     (pair,) = [pair for pair in dataset.pairs if source.clip(pair.response) == "200"]
     assert [(t.role, source.clip(t.audio)) for t in pair.context] == [
         ("user", "80"), ("user", "81"), ("assistant", "82"), ("user", "90"),
@@ -114,7 +107,7 @@ def test_a_response_in_two_rows_is_one_pair_and_links_their_groups(source: SDiaR
     source.row(200, 400)
     source.row(500, 600, context=91, text="Another.")
     source.row(700, 800, context=92, text="I lost it.")  # the same words, said by somebody else
-    dataset = source.load()
+    dataset = source.load("rows.jsonl")
     assert source.preferences(dataset) == [("200", "300"), ("200", "400"), ("500", "600"), ("700", "800")]
     assert len(dataset.pairs) == 7
     group = {source.clip(pair.response): pair.group_id for pair in dataset.pairs}
@@ -125,7 +118,7 @@ def test_a_response_in_two_rows_is_one_pair_and_links_their_groups(source: SDiaR
 def test_the_same_response_after_another_context_is_another_pair(source: SDiaReward) -> None:
     source.row(200, 300)
     source.row(300, 200, context=91, text="Another.")
-    dataset = source.load()
+    dataset = source.load("rows.jsonl")
     assert source.preferences(dataset) == [("200", "300"), ("300", "200")]
     assert len(dataset.pairs) == 4
     assert len({pair.group_id for pair in dataset.pairs}) == 1
@@ -164,18 +157,18 @@ def test_json_jsonl_and_parquet_in_a_folder(source: SDiaReward) -> None:
         ([turn("assistant", "Typed.")], "whose last turn is the assistant's and holds one clip"),
         ([turn("assistant", "Two.", "clips/90.wav", "clips/200.wav")], "holds one clip"),
         ([turn("tool", "x")], "expected {\"role\": \"user\" or \"assistant\""),
-        ([{"role": "user"}], "value None; expected {\"role\""),
+        ([{"role": "user"}], "value {'role': 'user'}; expected a part with audio or text"),
         ([{"role": "user", "content": [{"type": "image", "image": "x.png"}]}], "'image'"),
         (["hi"], "turn 1"),
         ([turn("assistant", None, "../../x.wav")], "leaves the folder"),
         ([turn("assistant", None, "clips/none.wav")], "no such file"),
-        ([turn("assistant", None, None)], "expected the path of an audio file"),
+        ([turn("assistant", None, None)], "expected a part with audio or text"),
     ],
 )  # fmt: skip
 def test_a_bad_chat_is_skipped(source: SDiaReward, chat: Any, reason: str) -> None:
     source.row(200, 300)
     source.row(400, 500)["rejected"] = chat
-    dataset = source.load(max_skipped=0.5)
+    dataset = source.load("rows.jsonl", max_skipped=0.5)
     assert source.preferences(dataset) == [("200", "300")]
     assert len(dataset.pairs) == 2
     ((where, found),) = reasons(dataset)
@@ -187,7 +180,7 @@ def test_the_same_chat_twice_and_the_same_row_twice(source: SDiaReward) -> None:
     source.row(200, 300)
     source.row(200, 300)
     source.row(400, 400)
-    dataset = source.load(max_skipped=0.9)
+    dataset = source.load("rows.jsonl", max_skipped=0.9)
     assert source.preferences(dataset) == [("200", "300")]
     found = reasons(dataset)
     assert len(found) == 2

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +9,20 @@ import pytest
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import speech_drame
-from empathy_judge.data_modules.importers.assemble import assemble
-from empathy_judge.data_modules.schema import Pair, PairDataset
+from empathy_judge.data_modules.schema import PairDataset
+
+from .builders import Download, by_id, reasons
 
 PREFIX = "speech_drame/finetuning/data"  # in the publishers' paths, not in their repository
 
 
-class Drame:
+class Drame(Download):
     """Two realism and two archetype responses, in the layout of the samples in the repository."""
 
-    def __init__(self, source: Any) -> None:
-        self.tone, self.table, self.folder, self.out = source.tone, source.table, source.folder, source.out
+    importer = speech_drame
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
         self.realism = [self._realistic(number) for number in range(2)]
         self.archetype = [self._archetypal(system) for system in ("Qwen2.5-Omni-7B", "Cascaded-Qwen3-CosyTTS")]
         answers = self.archetype[0]["annotations"]
@@ -55,28 +56,14 @@ class Drame:
         path = f"{PREFIX}/archetype_data/{name}"
         return {"id": name, "question": "你是拖延症患者。你说:", "annotations": annotations, "wav_path": path}
 
-    def write(self) -> Path:
+    def write(self) -> None:
         self.table("realism_data/test.jsonl", self.realism)
         self.table("archetype_data/test.jsonl", self.archetype)
-        return self.folder
-
-    def load(self, part: str = "", max_skipped: float = 0.0) -> PairDataset:
-        imported = speech_drame.read(self.write() / part, argparse.Namespace())
-        return assemble(imported, self.out, max_skipped=max_skipped)
-
-
-def reasons(dataset: PairDataset) -> list[tuple[str, str]]:
-    with Path(str(dataset.root), "skipped.csv").open(newline="") as file:
-        return [(Path(row["where"]).name, row["reason"]) for row in csv.DictReader(file)]
 
 
 @pytest.fixture
-def source(source_type: Any, tmp_path: Path) -> Drame:
-    return Drame(source_type(tmp_path / "source", groups=0))
-
-
-def by_id(dataset: PairDataset) -> dict[str, Pair]:
-    return {pair.pair_id: pair for pair in dataset.pairs}
+def source(tmp_path: Path) -> Drame:
+    return Drame(tmp_path / "source")
 
 
 def scores(dataset: PairDataset, pair_id: str, dimension: str) -> dict[str, float]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +10,24 @@ import pyarrow.parquet as pq
 import pytest
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.importers import speechjudge
-from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import PairDataset
+
+from .builders import Download, reasons
 
 _AUDIO = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
-class SpeechJudge:
+class SpeechJudge(Download):
     """Comparisons in the layout of the card."""
 
-    def __init__(self, source: Any) -> None:
-        self.tone, self.table, self.folder, self.out = source.tone, source.table, source.folder, source.out
+    importer = speechjudge
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
         self.rows: list[dict[str, Any]] = []
+
+    def write(self) -> None:
+        self.table("rows.jsonl", self.rows)
 
     def compare(self, hertz: tuple[int, int], entries: list[Any], **values: Any) -> dict[str, Any]:
         """Clips are called by their frequency; raters are r0, r1, ..."""
@@ -53,12 +57,6 @@ class SpeechJudge:
         (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_pylist(embedded, schema), self.folder / name)
 
-    def load(self, path: str = "rows.jsonl", max_skipped: float = 0.0) -> PairDataset:
-        if path == "rows.jsonl":
-            self.table(path, self.rows)
-        imported = speechjudge.read(self.folder / path, argparse.Namespace())
-        return assemble(imported, self.out, max_skipped=max_skipped)
-
     def preferences(self, dataset: PairDataset) -> list[tuple[str, str, str, float]]:
         """Clip that was chosen, clip that was rejected, rater, strength."""
         assert dataset.preferences is not None
@@ -70,20 +68,15 @@ class SpeechJudge:
         ]
 
 
-def reasons(dataset: PairDataset) -> list[tuple[str, str]]:
-    with Path(str(dataset.root), "skipped.csv").open(newline="") as file:
-        return [(Path(row["where"]).name, row["reason"]) for row in csv.DictReader(file)]
-
-
 @pytest.fixture
-def source(source_type: Any, tmp_path: Path) -> SpeechJudge:
-    return SpeechJudge(source_type(tmp_path / "source", groups=0))
+def source(tmp_path: Path) -> SpeechJudge:
+    return SpeechJudge(tmp_path / "source")
 
 
 def test_every_rater_has_a_preference_of_a_strength(source: SpeechJudge) -> None:
     ties = ["Tie (missing reason)", "Tie (both not good)", "Tie (both very good)"]
     source.compare((200, 300), ["A+1", "A+2", "B+1", "B+2", *ties])
-    dataset = source.load()
+    dataset = source.load("rows.jsonl")
     assert source.preferences(dataset) == [
         ("200", "300", "r0", 1.0),
         ("200", "300", "r1", 2.0),
@@ -106,7 +99,7 @@ def test_the_bool_chosen_is_no_clip(source: SpeechJudge) -> None:
     source.compare((200, 300), ["B+1"], chosen=False)
     source.compare((400, 500), ["B+1"], chosen=True)
     source.compare((600, 700), ["A+1"], chosen=False)
-    assert [(c, r) for c, r, _, _ in source.preferences(source.load())] == [
+    assert [(c, r) for c, r, _, _ in source.preferences(source.load("rows.jsonl"))] == [
         ("300", "200"),
         ("500", "400"),
         ("600", "700"),
@@ -118,7 +111,7 @@ def test_columns_of_a_pair(source: SpeechJudge) -> None:
     source.compare((400, 500), ["A+1"], target_text="Go on.", subset="regular", language_setting="zh2mixed")
     source.tone("clips/other.wav", hertz=80)
     source.rows[1]["prompt"] = "clips/other.wav"
-    dataset = source.load()
+    dataset = source.load("rows.jsonl")
     first, second, third, fourth = dataset.pairs
     assert (first.context, first.situation, first.system_id, first.context_text) == ((), None, None, None)
     assert (first.setting, first.language, first.response_text) == ("expressive/en2zh", "zh", "You did it.")
@@ -130,7 +123,7 @@ def test_columns_of_a_pair(source: SpeechJudge) -> None:
 def test_a_clip_in_two_comparisons_is_one_pair(source: SpeechJudge) -> None:
     source.compare((200, 300), ["A+1", "A+1"])
     source.compare((300, 400), ["A+2"])
-    dataset = source.load()
+    dataset = source.load("rows.jsonl")
     assert len(dataset.pairs) == 3
     assert source.preferences(dataset) == [
         ("200", "300", "r0", 1.0),
@@ -159,21 +152,20 @@ def test_parquet_shards_in_a_folder(source: SpeechJudge) -> None:
     assert len({pair.group_id for pair in dataset.pairs}) == 2
     assert len({pair.response_speaker for pair in dataset.pairs}) == 1
     ids = {pair.pair_id for pair in dataset.pairs}
-    one = assemble(speechjudge.read(source.folder / "hub/dev-00000-of-00001.parquet", argparse.Namespace()), source.out,
-                   overwrite=True)  # fmt: skip
+    one = source.load("hub/dev-00000-of-00001.parquet")
     assert {pair.pair_id for pair in one.pairs} < ids
 
 
 def test_a_path_beside_null_bytes(source: SpeechJudge) -> None:
     row = source.compare((200, 300), ["A+1"])
     row["audioA"] = {"bytes": None, "path": row["audioA"]}
-    assert source.preferences(source.load()) == [("200", "300", "r0", 1.0)]
+    assert source.preferences(source.load("rows.jsonl")) == [("200", "300", "r0", 1.0)]
 
 
 @pytest.mark.parametrize("entry", ["A", "A+3", "a+1", "Tie", "", None, 1, ["A+1"]])
 def test_an_unknown_entry_is_skipped_alone(source: SpeechJudge, entry: Any) -> None:
     source.compare((200, 300), ["A+1", entry, "B+1"])
-    dataset = source.load(max_skipped=0.5)
+    dataset = source.load("rows.jsonl", max_skipped=0.5)
     assert [rater for *_, rater, _ in source.preferences(dataset)] == ["r0", "r2"]
     ((where, reason),) = reasons(dataset)
     assert where == "rows.jsonl, row 1 (line 1), column 'naturalness_annotation', rater 'r1'"
@@ -183,7 +175,7 @@ def test_an_unknown_entry_is_skipped_alone(source: SpeechJudge, entry: Any) -> N
 @pytest.mark.parametrize("rater", [None, "", " ", True, "a\nb"])
 def test_a_rater_without_a_name_is_skipped_alone(source: SpeechJudge, rater: Any) -> None:
     source.compare((200, 300), ["A+1", "B+1"])["rater"][0] = rater
-    dataset = source.load(max_skipped=0.5)
+    dataset = source.load("rows.jsonl", max_skipped=0.5)
     assert source.preferences(dataset) == [("300", "200", "r1", 1.0)]
     ((_, reason),) = reasons(dataset)
     assert reason == f"rater {rater!r}; expected text without line breaks, not empty"
@@ -192,7 +184,7 @@ def test_a_rater_without_a_name_is_skipped_alone(source: SpeechJudge, rater: Any
 def test_whole_numbers_are_rater_ids_and_nobody_says_a_thing_twice(source: SpeechJudge) -> None:
     source.compare((200, 300), ["A+1", "B+1"])["rater"] = [7, 8]
     source.compare((200, 300), ["A+1", "A+1"])["rater"] = [7, 8]
-    dataset = source.load(max_skipped=0.5)
+    dataset = source.load("rows.jsonl", max_skipped=0.5)
     assert source.preferences(dataset) == [("200", "300", "7", 1.0), ("300", "200", "8", 1.0), ("200", "300", "8", 1.0)]
     ((where, reason),) = reasons(dataset)
     assert where.startswith("rows.jsonl, row 2")
@@ -218,7 +210,7 @@ def test_whole_numbers_are_rater_ids_and_nobody_says_a_thing_twice(source: Speec
 def test_a_bad_row_is_skipped(source: SpeechJudge, change: dict[str, Any], reason: str) -> None:
     source.compare((200, 300), ["A+1"])
     source.compare((400, 500), ["A+1"]).update(change)
-    dataset = source.load(max_skipped=0.5)
+    dataset = source.load("rows.jsonl", max_skipped=0.5)
     assert source.preferences(dataset) == [("200", "300", "r0", 1.0)]
     assert len(dataset.pairs) == 2
     ((where, found),) = reasons(dataset)

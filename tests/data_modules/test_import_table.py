@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import json
 import os
 import re
 from pathlib import Path
@@ -20,35 +18,16 @@ from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import DataError, UserError, shown
 from empathy_judge.data_modules.importers.assemble import Skipped, assemble
 from empathy_judge.data_modules.importers.table import TableMapping, read_tables
-from empathy_judge.data_modules.ratings import Dimension, parse_dimension
+from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import PairDataset
 
-EMPATHY = Dimension("empathy", 1, 5, 1)
+from .builders import EMPATHY, Source, reasons, scores
+
 WARMTH = Dimension("warmth", 0, 100)
 
 
-def refused(source: Any, message: str, **options: Any) -> str:
-    """The one-line error of an import that leaves nothing behind."""
-    with pytest.raises(DataError, match=message) as caught:
-        source.load(**options)
-    source.assert_nothing_written()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def run(source: Any, pairs: Path, ratings: Path | None, **options: Any) -> PairDataset:
-    arguments: dict[str, Any] = {"columns": {}, "rating_columns": {}, "dimensions": [EMPATHY]}
-    storing = {name: options.pop(name) for name in ("overwrite", "embed_audio") if name in options}
-    return assemble(read_tables(pairs, ratings, TableMapping(**(arguments | options))), source.out, **storing)
-
-
-def scores(dataset: PairDataset) -> dict[tuple[str, str, str], float]:
-    columns = (dataset.ratings[name] for name in ("pair_id", "rater_id", "dimension", "score"))
-    return {(p, r, d): s for p, r, d, s in zip(*columns, strict=True)}
-
-
 class TestWhatIsImported:
-    def test_values(self, source: Any) -> None:
+    def test_values(self, source: Source) -> None:
         dataset = source.load(columns={"response_speaker": "system_id"})
         assert [pair.pair_id for pair in dataset.pairs] == ["000-0", "000-1", "001-0", "001-1"]
         pair = dataset.pairs[2]
@@ -62,7 +41,7 @@ class TestWhatIsImported:
         assert dataset.card.dimensions == (EMPATHY,)
         assert (dataset.card.synthetic, dataset.card.description) == (False, "")
 
-    def test_times(self, source: Any) -> None:
+    def test_times(self, source: Source) -> None:
         for number, row in enumerate(source.ratings):
             row["seconds"] = "" if number == 1 else number / 4
         long = source.load()
@@ -81,7 +60,7 @@ class TestWhatIsImported:
         with pytest.raises(DataError, match=message):
             source.load(rating_columns={"seconds": "took"}, overwrite=True)
 
-    def test_the_time_of_a_row_is_that_of_all_its_ratings(self, source: Any) -> None:
+    def test_the_time_of_a_row_is_that_of_all_its_ratings(self, source: Source) -> None:
         source.ratings = [
             {"pair_id": "000-0", "rater_id": "a", "empathy": 1, "warmth": 20, "seconds": 7.5},
             {"pair_id": "000-0", "rater_id": "b", "empathy": 2, "warmth": "", "seconds": 3},
@@ -90,15 +69,15 @@ class TestWhatIsImported:
         rows = list(dataset.ratings[["rater_id", "dimension", "seconds"]].itertuples(index=False, name=None))
         assert rows == [("a", "empathy", 7.5), ("a", "warmth", 7.5), ("b", "empathy", 3.0)]
 
-    def test_times_of_nobody(self, source: Any) -> None:
+    def test_times_of_nobody(self, source: Source) -> None:
         """Beside the pairs a column of that name may be the length of the clip; a row of several raters has no time."""
         for row in source.pairs:
             row |= {"rater_id": "a", "score": 3, "seconds": 0.3}
         table = source.table("pairs.csv", source.pairs)
-        dataset = run(source, table, None)
+        dataset = source.read(table, None)
         assert "seconds" not in dataset.ratings
         assert dataset.card.description == "Columns not imported: seconds."
-        mapped = run(source, table, None, rating_columns={"seconds": "seconds"}, overwrite=True)
+        mapped = source.read(table, None, rating_columns={"seconds": "seconds"}, overwrite=True)
         assert mapped.ratings["seconds"].tolist() == [0.3] * 4
         source.ratings = [{"pair_id": "000-0", "empathy:a": 1, "empathy:b": 2, "seconds": 3}]
         wide = source.load(overwrite=True)
@@ -108,7 +87,7 @@ class TestWhatIsImported:
         ):
             source.load(rating_columns={"seconds": "seconds"}, overwrite=True)
 
-    def test_leading_zeros_and_the_text_na_stay(self, source: Any) -> None:
+    def test_leading_zeros_and_the_text_na_stay(self, source: Source) -> None:
         source.pairs[0]["pair_id"] = "001"
         source.pairs[1]["pair_id"] = "1"
         source.pairs[2]["pair_id"] = "NA"
@@ -121,7 +100,7 @@ class TestWhatIsImported:
         assert set(dataset.ratings["rater_id"]) == {"007", "7", "null"}
         assert len(dataset.ratings) == 9
 
-    def test_stored_names_tell_nothing(self, source: Any) -> None:
+    def test_stored_names_tell_nothing(self, source: Source) -> None:
         source.tone("clips/angry_score_5.wav", hertz=500)
         source.pairs[0]["response_audio"] = "clips/angry_score_5.wav"
         dataset = source.load()
@@ -131,27 +110,27 @@ class TestWhatIsImported:
             assert pair.response.parent == (source.out / "audio").resolve()
         assert len(list((source.out / "audio").iterdir())) == 6  # 4 responses, 2 contexts that are shared
 
-    def test_columns_that_are_not_imported_are_listed(self, source: Any) -> None:
+    def test_columns_that_are_not_imported_are_listed(self, source: Source) -> None:
         for row in source.pairs:
             row["mos"] = 3
         for row in source.ratings:
             row["comment"] = "good"
         assert source.load().card.description == "Columns not imported: mos, comment."
 
-    def test_pairs_without_ratings_are_kept(self, source: Any) -> None:
+    def test_pairs_without_ratings_are_kept(self, source: Source) -> None:
         source.ratings = [row for row in source.ratings if row["pair_id"] != "000-1"]
         dataset = source.load()
         assert len(dataset.pairs) == 4
         assert np.isnan(dataset.mean_scores().loc["000-1", "empathy"])
 
-    def test_context_may_be_missing(self, source: Any) -> None:
+    def test_context_may_be_missing(self, source: Source) -> None:
         source.pairs[0]["context_audio"] = ""
         assert source.load().pairs[0].context == ()
         for row in source.pairs:
             del row["context_audio"]
         assert [pair.context for pair in source.load(overwrite=True).pairs] == [()] * 4
 
-    def test_groups_from_context_and_situation(self, source: Any) -> None:
+    def test_groups_from_context_and_situation(self, source: Source) -> None:
         for row in source.pairs:
             del row["group_id"]
         # The same content under another name is the same context.
@@ -167,7 +146,7 @@ class TestWhatIsImported:
         assert len({first, second, third}) == 3
         assert third == fourth
 
-    def test_groups_without_context_follow_the_response(self, source: Any) -> None:
+    def test_groups_without_context_follow_the_response(self, source: Source) -> None:
         for row in source.pairs:
             del row["group_id"], row["context_audio"]
         source.pairs[3]["response_audio"] = source.pairs[0]["response_audio"]
@@ -175,28 +154,28 @@ class TestWhatIsImported:
         assert first == fourth
         assert len({first, second, third}) == 3
 
-    def test_embedded_audio_needs_no_files(self, source: Any) -> None:
+    def test_embedded_audio_needs_no_files(self, source: Source) -> None:
         files = source.load().card.content_hash
         dataset = source.load(overwrite=True, embed_audio=True)
         assert sorted(p.name for p in source.out.iterdir()) == ["dataset.yaml", "pairs.parquet", "ratings.parquet"]
         assert audio_hash(dataset.pairs[0].response) == audio_hash(source.folder / "clips/000-0.wav")
         assert dataset.card.content_hash == files
 
-    def test_overwrite(self, source: Any) -> None:
+    def test_overwrite(self, source: Source) -> None:
         source.load()
         with pytest.raises(DataError, match=r"dataset: exists; expected .* --overwrite"):
             source.load()
         source.ratings[0]["score"] = 5
         assert scores(source.load(overwrite=True))["000-0", "00", "empathy"] == 5
 
-    def test_a_folder_of_something_else_is_never_replaced(self, source: Any) -> None:
+    def test_a_folder_of_something_else_is_never_replaced(self, source: Source) -> None:
         source.out.mkdir()
         (source.out / "thesis.tex").write_text("years of work")
         with pytest.raises(DataError, match="exists and is not a pair dataset"):
             source.load(overwrite=True)
         assert (source.out / "thesis.tex").read_text() == "years of work"
 
-    def test_a_failed_import_leaves_the_old_dataset(self, source: Any) -> None:
+    def test_a_failed_import_leaves_the_old_dataset(self, source: Source) -> None:
         before = source.load().card.content_hash
         (source.folder / "clips/001-1.wav").write_bytes(b"")
         with pytest.raises(DataError, match="empty"):
@@ -221,7 +200,7 @@ class TestLayouts:
         return [{"pair_id": p, "rater_id": r, "dimension": d, "score": s} for (p, r, d), s in WANTED.items()]
 
     @pytest.mark.parametrize("suffix", ["csv", "CSV", "tsv", "jsonl", "parquet"])
-    def test_long(self, source: Any, suffix: str) -> None:
+    def test_long(self, source: Source, suffix: str) -> None:
         files = []
         for name, rows in (("pairs", source.pairs), ("r", self.long())):
             files.append(source.folder / f"{name}.{suffix}")
@@ -229,9 +208,9 @@ class TestLayouts:
                 pd.DataFrame(rows).to_parquet(files[-1])
             else:
                 source.table(f"{name}.{suffix.lower()}", rows).rename(files[-1])
-        assert scores(run(source, *files, dimensions=[EMPATHY, WARMTH])) == WANTED
+        assert scores(source.read(*files, dimensions=[EMPATHY, WARMTH])) == WANTED
 
-    def test_column_per_dimension(self, source: Any) -> None:
+    def test_column_per_dimension(self, source: Source) -> None:
         rows = [
             {"item": "000-0", "who": "a", "empathy": 1, "warmth": 10.5},
             {"item": "000-0", "who": "b", "empathy": 2, "warmth": None},
@@ -244,42 +223,42 @@ class TestLayouts:
         }
         pairs = source.table("pairs.csv", source.pairs)
         for name in ("r.csv", "r.jsonl"):
-            assert scores(run(source, pairs, source.table(name, rows), overwrite=True, **how)) == WANTED
+            assert scores(source.read(pairs, source.table(name, rows), overwrite=True, **how)) == WANTED
 
-    def test_column_per_dimension_and_rater_in_the_table_of_pairs(self, source: Any) -> None:
+    def test_column_per_dimension_and_rater_in_the_table_of_pairs(self, source: Source) -> None:
         for row in source.pairs:
             for rater in "ab":
                 for dimension in ("empathy", "warmth"):
                     row[f"{dimension}:{rater}"] = WANTED.get((row["pair_id"], rater, dimension))
-        dataset = run(source, source.table("pairs.csv", source.pairs), None, dimensions=[EMPATHY, WARMTH])
+        dataset = source.read(source.table("pairs.csv", source.pairs), None, dimensions=[EMPATHY, WARMTH])
         assert scores(dataset) == WANTED
         assert dataset.card.description == ""
 
-    def test_column_per_rater_only_on_demand(self, source: Any) -> None:
+    def test_column_per_rater_only_on_demand(self, source: Source) -> None:
         rows = [{"pair_id": "000-0", "a": 1, "b": 2}, {"pair_id": "001-0", "a": "", "b": 5}]
         pairs, ratings = source.table("pairs.csv", source.pairs), source.table("ratings.csv", rows)
         with pytest.raises(DataError, match=r"header \('pair_id', 'a', 'b'\) fits no layout .*expected pair_id"):
-            run(source, pairs, ratings)
+            source.read(pairs, ratings)
         empathy = {key: score for key, score in WANTED.items() if key[2] == "empathy"}
-        assert scores(run(source, pairs, ratings, wide=True)) == empathy
+        assert scores(source.read(pairs, ratings, wide=True)) == empathy
         for row in source.pairs:
             for rater in "ab":
                 row[rater] = empathy.get((row["pair_id"], rater, "empathy"))
         pairs = source.table("pairs.csv", source.pairs)
-        assert scores(run(source, pairs, None, wide=True, overwrite=True)) == empathy
+        assert scores(source.read(pairs, None, wide=True, overwrite=True)) == empathy
 
-    def test_ambiguous_header(self, source: Any) -> None:
+    def test_ambiguous_header(self, source: Source) -> None:
         for row in source.ratings:
             row["empathy:x"] = 3
-        refused(source, r"fits long \(a column score\) and wide \(columns DIMENSION:RATER\)")
+        source.refuses(r"fits long \(a column score\) and wide \(columns DIMENSION:RATER\)")
         assert len(source.load(wide=False).ratings) == 8
 
-    def test_turns_and_bytes(self, source: Any) -> None:
+    def test_turns_and_bytes(self, source: Source) -> None:
         """A list of turns in JSONL; bytes and Hugging Face's audio cells in Parquet."""
         turns = [{"role": "user", "audio": "clips/context0.wav"}, {"role": "assistant", "audio": "clips/000-0.wav"}]
         rows = [{"pair_id": 7, "context_audio": turns, "response_audio": "clips/000-1.wav", "situation": "a\nb"}]
         ratings = source.table("r.jsonl", [{"pair_id": 7, "rater_id": 1, "score": 4}])
-        dataset = run(source, source.table("p.jsonl", rows), ratings)
+        dataset = source.read(source.table("p.jsonl", rows), ratings)
         assert dataset.pairs[0].pair_id == "7"
         assert [turn.role for turn in dataset.pairs[0].context] == ["user", "assistant"]
         assert dataset.pairs[0].situation == "a\nb"
@@ -290,22 +269,22 @@ class TestLayouts:
             {"pair_id": [7], "response_audio": [data[0]], "context_audio": [{"bytes": data[1], "path": "../x.wav"}]}
         )
         table.to_parquet(source.folder / "p.parquet")
-        dataset = run(source, source.folder / "p.parquet", ratings, overwrite=True)
+        dataset = source.read(source.folder / "p.parquet", ratings, overwrite=True)
         assert audio_hash(dataset.pairs[0].response) == audio_hash(data[0])
         assert audio_hash(dataset.pairs[0].context[0].audio) == audio_hash(data[1])
 
 
 class TestBadAudio:
-    def test_every_unusable_file_is_counted_and_the_first_is_named(self, source: Any) -> None:
+    def test_every_unusable_file_is_counted_and_the_first_is_named(self, source: Source) -> None:
         (source.folder / "clips/000-1.wav").write_bytes(b"")
         (source.folder / "clips/001-0.wav").write_text("not audio at all, but text")
         cut = (source.folder / "clips/001-1.wav").read_bytes()[:-1000]
         (source.folder / "clips/001-1.wav").write_bytes(cut)
-        text = refused(source, r"pairs\.csv, row 2 \(line 3\), column 'response_audio': 000-1\.wav: .*empty")
+        text = source.refuses(r"pairs\.csv, row 2 \(line 3\), column 'response_audio': 000-1\.wav: .*empty")
         assert text.endswith("(2 more unusable of 4 pairs); at most 1% may be skipped")
 
-    def test_every_kind_of_bad_clip_is_skipped_and_listed(self, tmp_path: Path, source_type: Any) -> None:
-        source = source_type(tmp_path / "source", groups=10)
+    def test_every_kind_of_bad_clip_is_skipped_and_listed(self, tmp_path: Path) -> None:
+        source = Source(tmp_path / "source", groups=10)
         soundfile.write(tmp_path / "secret.wav", 0.1 * np.ones(4_000), 16_000)
         (source.folder / "clips/004-0.wav").write_text("not audio at all, but text")
         header = bytearray((source.folder / "clips/005-0.wav").read_bytes())
@@ -320,10 +299,8 @@ class TestBadAudio:
             source.pairs[row][column] = value
         dataset = source.load(max_skipped=0.3)
         assert (len(dataset.pairs), len(dataset.ratings)) == (14, 28)
-        with (source.out / "skipped.csv").open(newline="") as file:
-            listed = [(Path(row["where"]).name, row["reason"]) for row in csv.DictReader(file)]
         folder = source.folder.resolve()
-        assert listed == [
+        assert reasons(dataset) == [
             ("pairs.csv, row 1 (line 2), column 'response_audio'", f"value 'clips/gone.wav': no such file in {folder}"),
             (
                 "pairs.csv, row 3 (line 4), column 'response_audio'",
@@ -346,13 +323,7 @@ class TestBadAudio:
         ):
             source.load(max_skipped=0.29, overwrite=True)
 
-    @pytest.mark.parametrize("share", [float("nan"), -1.0, 1.5, float("inf")])
-    def test_what_is_no_share_is_refused(self, source: Any, share: float) -> None:
-        with pytest.raises(UserError, match=rf"--max-skipped {share:g}: expected a share of the pairs, from 0 to 1"):
-            source.load(max_skipped=share)
-        assert not source.out.exists()
-
-    def test_half_of_a_surrogate_pair_is_listed(self, source: Any) -> None:
+    def test_half_of_a_surrogate_pair_is_listed(self, source: Source) -> None:
         """JSON can spell what UTF-8 cannot hold; a folder can be called so, too."""
         source.pairs[1]["response_audio"] = "clips/\ud800.wav"
         pairs = source.table("pairs.jsonl", source.pairs)
@@ -363,7 +334,7 @@ class TestBadAudio:
         assert "\\udcff.jsonl, row 5" in listed
         assert "'clips/\\ud800.wav': no such file" in listed
 
-    def test_a_wrong_suffix_does_not_matter(self, source: Any) -> None:
+    def test_a_wrong_suffix_does_not_matter(self, source: Source) -> None:
         """Clips are known by their content; they are stored as they are called."""
         (source.folder / "clips/000-0.wav").rename(source.folder / "clips/000-0.mp3")
         source.pairs[0]["response_audio"] = "clips/000-0.mp3"
@@ -373,17 +344,11 @@ class TestBadAudio:
     @pytest.mark.parametrize(
         "path",
         [
-            "../secret.wav",
-            "clips/../../secret.wav",
-            "{root}/secret.wav",
-            "link.wav",
-            "folder/secret.wav",
-            "..\\secret.wav",
-            "C:\\secret.wav",
-            "\\\\host\\secret.wav",
+            "../secret.wav", "clips/../../secret.wav", "{root}/secret.wav", "link.wav", "folder/secret.wav",
+            "..\\secret.wav", "C:\\secret.wav", "\\\\host\\secret.wav",
         ],
-    )
-    def test_paths_that_leave_the_folder(self, source: Any, path: str) -> None:
+    )  # fmt: skip
+    def test_paths_that_leave_the_folder(self, source: Source, path: str) -> None:
         secret = source.folder / "../elsewhere/secret.wav"
         source.tone("../elsewhere/secret.wav")
         source.tone("../secret.wav")
@@ -397,216 +362,12 @@ class TestBadAudio:
         assert not source.out.exists()
 
     @pytest.mark.parametrize("path", ["a\0b.wav", "x" * 5_000, "clips", "loop/a.wav", "."])
-    def test_paths_that_are_no_files(self, source: Any, path: str) -> None:
+    def test_paths_that_are_no_files(self, source: Source, path: str) -> None:
         os.symlink("loop", source.folder / "loop")
         pairs = source.table("pairs.jsonl", [*source.pairs[:1], {**source.pairs[1], "response_audio": path}])
         with pytest.raises(DataError, match=r"pairs\.jsonl, row 2 \(line 2\), column 'response_audio': "):
-            run(source, pairs, source.table("r.csv", source.ratings[:2]))
+            source.read(pairs, source.table("r.csv", source.ratings[:2]))
         source.assert_nothing_written()
-
-
-def renamed(rows: list[dict[str, Any]], old: str, new: str) -> None:
-    for row in rows:
-        row[new] = row.pop(old)
-
-
-class TestBadTables:
-    @pytest.mark.parametrize(
-        ("change", "message"),
-        [
-            (
-                lambda s: s.ratings[2].update(pair_id="x"),
-                r"row 3 \(line 4\), column 'pair_id': value 'x'; no such pair",
-            ),
-            (lambda s: [row.update(pair_id="x") for row in s.ratings[2:4]], r"row 3 .*no such pair.*\(1 more\)"),
-            (
-                lambda s: s.ratings[7].update(dimension="warmth"),
-                r"row 8 \(line 9\), column 'dimension': .*expected emp",
-            ),
-            (
-                lambda s: s.pairs[3].update(pair_id="000-0"),
-                r"pairs\.csv, row 4 \(line 5\), .*'000-0'; .*row 1 \(line 2",
-            ),
-            (
-                lambda s: s.ratings.append({**s.ratings[2], "score": 4}),
-                r"row 9 \(line 10\), .*'000-1'; .* row 3 \(line",
-            ),
-            (
-                lambda s: s.ratings[1].update(rater_id=""),
-                r"row 2 \(line 3\), column 'rater_id': value None; expected tex",
-            ),
-            (
-                lambda s: [row.pop("rater_id") for row in s.ratings],
-                r"no column 'rater_id'; it has 'pair_id', 'dimension'",
-            ),
-            (lambda s: renamed(s.pairs, "pair_id", "id"), r"no column 'pair_id'; .*expected a mapping pair_id=COLUMN"),
-            (lambda s: s.pairs.clear(), r"pairs\.csv: the table holds no rows"),
-            (lambda s: s.ratings.clear(), r"ratings\.csv: the table holds no rows"),
-        ],
-    )
-    def test_what_is_wrong_is_named(self, source: Any, change: Any, message: str) -> None:
-        change(source)
-        refused(source, message)
-
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            (
-                {"columns": {"response_audio": "file"}},
-                r"no column 'file' \(mapped to response_audio\); it has 'pair_id'",
-            ),
-            ({"columns": {"speaker": "system_id"}}, "column mapping speaker=system_id: expected .*: pair_id, group_id"),
-            ({"dimensions": []}, "dimensions .*at least one, each name once"),
-            ({"dimensions": [EMPATHY, EMPATHY]}, "dimensions .*each name once"),
-        ],
-    )
-    def test_mappings(self, source: Any, options: dict[str, Any], message: str) -> None:
-        refused(source, message, **options)
-
-    def test_the_users_column_name_is_shown(self, source: Any) -> None:
-        renamed(source.ratings, "pair_id", "item")
-        source.ratings[3]["item"] = "nope"
-        refused(source, r"row 4 \(line 5\), column 'item': value 'nope'; no", rating_columns={"pair_id": "item"})
-
-    @pytest.mark.parametrize(
-        ("score", "message"),
-        [
-            (6, r"value 6; expected for empathy: 1 to 5 in steps of 1"),
-            (0, r"value 0; expected for empathy: 1 to 5"),
-            (2.5, r"value 2\.5; expected for empathy: 1 to 5 in steps of 1"),
-            ("nan", "value 'nan'; expected a finite number"),
-            ("1e999", "value inf; expected a finite number"),
-            ("good", "value 'good'; expected a finite number"),
-            ("1_0", "value '1_0'; expected"),
-            ("3,5", "value '3,5'; expected"),
-            ("\u0664", "value '\u0664'; expected a finite number"),
-            ("", "value None; expected a finite number"),
-        ],
-    )
-    def test_scores(self, source: Any, score: Any, message: str) -> None:
-        source.ratings[4]["score"] = score
-        refused(source, rf"ratings\.csv, row 5 \(line 6\), column 'score': {message}")
-
-    @pytest.mark.parametrize("score", [10**400, True, [3], {"a": 1}, None, float("nan")])
-    def test_scores_in_json(self, source: Any, score: Any) -> None:
-        source.ratings[1]["score"] = score
-        pairs, ratings = source.table("pairs.csv", source.pairs), source.table("r.jsonl", source.ratings)
-        with pytest.raises(DataError, match=r"r\.jsonl, row 2 \(line 2\), column 'score': value .*finite number"):
-            run(source, pairs, ratings)
-        source.assert_nothing_written()
-
-    def test_wide_score_names_its_own_column(self, source: Any) -> None:
-        for row in source.pairs:
-            row["empathy:anna"] = 3
-        source.pairs[3]["empathy:anna"] = 9
-        with pytest.raises(DataError, match=r"pairs\.csv, row 4 \(line 5\), column 'empathy:anna': value 9; "):
-            run(source, source.table("pairs.csv", source.pairs), None)
-
-    def test_wide_table_without_a_rating(self, source: Any) -> None:
-        for row in source.pairs:
-            row["empathy:a"] = ""
-        with pytest.raises(DataError, match=r"pairs\.csv: the table holds no ratings"):
-            run(source, source.table("pairs.csv", source.pairs), None)
-
-    def test_not_utf_8(self, source: Any) -> None:
-        pairs = source.table("pairs.csv", source.pairs)
-        data = pairs.read_bytes()
-        line = data.splitlines(keepends=True)
-        pairs.write_bytes(b"".join([*line[:2], line[2].replace(b"g0", b"caf\xe9"), *line[3:]]))
-        offset = pairs.read_bytes().index(b"\xe9")
-        with pytest.raises(DataError, match=rf"pairs\.csv, line 3: byte 0xe9 at offset {offset} is not UTF-8"):
-            run(source, pairs, source.table("r.csv", source.ratings))
-        pairs.write_text(data.decode(), encoding="utf-16")
-        with pytest.raises(DataError, match=r"pairs\.csv, line 1: byte 0xff at offset 0 is not UTF-8"):
-            run(source, pairs, source.table("r.csv", source.ratings))
-        source.assert_nothing_written()
-
-    def test_byte_order_mark_is_no_part_of_the_header(self, source: Any) -> None:
-        pairs = source.table("pairs.csv", source.pairs)
-        pairs.write_text(pairs.read_text(), encoding="utf-8-sig")
-        assert len(run(source, pairs, source.table("r.csv", source.ratings)).pairs) == 4
-
-    def test_ragged_rows_and_broken_quotes(self, source: Any) -> None:
-        ratings = source.table("r.csv", source.ratings)
-        pairs = source.folder / "pairs.csv"
-        pairs.write_text('pair_id,response_audio\n"a\nb",x.wav\n\nc,x.wav,extra\n')
-        with pytest.raises(DataError, match=r"pairs\.csv, row 2 \(line 5\): 3 values; expected 2"):
-            run(source, pairs, ratings)
-        pairs.write_text('pair_id,response_audio\na,x.wav\nb,"x.wav\n')
-        with pytest.raises(DataError, match=r"pairs\.csv, line 3: not readable as CSV"):
-            run(source, pairs, ratings)
-        pairs.write_text("pair_id,pair_id,response_audio\na,b,c\n")
-        with pytest.raises(DataError, match="column 'pair_id' stands twice in the header"):
-            run(source, pairs, ratings)
-
-    @pytest.mark.parametrize("line", ["{", "[1]", '{"a": 1, "a": 2}', '{"a": ' + "9" * 5_000 + "}", "[" * 100_000])
-    def test_broken_json(self, source: Any, line: str) -> None:
-        path = source.folder / "pairs.jsonl"
-        path.write_text(json.dumps(source.pairs[0]) + "\n\n" + line + "\n")
-        with pytest.raises(DataError, match=r"pairs\.jsonl, row 2 \(line 3\): "):
-            run(source, path, source.table("r.csv", source.ratings))
-
-    @pytest.mark.parametrize("value", [["a"], 1.5, True, {"x": 1}, "a\tb", "\ud800", 10**30, " "])
-    def test_ids_of_odd_types(self, source: Any, value: Any) -> None:
-        pairs = source.table("pairs.jsonl", [{**source.pairs[0], "pair_id": value}])
-        with pytest.raises(DataError, match=r"pairs\.jsonl, row 1 \(line 1\), column 'pair_id': value .*expected text"):
-            run(source, pairs, source.table("r.csv", source.ratings))
-        good = source.table("pairs.csv", source.pairs)
-        for column in ("pair_id", "rater_id", "dimension"):
-            ratings = source.table("r.jsonl", [{**source.ratings[0], column: value}])
-            with pytest.raises(DataError, match=rf"r\.jsonl, row 1 \(line 1\), column '{column}': value "):
-                run(source, good, ratings)
-        source.assert_nothing_written()
-
-    def test_broken_parquet_and_unknown_suffix(self, source: Any) -> None:
-        ratings = source.table("r.csv", source.ratings)
-        (source.folder / "pairs.parquet").write_bytes(b"PAR1 and so on")
-        with pytest.raises(DataError, match=r"pairs\.parquet: not readable as Parquet"):
-            run(source, source.folder / "pairs.parquet", ratings)
-        (source.folder / "pairs.xlsx").write_bytes(b"PK")
-        with pytest.raises(DataError, match=r"suffix '\.xlsx'; expected \.csv, \.tsv, \.json, \.jsonl, \.parquet"):
-            run(source, source.folder / "pairs.xlsx", ratings)
-        with pytest.raises(DataError, match=r"nothing\.csv: no such file"):
-            run(source, source.folder / "nothing.csv", ratings)
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("vocal_empathy=1:5:1", Dimension("vocal_empathy", 1, 5, 1)),
-        ("x=0:100", Dimension("x", 0, 100)),
-        ("x=0:100:lower", Dimension("x", 0, 100, None, False)),
-        ("x=-3:3:0.5:lower", Dimension("x", -3, 3, 0.5, False)),
-    ],
-)
-def test_parse_dimension(text: str, wanted: Dimension) -> None:
-    assert parse_dimension(text) == wanted
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "x",
-        "x=",
-        "x=1",
-        "x=1:a",
-        "x=5:1",
-        "x=1:1",
-        "x=0:inf",
-        "x=1:5:0",
-        "x=1:5:3",
-        "x=1:5:-1",
-        "=1:5",
-        "a b=1:5",
-        "x=1:5:1:1",
-        "x=1:5:higher",
-        "x=nan:5",
-        "x=lower",
-    ],
-)
-def test_parse_dimension_refuses(text: str) -> None:
-    with pytest.raises(DataError, match=r"expected|does not divide"):
-        parse_dimension(text)
 
 
 def test_every_source_has_an_example() -> None:
@@ -620,14 +381,14 @@ class TestAudioRoot:
     """A folder of audio that is a symbolic link to another disk."""
 
     @pytest.fixture
-    def linked(self, source: Any, tmp_path: Path) -> Any:
+    def linked(self, source: Source, tmp_path: Path) -> Any:
         (source.folder / "clips").rename(tmp_path / "disk")
         (source.folder / "clips").symlink_to(tmp_path / "disk")
         source.table("pairs.csv", source.pairs)
         source.table("ratings.csv", source.ratings)
         return source
 
-    def run(self, source: Any, *words: str) -> int:
+    def run(self, source: Source, *words: str) -> int:
         tables = [str(source.folder / "pairs.csv"), "--ratings", str(source.folder / "ratings.csv")]
         return main(["import", "table", *tables, "--dimension", "empathy=1:5:1", "--out", str(source.out), *words])
 

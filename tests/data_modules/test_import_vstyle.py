@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +10,21 @@ import soundfile
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import vstyle
-from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.ratings import Dimension
-from empathy_judge.data_modules.schema import Pair, PairDataset
+from empathy_judge.data_modules.schema import PairDataset
+
+from .builders import Download, by_id, reasons
 
 
-class VStyle:
+class VStyle(Download):
     """Both downloads in one folder: two English prompts and a Chinese one, answered by two systems each."""
 
-    def __init__(self, source: Any) -> None:
-        self.tone, self.table, self.folder, self.out = source.tone, source.table, source.folder, source.out
+    importer = vstyle
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
         self.rows: list[dict[str, Any]] = []
-        self.ratings: dict[str, list[dict[str, Any]]] = {"en/a1": [], "en/a2": [], "zh/a3": []}
+        self.given: dict[str, list[dict[str, Any]]] = {"en/a1": [], "en/a2": [], "zh/a3": []}
         prompts = [
             (1, "empathy/anger", "They lost my luggage again!"),
             (2, "acoustic_attributes/speed", "Say it slowly."),
@@ -37,42 +38,26 @@ class VStyle:
                 row = {**key, "model_name": system, "ability": ability, "instruct_text": text}
                 self.rows.append({**row, "response_audio_path": name, "response_text": f"Oh, {instruct_id}."})
                 for rater in ("zh/a3",) if instruct_id == 3 else ("en/a1", "en/a2"):
-                    mos = 1 + (instruct_id + number + len(self.ratings[rater])) % 5
-                    self.ratings[rater].append({**key, "ability": ability, "mos": mos})
+                    mos = 1 + (instruct_id + number + len(self.given[rater])) % 5
+                    self.given[rater].append({**key, "ability": ability, "mos": mos})
 
-    def write(self) -> Path:
+    def write(self) -> None:
         self.table("VStyle-responses/metadata.jsonl", self.rows)
-        for rater, rows in self.ratings.items():
-            path = self.folder / f"VStyle-eval-results/human_eval_res/{rater}.jsonl"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self.table(str(path.relative_to(self.folder)), rows)
+        for rater, rows in self.given.items():
+            self.table(f"VStyle-eval-results/human_eval_res/{rater}.jsonl", rows)
         judge = self.folder / "VStyle-eval-results/model_eval_res"
         judge.mkdir(exist_ok=True)
         (judge / "en_res.jsonl").write_text('{"id": 1, "instruct_id": 1, "gemini_score": 5}\n')
-        return self.folder
-
-    def load(self, *, max_skipped: float = 0.0, category: str | None = None) -> PairDataset:
-        options = argparse.Namespace(ratings=None, category=category)
-        return assemble(vstyle.read(self.write(), options), self.out, max_skipped=max_skipped)
 
 
 @pytest.fixture
-def source(source_type: Any, tmp_path: Path) -> VStyle:
-    return VStyle(source_type(tmp_path / "source", groups=0))
-
-
-def by_id(dataset: PairDataset) -> dict[str, Pair]:
-    return {pair.pair_id: pair for pair in dataset.pairs}
+def source(tmp_path: Path) -> VStyle:
+    return VStyle(tmp_path / "source")
 
 
 def scores(dataset: PairDataset) -> dict[tuple[str, str], float]:
     columns = (dataset.ratings[name] for name in ("pair_id", "rater_id", "score"))
     return {(pair, rater): score for pair, rater, score in zip(*columns, strict=True)}
-
-
-def skipped(dataset: PairDataset) -> list[tuple[str, str]]:
-    with Path(str(dataset.root), "skipped.csv").open(newline="") as file:
-        return [(row["where"], row["reason"]) for row in csv.DictReader(file)]
 
 
 def test_what_is_imported(source: VStyle) -> None:
@@ -125,13 +110,13 @@ def test_only_one_category(source: VStyle) -> None:
     assert not (dataset.root / "skipped.csv").exists()
     assert "2 responses of others left out" in dataset.card.description
     with pytest.raises(DataError, match="no ability of category 'empaty'; it has acoustic_attributes, empathy"):
-        vstyle.read(source.folder, argparse.Namespace(ratings=None, category="empaty"))
+        source.load(category="empaty")
 
 
 def test_a_key_that_both_languages_use_is_two_responses(source: VStyle) -> None:
     for row, number in zip(source.rows[4:], (1, 2), strict=True):
         row.update(id=number, instruct_id=1)
-    for row, number in zip(source.ratings["zh/a3"], (1, 2), strict=True):
+    for row, number in zip(source.given["zh/a3"], (1, 2), strict=True):
         row.update(id=number, instruct_id=1)
     dataset = source.load()
     pairs = by_id(dataset)
@@ -151,15 +136,15 @@ def test_a_folder_says_the_language_even_of_a_response_in_the_other_script(sourc
     assert {pair.language for pair in source.load().pairs if pair.group_id == "en-1"} == {"en"}
 
 
-def test_a_folder_above_the_source_says_nothing_about_the_language(source_type: Any, tmp_path: Path) -> None:
-    dataset = VStyle(source_type(tmp_path / "zh/en/source", groups=0)).load()
+def test_a_folder_above_the_source_says_nothing_about_the_language(tmp_path: Path) -> None:
+    dataset = VStyle(tmp_path / "zh/en/source").load()
     assert {pair.group_id for pair in dataset.pairs} == {"en-1", "en-2", "zh-3"}
 
 
 def test_bad_ratings_are_skipped_with_their_place(source: VStyle) -> None:
     key = {"id": 1, "instruct_id": 1}
-    source.ratings["en/a1"][0]["mos"] = 6
-    source.ratings["en/a1"] += [
+    source.given["en/a1"][0]["mos"] = 6
+    source.given["en/a1"] += [
         {"id": 99, "instruct_id": 1, "mos": 3},  # nobody's id
         {"id": 21, "instruct_id": 3, "mos": 3},  # the id of a Chinese response
         {"id": 2, "instruct_id": 1, "mos": 5},  # a second time
@@ -172,32 +157,23 @@ def test_bad_ratings_are_skipped_with_their_place(source: VStyle) -> None:
     assert len(dataset.ratings) == 9
     assert ("1_1", "a1") not in scores(dataset)
     assert scores(dataset)["2_1", "a1"] == 4
-    found = skipped(dataset)
-    assert [where.partition("a1.jsonl, ")[2] for where, _ in found] == [
-        "row 1 (line 1), column 'mos'",
-        "row 5 (line 5), column 'id'",
-        "row 6 (line 6), column 'id'",
-        "row 7 (line 7), column 'mos'",
-        "row 8 (line 8), column 'mos'",
-        "row 9 (line 9), column 'mos'",
-        "row 10 (line 10), column 'mos'",
-        "row 11 (line 11), column 'id'",
-    ]
-    reasons = [reason for _, reason in found]
-    assert reasons[0] == "value 6; expected a number from 1 to 5"
-    assert reasons[1] == "no response 99_1 (id_instruct_id) in en"
-    assert reasons[2] == "no response 21_3 (id_instruct_id) in en"
-    assert "has scored this at" in reasons[3]
-    assert [reason.split(";")[0] for reason in reasons[4:7]] == ["value None", "value True", "value '4'"]
+    found = reasons(dataset)
+    bad = [(1, "mos"), (5, "id"), (6, "id"), (7, "mos"), (8, "mos"), (9, "mos"), (10, "mos"), (11, "id")]
+    assert [where for where, _ in found] == [f"a1.jsonl, row {n} (line {n}), column {name!r}" for n, name in bad]
+    why = [reason for _, reason in found]
+    assert why[0] == "value 6; expected a number from 1 to 5"
+    assert why[1:3] == [f"no response {key} (id_instruct_id) in en" for key in ("99_1", "21_3")]
+    assert "has scored this at" in why[3]
+    assert [reason.split(";")[0] for reason in why[4:7]] == ["value None", "value True", "value '4'"]
 
 
 def test_ratings_between_whole_numbers_make_a_scale_without_steps(source: VStyle) -> None:
-    source.ratings["zh/a3"][0]["mos"] = 3.5
+    source.given["zh/a3"][0]["mos"] = 3.5
     assert source.load().card.dimensions == (Dimension("mos", 1, 5, None),)
 
 
 def test_a_response_that_nobody_rated_stays(source: VStyle) -> None:
-    source.ratings["zh/a3"].pop()
+    source.given["zh/a3"].pop()
     dataset = source.load()
     assert len(dataset.pairs) == 6
     assert "1 of 6 responses have no rating" in dataset.card.description
@@ -212,19 +188,13 @@ def test_bad_responses_are_skipped_with_their_ratings(source: VStyle) -> None:
     dataset = source.load(max_skipped=0.9)
     assert sorted(by_id(dataset)) == ["11_2", "12_2", "21_3"]
     assert len(dataset.ratings) == 5
-    reasons = [reason for _, reason in skipped(dataset)]
-    assert len(reasons) == 5
-    assert "stands at" in reasons[0]
-    assert "11_2" in reasons[0]
-    assert reasons[1].startswith("value ''; expected text")
-    assert "leaves the folder" in reasons[2]
-    assert "no such file" in reasons[3]
-    assert "not a sound file" in reasons[4]
+    expected = ["11_2 stands at", "value ''; expected text", "leaves the folder", "no such file", "not a sound file"]
+    for (_, reason), part in zip(reasons(dataset), expected, strict=True):
+        assert part in reason
 
 
 def test_other_folders_are_an_error(source: VStyle) -> None:
-    file = source.write() / "VStyle-responses/metadata.jsonl"
     with pytest.raises(DataError, match="a file; expected the folder that holds human_eval_res"):
-        vstyle.read(source.folder, argparse.Namespace(ratings=str(file), category=None))
+        source.load(ratings=str(source.folder / "VStyle-responses/metadata.jsonl"))
     with pytest.raises(DataError, match=r"holds no file metadata\.jsonl"):
-        vstyle.read(source.folder / "VStyle-eval-results", argparse.Namespace(ratings=None, category=None))
+        source.load("VStyle-eval-results")

@@ -29,7 +29,7 @@ from empathy_judge.data_modules.inspection import inspect_dataset
 from empathy_judge.data_modules.parallel import map_threads
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.rows import PAIRS_SCHEMA
-from empathy_judge.data_modules.sampling import WINDOW_BLOCKS, Blocks, EpochSampler, row_groups
+from empathy_judge.data_modules.sampling import WINDOW_BLOCKS, Blocks, EpochOrder, row_groups
 from empathy_judge.data_modules.schema import Pair, PairDataset, write_splits
 from empathy_judge.data_modules.stored_clips import StoredClip
 
@@ -275,11 +275,10 @@ class TestInspect:
 
 def order_of(blocks: np.ndarray, batch: int, workers: int, **options: Any) -> list[int]:
     epoch = options.pop("epoch", 0)
-    sampler = EpochSampler(len(blocks), blocks=Blocks(blocks, batch, workers), **options)
-    sampler.set_epoch(epoch)
-    order = list(sampler)
-    assert len(order) == len(sampler)
-    return order
+    order = EpochOrder(len(blocks), blocks=Blocks(blocks, batch, workers), **options)
+    items = order.items(epoch)
+    assert len(items) == len(order)
+    return items
 
 
 def uneven_blocks(items: int) -> np.ndarray:

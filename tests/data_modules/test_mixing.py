@@ -6,15 +6,14 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from empathy_judge.data_modules.sampling import EpochSampler, MixedSampler
+from empathy_judge.data_modules.sampling import EpochOrder, MixedOrder
 
 
 def mixed(sizes: list[int], shares: list[float], epoch: int = 0, rank: int = 0, ranks: int = 1) -> list[int]:
-    kinds = [EpochSampler(size, shuffle=True, seed=number, rank=rank, ranks=ranks) for number, size in enumerate(sizes)]
-    sampler = MixedSampler(kinds, shares)
-    sampler.set_epoch(epoch)
-    items = list(sampler)
-    assert len(items) == len(sampler)
+    kinds = [EpochOrder(size, shuffle=True, seed=number, rank=rank, ranks=ranks) for number, size in enumerate(sizes)]
+    order = MixedOrder(kinds, shares)
+    items = order.items(epoch)
+    assert len(items) == len(order)
     return items
 
 
@@ -40,9 +39,8 @@ def test_every_stretch_of_an_epoch_has_the_stated_proportions(shares: tuple[floa
 
 
 def test_without_comparisons_the_order_is_that_of_the_rated_pairs():
-    plain = EpochSampler(13, shuffle=True, seed=0)
-    plain.set_epoch(5)
-    assert mixed([13, 0, 0], [1.0, 0.0, 0.0], epoch=5) == list(plain)
+    plain = EpochOrder(13, shuffle=True, seed=0).items(5)
+    assert mixed([13, 0, 0], [1.0, 0.0, 0.0], epoch=5) == plain
     assert sorted(mixed([0, 6, 0], [0.0, 1.0, 0.0])) == list(range(6))
 
 
@@ -60,10 +58,8 @@ def test_ranks_have_the_same_pattern_and_epochs_another_order():
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_clusters_stand_together(ranks: int):
     clusters = np.repeat(np.arange(6), 5)
-    read = []
-    for rank in range(ranks):
-        sampler = EpochSampler(30, shuffle=True, seed=2, rank=rank, ranks=ranks, clusters=clusters)
-        read.append(list(sampler))
+    how = {"shuffle": True, "seed": 2, "ranks": ranks, "clusters": clusters}
+    read = [EpochOrder(30, rank=rank, **how).items(0) for rank in range(ranks)]
     order = [item for both in zip(*read, strict=True) for item in both]
     assert sorted(order) == list(range(30))
     found = clusters[order]

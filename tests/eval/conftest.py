@@ -119,6 +119,21 @@ class ToneJudge:
         return true_score(context, tone_of(pair.response)) + self._noise * noise
 
 
+class MeasureJudge:
+    """Scores a pair by one measure; `seen` says how many pairs it was given each time."""
+
+    dimensions = ("empathy",)
+    only_given: str | None = None
+
+    def __init__(self, measure: Callable[[Pair], float], name: str = "judge") -> None:
+        self.name, self.measure = name, measure
+        self.seen: list[int] = []
+
+    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
+        self.seen.append(len(pairs))
+        return score_table(pairs, self.dimensions, np.array([[self.measure(pair)] for pair in pairs]))
+
+
 @pytest.fixture
 def make_judge() -> type[ToneJudge]:
     """`ToneJudge`; by default it gives exactly what a panel without noise gives."""

@@ -122,7 +122,7 @@ def _dataset(home: Path) -> Target:
     def run(file: Path, rng: random.Random) -> None:
         dataset = PairDataset.load(home / file.relative_to(home).parts[0])
         for pair in dataset.pairs:
-            for source in (*(turn.audio for turn in pair.context), pair.response):
+            for source in pair.clips:
                 decode(source, RATE)
 
     return Target("dataset", files, run)

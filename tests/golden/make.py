@@ -185,7 +185,7 @@ def probes(folder: Path) -> Any:
             continue
         found[name] = {}
         for pair in probe.apply(pairs, SEED)[:24:8]:
-            clips = [decode(source, 16_000) for source in (*(turn.audio for turn in pair.context), pair.response)]
+            clips = [decode(source, 16_000) for source in pair.clips]
             found[name][pair.pair_id] = [
                 [len(clip), float(np.sqrt(np.mean(np.square(clip)))), float(np.abs(np.diff(clip)).mean())]
                 for clip in clips

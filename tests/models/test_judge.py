@@ -57,7 +57,7 @@ def test_scores_do_not_depend_on_what_else_is_in_the_batch(pooling, make_judge, 
     assert ((values > torch.tensor([1.0, 0.0])) & (values < torch.tensor([5.0, 10.0]))).all()
 
     shuffled = random.Random(0).sample(pairs, len(pairs))
-    clips = [source for pair in pairs for source in (*(turn.audio for turn in pair.context), pair.response)]
+    clips = [source for pair in pairs for source in pair.clips]
     states = dict(zip(clips, right.encode_clips([right.decode(source) for source in clips]), strict=True))
     for judge in (right, left):
         for size in (3, 8):

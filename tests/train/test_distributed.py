@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from empathy_judge.data_modules.sampling import EpochSampler
+from empathy_judge.data_modules.sampling import EpochOrder
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.run import train
 
@@ -74,9 +74,9 @@ def test_two_processes_train_and_validate_like_one(train_arguments, tmp_path):
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_every_rank_reads_equally_many_items(size, ranks, shuffle):
     """In training and in validation: a model that is spread over the ranks takes all of them for each batch."""
-    samplers = [EpochSampler(size, shuffle=shuffle, seed=4, rank=rank, ranks=ranks) for rank in range(ranks)]
-    read = [list(sampler) for sampler in samplers]
-    assert {len(part) for part in read} == {len(samplers[0])} == {-(-size // ranks)}
+    orders = [EpochOrder(size, shuffle=shuffle, seed=4, rank=rank, ranks=ranks) for rank in range(ranks)]
+    read = [order.items(0) for order in orders]
+    assert {len(part) for part in read} == {len(orders[0])} == {-(-size // ranks)}
     together = [item for part in read for item in part]
     assert set(together) == set(range(size))
     assert len(together) - size == -size % ranks  # as few twice as can be
@@ -84,9 +84,7 @@ def test_every_rank_reads_equally_many_items(size, ranks, shuffle):
 
 def test_the_order_is_that_of_seed_and_epoch():
     def order(seed: int, epoch: int, rank: int = 0, ranks: int = 1) -> list[int]:
-        sampler = EpochSampler(20, shuffle=True, seed=seed, rank=rank, ranks=ranks)
-        sampler.set_epoch(epoch)
-        return list(sampler)
+        return EpochOrder(20, shuffle=True, seed=seed, rank=rank, ranks=ranks).items(epoch)
 
     assert order(1, 2) == order(1, 2)
     assert len({tuple(order(seed, epoch)) for seed in range(3) for epoch in range(3)}) == 9

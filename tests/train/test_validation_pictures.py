@@ -1,4 +1,4 @@
-"""What validation shows: the right items, where they are drawn, and whose ears recordings reach."""
+"""What validation shows: the right items, where they are drawn, and who gets recordings."""
 
 from __future__ import annotations
 

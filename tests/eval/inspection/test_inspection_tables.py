@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from empathy_judge.data_modules.inspection import Histogram, Inspection, Problem, Summary
 from empathy_judge.eval.inspection.tables import _raters, inspection_tables
-from empathy_judge.eval.statistics.agreement import Statistic
+from empathy_judge.eval.statistics.agreement import Statistic, as_report
 from empathy_judge.eval.statistics.icc import FORMS
 from empathy_judge.eval.statistics.krippendorff import DISTANCES
 from empathy_judge.eval.statistics.raters import RaterFacts, RaterFlag
@@ -50,7 +50,7 @@ def _printed(found: Inspection, raters: tuple[RaterFacts, ...] = ()) -> str:
     }
     console = Console(width=150)
     with console.capture() as captured:
-        for table in inspection_tables(found, {"empathy": panel}, {"empathy": raters}):
+        for table in inspection_tables(found, {"empathy": panel}, {"empathy": as_report(raters)}):
             console.print(table)
     return captured.get()
 
@@ -97,7 +97,8 @@ def test_raters_have_a_line_each_and_their_flags_the_evidence() -> None:
 def test_raters_fit_a_narrow_terminal() -> None:
     console = Console(width=80)
     with console.capture() as captured:
-        for table in _raters("empathy", [_rater("participant-01", RaterFlag("random", "agrees with nobody"))]):
+        flagged = _rater("participant-01", RaterFlag("random", "agrees with nobody"))
+        for table in _raters("empathy", [as_report(flagged)]):
             console.print(table)
     assert "0.41 [0.20, 0.60]" in captured.get()
     assert "participant-01" in captured.get()

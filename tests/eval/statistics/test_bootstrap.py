@@ -77,18 +77,6 @@ def test_one_seed_gives_one_interval_and_another_seed_another() -> None:
     assert (first.low, first.high) != (other.low, other.high)
 
 
-def test_selected_items_share_the_draws() -> None:
-    x, y, groups = tied_scores(80, seed=5)
-    resamples = Resamples.draw(groups, 30, seed=0)
-    chosen = np.arange(80) % 3 > 0
-    expected = [
-        mae(*(v[np.repeat(np.flatnonzero(chosen), counts[resamples.codes][chosen].astype(int))] for v in (x, y)))
-        for counts in resamples.counts
-    ]
-    found = estimate(mae, x[chosen], y[chosen], resamples=resamples.select(chosen))
-    np.testing.assert_allclose(found.draws, expected)
-
-
 def test_nan_items_are_left_out_of_value_and_interval() -> None:
     x, y, groups = tied_scores(80, seed=6)
     gaps = x.copy()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from empathy_judge.eval.statistics.agreement import Statistic, mae
+from empathy_judge.eval.statistics.agreement import Statistic
 from empathy_judge.eval.statistics.bootstrap import Resamples, estimates
 from empathy_judge.eval.statistics.calibration import (
     MAPPINGS,
@@ -86,8 +86,6 @@ def test_scale_use_of_constants_and_few_items():
     one = scale_use(np.array([2.0, NAN]), np.array([3.0, 3]), 1, 5, own_groups(2))["judge"]["mean"]
     assert (one.value, one.n, one.dropped) == (2, 1, 1)
     assert scale_use(np.array([]), np.array([]), 1, 5, own_groups(0))["judge"]["mean"].reason == "0 items"
-    with pytest.raises(ValueError, match="a scale from 5 to 5"):
-        scale_use(X, Y, 5, 5, own_groups(10))
 
 
 # --- calibration
@@ -142,7 +140,9 @@ def test_error_is_that_of_the_curve_and_of_repeated_items():
     assert found.value == pytest.approx(sum(own.n * abs(own.score - own.human) for own in curve) / 60, abs=1e-12)
 
 
-def test_error_of_a_shifted_a_constant_and_a_perfect_judge():
+def test_a_shifted_a_constant_and_a_perfect_judge():
+    assert np.isnan(calibration_line(np.full(5, 0.1), np.arange(5.0))).all()
+    assert calibration_line(np.arange(5.0), np.full(5, 2.0)) == pytest.approx((0, 2), abs=1e-12)
     assert calibration_error(Y + 0.5, Y) == pytest.approx(0.5, abs=1e-12)
     assert calibration_error(np.full(10, 3.0), Y) == pytest.approx(0.25, abs=1e-12)
     assert calibration_error(Y, Y) == 0.0
@@ -157,11 +157,6 @@ def test_line_is_scipys_also_in_resamples():
     found = estimates(calibration_line, x, y, resamples=resamples, reasons={"slope": "", "intercept": ""})
     check(found["slope"], lambda a, b: stats.linregress(a, b).slope, x, y, resamples)
     check(found["intercept"], lambda a, b: stats.linregress(a, b).intercept, x, y, resamples)
-
-
-def test_line_of_a_constant_judge_is_undefined():
-    assert np.isnan(calibration_line(np.full(5, 0.1), np.arange(5.0))).all()
-    assert calibration_line(np.arange(5.0), np.full(5, 2.0)) == pytest.approx((0, 2), abs=1e-12)
 
 
 # --- mappings
@@ -198,17 +193,6 @@ def test_no_mapping_has_seen_the_group(mapping: Mapping):
         found = mapped_scores(x, changed, groups, mapping)
         np.testing.assert_array_equal(found[groups == group], given[groups == group])
         assert not np.allclose(found, given)
-
-
-@pytest.mark.parametrize("mapping", MAPPINGS)
-def test_mapping_mends_another_scale_and_the_error(mapping: Mapping):
-    rng = np.random.default_rng(6)
-    human = rng.uniform(1, 5, 400)
-    judge = 20 * human + 10 * rng.normal(size=400)
-    groups = np.arange(400) // 4
-    found = mapped_errors(judge, human, groups, mapping, own_groups(400))
-    assert found["mae"].value < 0.5 < 20 < mae(judge, human)
-    assert found["error"].value < 0.25 < 20 < calibration_error(judge, human)
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS)

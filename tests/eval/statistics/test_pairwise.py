@@ -8,16 +8,7 @@ import numpy as np
 import pytest
 from empathy_judge.eval.statistics import pairwise
 from empathy_judge.eval.statistics.bootstrap import Resamples
-from empathy_judge.eval.statistics.pairwise import (
-    GROUP_CORRELATIONS,
-    GroupCorrelation,
-    concordance_index,
-    group_correlation,
-    item_pairs,
-    pairwise_accuracy,
-    tie_calibration,
-    top_1,
-)
+from empathy_judge.eval.statistics.pairwise import WITHIN_GROUPS, ItemPairs, item_pairs, tie_calibration, within_groups
 from scipy import stats
 
 from .conftest import NAN, own_groups
@@ -57,17 +48,26 @@ def scores(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return x.round(1), (x + rng.normal(size=n)).round(0)
 
 
+def measured(x: np.ndarray, y: np.ndarray, monkeypatch: pytest.MonkeyPatch, epsilon: float | None = None) -> ItemPairs:
+    """Without draws; at this epsilon."""
+    if epsilon is not None:
+        monkeypatch.setattr(pairwise, "tie_calibration", lambda *_: (epsilon, None))
+    return item_pairs(x, y, own_groups(len(x)))
+
+
 @pytest.mark.parametrize("seed", range(5))
-def test_equals_a_double_loop(seed: int):
+def test_equals_a_double_loop(seed: int, monkeypatch: pytest.MonkeyPatch):
     x, y = scores(40, seed)
-    assert concordance_index(x, y) == pytest.approx(by_loop(x, y, concordance), abs=1e-12)
     for epsilon in (0.0, 0.3, abs(float(x[3] - x[5]))):
-        assert pairwise_accuracy(x, y, epsilon) == pytest.approx(by_loop(x, y, accuracy(epsilon)), abs=1e-12)
+        found = measured(x, y, monkeypatch, epsilon)
+        assert found.concordance.value == pytest.approx(by_loop(x, y, concordance), abs=1e-12)
+        assert found.accuracy.value == pytest.approx(by_loop(x, y, accuracy(epsilon)), abs=1e-12)
 
 
-def test_concordance_is_somers_d():
+def test_concordance_is_somers_d(monkeypatch: pytest.MonkeyPatch):
     x, y = scores(200, 7)
-    assert concordance_index(x, y) == pytest.approx((1 + stats.somersd(y, x).statistic) / 2, abs=1e-12)
+    found = measured(x, y, monkeypatch).concordance
+    assert found.value == pytest.approx((1 + stats.somersd(y, x).statistic) / 2, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -80,14 +80,12 @@ def test_concordance_is_somers_d():
 def test_tie_calibration_of_published_examples(human: list[float], epsilon: float, expected: float):
     score = np.array([0.0, 2, 6, 8])
     assert tie_calibration(score, np.array(human, dtype=float)) == (epsilon, None)
-    assert pairwise_accuracy(score, np.array(human, dtype=float), epsilon) == pytest.approx(expected, abs=1e-12)
+    found = item_pairs(score, np.array(human, dtype=float), own_groups(4))
+    assert (found.epsilon, found.accuracy.value) == (epsilon, pytest.approx(expected, abs=1e-12))
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("bins", "batch"), [(1 << 16, 1 << 20), (3, 10)])
-def test_epsilon_is_the_best_of_all_differences(seed: int, bins: int, batch: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pairwise, "_BINS", bins)
-    monkeypatch.setattr(pairwise, "_BATCH", batch)
+def test_epsilon_is_the_best_of_all_differences(seed: int):
     rng = np.random.default_rng(seed)
     y = rng.choice([1.0, 2, 3], p=[0.15, 0.7, 0.15], size=24)
     x = y + rng.normal(size=24).round(2)
@@ -103,12 +101,12 @@ def test_epsilon_of_very_many_pairs_comes_from_a_sample(monkeypatch: pytest.Monk
     y = rng.choice([1.0, 2, 3], p=[0.1, 0.8, 0.1], size=600)
     x = y + 0.3 * rng.normal(size=600)
     whole = item_pairs(x, y, own_groups(600))
-    monkeypatch.setattr(pairwise, "MAX_PAIRS", 600 * 599 // 8)
+    monkeypatch.setattr(pairwise, "CALIBRATED_PAIRS", 600 * 599 // 8)
     part = item_pairs(x, y, own_groups(600))
     assert part.epsilon_reason == "epsilon chosen on 300 random items of 600: at most 44925 pairs are compared"
     assert part == item_pairs(x, y, own_groups(600))
     assert part.epsilon not in (None, whole.epsilon)
-    assert part.accuracy.value == pairwise_accuracy(x, y, epsilon=part.epsilon)
+    assert part.accuracy.value == measured(x, y, monkeypatch, part.epsilon).accuracy.value
     assert 0 <= whole.accuracy.value - part.accuracy.value < 0.01
 
 
@@ -134,14 +132,15 @@ def test_interval_holds_the_value_and_nan_is_dropped():
     found = item_pairs(gaps, y, Resamples.draw(np.arange(120) // 4, 300, 0)).concordance
     assert (found.n, found.dropped) == (108, 12)
     assert found.low < found.value < found.high
-    assert found.value == concordance_index(gaps[~np.isnan(gaps)], y[~np.isnan(gaps)])
+    kept = ~np.isnan(gaps)
+    assert found.value == item_pairs(gaps[kept], y[kept], own_groups(108)).concordance.value
 
 
 def test_too_many_pairs_have_no_interval(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pairwise, "MAX_PAIRS", 100)
     x, y = scores(20, 0)
     found = item_pairs(x, y, Resamples.draw(np.arange(20), 50, 0)).concordance
-    assert found.value == concordance_index(x, y)
+    assert found.value == pytest.approx(by_loop(x, y, concordance), abs=1e-12)
     assert (found.low, found.reason) == (None, "no interval: 190 pairs, at most 100 are resampled")
 
 
@@ -161,15 +160,6 @@ def test_undefined_values_have_a_reason(x: list[float], y: list[float], reason: 
     for statistic in (found.concordance, found.accuracy):
         assert (statistic.value, statistic.reason) == (None, reason)
     assert (found.epsilon, found.epsilon_reason) == (None, None)
-
-
-def test_two_items_are_a_pair_and_one_is_none():
-    assert concordance_index(np.array([1.0, 2]), np.array([3.0, 4])) == 1.0
-    assert concordance_index(np.array([2.0, 1]), np.array([3.0, 4])) == 0.0
-    assert np.isnan(concordance_index(np.ones(1), np.ones(1)))
-    assert np.isnan(pairwise_accuracy(np.ones(1), np.ones(1)))
-    with pytest.raises(ValueError, match="epsilon -1"):
-        pairwise_accuracy(np.arange(3.0), np.arange(3.0), epsilon=-1)
 
 
 # ---------------------------------------------------------------- within groups
@@ -207,11 +197,15 @@ def chances(x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> dict[int, float
     return found
 
 
-@pytest.mark.parametrize("name", GROUP_CORRELATIONS)
-def test_mean_of_scipy_by_group(name: GroupCorrelation):
+def expected_of(name: str, x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> dict[int, float]:
+    return chances(x, y, groups) if name == "top_1" else correlations(name, x, y, groups)
+
+
+@pytest.mark.parametrize("name", SCIPY)
+def test_mean_of_scipy_by_group(name: str):
     x, y, groups = grouped()
     expected = correlations(name, x, y, groups)
-    found = group_correlation(name, x, y, groups, Resamples.draw(groups, 0, 0))
+    found = within_groups(name, x, y, groups, Resamples.draw(groups, 0, 0))
     assert found.mean.value == pytest.approx(np.mean(list(expected.values())), abs=1e-12)
     sizes = np.bincount(groups)
     assert found.groups == len(expected)
@@ -226,41 +220,37 @@ def test_top_1_by_hand():
     groups = np.array(list("aaabbbcccdde"))
     score = np.array([1.0, 2, 3, 5, 5, 1, 3, 2, 1, 1, 2, 9])
     human = np.array([1.0, 1, 4, 2, 1, 1, 1, 2, 2, 3, 3, 5])
-    found = top_1(score, human, groups, Resamples.draw(groups, 0, 0))
+    found = within_groups("top_1", score, human, groups, Resamples.draw(groups, 0, 0))
     assert found.mean.value == pytest.approx((1 + 0.5 + 0) / 3, abs=1e-12)
     assert (found.groups, found.too_small, found.constant) == (3, 1, 1)
     assert found.chance == pytest.approx((1 / 3 + 1 / 3 + 2 / 3) / 3, abs=1e-12)
     assert found.mean.n == 9
-    constant = top_1(np.ones(12), human, groups, Resamples.draw(groups, 0, 0))
+    constant = within_groups("top_1", np.ones(12), human, groups, Resamples.draw(groups, 0, 0))
     assert constant.mean.value == pytest.approx(constant.chance, abs=1e-12)
 
 
-@pytest.mark.parametrize("name", [*GROUP_CORRELATIONS, "top_1"])
+@pytest.mark.parametrize("name", WITHIN_GROUPS)
 def test_draws_of_whole_groups_are_means_over_drawn_groups(name):
     """Two groups per cluster: a drawn cluster brings its groups as often as it is drawn."""
     x, y, groups = grouped(seed=2)
     resamples = Resamples.draw(groups // 2, 40, 3)
-    if name == "top_1":
-        found, by_group = top_1(x, y, groups, resamples), chances(x, y, groups)
-    else:
-        found, by_group = group_correlation(name, x, y, groups, resamples), correlations(name, x, y, groups)
+    found, by_group = within_groups(name, x, y, groups, resamples), expected_of(name, x, y, groups)
     for draw, counts in zip(found.mean.draws, resamples.counts, strict=True):
         drawn = np.repeat(list(by_group), [int(counts[resamples.codes[groups == group][0]]) for group in by_group])
         assert draw == pytest.approx(np.mean([by_group[group] for group in drawn]), abs=1e-12)
     assert found.mean.low < found.mean.value < found.mean.high
 
 
-@pytest.mark.parametrize("name", [*GROUP_CORRELATIONS, "top_1"])
+@pytest.mark.parametrize("name", WITHIN_GROUPS)
 def test_draws_of_groups_that_span_clusters_are_the_statistic_of_repeated_items(name):
     x, y, _ = grouped(seed=3)
     groups, clusters = np.arange(120) % 6, np.arange(120) // 6
     resamples = Resamples.draw(clusters, 25, 4)
-    measured = chances if name == "top_1" else (lambda *items: correlations(name, *items))
-    found = top_1(x, y, groups, resamples) if name == "top_1" else group_correlation(name, x, y, groups, resamples)
+    found = within_groups(name, x, y, groups, resamples)
     assert found.groups == 6
     for draw, counts in zip(found.mean.draws, resamples.counts, strict=True):
         items = np.repeat(np.arange(120), counts[resamples.codes].astype(int))
-        expected = np.mean(list(measured(x[items], y[items], groups[items]).values()))
+        expected = np.mean(list(expected_of(name, x[items], y[items], groups[items]).values()))
         assert draw == pytest.approx(expected, abs=1e-12)
 
 
@@ -271,7 +261,7 @@ def test_groups_count_the_same_and_contexts_are_not_told_apart():
     human = rng.normal(size=50)[groups] + 0.3 * rng.normal(size=300)
     judge = human.reshape(50, 6).mean(axis=1)[groups] + 0.05 * rng.normal(size=300)
     assert stats.spearmanr(judge, human).statistic > 0.9
-    found = group_correlation("spearman", judge, human, groups, Resamples.draw(groups, 500, 0))
+    found = within_groups("spearman", judge, human, groups, Resamples.draw(groups, 500, 0))
     assert found.mean.low < 0 < found.mean.high
 
 
@@ -279,24 +269,24 @@ def test_order_of_items_and_missing_scores():
     x, y, groups = grouped(seed=6)
     shuffled = np.random.default_rng(0).permutation(120)
     resamples = Resamples.draw(groups, 30, 0)
-    given = group_correlation("kendall", x, y, groups, resamples)
-    again = group_correlation("kendall", x[shuffled], y[shuffled], groups[shuffled], resamples.select(shuffled))
+    given = within_groups("kendall", x, y, groups, resamples)
+    again = within_groups("kendall", x[shuffled], y[shuffled], groups[shuffled], resamples.select(shuffled))
     assert again.mean.value == pytest.approx(given.mean.value, abs=1e-12)
     np.testing.assert_allclose(again.mean.draws, given.mean.draws, rtol=0, atol=1e-12)
     gaps = x.copy()
     gaps[:15] = NAN
-    found = top_1(gaps, y, groups, Resamples.draw(groups, 0, 0))
+    found = within_groups("top_1", gaps, y, groups, Resamples.draw(groups, 0, 0))
     assert found.mean.dropped == 15
     expected = chances(x[15:], y[15:], groups[15:])
     assert found.mean.value == pytest.approx(np.mean(list(expected.values())), abs=1e-12)
 
 
-@pytest.mark.parametrize("name", [*GROUP_CORRELATIONS, "top_1"])
+@pytest.mark.parametrize("name", WITHIN_GROUPS)
 def test_undefined_means_over_groups_have_a_reason(name):
     def reason(x: list[float], y: list[float], groups: list[int]) -> str | None:
         arrays = np.array(x), np.array(y), np.array(groups)
         draws = Resamples.draw(arrays[2], 10, 0)
-        found = top_1(*arrays, draws) if name == "top_1" else group_correlation(name, *arrays, draws)
+        found = within_groups(name, *arrays, draws)
         assert found.mean.value is None
         assert (found.groups, found.chance) == (0, None)
         assert len(found.mean.draws) == 0
@@ -311,6 +301,6 @@ def test_undefined_means_over_groups_have_a_reason(name):
 
 def test_one_group_has_a_value_and_no_interval():
     x, y = np.arange(5.0), np.array([1.0, 3, 2, 5, 4])
-    found = group_correlation("spearman", x, y, np.zeros(5), Resamples.draw(np.zeros(5), 10, 0)).mean
+    found = within_groups("spearman", x, y, np.zeros(5), Resamples.draw(np.zeros(5), 10, 0)).mean
     assert (found.value, found.low) == (pytest.approx(0.8), None)
     assert found.reason == "no interval: 1 groups, at least 5 needed"

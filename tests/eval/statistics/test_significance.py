@@ -77,18 +77,10 @@ def test_random_permutations_estimate_the_exact_p() -> None:
     assert drawn == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / 4095) + 1 / 4096)
     assert permutation_test(first, second, human, codes, permutations=4095, seed=3) == (drawn, 4095)
     assert drawn != permutation_test(first, second, human, codes, permutations=4095, seed=4)[0]
-
-
-def test_random_p_counts_the_observed_assignment() -> None:
+    # The observed assignment counts (Phipson and Smyth, 2010): p is never 0
     human = np.random.default_rng(0).normal(size=200)
     p, _ = permutation_test(human, -human, human, np.arange(200), permutations=999)
-    assert p == 1 / 1000  # Phipson and Smyth (2010): never 0
-
-
-def test_permutations_do_not_depend_on_scales() -> None:
-    first, second, human, codes = tied(60, 30, seed=4)
-    plain = permutation_test(first, second, human, codes, permutations=500)
-    assert permutation_test(np.exp(first), second, human, codes, permutations=500) == plain
+    assert p == 1 / 1000
 
 
 def test_bootstrap_equals_a_plain_loop() -> None:
@@ -107,12 +99,6 @@ def test_bootstrap_equals_a_plain_loop() -> None:
     assert (found.difference.low, found.difference.high) == pytest.approx(np.percentile(draws, [2.5, 97.5]), abs=1e-9)
     assert found.standard_error == pytest.approx(draws.std(ddof=1), abs=1e-9)
     assert found.bootstrap_p == pytest.approx(2 * (min((draws <= 0).sum(), (draws >= 0).sum()) + 1) / 61, abs=1e-12)
-
-
-def test_bootstrap_p_of_hand_counted_draws() -> None:
-    assert bootstrap_p(np.array([-1, 0, 1, 2, 3, 4, 5, 6, NAN])) == pytest.approx(2 * 3 / 9)
-    assert bootstrap_p(np.zeros(9)) == 1.0
-    assert bootstrap_p(np.arange(1, 100)) == pytest.approx(2 / 100)
 
 
 def test_williams_equals_psych() -> None:
@@ -192,21 +178,12 @@ def test_few_items_and_few_groups_have_p_values_that_say_so() -> None:
     assert (one.bootstrap_p, one.standard_error) == (None, None)
     assert one.difference.reason == "no interval: 1 groups, at least 5 needed"
     assert compared(first, second, human, np.arange(30), resamples=0).bootstrap_p is None
-
-
-def test_a_judge_does_not_differ_from_itself() -> None:
+    # A judge does not differ from itself
     first, _, human, codes = tied(60, 20, seed=9)
     found = compared(first, 2 * first + 1, human, codes)
     assert (found.difference.value, found.difference.low, found.difference.high) == (0.0, 0.0, 0.0)
     assert (found.p, found.bootstrap_p) == (1.0, 1.0)
     assert found.williams_p is None
-
-
-def test_lengths_must_agree() -> None:
-    with pytest.raises(ValueError, match="vectors of equal length"):
-        compared(np.arange(5.0), np.arange(4.0), np.arange(5.0), np.arange(5))
-    with pytest.raises(ValueError, match="permutations 0"):
-        permutation_test(np.arange(5.0), np.arange(5.0), np.arange(5.0), np.arange(5), permutations=0)
 
 
 def test_false_positives_of_permutations_are_at_the_level_only_where_groups_stay_whole() -> None:
@@ -239,15 +216,8 @@ def test_holm_by_hand() -> None:
     # 4 x 0.005 = 0.02; 3 x 0.01 = 0.03; 2 x 0.03 = 0.06; 1 x 0.04 = 0.04, not below the one before.
     np.testing.assert_allclose(holm(np.array([0.01, 0.04, 0.03, 0.005])), [0.03, 0.06, 0.06, 0.02], rtol=0, atol=1e-15)
     np.testing.assert_allclose(holm(np.array([0.4, 0.6, 0.7])), [1.0, 1.0, 1.0])
-    np.testing.assert_allclose(holm(np.array([0.02, NAN, 0.02])), [0.04, NAN, 0.04])
-
-
-def test_corrections_of_nothing_and_of_bad_values() -> None:
-    assert holm(np.array([])).shape == (0,)
-    np.testing.assert_array_equal(holm(np.array([NAN, NAN])), [NAN, NAN])
     np.testing.assert_array_equal(holm(np.array([0.03])), [0.03])
-    with pytest.raises(ValueError, match=r"p value 1\.2; expected 0 to 1"):
-        holm(np.array([0.5, 1.2]))
+    assert holm(np.array([])).shape == (0,)
 
 
 @pytest.mark.parametrize(
@@ -268,12 +238,6 @@ def test_a_cluster_begins_where_all_above_are_better_than_all_below(
     for judge, others in worse.items():
         better[judge, list(others)] = True
     assert significance_clusters(better) == clusters
-
-
-def test_clusters_of_no_judge_and_of_one() -> None:
-    assert significance_clusters(np.zeros((0, 0), dtype=bool)) == ()
-    assert significance_clusters(np.zeros((1, 1), dtype=bool)) == (1,)
-    assert rank_judges({}, {}).clusters == {}
 
 
 def test_judges_are_ranked_and_undefined_ones_named() -> None:

@@ -9,12 +9,7 @@ import pandas as pd
 import pytest
 from empathy_judge.eval.statistics.agreement import CORRELATIONS, STATISTICS
 from empathy_judge.eval.statistics.bootstrap import Resamples
-from empathy_judge.eval.statistics.systems import (
-    SYSTEM_STATISTICS,
-    system_agreement,
-    system_level,
-    system_pairwise_accuracy,
-)
+from empathy_judge.eval.statistics.systems import SYSTEM_STATISTICS, system_level
 from scipy import stats
 
 from .conftest import NAN
@@ -44,7 +39,7 @@ def by_system(table: pd.DataFrame) -> pd.DataFrame:
 def test_values_and_intervals_are_those_of_the_means(name: str, table: pd.DataFrame) -> None:
     resamples = Resamples.draw(table["group"].to_numpy(), 100, seed=0)
     systems, score, human = table["system"].tolist(), table["score"].to_numpy(), table["human"].to_numpy()
-    found = system_agreement(systems, score, human, resamples)[name]
+    found = system_level(systems, score, human, resamples)[name]
     means = by_system(table)
     point = STATISTICS[name](means["score"].to_numpy(), means["human"].to_numpy())
     assert (found.value, found.n) == (pytest.approx(point), 5)
@@ -63,7 +58,7 @@ def test_values_and_intervals_are_those_of_the_means(name: str, table: pd.DataFr
 def test_intervals_draw_systems_where_these_are_the_groups(name: str, table: pd.DataFrame) -> None:
     resamples = Resamples.draw(table["system"].to_numpy(), 100, seed=0)
     score, human = table["score"].to_numpy(), table["human"].to_numpy()
-    found = system_agreement(table["system"].tolist(), score, human, resamples)[name]
+    found = system_level(table["system"].tolist(), score, human, resamples)[name]
     means = by_system(table)
     draws = []
     for counts in resamples.counts:
@@ -110,26 +105,30 @@ def accuracy_by_hand(systems: np.ndarray, judge: np.ndarray, human: np.ndarray, 
 
 def test_system_pairs_and_their_draws_are_those_of_means():
     systems, prompts, judge, human = complete_table(5, 12, 10)
-    judge[::7] = NAN
     resamples = Resamples.draw(prompts, 60, 0)
-    found = system_pairwise_accuracy(systems, judge, human, resamples)
-    kept = ~np.isnan(judge)
-    assert found.value == accuracy_by_hand(systems[kept], judge[kept], human[kept], 5)
-    assert (found.n, found.dropped) == (5, 9)
+    found = system_level(systems, judge, human, resamples)["pairwise_accuracy"]
+    assert (found.value, found.n) == (accuracy_by_hand(systems, judge, human, 5), 5)
     for draw, counts in zip(found.draws, resamples.counts, strict=True):
-        items = np.repeat(np.arange(60), np.where(kept, counts[resamples.codes], 0).astype(int))
+        items = np.repeat(np.arange(60), counts[resamples.codes].astype(int))
         expected = accuracy_by_hand(systems[items], judge[items], human[items], 5)
         np.testing.assert_allclose(draw, expected, rtol=0, atol=1e-12)
     assert found.low <= found.value <= found.high
 
 
-def test_equal_means_are_tied_and_undefined_accuracy_has_a_reason():
-    draws = Resamples.draw(list("abcdef"), 0, 0)
-    human = np.array([0.1, 0.3, 0.2, 0.2, 0.0, 0.1])  # means 0.2, 0.2 up to rounding, and 0.05
-    tied = system_pairwise_accuracy([0, 0, 1, 1, 2, 2], np.array([3.0, 5, 4, 4, 1, 1]), human, draws)
-    assert tied.value == 1.0
-    apart = system_pairwise_accuracy([0, 0, 1, 1, 2, 2], np.array([3.0, 5, 4, 5, 1, 1]), human, draws)
-    assert apart.value == pytest.approx(2 / 3, abs=1e-12)
-    assert system_pairwise_accuracy([0] * 6, human, human, draws).reason == "1 system, no pair"
-    constant = system_pairwise_accuracy([0, 0, 1, 1, 2, 2], np.ones(6), human, draws)
-    assert (constant.value, constant.reason) == (None, "the judge scores are constant")
+@pytest.mark.parametrize(
+    ("systems", "judge", "value", "reason"),
+    [  # means of people: 0.2, 0.2 up to rounding, and 0.05
+        ("aabbcc", [3.0, 5, 4, 4, 1, 1], 1.0, None),
+        ("aabbcc", [3.0, 5, 4, 5, 1, 1], 2 / 3, None),
+        ("aabbcc", [1.0] * 6, None, "the judge scores are constant"),
+        ("aaaaaa", [3.0, 5, 4, 4, 1, 1], None, "1 system, no pair"),
+        ("", [], None, "0 items"),
+    ],
+)
+def test_equal_means_are_tied_and_undefined_accuracy_has_a_reason(systems, judge, value, reason):
+    human, draws = (
+        np.array([0.1, 0.3, 0.2, 0.2, 0.0, 0.1])[: len(judge)],
+        Resamples.draw(list("abcdef")[: len(judge)], 0, 0),
+    )
+    found = system_level(list(systems), np.array(judge), human, draws)["pairwise_accuracy"]
+    assert (found.value, found.reason) == (value if value is None else pytest.approx(value, abs=1e-12), reason)

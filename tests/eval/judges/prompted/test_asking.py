@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -18,8 +17,7 @@ from empathy_judge.eval.judges.prompted.cache import cache_key
 from empathy_judge.eval.judges.prompted.costs import disclosure
 from empathy_judge.eval.judges.prompted.factory import choose_examples, open_prompted
 from empathy_judge.eval.judges.prompted.questions import (
-    Preferred,
-    Scores,
+    Form,
     Sound,
     Unread,
     describe,
@@ -28,10 +26,8 @@ from empathy_judge.eval.judges.prompted.questions import (
 )
 from empathy_judge.eval.judges.prompted.settings import Price, RubricName, Settings, parse_settings
 
-from .conftest import EMPATHY, clip
-from .servers import Response, gemini_answer, openai_answer, serve
-
-Pairs = Callable[[int], list[Pair]]
+from .conftest import EMPATHY, GOOD, Pairs, clip
+from .servers import Response, answer, serve
 
 
 def test_settings() -> None:
@@ -89,12 +85,12 @@ def test_flatness_stands_where_each_construct_has_it() -> None:
 
 
 def test_what_a_form_describes_it_reads() -> None:
-    form = Scores((EMPATHY, Dimension("warmth", 0, 10)))
+    form = Form((EMPATHY, Dimension("warmth", 0, 10)))
     assert form.schema()["required"] == ["reason", "vocal_empathy", "warmth"]
     assert form.read('{"reason": "x", "vocal_empathy": 4, "warmth": 7.5}') == {"vocal_empathy": 4, "warmth": 7.5}
     with pytest.raises(Unread, match="warmth"):
         form.read('{"vocal_empathy": 4}')
-    preferred = Preferred((EMPATHY,))
+    preferred = Form((EMPATHY,), "verdicts")
     assert preferred.schema()["properties"]["vocal_empathy"]["enum"] == ["first", "tie", "second"]
     assert preferred.read('{"reason": "", "vocal_empathy": "Second "}') == {"vocal_empathy": -1}
     with pytest.raises(Unread, match="both"):
@@ -102,9 +98,7 @@ def test_what_a_form_describes_it_reads() -> None:
 
 
 def test_the_last_object_counts() -> None:
-    assert Scores((EMPATHY,)).read('First {"vocal_empathy": 2}, but rather {"vocal_empathy": 3}') == {
-        "vocal_empathy": 3
-    }
+    assert Form((EMPATHY,)).read('First {"vocal_empathy": 2}, but rather {"vocal_empathy": 3}') == {"vocal_empathy": 3}
 
 
 def test_expectation_over_what_is_on_the_scale() -> None:
@@ -270,9 +264,7 @@ def test_the_key_of_the_sdk_goes_to_the_server_of_the_sdk(
     vendor: str, store: Any, make_pairs: Pairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, variable, key, _ = VENDORS[vendor]
-    answers = {"openai": openai_answer, "gemini": gemini_answer}
-    good = Response(answers[vendor]('{"reason": "warm", "vocal_empathy": 4}'))
-    with serve(lambda request: good) as server:
+    with serve(lambda request: Response(answer(vendor, GOOD))) as server:
         monkeypatch.setenv(variable, f"{server.url}/v1" if vendor == "openai" else server.url)
         for value in ("sk-of-the-vendor", None):
             monkeypatch.setenv(key, value) if value else monkeypatch.delenv(key)

@@ -14,7 +14,7 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.ratings import Dimension
-from empathy_judge.data_modules.schema import DatasetCard, Pair, PairDataset, Turn
+from empathy_judge.data_modules.schema import DatasetCard, PairDataset, Turn
 from empathy_judge.eval.judges.prompted import local
 from empathy_judge.eval.judges.prompted.cache import AnswerCache
 from empathy_judge.eval.judges.prompted.factory import open_prompted
@@ -22,7 +22,8 @@ from empathy_judge.eval.judges.prompted.judges import PromptedJudge
 from empathy_judge.models.backbones import NANO_FOLDER
 from empathy_judge.models.generate import AnsweringModel
 
-Pairs = Callable[[int], list[Pair]]
+from .conftest import Pairs
+
 EMPATHY, WARMTH = Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 100)
 
 

@@ -1,0 +1,146 @@
+"""Small sources as people bring them, and what tests ask of the datasets that are made of them."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import soundfile
+from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.importers.assemble import assemble
+from empathy_judge.data_modules.importers.table import TableMapping, read_tables
+from empathy_judge.data_modules.ratings import Dimension
+from empathy_judge.data_modules.schema import Pair, PairDataset
+
+EMPATHY = Dimension("empathy", 1, 5, 1)
+STORING = ("overwrite", "embed_audio", "shard_rows", "max_skipped")
+
+
+class Source:
+    """A folder with ``pairs.csv``, ``ratings.csv`` and clips. Change the rows, then import."""
+
+    def __init__(self, folder: Path, groups: int = 2, per_group: int = 2) -> None:
+        self.folder = folder
+        self.out = folder.parent / "dataset"
+        self.pairs: list[dict[str, Any]] = []
+        self.ratings: list[dict[str, Any]] = []
+        for group in range(groups):
+            context = self.tone(f"clips/context{group}.wav", hertz=100 + group)
+            for member in range(per_group):
+                name = f"{group:03d}-{member}"
+                response = self.tone(f"clips/{name}.wav", hertz=300 + 10 * group + member)
+                row = {"pair_id": name, "context_audio": context, "response_audio": response}
+                self.pairs.append(row | {"group_id": f"g{group}", "system_id": f"s{member}"})
+                for rater in range(2):
+                    score = 1 + (group + member + rater) % 5
+                    self.ratings.append(
+                        {"pair_id": name, "rater_id": f"0{rater}", "dimension": "empathy", "score": score}
+                    )
+
+    def load(self, **options: Any) -> PairDataset:
+        """Writes both tables and imports them."""
+        pairs, ratings = self.table("pairs.csv", self.pairs), self.table("ratings.csv", self.ratings)
+        return self.read(pairs, ratings, **options)
+
+    def read(self, pairs: Path, ratings: Path | None, **options: Any) -> PairDataset:
+        """Imports these tables. Options are those of `TableMapping` and of `assemble`."""
+        storing = {name: options.pop(name) for name in STORING if name in options}
+        mapping = {"columns": {}, "rating_columns": {}, "dimensions": [EMPATHY], **options}
+        return assemble(read_tables(pairs, ratings, TableMapping(**mapping)), self.out, **storing)
+
+    def refuses(self, message: str, **options: Any) -> str:
+        """The one-line error of an import that leaves nothing behind."""
+        with pytest.raises(DataError, match=message) as caught:
+            self.load(**options)
+        self.assert_nothing_written()
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    def tone(self, name: str, seconds: float = 0.3, hertz: float = 220.0, rate: int = 16_000, **how: Any) -> str:
+        """Writes a sine of half of full scale into the folder."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        samples = 0.5 * np.sin(2 * np.pi * hertz * np.arange(round(seconds * rate)) / rate)
+        soundfile.write(path, samples, rate, **how)
+        return name
+
+    def table(self, name: str, rows: list[dict[str, Any]]) -> Path:
+        """Writes a CSV, TSV or JSONL table into the folder; a CSV of no rows has a header all the same."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            if path.suffix == ".jsonl":
+                file.writelines(json.dumps(row) + "\n" for row in rows)
+                return path
+            header = list(rows[0]) if rows else ["pair_id", "response_audio", "rater_id", "dimension", "score"]
+            writer = csv.DictWriter(file, header, delimiter="\t" if path.suffix == ".tsv" else ",")
+            writer.writeheader()
+            writer.writerows(rows)
+        return path
+
+    def assert_nothing_written(self) -> None:
+        """Neither the dataset nor anything that was to become one."""
+        assert sorted(path.name for path in self.folder.parent.iterdir()) == [self.folder.name]
+
+
+class Download(Source):
+    """What somebody published, in a folder without pairs of ours. Change it, then import."""
+
+    importer: ClassVar[ModuleType]
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, groups=0)
+
+    def write(self) -> None:
+        """Puts the tables into the folder."""
+
+    def load(self, path: str | Path = "", max_skipped: float = 0.0, **options: Any) -> PairDataset:
+        """Writes the tables and imports the file or folder of this name; options are those of the importer."""
+        self.write()
+        given = {"audio": None, "audio_root": None, "ratings": None, "category": None, **options}
+        imported = self.importer.read(self.folder / path, argparse.Namespace(**given))
+        return assemble(imported, self.out, overwrite=True, max_skipped=max_skipped)
+
+
+def reasons(dataset: PairDataset) -> list[tuple[str, str]]:
+    """What was skipped: its place, without the folder, and why."""
+    with Path(str(dataset.root), "skipped.csv").open(encoding="utf-8", newline="") as file:
+        return [(row["where"].rpartition("/")[2], row["reason"]) for row in csv.DictReader(file)]
+
+
+def by_id(dataset: PairDataset) -> dict[str, Pair]:
+    return {pair.pair_id: pair for pair in dataset.pairs}
+
+
+def scores(dataset: PairDataset) -> dict[tuple[str, str, str], float]:
+    """(Pair, rater, dimension) -> score."""
+    columns = (dataset.ratings[name] for name in ("pair_id", "rater_id", "dimension", "score"))
+    return {(pair, rater, dimension): score for pair, rater, dimension, score in zip(*columns, strict=True)}
+
+
+def parsed(importer: ModuleType, words: list[str]) -> argparse.Namespace:
+    """The options of an importer."""
+    parser = argparse.ArgumentParser()
+    importer.add_arguments(parser)
+    return parser.parse_args(words)
+
+
+def wav(hertz: float, seconds: float = 0.1) -> bytes:
+    """A sine."""
+    buffer = io.BytesIO()
+    samples = 0.3 * np.sin(2 * np.pi * hertz * np.arange(round(seconds * 8000)) / 8000)
+    soundfile.write(buffer, samples, 8000, format="WAV")
+    return buffer.getvalue()
+
+
+def hertz(source: Any) -> int:
+    """The pitch of a sine."""
+    samples, rate = soundfile.read(source)
+    return round(float(np.abs(np.fft.rfft(samples, 80_000)).argmax()) * rate / 80_000)

@@ -1,0 +1,202 @@
+"""Tables that cannot be imported: every mistake is named by its place, and nothing is written."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.ratings import Dimension, parse_dimension
+
+from .builders import EMPATHY, Source
+
+
+def renamed(rows: list[dict[str, Any]], old: str, new: str) -> None:
+    for row in rows:
+        row[new] = row.pop(old)
+
+
+class TestBadTables:
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (
+                lambda s: s.ratings[2].update(pair_id="x"),
+                r"row 3 \(line 4\), column 'pair_id': value 'x'; no such pair",
+            ),
+            (lambda s: [row.update(pair_id="x") for row in s.ratings[2:4]], r"row 3 .*no such pair.*\(1 more\)"),
+            (
+                lambda s: s.ratings[7].update(dimension="warmth"),
+                r"row 8 \(line 9\), column 'dimension': .*expected emp",
+            ),
+            (
+                lambda s: s.pairs[3].update(pair_id="000-0"),
+                r"pairs\.csv, row 4 \(line 5\), .*'000-0'; .*row 1 \(line 2",
+            ),
+            (
+                lambda s: s.ratings.append({**s.ratings[2], "score": 4}),
+                r"row 9 \(line 10\), .*'000-1'; .* row 3 \(line",
+            ),
+            (
+                lambda s: s.ratings[1].update(rater_id=""),
+                r"row 2 \(line 3\), column 'rater_id': value None; expected tex",
+            ),
+            (
+                lambda s: [row.pop("rater_id") for row in s.ratings],
+                r"no column 'rater_id'; it has 'pair_id', 'dimension'",
+            ),
+            (lambda s: renamed(s.pairs, "pair_id", "id"), r"no column 'pair_id'; .*expected a mapping pair_id=COLUMN"),
+            (lambda s: s.pairs.clear(), r"pairs\.csv: the table holds no rows"),
+            (lambda s: s.ratings.clear(), r"ratings\.csv: the table holds no rows"),
+        ],
+    )
+    def test_what_is_wrong_is_named(self, source: Source, change: Any, message: str) -> None:
+        change(source)
+        source.refuses(message)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (
+                {"columns": {"response_audio": "file"}},
+                r"no column 'file' \(mapped to response_audio\); it has 'pair_id'",
+            ),
+            ({"columns": {"speaker": "system_id"}}, "column mapping speaker=system_id: expected .*: pair_id, group_id"),
+            ({"dimensions": []}, "dimensions .*at least one, each name once"),
+            ({"dimensions": [EMPATHY, EMPATHY]}, "dimensions .*each name once"),
+        ],
+    )
+    def test_mappings(self, source: Source, options: dict[str, Any], message: str) -> None:
+        source.refuses(message, **options)
+
+    def test_the_users_column_name_is_shown(self, source: Source) -> None:
+        renamed(source.ratings, "pair_id", "item")
+        source.ratings[3]["item"] = "nope"
+        source.refuses(r"row 4 \(line 5\), column 'item': value 'nope'; no", rating_columns={"pair_id": "item"})
+
+    @pytest.mark.parametrize(
+        ("score", "message"),
+        [
+            (6, r"value 6; expected for empathy: 1 to 5 in steps of 1"),
+            (0, r"value 0; expected for empathy: 1 to 5"),
+            (2.5, r"value 2\.5; expected for empathy: 1 to 5 in steps of 1"),
+            ("nan", "value 'nan'; expected a finite number"),
+            ("1e999", "value inf; expected a finite number"),
+            ("good", "value 'good'; expected a finite number"),
+            ("1_0", "value '1_0'; expected"),
+            ("3,5", "value '3,5'; expected"),
+            ("\u0664", "value '\u0664'; expected a finite number"),
+            ("", "value None; expected a finite number"),
+        ],
+    )
+    def test_scores(self, source: Source, score: Any, message: str) -> None:
+        source.ratings[4]["score"] = score
+        source.refuses(rf"ratings\.csv, row 5 \(line 6\), column 'score': {message}")
+
+    @pytest.mark.parametrize("score", [10**400, True, [3], {"a": 1}, None, float("nan")])
+    def test_scores_in_json(self, source: Source, score: Any) -> None:
+        source.ratings[1]["score"] = score
+        pairs, ratings = source.table("pairs.csv", source.pairs), source.table("r.jsonl", source.ratings)
+        with pytest.raises(DataError, match=r"r\.jsonl, row 2 \(line 2\), column 'score': value .*finite number"):
+            source.read(pairs, ratings)
+        source.assert_nothing_written()
+
+    def test_wide_score_names_its_own_column(self, source: Source) -> None:
+        for row in source.pairs:
+            row["empathy:anna"] = 3
+        source.pairs[3]["empathy:anna"] = 9
+        with pytest.raises(DataError, match=r"pairs\.csv, row 4 \(line 5\), column 'empathy:anna': value 9; "):
+            source.read(source.table("pairs.csv", source.pairs), None)
+
+    def test_wide_table_without_a_rating(self, source: Source) -> None:
+        for row in source.pairs:
+            row["empathy:a"] = ""
+        with pytest.raises(DataError, match=r"pairs\.csv: the table holds no ratings"):
+            source.read(source.table("pairs.csv", source.pairs), None)
+
+    def test_not_utf_8(self, source: Source) -> None:
+        pairs = source.table("pairs.csv", source.pairs)
+        data = pairs.read_bytes()
+        line = data.splitlines(keepends=True)
+        pairs.write_bytes(b"".join([*line[:2], line[2].replace(b"g0", b"caf\xe9"), *line[3:]]))
+        offset = pairs.read_bytes().index(b"\xe9")
+        with pytest.raises(DataError, match=rf"pairs\.csv, line 3: byte 0xe9 at offset {offset} is not UTF-8"):
+            source.read(pairs, source.table("r.csv", source.ratings))
+        pairs.write_text(data.decode(), encoding="utf-16")
+        with pytest.raises(DataError, match=r"pairs\.csv, line 1: byte 0xff at offset 0 is not UTF-8"):
+            source.read(pairs, source.table("r.csv", source.ratings))
+        source.assert_nothing_written()
+
+    def test_byte_order_mark_is_no_part_of_the_header(self, source: Source) -> None:
+        pairs = source.table("pairs.csv", source.pairs)
+        pairs.write_text(pairs.read_text(), encoding="utf-8-sig")
+        assert len(source.read(pairs, source.table("r.csv", source.ratings)).pairs) == 4
+
+    def test_ragged_rows_and_broken_quotes(self, source: Source) -> None:
+        ratings = source.table("r.csv", source.ratings)
+        pairs = source.folder / "pairs.csv"
+        pairs.write_text('pair_id,response_audio\n"a\nb",x.wav\n\nc,x.wav,extra\n')
+        with pytest.raises(DataError, match=r"pairs\.csv, row 2 \(line 5\): 3 values; expected 2"):
+            source.read(pairs, ratings)
+        pairs.write_text('pair_id,response_audio\na,x.wav\nb,"x.wav\n')
+        with pytest.raises(DataError, match=r"pairs\.csv, line 3: not readable as CSV"):
+            source.read(pairs, ratings)
+        pairs.write_text("pair_id,pair_id,response_audio\na,b,c\n")
+        with pytest.raises(DataError, match="column 'pair_id' stands twice in the header"):
+            source.read(pairs, ratings)
+
+    @pytest.mark.parametrize("line", ["{", "[1]", '{"a": 1, "a": 2}', '{"a": ' + "9" * 5_000 + "}", "[" * 100_000])
+    def test_broken_json(self, source: Source, line: str) -> None:
+        path = source.folder / "pairs.jsonl"
+        path.write_text(json.dumps(source.pairs[0]) + "\n\n" + line + "\n")
+        with pytest.raises(DataError, match=r"pairs\.jsonl, row 2 \(line 3\): "):
+            source.read(path, source.table("r.csv", source.ratings))
+
+    @pytest.mark.parametrize("value", [["a"], 1.5, True, {"x": 1}, "a\tb", "\ud800", 10**30, " "])
+    def test_ids_of_odd_types(self, source: Source, value: Any) -> None:
+        pairs = source.table("pairs.jsonl", [{**source.pairs[0], "pair_id": value}])
+        with pytest.raises(DataError, match=r"pairs\.jsonl, row 1 \(line 1\), column 'pair_id': value .*expected text"):
+            source.read(pairs, source.table("r.csv", source.ratings))
+        good = source.table("pairs.csv", source.pairs)
+        for column in ("pair_id", "rater_id", "dimension"):
+            ratings = source.table("r.jsonl", [{**source.ratings[0], column: value}])
+            with pytest.raises(DataError, match=rf"r\.jsonl, row 1 \(line 1\), column '{column}': value "):
+                source.read(good, ratings)
+        source.assert_nothing_written()
+
+    def test_broken_parquet_and_unknown_suffix(self, source: Source) -> None:
+        ratings = source.table("r.csv", source.ratings)
+        (source.folder / "pairs.parquet").write_bytes(b"PAR1 and so on")
+        with pytest.raises(DataError, match=r"pairs\.parquet: not readable as Parquet"):
+            source.read(source.folder / "pairs.parquet", ratings)
+        (source.folder / "pairs.xlsx").write_bytes(b"PK")
+        with pytest.raises(DataError, match=r"suffix '\.xlsx'; expected \.csv, \.tsv, \.json, \.jsonl, \.parquet"):
+            source.read(source.folder / "pairs.xlsx", ratings)
+        with pytest.raises(DataError, match=r"nothing\.csv: no such file"):
+            source.read(source.folder / "nothing.csv", ratings)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("vocal_empathy=1:5:1", Dimension("vocal_empathy", 1, 5, 1)),
+        ("x=0:100", Dimension("x", 0, 100)),
+        ("x=0:100:lower", Dimension("x", 0, 100, None, False)),
+        ("x=-3:3:0.5:lower", Dimension("x", -3, 3, 0.5, False)),
+    ],
+)
+def test_parse_dimension(text: str, wanted: Dimension) -> None:
+    assert parse_dimension(text) == wanted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x", "x=", "x=1", "x=1:a", "x=5:1", "x=1:1", "x=0:inf", "x=1:5:0", "x=1:5:3", "x=1:5:-1", "=1:5", "a b=1:5",
+        "x=1:5:1:1", "x=1:5:higher", "x=nan:5", "x=lower",
+    ],
+)  # fmt: skip
+def test_parse_dimension_refuses(text: str) -> None:
+    with pytest.raises(DataError, match=r"expected|does not divide"):
+        parse_dimension(text)
