@@ -92,7 +92,7 @@ def _content(value: Any, made: Path) -> Content:
         return value
     try:
         if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Real) and math.isfinite(value[1]):
-            value = Clip(np.asarray(value[0]), int(value[1]))
+            value = Clip(np.asarray(value[0]), int(float(value[1])))
         if not isinstance(value, Clip | bytes):
             empty = value is None or isinstance(value, str)
             what = "no clip" if empty else f"value of type {type(value).__name__}"
