@@ -45,7 +45,7 @@ def measure_agreement(
     command: str = "",
     left_out: Sequence[str] = (),
 ) -> Report:
-    """All of the module's description.
+    """The report of a table.
 
     Args:
         frame: The table, of the annotators that count.
@@ -78,7 +78,8 @@ def measure_agreement(
         rows = rows.assign(cluster=rows["system_id"].fillna(rows["pair_id"]))
     frame = replace(frame, rows=rows)
     keys = [(dataset, dimension) for dataset, dimension, _ in frame.dimensions()]
-    panels = [_in_order(frame.panel(*key, resamples, seed, interval), judges) for key in keys]
+    panels = [frame.panel(*key, resamples, seed, interval) for key in keys]
+    panels = [replace(own, scores={name: own.scores[name] for name in judges if name in own.scores}) for own in panels]
     shown = progress(zip(panels, frame.dimensions(), strict=True), "dimensions", len(panels))
     dimensions = []
     for panel, (_, _, own) in shown:
@@ -124,10 +125,6 @@ def measure_agreement(
         "overall": overall_report(panels, judges, resamples, seed, interval),
         "dimensions": dimensions,
     }
-
-
-def _in_order(panel: Panel, judges: Sequence[str]) -> Panel:
-    return replace(panel, scores={judge: panel.scores[judge] for judge in judges if judge in panel.scores})
 
 
 def _judge(panel: Panel, judge: str, has_systems: bool) -> Report:

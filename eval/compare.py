@@ -85,7 +85,7 @@ def compare(
             are compared with the other raters.
         data: Pairs and ratings: a folder, its address, or a dataset.
         split: Which pairs; None = all.
-        slices: See `evaluate.evaluate`; also the other arguments.
+        slices: See `evaluate.evaluate`, as for the other arguments.
         probes: The listening checks.
         cluster: What intervals draw, and permutations exchange, whole.
         interval: The kind of intervals.

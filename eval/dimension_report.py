@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..data_modules.audio import AudioSource, probe
+from ..data_modules.audio import AudioSource
+from ..data_modules.audio import probe as read_header
 from ..data_modules.errors import AudioError
 from ..data_modules.parallel import map_threads
 from ..data_modules.ratings import Dimension
@@ -21,7 +22,7 @@ from .judge_report import distribution, judge_report
 from .judges import ABSTAINED, INTERVAL_COLUMNS
 from .probes import Probe
 from .statistics.agreement import MIN_ITEMS, Statistic, as_report, bias, is_constant, mae, spearman
-from .statistics.bootstrap import Resamples, difference, estimate
+from .statistics.bootstrap import Resamples, difference, estimate, spearmans
 from .statistics.calibration import coverage, error_ratio, mean_width
 from .statistics.reliability import raters_ceiling
 
@@ -106,55 +107,62 @@ def _mean_of_raters(judged: Judged) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------- checks and slices
 
 
-def check_report(judged: Judged, items: pd.DataFrame, probe: Probe, skipped: str | None = None) -> dict[str, Any]:
-    """A listening check: what is left of the full Spearman, over the items scored in both runs.
+def check_reports(
+    judged: Judged, items: pd.DataFrame, probes: Sequence[Probe], refused: Mapping[str, str | None]
+) -> dict[str, dict[str, Any]]:
+    """Listening checks: what is left of the full Spearman, over the items scored in both runs.
 
     Args:
         judged: The dimension's items.
-        items: Their rows of `results.Results.items`; the check's scores are in the column ``<probe>_score``.
-        probe: What was changed.
-        skipped: Why the check was not possible; None = it was made.
+        items: Their rows of `results.Results.items`; the scores of a check are in the column ``<probe>_score``.
+        probes: The checks.
+        refused: Probe -> why the check was not possible; None = it was made.
     """
-    if skipped is not None:
-        both = np.zeros(len(items), dtype=bool)
+    done = [probe for probe in probes if refused[probe.name] is None]
+    _, spearmen = _after(done, items, judged.score, judged.human, judged.draws)
+    reports = {}
+    for probe in probes:
         changed = score = np.empty(0)
-        left = drop = Statistic(None, reason=skipped)
-    else:
-        changed = items[f"{probe.name}_score"].to_numpy(np.float64)
-        both = np.isfinite(changed)
-        left, drop = _left_and_drop(changed, judged.score, judged.human, judged.draws, judged.spearman)
-        changed, score = changed[both], judged.score[both]
-    moved = np.abs(changed - score)
-    found = {
-        "expects": probe.expects,
-        "tolerance": probe.tolerance,
-        "spearman": left,
-        "drop": drop,
-        "mean_change": float(moved.mean()) if len(moved) else None,
-        "p95_change": float(np.percentile(moved, 95)) if len(moved) else None,
-        "judge_sd": float(score.std()) if len(score) and not is_constant(score) else None,
-        "n": len(moved),
-        "failed": {} if skipped is not None else status_counts(items.loc[~both, f"{probe.name}_status"]),
-    }
-    return as_report(found)
+        failed = {}
+        if probe in done:
+            changed = items[f"{probe.name}_score"].to_numpy(np.float64)
+            both = np.isfinite(changed)
+            changed, score = changed[both], judged.score[both]
+            failed = status_counts(items.loc[~both, f"{probe.name}_status"])
+        nothing = Statistic(None, reason=refused[probe.name])
+        left, drop = spearmen.get(probe.name, (nothing, nothing))
+        moved = np.abs(changed - score)
+        found = {
+            "expects": probe.expects,
+            "tolerance": probe.tolerance,
+            "spearman": left,
+            "drop": drop,
+            "mean_change": float(moved.mean()) if len(moved) else None,
+            "p95_change": float(np.percentile(moved, 95)) if len(moved) else None,
+            "judge_sd": float(score.std()) if len(score) and not is_constant(score) else None,
+            "n": len(moved),
+            "failed": failed,
+        }
+        reports[probe.name] = as_report(found)
+    return reports
 
 
-def _left_and_drop(
-    changed: np.ndarray, score: np.ndarray, human: np.ndarray, draws: Resamples, full: Statistic
-) -> tuple[Statistic, Statistic]:
-    """Spearman of the changed scores, and how far it is below that of the scores on the same items; all shape (n,).
+def _after(
+    probes: Sequence[Probe], items: pd.DataFrame, score: np.ndarray, human: np.ndarray, draws: Resamples
+) -> tuple[Statistic, dict[str, tuple[Statistic, Statistic]]]:
+    """Spearman, and after each probe what is left of it and its drop, over the items scored in both runs."""
+    changed = {probe.name: items[f"{probe.name}_score"].to_numpy(np.float64) for probe in probes}
+    whole = [name for name, own in changed.items() if np.isfinite(own).all()]
+    full, *lefts = spearmans([score, *(changed[name] for name in whole)], human, draws)
+    found = {name: (left, difference(full, left, draws)) for name, left in zip(whole, lefts, strict=True)}
+    for name in changed.keys() - found.keys():
+        both = np.isfinite(changed[name])
+        before, left = spearmans([score[both], changed[name][both]], human[both], draws.select(both))
+        found[name] = left, difference(before, left, draws.select(both))
+    return full, found
 
-    `full` is the Spearman of all items, which need not be drawn again where all have a changed score.
-    """
-    both = np.isfinite(changed)
-    human, seen = human[both], draws.select(both)
-    left = estimate(spearman, changed[both], human, resamples=seen)
-    if not both.all():
-        full = estimate(spearman, score[both], human, resamples=seen)
-    return left, difference(full, left, seen)
 
-
-def slice_report(judged: Judged, items: pd.DataFrame, chosen: np.ndarray, probes: Iterable[Probe]) -> dict[str, Any]:
+def slice_report(judged: Judged, items: pd.DataFrame, chosen: np.ndarray, probes: Sequence[Probe]) -> dict[str, Any]:
     """Agreement, also after `probes` that were run, on the judged items of a mask, with draws of their own groups.
 
     Args:
@@ -165,17 +173,11 @@ def slice_report(judged: Judged, items: pd.DataFrame, chosen: np.ndarray, probes
     """
     score, human, items = judged.score[chosen], judged.human[chosen], items.loc[chosen]
     drawn = Resamples.draw(judged.draws.codes[chosen].astype(str), judged.draws.resamples, judged.panel.seed)
-    own = estimate(spearman, score, human, resamples=drawn)
+    own, spearmen = _after(probes, items, score, human, drawn)
     checks = {}
-    for one in probes:
-        changed = items[f"{one.name}_score"].to_numpy(np.float64)
-        left, drop = _left_and_drop(changed, score, human, drawn, own)
-        checks[one.name] = {
-            "expects": one.expects,
-            "n": int(np.isfinite(changed).sum()),
-            "spearman": left,
-            "drop": drop,
-        }
+    for probe in probes:
+        left, drop = spearmen[probe.name]
+        checks[probe.name] = {"expects": probe.expects, "n": left.n, "spearman": left, "drop": drop}
     found = {
         "n_items": int(chosen.sum()),
         "n_groups": drawn.n_groups,
@@ -246,7 +248,7 @@ def response_lengths(pairs: Sequence[Pair]) -> Lengths:
 
 def _seconds(source: AudioSource) -> float:
     try:
-        return probe(source).seconds
+        return read_header(source).seconds
     except AudioError:
         return math.nan
 
@@ -262,23 +264,18 @@ def _length_bias(judged: Judged, lengths: Lengths) -> dict[str, dict[str, Statis
     Judges that are language models often do (Saito et al., 2023, "Verbosity Bias in Preference Labeling by Large
     Language Models"). People may like longer responses too, so that only the difference speaks of the judge.
     """
-    own = np.array([lengths[pair_id] for pair_id in judged.panel.items["pair_id"]]).reshape(-1, 2)
+    both = np.array([lengths[pair_id] for pair_id in judged.panel.items["pair_id"]]).reshape(-1, 2)
     found = {}
-    for unit, length in zip(("seconds", "words"), own.T, strict=True):
+    for unit, length in zip(("seconds", "words"), both.T, strict=True):
         known = np.isfinite(length)
         if not known.any():
             none = Statistic(None, dropped=len(known), reason="no length is known")
             found[unit] = {"judge": none, "human": none, "difference": none}
             continue
-        draws = judged.draws.select(known)
-        judge = _with_length("judge", judged.score[known], length[known], draws)
-        human = _with_length("human", judged.human[known], length[known], draws)
-        found[unit] = {"judge": judge, "human": human, "difference": difference(judge, human, draws)}
+        own, length, draws = {}, length[known], judged.draws.select(known)
+        for who, scores in (("judge", judged.score), ("human", judged.human)):
+            why = "all responses are equally long" if is_constant(length) else f"the {who} scores are constant"
+            why = why if len(length) >= MIN_ITEMS else None
+            own[who] = estimate(spearman, scores[known], length, resamples=draws, undefined=why)
+        found[unit] = {**own, "difference": difference(own["judge"], own["human"], draws)}
     return found
-
-
-def _with_length(who: str, scores: np.ndarray, length: np.ndarray, draws: Resamples) -> Statistic:
-    reason = None
-    if len(length) >= MIN_ITEMS:
-        reason = "all responses are equally long" if is_constant(length) else f"the {who} scores are constant"
-    return estimate(spearman, scores, length, resamples=draws, undefined=reason)

@@ -19,7 +19,7 @@ from ..data_modules.schema import Dimension, Pair, PairDataset
 from .dimension_report import (
     MISSING,
     Lengths,
-    check_report,
+    check_reports,
     dimension_report,
     judged_rows,
     response_lengths,
@@ -29,7 +29,8 @@ from .frame import Frame
 from .judges import ABSTAINED, INTERVAL_COLUMNS, WINDOWS, Judge, check_score_table, score_table
 from .judges.opening import AnyJudge, Loading, open_judges
 from .listening import VOICE_PROBE, WORDS_PROBE, voice_and_words
-from .probes import DEFAULT_PROBES, Probe, choose, group_of
+from .probes import DEFAULT_PROBES, Probe, choose
+from .probes.pairs import group_of
 from .prompted_report import Answers, effort_report, prompting_report
 from .results import SCHEMA_VERSION, Report, Results, signature_on
 from .statistics.agreement import as_report
@@ -132,12 +133,8 @@ def measure(
 ) -> Results:
     """`evaluate` with a judge at work.
 
-    Args:
-        judge: What scores.
-        dataset: Pairs and ratings.
-        plan: How.
-        provenance: What else is known of the judge; must fit strict JSON.
-        lengths: Of the responses, by pair, where they were measured before (`dimension_report.response_lengths`).
+    What else is known of the judge, its `provenance`, must fit strict JSON. `lengths` of the responses are given where
+    they were measured before.
     """
     split, seed = plan.split, plan.seed
     part = dataset.subset(split)
@@ -164,6 +161,7 @@ def measure(
         for panel, items in zip(panels, parts, strict=True)
     }
     lengths = response_lengths(part.pairs) if lengths is None else lengths
+    checks = {name: check_reports(*own, chosen, refused) for name, own in named.items()}
     answers, asked = Answers.of(scores, part.pairs), {}
     if answers is not None:
         drawn = Resamples.draw([*clusters.values()], plan.resamples, seed, plan.interval)
@@ -204,10 +202,7 @@ def measure(
             )
             for dimension, items in zip(dimensions, parts, strict=True)
         },
-        "checks": {
-            probe.name: {name: check_report(*own, probe, refused[probe.name]) for name, own in named.items()}
-            for probe in chosen
-        },
+        "checks": {probe.name: {name: own[probe.name] for name, own in checks.items()} for probe in chosen},
         "voice_and_words": {
             name: as_report(
                 voice_and_words(judged.score, *items[_PARTS].to_numpy(np.float64).T, resamples=judged.draws)
@@ -247,8 +242,7 @@ def shared_dimensions(judge: Judge, dataset: PairDataset) -> list[Dimension]:
 
 
 def _score(judge: Judge, pairs: Sequence[Pair]) -> pd.DataFrame:
-    table = judge.score(pairs)
-    check_score_table(table, judge, pairs)
+    check_score_table(table := judge.score(pairs), judge, pairs)
     return table
 
 

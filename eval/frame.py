@@ -21,7 +21,7 @@ from ..data_modules.errors import DataError, UserError, shown
 from ..data_modules.ratings import RatingTable
 from ..data_modules.schema import PairDataset
 from ..data_modules.tables import Record, full_mapping, read_table
-from .probes import group_of
+from .probes.pairs import group_of
 from .statistics.agreement import Statistic, spearman
 from .statistics.bootstrap import Interval, Resamples, estimate
 from .statistics.reliability import Reliability, affordable_draws, measure
@@ -93,19 +93,14 @@ class Panel:
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """A judge on the n items of a panel, all of which it scored.
-
-    Attributes:
-        panel: The people, and these items.
-        score: Shape (n,), rating points.
-    """
+    """A judge on the n items of a panel, all of which it scored."""
 
     panel: Panel
-    score: np.ndarray
+    score: np.ndarray  # (n,), rating points
 
     @property
     def human(self) -> np.ndarray:
-        """Shape (n,), mean over the raters."""
+        """See `Panel.human`."""
         return self.panel.human
 
     @property
@@ -121,15 +116,10 @@ class Judged:
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """Ratings and scores in long form.
-
-    Attributes:
-        rows: With `COLUMNS`; one row per dataset, dimension, item and rater or judge.
-        source: Where they come from, for messages.
-    """
+    """Ratings and scores in long form: `COLUMNS`, one row per dataset, dimension, item and rater or judge."""
 
     rows: pd.DataFrame
-    source: str
+    source: str  # where they come from, for messages
 
     @classmethod
     def of_dataset(cls, dataset: PairDataset, scores: Mapping[str, pd.DataFrame], clusters: Mapping[str, str]) -> Frame:
@@ -138,7 +128,7 @@ class Frame:
         Args:
             dataset: Pairs and ratings.
             scores: Judge -> rows with ``pair_id, dimension, score``.
-            clusters: Pair id -> what is drawn as a whole.
+            clusters: Pair id -> what is drawn as a whole, of the pairs that count.
         """
         # Judges first: their rows are in the order of the pairs, and items stand in the order of the rows
         parts = [own.assign(rater_id=judge, is_judge=True) for judge, own in scores.items()]
@@ -169,11 +159,7 @@ class Frame:
         return bool(self.rows["system_id"].notna().any())
 
     def check(self, names: Iterable[str], option: str) -> None:
-        """Refuses names that gave no score.
-
-        Raises:
-            UserError: If there is one.
-        """
+        """Raises a UserError for a name that gave no score."""
         known = self.annotators
         for name in names:
             if name not in known:
@@ -211,13 +197,7 @@ class Frame:
     ) -> Panel:
         """The people of a dimension, with draws over the items that they rated (`affordable_draws`).
 
-        Args:
-            dataset: Of the dimension.
-            dimension: Its name.
-            resamples: Draws.
-            seed: Of the draws and of the halvings of the panel.
-            interval: The kind of intervals.
-            scored_by: Only the items that this judge scored as well; None = all.
+        With `scored_by` only over the items that this judge scored as well.
         """
         rows = self.rows.loc[self.rows["dimension"] == dimension]
         if dataset is not None:

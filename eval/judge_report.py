@@ -28,6 +28,7 @@ from .statistics.two_way import for_other_items_and_raters, for_other_raters
 MAX_KENDALL_ITEMS = 2000
 """Most items of an interval of Kendall's tau-b, whose time grows with their square."""
 
+_OF_LINE = dict.fromkeys(("slope", "intercept"), "the judge scores are constant")
 _DRAWN_VALUES = 40_000_000  # resamples x items of an interval beside the main statistics, a percentile interval
 
 
@@ -61,7 +62,12 @@ def judge_report(judged: Judged, scale: tuple[float, float], higher_is_better: b
                 name: within_groups(name, sign * score, sign * human, contexts, few) for name in WITHIN_GROUPS
             },
             "scale_use": scale_use(score, human, *scale, few),
-            "calibration": _calibration(score, human, few, panel.seed),
+            "calibration": {
+                "error": expected_calibration_error(score, human, few),
+                **estimates(calibration_line, score, human, resamples=few, reasons=_OF_LINE),
+                "curve": calibration_curve(score, human, few.codes),
+                "mapped": {name: mapped_errors(score, human, few.codes, name, few, panel.seed) for name in MAPPINGS},
+            },
             "system_level": system_level(
                 items["system_id"].tolist(),
                 score[named],
@@ -119,14 +125,10 @@ def verdict(found: Mapping[str, Any]) -> dict[str, str]:
 def with_draws(name: str, score: np.ndarray, human: np.ndarray, draws: Resamples) -> Statistic:
     """A statistic of `agreement.STATISTICS` with its interval; of Kendall's tau-b up to `MAX_KENDALL_ITEMS` items."""
     if name == "kendall" and len(score) > MAX_KENDALL_ITEMS:
-        why = f"{len(score)} items; of Kendall's tau there is one up to {MAX_KENDALL_ITEMS}"
-        return without_interval(estimate(STATISTICS[name], score, human), why)
+        point = estimate(STATISTICS[name], score, human)
+        why = f"no interval: {len(score)} items; of Kendall's tau there is one up to {MAX_KENDALL_ITEMS}"
+        return point if point.value is None else replace(point, reason=why)
     return estimate(STATISTICS[name], score, human, resamples=draws)
-
-
-def without_interval(point: Statistic, why: str) -> Statistic:
-    """The statistic with the reason why it has no interval."""
-    return point if point.value is None else replace(point, reason=f"no interval: {why}")
 
 
 def distribution(values: np.ndarray) -> dict[str, float | None]:
@@ -139,23 +141,10 @@ def distribution(values: np.ndarray) -> dict[str, float | None]:
 def share_of_panel_ceiling(own: Statistic, ceiling: Statistic, draws: Resamples) -> Statistic:
     """The judge's Spearman as a share of the noise ceiling on the same items, from the same draws.
 
-    Returns:
-        Undefined, with the reason, without a Spearman or where the ceiling is missing or not above 0.
+    Undefined, with the reason, without a Spearman or where the ceiling is missing or not above 0.
     """
     if own.value is not None and ceiling.value is None:
         return Statistic(None, n=own.n, reason=f"no ceiling: {ceiling.reason}")
     if ceiling.value is not None and ceiling.value <= 0:
         return Statistic(None, n=own.n, reason=f"the ceiling is {ceiling.value:.3f}: the raters do not agree")
     return ratio(own, ceiling, draws)
-
-
-def _calibration(score: np.ndarray, human: np.ndarray, draws: Resamples, seed: int) -> dict[str, Any]:
-    constant = "the judge scores are constant"
-    return {
-        "error": expected_calibration_error(score, human, draws),
-        **estimates(
-            calibration_line, score, human, resamples=draws, reasons={"slope": constant, "intercept": constant}
-        ),
-        "curve": calibration_curve(score, human, draws.codes),
-        "mapped": {name: mapped_errors(score, human, draws.codes, name, draws, seed) for name in MAPPINGS},
-    }

@@ -31,14 +31,9 @@ from .statistics.significance import ALPHA, bootstrap_p, rank_judges
 def overall_report(
     panels: Sequence[Panel], judges: Sequence[str], resamples: int, seed: int, interval: Interval
 ) -> Report | None:
-    """``overall`` of `results`; None with fewer than two dimensions or without judges.
+    """``overall`` of a report on the panels of all dimensions; None with fewer than two or without judges.
 
-    Args:
-        panels: The dimensions.
-        judges: Their names.
-        resamples: Bootstrap resamples, see `reliability.affordable_draws`.
-        seed: Of the draws.
-        interval: The kind of intervals.
+    Resamples, seed and kind of intervals are those of `reliability.affordable_draws`.
     """
     if len(panels) < 2 or not judges:
         return None
@@ -112,17 +107,11 @@ def told_apart(comparison: Report) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Overall:
-    """Dimensions on the same draws.
-
-    Attributes:
-        panels: The dimensions.
-        draws: Over the items of all datasets.
-        places: Of each dimension, where its items are among these.
-    """
+    """Dimensions on the same draws."""
 
     panels: Sequence[Panel]
-    draws: Resamples
-    places: Sequence[np.ndarray]
+    draws: Resamples  # over the items of all datasets
+    places: Sequence[np.ndarray]  # of each dimension, where its items are among these
 
     @classmethod
     def of(cls, panels: Sequence[Panel], resamples: int, seed: int, interval: Interval) -> Overall:

@@ -81,12 +81,7 @@ def listed(names: Sequence[str], last: str = "and") -> str:
 
 
 def ranged(statistic: Statistic, show: Callable[[float | None], str] = number) -> str:
-    """Value and interval: ``0.83 [0.80, 0.85]``, ``+0.03 [−0.02, +0.08]``, ``97 % [90, 104]``.
-
-    Args:
-        statistic: With ``value, low, high``.
-        show: How each number is written.
-    """
+    """Value and interval, each number written by `show`: ``0.83 [0.80, 0.85]``, ``97 % [90, 104]``."""
     if statistic["value"] is None or statistic["low"] is None or statistic["high"] is None:
         return show(statistic["value"])
     low, high = (show(statistic[end]).removesuffix(" %") for end in ("low", "high"))
@@ -186,12 +181,7 @@ def render(template: str, styles: str = "", **values: Any) -> str:
 
 
 def sentences(template: str, **values: Any) -> list[str]:
-    """The paragraphs of a text, each on one line.
-
-    Args:
-        template: Name of a file ``NAME.txt.j2`` without its ending.
-        **values: What it speaks of.
-    """
+    """The paragraphs of a text, ``NAME.txt.j2``, each on one line; `values` is what it speaks of."""
     return [
         " ".join(part.split()) for part in re.split(r"\n\s*\n", render(f"{template}.txt", **values)) if part.strip()
     ]
@@ -204,11 +194,7 @@ Section = tuple[str, Iterable[Sequence[str | Text]]]
 
 
 def new_table(title: str = "") -> Table:
-    """An empty table for the terminal; all are in one style.
-
-    Args:
-        title: Above it, on the left; taken as it is, whatever brackets it holds.
-    """
+    """An empty table for the terminal; all are in one style. The title is taken as it is, whatever brackets it has."""
     return Table(
         title=Text(title) if title else None,
         title_justify="left",

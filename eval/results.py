@@ -82,14 +82,11 @@ class Results:
 
 
 def results_frame(reports: Sequence[Report], rankings: Mapping[str, Report] | None = None) -> pd.DataFrame:
-    """The statistics of reports on datasets, one row each; no two rows have the same first five columns.
+    """The statistics of reports on datasets, one row of `COLUMNS` each; no two have the same first five.
 
     Args:
         reports: One per judge.
         rankings: Dimension -> the judges against each other.
-
-    Returns:
-        With `COLUMNS`.
     """
     rows = [(report["judge"], *row, report["signature"]) for report in reports for row in _of_judge(report)]
     for dimension, ranking in (rankings or {}).items():

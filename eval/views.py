@@ -42,10 +42,7 @@ PANEL_HEAD = ("level", "n", "ICC(A,1) [95 %]", "ICC(C,1) [95 %]", "bias [95 %]",
 
 
 def panel_levels(own: Report) -> dict[str, Report]:
-    """The judge as one rater, the panel mean as the other: items, and systems where there are two or more.
-
-    As clinical studies report them (McGraw and Wong, 1996; Bland and Altman, 1986).
-    """
+    """The judge as one rater, the panel mean as the other: items, and systems where there are two or more."""
     systems = own["system_level"]  # null in a table without systems
     return {"items": own} | ({"systems": systems} if systems is not None and systems["n_systems"] >= 2 else {})
 
@@ -149,12 +146,7 @@ def evaluation_views(report: Report) -> Iterator[Table | str]:
 
 
 def comparison_views(reports: Sequence[Report], rankings: Mapping[str, Report]) -> Iterator[Table | str]:
-    """What ``compare`` prints: the judges beside the noise ceiling, their ranking, and a verdict on each.
-
-    Args:
-        reports: One per judge.
-        rankings: Dimension -> its judges against each other.
-    """
+    """What ``compare`` prints of reports, one per judge, and of dimension -> judges against each other."""
     sections: dict[str, list[Sequence[str | Text]]] = {}
     ceilings = {}
     for report in reports:
@@ -201,11 +193,7 @@ def comparison_views(reports: Sequence[Report], rankings: Mapping[str, Report]) 
 
 
 def panel_table(judges: Iterable[tuple[str, str, Report]]) -> Table:
-    """`panel_rows`, with those intervals that a terminal has room for.
-
-    Args:
-        judges: Dimension, name and report of each judge, those of a dimension side by side.
-    """
+    """`panel_rows` of dimension, name and report of each judge, with those intervals that a terminal has room for."""
     sections: dict[str, list[Sequence[str]]] = {}
     for dimension, judge, own in judges:
         for level, found in panel_levels(own).items():
@@ -258,12 +246,7 @@ def _unranked(rankings: Mapping[str, Report]) -> Iterator[str]:
 
 
 def agreement_views(found: Report, alpha: Distance) -> Iterator[Table | str]:
-    """What ``agreement`` prints: people, judges, systems and pairs, verdicts, and why values are missing.
-
-    Args:
-        found: From `agreement_table.measure_agreement`.
-        alpha: The distance of Krippendorff's alpha that is shown.
-    """
+    """What ``agreement`` prints of `agreement_table.measure_agreement`, with Krippendorff's alpha of this distance."""
     dimensions = {_name(one): one for one in found["dimensions"]}
     judged = [(name, judge, own) for name, one in dimensions.items() for judge, own in one["judges"].items()]
 
@@ -338,11 +321,7 @@ def _reasons(
 
 
 def table_comparison_views(found: Report) -> Iterator[Table | str]:
-    """What ``compare --table`` prints: the judges over all dimensions, the answer in words, then each dimension.
-
-    Args:
-        found: From `agreement_table.measure_agreement`, with judges.
-    """
+    """What ``compare --table`` prints of `agreement_table.measure_agreement`: first all dimensions, then each."""
     overall = found["overall"]
     if overall is not None:
         yield _overall_table(overall)

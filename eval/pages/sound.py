@@ -47,15 +47,9 @@ _OWN_NAME = re.compile(r"clip-[0-9a-f]{16}\.(wav|flac|ogg|mp3)")
 
 @dataclass(frozen=True)
 class Player:
-    """A clip on the page.
+    """A clip on the page, or the problem for which there is nothing to play."""
 
-    Attributes:
-        address: Relative to the page, or with the clip in it; None where the clip cannot be played.
-        seconds: Duration (s); None where it cannot be decoded.
-        problem: Why there is nothing to play.
-    """
-
-    address: str | None
+    address: str | None  # relative to the page, or with the clip in it
     seconds: float | None
     problem: str | None = None
 
@@ -107,10 +101,9 @@ class AudioCopies:
 
 
 def playable(source: AudioSource) -> tuple[bytes, str, float]:
-    """A clip as browsers play it, by the `RULE`. The content decides, not the name of the file.
+    """A clip as browsers play it, by the `RULE`: encoded, the suffix of its format without a dot, and its seconds.
 
-    Returns:
-        The encoded clip, the suffix of its format without a dot, and its duration (s).
+    The content decides, not the name of the file.
 
     Raises:
         AudioError: If the clip cannot be decoded.
@@ -170,16 +163,19 @@ _STACK_HEIGHT = 66.0  # pixels; taller stacks are pushed together
 def dot_strip(ratings: Sequence[tuple[str, float]], scale: tuple[float, float], ticks: Sequence[float]) -> Markup:
     """The ratings of one item as dots on the scale, equal ones on top of each other, with a line at their mean.
 
-    Written out instead of plotted: places in percent let the strip grow and shrink with the page while dots and
-    letters keep their size.
-
     Args:
         ratings: Rater and score in rising order of scores; at least one.
         scale: Lowest and highest rating.
         ticks: Ratings to write below the line.
     """
+    # Places in percent let the strip grow and shrink with the page while dots and letters keep their size
     low, high = scale
-    places = _stacks([score for _, score in ratings], (high - low) / 45)
+    places: list[int] = []  # how many dots lie below each
+    start = float("-inf")
+    for _, score in ratings:
+        stacked = score - start < (high - low) / 45  # so close to the first of a stack
+        places.append(places[-1] + 1 if stacked else 0)
+        start = start if stacked else score
     step = min(2 * _DOT, _STACK_HEIGHT / (max(places) + 1))
     ground = 8 + 2 * _DOT + step * max(places)
 
@@ -205,36 +201,15 @@ def dot_strip(ratings: Sequence[tuple[str, float]], scale: tuple[float, float], 
     )
 
 
-def _stacks(scores: Sequence[float], width: float) -> list[int]:
-    """How many dots lie below each: scores closer than `width` to the first of a stack are on that stack."""
-    places, start = [], float("-inf")
-    for score in scores:
-        if score - start < width:
-            places.append(places[-1] + 1)
-        else:
-            places.append(0)
-            start = score
-    return places
-
-
 _CLEAR_OF = 0.12
 """Ends of the scale nearer than this share of it to the judge's score are not written, so that figures stay apart."""
 
 
 def disagreements(
-    rows: list[dict[str, Any]],
-    dimension: str,
-    scale: tuple[float, float],
-    dataset: PairDataset,
+    rows: list[dict[str, Any]], dimension: str, scale: tuple[float, float], dataset: PairDataset
 ) -> list[dict[str, Any]]:
-    """The items of `rows` with their players, which hold the clips, and single ratings.
-
-    Args:
-        rows: Rows of `results.Results.items` with a score and ratings; others of the dataset are left out.
-        dimension: Of the ratings.
-        scale: Lowest and highest rating.
-        dataset: What was judged.
-    """
+    """Rows of `results.Results.items` of a dimension with their players, which hold the clips, and single ratings."""
+    low, high = scale
     pairs = {pair.pair_id: pair for pair in dataset.pairs}
     known = [row for row in rows if row["pair_id"] in pairs]
     table = RatingTable.of(dataset.ratings, dimension, [row["pair_id"] for row in known])
@@ -245,19 +220,9 @@ def disagreements(
             zip((table.rater_ids[rater] for rater in table.raters[own]), map(float, table.scores[own]), strict=True),
             key=lambda rating: (rating[1], rating[0]),
         )
-        found.append(
-            {
-                **row,
-                "ratings": ratings,
-                "strip": dot_strip(ratings, scale, _ticks(row["score"], scale)) if ratings else "",
-                "heard": heard(pairs[row["pair_id"]], embedded),
-            }
-        )
+        inside = min(max(row["score"], low), high)
+        ticks = [end for end in scale if abs(end - inside) > _CLEAR_OF * (high - low)]
+        ticks.append(round(row["score"], 2))  # last, as the page marks it
+        strip = dot_strip(ratings, scale, ticks) if ratings else ""
+        found.append({**row, "ratings": ratings, "strip": strip, "heard": heard(pairs[row["pair_id"]], embedded)})
     return found
-
-
-def _ticks(score: float, scale: tuple[float, float]) -> list[float]:
-    """The ends of the scale, and last the judge's score, which the page marks."""
-    low, high = scale
-    inside = min(max(score, low), high)
-    return [end for end in scale if abs(end - inside) > _CLEAR_OF * (high - low)] + [round(score, 2)]

@@ -189,6 +189,15 @@ def estimate(
     return with_interval(point, seen.of(function, *own), seen, correlation=function in CORRELATIONS)
 
 
+def spearmans(scores: Sequence[np.ndarray], human: np.ndarray, resamples: Resamples) -> list[Statistic]:
+    """`estimate` of Spearman for several scores of the same n items, finite, with the same people: far faster."""
+    draws = spearman_draws(np.stack(scores), human, resamples.codes, resamples.counts)
+    return [
+        with_interval(estimate(spearman, score, human), drawn, resamples, correlation=True)
+        for score, drawn in zip(scores, draws, strict=True)
+    ]
+
+
 def estimates(
     function: Callable[..., Sequence[float] | np.ndarray],
     *vectors: np.ndarray,

@@ -133,6 +133,7 @@ def test_the_ceiling_of_a_judge_stands_on_its_own_items(whole: dict[str, Any], t
 
 def test_perfect_constant_and_silent_judges(whole: dict[str, Any]) -> None:
     judges = whole["judges"]
+    assert whole["missing_scores"] == {"silent": N_ITEMS, "half": N_ITEMS // 2}
     assert judges["perfect"]["spearman"]["value"] == pytest.approx(1.0)
     assert judges["perfect"]["like_for_like"]["ratio"]["value"] > 1
     assert judges["perfect"]["mae"]["value"] == pytest.approx(0.0, abs=1e-12)
@@ -143,22 +144,6 @@ def test_perfect_constant_and_silent_judges(whole: dict[str, Any]) -> None:
     assert judges["constant"]["mae"]["value"] > 0.5
     assert judges["silent"]["n_unscored"] == N_ITEMS
     assert (judges["silent"]["mae"]["value"], judges["silent"]["mae"]["reason"]) == (None, "0 items")
-
-
-def test_missing_scores_are_counted(whole: dict[str, Any]) -> None:
-    assert whole["missing_scores"] == {"silent": N_ITEMS, "half": N_ITEMS // 2}
-
-
-def test_systems(whole: dict[str, Any], tmp_path: Path) -> None:
-    frame = made()
-    level = whole["judges"]["half"]["system_level"]
-    scores = wide(frame).dropna(subset="half")
-    systems = frame.drop_duplicates("item").set_index("item")["system"].loc[scores.index]
-    means = pd.DataFrame({"judge": scores["half"], "human": scores[list(PEOPLE)].mean(axis=1)}).groupby(systems).mean()
-    assert level["n_systems"] == N_SYSTEMS
-    assert level["pearson"]["value"] == pytest.approx(np.corrcoef(means["judge"], means["human"])[0, 1], abs=1e-12)
-    without = measured(tmp_path, frame.drop(columns="system"), ["perfect"], resamples=0)
-    assert without["judges"]["perfect"]["system_level"] is None
 
 
 def test_one_command_gives_every_icc_of_system_means(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -259,6 +244,7 @@ def test_the_same_item_of_two_datasets_is_two_items(tmp_path: Path) -> None:
     other = frame.assign(dataset="b", score=8 - frame["score"])
     table = annotations(tmp_path, pd.concat([frame.assign(dataset="a"), other]))
     found = measure_agreement(table, JUDGES, resamples=10)["dimensions"]
+    assert found[0]["judges"]["perfect"]["system_level"] is None
     assert [(one["dataset"], one["people"]["n_items"]) for one in found] == [("a", N_ITEMS), ("b", N_ITEMS)]
     assert found[0]["people"]["alpha"]["interval"]["value"] == found[1]["people"]["alpha"]["interval"]["value"]
 

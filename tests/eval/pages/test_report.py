@@ -60,12 +60,15 @@ def test_a_report_with_nan_is_refused_before_anything_is_written(evaluation: Res
 
 
 def test_the_page_says_what_the_numbers_are(evaluation: Results) -> None:
+    start = {"empathy": {"probe": 0.5, "added": -0.02, "low": -0.1, "high": 0.04}}
+    evaluation.report["provenance"]["provenance"] = {"start": start}
     page = Page(render_page(evaluation.report, evaluation.items))
     own: Any = evaluation.report["dimensions"]["empathy"]
     text = page.text
     value, low, high = (f"{own['spearman'][key]:.2f}" for key in ("value", "low", "high"))
     assert f"with a Spearman correlation of {value} (95 % interval {low} to {high})" in text
     assert f"{100 * own['share_of_panel_ceiling']['value']:.0f} %" in text
+    assert "training began at a probe with Spearman 0.500 and added -0.020 (90 % interval -0.100 to +0.040)" in text
     worst = (evaluation.items["score"] - evaluation.items["human_mean"]).abs().idxmax()
     disagreements = text[text.index("Largest disagreements") :]
     assert evaluation.items["pair_id"][worst] == re.findall(r"pair-\d+", disagreements)[0]
@@ -152,9 +155,6 @@ def test_undefined_numbers_show_their_reason(make_dataset: MakeDataset, make_jud
     assert "No score: 12 x needs a context." in text
     assert "nothing is left to order the items by: the judge scores are constant" in text
     assert "no interval: 3 groups, at least 5 needed" in text
-
-
-def test_a_constant_judge_still_has_a_page(make_dataset: MakeDataset) -> None:
     found = evaluate(ConstantJudge({"empathy": 3.0}), make_dataset(noise=0.2), split="test", resamples=10)
     text = Page(render_page(found.report, found.items)).text
     assert "No agreement can be stated: the judge scores are constant." in text

@@ -140,7 +140,9 @@ def test_error_is_that_of_the_curve_and_of_repeated_items():
     assert found.value == pytest.approx(sum(own.n * abs(own.score - own.human) for own in curve) / 60, abs=1e-12)
 
 
-def test_error_of_a_shifted_a_constant_and_a_perfect_judge():
+def test_a_shifted_a_constant_and_a_perfect_judge():
+    assert np.isnan(calibration_line(np.full(5, 0.1), np.arange(5.0))).all()
+    assert calibration_line(np.arange(5.0), np.full(5, 2.0)) == pytest.approx((0, 2), abs=1e-12)
     assert calibration_error(Y + 0.5, Y) == pytest.approx(0.5, abs=1e-12)
     assert calibration_error(np.full(10, 3.0), Y) == pytest.approx(0.25, abs=1e-12)
     assert calibration_error(Y, Y) == 0.0
@@ -155,11 +157,6 @@ def test_line_is_scipys_also_in_resamples():
     found = estimates(calibration_line, x, y, resamples=resamples, reasons={"slope": "", "intercept": ""})
     check(found["slope"], lambda a, b: stats.linregress(a, b).slope, x, y, resamples)
     check(found["intercept"], lambda a, b: stats.linregress(a, b).intercept, x, y, resamples)
-
-
-def test_line_of_a_constant_judge_is_undefined():
-    assert np.isnan(calibration_line(np.full(5, 0.1), np.arange(5.0))).all()
-    assert calibration_line(np.arange(5.0), np.full(5, 2.0)) == pytest.approx((0, 2), abs=1e-12)
 
 
 # --- mappings

@@ -104,6 +104,7 @@ def test_one_way_with_raters_of_its_own_for_every_item() -> None:
     assert found["ICC(1,1)"].value == pytest.approx(1 / 2.25, abs=0.03)
     assert found["ICC(1,k)"].value == pytest.approx(1 / (1 + 1.25 * 3 / 8), abs=0.03)  # 1 / 2 and 1 / 4 on average
     assert found["ICC(A,1)"].value is None  # biases and noise cannot be told apart
+    assert found["ICC(C,1)"].reason == "the variance of items, raters and error is 0 or cannot be told apart"
 
 
 def test_every_resample_is_the_icc_of_the_items_that_often() -> None:
@@ -151,14 +152,6 @@ def test_perfect_agreement_has_no_interval() -> None:
 )
 def test_undefined_with_a_reason(scores: np.ndarray, reason: str) -> None:
     assert {(one.value, one.low, one.reason) for one in measured(scores, 10).values()} == {(None, None, reason)}
-
-
-def test_two_way_forms_need_freedom_for_the_error() -> None:
-    chain = np.array([[1.0, 2.0, NAN, NAN], [NAN, 3.0, 5.0, NAN], [NAN, NAN, 2.0, 2.0]])
-    found = measured(chain)
-    assert found["ICC(1,1)"].value is not None
-    assert found["ICC(C,1)"].value is None
-    assert found["ICC(C,1)"].reason
 
 
 def test_very_many_raters_get_no_interval_on_an_incomplete_panel(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,6 +67,9 @@ def test_numbers_by_hand() -> None:
 def test_an_honest_panel_has_no_flags() -> None:
     for seed in range(8):
         assert flags(report(honest(60, 8, seed)[1])) == {}, seed
+    # Nobody is random where the panel does not agree
+    rng = np.random.default_rng(4)
+    assert flags(report({f"r{k}": rng.integers(1, 8, size=80).astype(float) for k in range(6)})) == {}
 
 
 def test_planted_severity_and_spread_are_found_whoever_rated_what() -> None:
@@ -95,11 +98,8 @@ def test_a_constant_rater_is_flagged_with_evidence() -> None:
     assert evidence.startswith("gave 4 to all of 40 items; the means of the others range from ")
     assert facts["same"].agreement.value is None
     assert facts["same"].spread is None
-
-
-def test_the_same_score_for_items_that_all_call_equal_is_no_flag() -> None:
+    # The same score for items that all call equal, or for few, is none
     assert flags(report({f"r{k}": np.full(30, 4.0) for k in range(4)})) == {}
-    _, scores = honest(40, 5)
     few = np.full(40, NAN)
     few[:9] = 4.0
     assert flags(report({**scores, "few": few})) == {}
@@ -119,14 +119,7 @@ def test_a_random_rater_is_flagged_and_one_with_few_items_is_not() -> None:
     few = report({**scores, "noise": noise})["noise"]
     assert few.agreement.n == 12
     assert few.flags == ()
-
-
-def test_nobody_is_random_where_the_panel_does_not_agree() -> None:
-    rng = np.random.default_rng(4)
-    assert flags(report({f"r{k}": rng.integers(1, 8, size=80).astype(float) for k in range(6)})) == {}
-
-
-def test_a_rater_who_turned_the_scale_round_is_flagged() -> None:
+    # So is one who turned the scale round
     _, scores = honest(60, 6)
     facts = report({**scores, "turned": 8 - scores["r0"]})
     assert flags(facts) == {"turned": ["random"]}

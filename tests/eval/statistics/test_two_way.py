@@ -96,9 +96,7 @@ def test_two_raters_few_groups_and_a_constant_judge_have_no_interval() -> None:
     assert (found.low, found.reason) == (None, "no interval: 3 groups, at least 5 needed")
     found = for_other_raters(np.ones(30), table)
     assert (found.value, found.reason) == (None, "the judge scores are constant")
-
-
-def test_many_raters_are_left_out_several_at_a_time() -> None:
+    # Many raters are left out several at a time
     table, judge = panel(np.random.default_rng(1), 60, 250, rated=0.1)
     found = for_other_raters(judge, table)
     assert found.low is not None
