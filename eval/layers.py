@@ -201,18 +201,18 @@ def _standardised(states: np.ndarray) -> np.ndarray:
 def _left_out(features: np.ndarray, targets: np.ndarray, groups: np.ndarray, seed: int) -> np.ndarray:
     """Ratings of each pair `(pairs, dimensions)` by a ridge on the pairs of other groups."""
     predicted = np.full_like(targets, np.nan)
-    blocks, ones = [features.shape[1]], np.ones_like(targets)
+    blocks, ones = np.zeros(features.shape[1], int), np.ones_like(targets)
     folds = GroupKFold(min(FOLDS, len(set(groups.tolist()))), shuffle=True, random_state=seed)
     try:
         for rows, left_out in folds.split(features, groups=groups):
             every = Portion(features[rows], targets[rows], ones[rows], groups[rows])
-            if len(rows) <= min(EXACT, 2 * blocks[0]):
+            if len(rows) <= min(EXACT, 2 * len(blocks)):
                 solution = fit(every, blocks, None, (None,), seed)
             else:
                 cuts = range(0, len(rows), _PORTION)
                 portions = (Portion(*(own[start : start + _PORTION] for own in every)) for start in cuts)
                 # a ridge on fewer features than these landmarks is the whole ridge
-                few = Portion(*(own[: min(LANDMARKS, 2 * blocks[0])] for own in every))
+                few = Portion(*(own[: min(LANDMARKS, 2 * len(blocks))] for own in every))
                 solution = fit(few, blocks, portions, (None,), seed)
             predicted[left_out] = solution.predict(features[left_out])
     except ValueError as error:

@@ -51,6 +51,9 @@ class Provenance:
         shares: Of ratings, preferences and counterfactual pairs among the training items.
         refit: Whether it was trained on the validation splits, too, after they had chosen; `validation` is then what
             judges that were not trained on a pair say of it.
+        start: Where training began, per dimension, if at a probe: `probe`, its Spearman on the validation split;
+            `added`, what training has added; `low` and `high`, the ends of the 90 % interval of that over speakers or
+            groups. None where it is undefined.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True)  # other fields may be there
@@ -67,6 +70,21 @@ class Provenance:
     losses: dict[str, float] = field(default_factory=dict)
     shares: dict[str, float] = field(default_factory=dict)
     refit: bool = False
+    start: dict[str, dict[str, float | None]] = field(default_factory=dict)
+
+
+def start_in_words(provenance: Mapping[str, Any]) -> list[str]:
+    """Where training began and what it added, a sentence for each dimension; none where it did not begin at a probe."""
+    found = []
+    for name, own in provenance.get("start", {}).items():
+        if own["probe"] is None or own["added"] is None:
+            continue
+        said = f"{name}: training began at a probe with Spearman {own['probe']:.3f} and added {own['added']:+.3f}"
+        if own["low"] is not None:
+            said += f" (90 % interval {own['low']:+.3f} to {own['high']:+.3f})"
+            said += "; this is not told apart from the probe" if own["low"] < 0 else ""
+        found.append(said)
+    return found
 
 
 class _Export(BaseModel):

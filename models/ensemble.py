@@ -105,6 +105,8 @@ def _merged_value(key: str, values: Sequence[Any]) -> Any:
     """Of a field of `Provenance`."""
     if key in ("validation", "preferences_met"):
         return dict.fromkeys(values[0])  # nobody has measured the whole
+    if key == "start":
+        return {}  # each began at its own
     if all(value == values[0] for value in values):
         return values[0]
     if isinstance(values[0], bool):  # `synthetic`, `refit`

@@ -14,11 +14,12 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from ..data_modules.functionals import DELIVERY
+from ..data_modules.functionals import DELIVERY, FUNCTIONALS
 from .backbones.base import Inputs
 from .settings import HeadInputSettings, PoolingName
 
@@ -81,7 +82,8 @@ class HeadInput(nn.Module):
     Attributes:
         settings: What is read.
         size: Features of a pair.
-        blocks: How many features are of the language model, of the audio encoder and of the signal, before landmarks.
+        blocks: Where each feature is from, before landmarks `(features,)`: 0 = language model, 1 = audio encoder,
+            2 = pitch, level, timing and voice of the signal (`FUNCTIONALS`), 3 = the spectrum of its short frames.
     """
 
     def __init__(self, settings: HeadInputSettings, hidden_size: int, layer_sizes: tuple[int, int]) -> None:
@@ -93,19 +95,20 @@ class HeadInput(nn.Module):
         layers, width = layer_sizes
         audio = 3 * 2 * width if settings.audio == "all_layers" else 0
         measures = 3 * len(DELIVERY) if settings.functionals else 0
-        self.blocks = (hidden_size, audio, measures)
+        signal = np.tile(np.where(np.arange(len(DELIVERY)) < len(FUNCTIONALS), 2, 3), 3)[:measures]
+        self.blocks = np.concatenate([np.repeat([0, 1], [hidden_size, audio]), signal])
         # all that is read of the clips, however much, moves a score as much as the pooled state does: at full size the
         # steps of AdamW, equal for each weight, were noise (demo, validation: 0.87 in place of 0.90)
         self._share = math.sqrt(hidden_size / max(1, audio + measures))
-        self.size = settings.landmarks or sum(self.blocks)
+        self.size = settings.landmarks or len(self.blocks)
         if settings.audio != "none":
             self.layer_weights = nn.Parameter(torch.zeros(layers))
             self._add_scale("layers", (3, layers, 2, width))
         if settings.functionals:
             self._add_scale("functionals", (3, len(DELIVERY)))
         if settings.landmarks:
-            self.landmarks = nn.Buffer(torch.zeros(settings.landmarks, sum(self.blocks)))
-            self.reach = nn.Buffer(torch.ones(sum(self.blocks)))
+            self.landmarks = nn.Buffer(torch.zeros(settings.landmarks, len(self.blocks)))
+            self.reach = nn.Buffer(torch.ones(len(self.blocks)))
 
     def _add_scale(self, name: str, shape: tuple[int, ...]) -> None:
         # buffers: strategies shard parameters, and nothing trains these
@@ -137,7 +140,7 @@ class HeadInput(nn.Module):
         return _of_pairs(layers, inputs.heard), _of_pairs(functionals, inputs.heard)
 
     def standardised(self, pooled: Tensor, layers: Tensor | None, functionals: Tensor | None) -> Tensor:
-        """Features `(rows, sum of blocks)` of the pooled states `(rows, hidden)` and of `raw`, before they are compared
+        """Features `(rows, of all blocks)` of the pooled states `(rows, hidden)` and of `raw`, before they are compared
         with landmarks.
         """
         found = [layer_norm(pooled, pooled.shape[-1:])]

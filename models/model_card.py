@@ -10,6 +10,7 @@ from typing import Any
 import jinja2
 from huggingface_hub import EvalResult, ModelCardData
 
+from .description import start_in_words
 from .hub import is_hub_name
 
 _TEMPLATE = Path(__file__).with_name("model_card.md.j2")
@@ -46,6 +47,7 @@ def render_card(description: Mapping[str, Any], report: Mapping[str, Any] | None
         judge=description,
         report=report,
         origin=origin,
+        start=start_in_words(origin),
         export=export,
         settings=settings,
         backbone_on_hub=backbone_on_hub(description),

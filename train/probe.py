@@ -67,9 +67,11 @@ class StartAtProbe(Callback):
         """Validate the start as any epoch, so that it may be the best checkpoint."""
         if not self.fitted or self._task.refit:
             return
+        assert isinstance(pl_module, JudgeModule)
         trainer.validating = True  # as before any validation in the loop of epochs
         trainer.fit_loop.epoch_loop.val_loop.run()
         trainer.training = True
+        pl_module.keep_start()
         for callback in trainer.checkpoint_callbacks:
             if isinstance(callback, ModelCheckpoint) and callback.monitor is not None:
                 # by itself it looks at the end of an epoch, and takes step 0 for saved

@@ -32,6 +32,7 @@ from ..data_modules.targets import MAX_STEPS
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE, LAST
 from ..models.assessment import ClipFacts, clip_facts
 from ..models.backbones.layers import recompute_activations
+from ..models.description import start_in_words
 from ..models.feature_cache import DiskStore
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge, sources_of
@@ -232,14 +233,17 @@ def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None,
         if task.refit or recipe.method == "probe":
             trainer.save_checkpoint(folder / CHECKPOINTS / BEST)
         _check_best(folder)
+        if _is_first():
+            for said in start_in_words(read_checkpoint(folder / CHECKPOINTS / BEST)["description"]["provenance"]):
+                Console(stderr=True).print(said, markup=False, soft_wrap=True)
         _calibrate(folder, judge, datamodule)
     return _finished(folder)
 
 
 def _finished(folder: Path) -> Run:
     best, calibration = folder / CHECKPOINTS / BEST, folder / CALIBRATION_FILE
-    agreement = read_checkpoint(best)["description"]["provenance"]["validation"]
-    return Run(folder, best, agreement, calibration if calibration.is_file() else None)
+    provenance = read_checkpoint(best)["description"]["provenance"]
+    return Run(folder, best, provenance["validation"], calibration if calibration.is_file() else None)
 
 
 def _run_folder(recipe: Recipe) -> Path:

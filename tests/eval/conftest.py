@@ -83,6 +83,13 @@ def statistic(value: float | None, low: float | None, high: float | None, reason
     return {**own, "n": 60, "dropped": 0, "undefined_resamples": 0}
 
 
+def dataset_of(pairs: Sequence[Pair], rows: Sequence[tuple[Any, ...]], *dimensions: Dimension) -> PairDataset:
+    """Pairs in memory, and rows of ratings: pair, rater, dimension, score."""
+    card = DatasetCard("made", dimensions, "made for a test", "CC0-1.0", True, content_hash="c" * 64)
+    ratings = pd.DataFrame(rows, columns=pd.Index(["pair_id", "rater_id", "dimension", "score"]))
+    return PairDataset(Path("made"), card, tuple(pairs), ratings)
+
+
 def tone_clip(tone: float, samples: int = 800) -> Clip:
     """A clip whose sound is its level: tone / 10 throughout."""
     return Clip(np.full(samples, tone / 10, dtype=np.float32), RATE)

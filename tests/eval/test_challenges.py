@@ -15,14 +15,14 @@ import pytest
 from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import DataError
-from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
+from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset, Turn
 from empathy_judge.eval import challenges
 from empathy_judge.eval.challenges import challenge, crossings, matched_accuracy
 from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.statistics.bootstrap import Resamples
 
-from .conftest import tone_of
+from .conftest import dataset_of, tone_of
 
 MakeDataset = Callable[..., PairDataset]
 
@@ -171,10 +171,7 @@ def echo_pairs(scripts: int = 20, systems: int = 2, voices: tuple[str, ...] = VO
     ]  # fmt: skip
 
 
-def dataset_of(pairs: Sequence[Pair]) -> PairDataset:
-    card = DatasetCard("echo", (Dimension("fit", 0, 1),), "made for a test", "CC0-1.0")
-    ratings = pd.DataFrame(columns=["pair_id", "rater_id", "dimension", "score"])
-    return PairDataset(Path("echo"), card, tuple(pairs), ratings)
+ECHO = dataset_of(echo_pairs(), [], Dimension("fit", 0, 1))
 
 
 def test_accuracy_of_matched_responses_by_hand() -> None:
@@ -222,16 +219,14 @@ def test_every_pair_meets_the_responses_to_the_other_voices_of_its_script_and_sy
     ],
 )
 def test_judges_that_listen_and_that_do_not(rule: Callable[[float, float], float], accuracy: float) -> None:
-    found = challenge("echomind", LevelJudge(rule), dataset_of(echo_pairs()), split=None, resamples=50, seed=0)[
-        "dimensions"
-    ]
+    found = challenge("echomind", LevelJudge(rule), ECHO, split=None, resamples=50, seed=0)["dimensions"]
     assert [found["fit"][key] for key in ("value", "low", "high")] == pytest.approx([accuracy] * 3, abs=1e-12)
     assert found["fit"]["n"] == 20 * 2 * 6
     assert found["other"]["value"] == 0.5
 
 
 def test_one_voice_cannot_be_crossed() -> None:
-    dataset = dataset_of(echo_pairs(2, 2, VOICES[:1]))
+    dataset = dataclasses.replace(ECHO, pairs=tuple(echo_pairs(2, 2, VOICES[:1])))
     with pytest.raises(DataError, match="of 4 pairs none can be crossed"):
         challenge("echomind", LevelJudge(lambda context, response: 1.0), dataset, split=None, resamples=0, seed=0)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,14 +14,14 @@ from empathy_judge.data_modules import prosody
 from empathy_judge.data_modules.audio import Clip, decode
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
-from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
+from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset, Turn
 from empathy_judge.eval import evaluate as module
 from empathy_judge.eval.evaluate import LEFT_OUT, evaluate
 from empathy_judge.eval.listening import VOICE_PROBE, WORDS_PROBE, check_view, voice_and_words
 from empathy_judge.eval.probes import DEFAULT_PROBES, PROBES
 from empathy_judge.eval.statistics.bootstrap import Resamples
 
-from .conftest import MeasureJudge
+from .conftest import MeasureJudge, dataset_of
 
 MakeDataset = Callable[..., PairDataset]
 VOICES = (Voice("en-us", "m", 105, 1.0), Voice("en", "f", 200, 1.16))
@@ -52,9 +51,7 @@ def speech(groups: int = 6) -> PairDataset:
             context = (Turn("user", Clip(np.zeros(800, np.float32), 8000)),)
             pairs.append(Pair(pair_id, Clip(samples, rate), context, None, f"group-{group}", response_text=text))
             ratings += [(pair_id, f"r{rater}", "empathy", lively + rng.normal(0, 0.2)) for rater in range(3)]
-    card = DatasetCard("speech", (Dimension("empathy", -1, 4),), "made for a test", "CC0-1.0", True, "", "c" * 64)
-    columns = pd.Index(["pair_id", "rater_id", "dimension", "score"])
-    return PairDataset(Path("speech"), card, tuple(pairs), pd.DataFrame(ratings, columns=columns))
+    return dataset_of(pairs, ratings, Dimension("empathy", -1, 4))
 
 
 def checks_of(judge: MeasureJudge, probes: Sequence[str], **options: Any) -> dict[str, Any]:

@@ -145,7 +145,7 @@ class Standardised:
         every = closed_form.Portion(standardised, target[order, None], np.ones((len(order), 1)), groups[order])
         whole = len(order) <= closed_form.EXACT
         few = every if whole else closed_form.Portion(*(own[: closed_form.LANDMARKS] for own in every))
-        solution = closed_form.fit(few, (features.shape[1],), None if whole else [every], seed=seed)
+        solution = closed_form.fit(few, np.zeros(features.shape[1], int), None if whole else [every], seed=seed)
         spread, record = float(np.std(target)), solution.record
         errors = {name: spread * max(0.0, share) ** 0.5 for name, share in record["unexplained"].items()}
         chosen = {"kernel": record["kernel"], "width": record["width"], "penalty": record["penalty"][0]}

@@ -5,14 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, get_args
 
-import pandas as pd
 import pytest
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.ratings import Dimension
-from empathy_judge.data_modules.schema import DatasetCard, Pair, PairDataset
+from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.eval.judges.prompted.cache import cache_key
 from empathy_judge.eval.judges.prompted.costs import disclosure
 from empathy_judge.eval.judges.prompted.factory import choose_examples, open_prompted
@@ -26,6 +24,7 @@ from empathy_judge.eval.judges.prompted.questions import (
 )
 from empathy_judge.eval.judges.prompted.settings import Price, RubricName, Settings, parse_settings
 
+from ...conftest import dataset_of
 from .conftest import EMPATHY, GOOD, Pairs, clip
 from .servers import Response, answer, serve
 
@@ -33,11 +32,8 @@ from .servers import Response, answer, serve
 def test_settings() -> None:
     settings = parse_settings(["rubric=support", "samples=5", "price=2.5:32:10", "base_url=http://h:1/v1/"], "x")
     assert settings == Settings(rubric="support", samples=5, price=Price(2.5, 32, 10), base_url="http://h:1/v1")
-    assert (parse_settings([], "x").sampling_temperature, parse_settings(["samples=1"], "x").sampling_temperature) == (
-        1,
-        0,
-    )
-    assert parse_settings(["samples=1", "temperature=0.7"], "x").sampling_temperature == 0.7
+    for words, temperature in (([], 1), (["samples=1"], 0), (["samples=1", "temperature=0.7"], 0.7)):
+        assert parse_settings(words, "x").sampling_temperature == temperature
 
 
 @pytest.mark.parametrize(
@@ -123,19 +119,12 @@ def test_transcripts_alone_hold_no_sound(make_pairs: Pairs) -> None:
 
 def rated(count: int) -> PairDataset:
     """Pair n of group n // 2 has the mean rating 1 + 4 n / (count - 1)."""
-    pairs = tuple(
-        Pair(
-            f"p{n:02d}",
-            clip(200 + n),
-            group_id=f"g{n // 2}",
-            split="train" if n < count - 2 else "test",
-            response_text="Oh.",
-        )
-        for n in range(count)
-    )
-    rows = [(f"p{n:02d}", "r", EMPATHY.name, 1 + 4 * n / (count - 1)) for n in range(count)]
-    ratings = pd.DataFrame(rows, columns=["pair_id", "rater_id", "dimension", "score"])
-    return PairDataset(Path("memory"), DatasetCard("d", (EMPATHY,), "s", "l"), pairs, ratings)
+    splits = ["train"] * (count - 2) + ["test"] * 2
+    pairs = [
+        Pair(f"p{n:02d}", clip(200 + n), group_id=f"g{n // 2}", split=split, response_text="Oh.")
+        for n, split in enumerate(splits)
+    ]
+    return dataset_of(pairs, [(f"p{n:02d}", "r", EMPATHY.name, 1 + 4 * n / (count - 1)) for n in range(count)], EMPATHY)
 
 
 def test_examples_span_the_scale_and_come_from_the_training_split() -> None:
@@ -192,9 +181,7 @@ def test_a_dry_run_needs_no_key(spec: str, store: Any) -> None:
 
 
 def test_probabilities_need_single_digits(store: Any) -> None:
-    wide = rated(22)
-    card = DatasetCard("d", (Dimension("vocal_empathy", 0, 100),), "s", "l")
-    dataset = PairDataset(wide.root, card, wide.pairs, wide.ratings)
+    dataset = dataset_of(rated(22).pairs, [], Dimension("vocal_empathy", 0, 100))
     with pytest.raises(UserError, match="single digits"):
         open_prompted("openai:m,base_url=http://h,answers=logprobs", dataset, ["train"], {"answers": store.path})
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-from pathlib import Path
 
-import pandas as pd
 import pytest
-from empathy_judge.data_modules.schema import DatasetCard, Pair, PairDataset
+from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.rendering import sentences
 
+from ...conftest import dataset_of
 from .conftest import EMPATHY, OPENAI_PRICE, Make, Pairs
 from .servers import Request, Response, openai_answer, serve
 
@@ -23,9 +22,7 @@ def rated(pairs: list[Pair]) -> PairDataset:
         for number, pair in enumerate(pairs)
         for late, rater in enumerate(("ann", "bob"))
     ]
-    card = DatasetCard("pairs", (EMPATHY,), "made for a test", "CC0-1.0", True, content_hash="c" * 64)
-    table = pd.DataFrame(rows, columns=["pair_id", "rater_id", "dimension", "score"])
-    return PairDataset(Path("pairs"), card, tuple(pairs), table)
+    return dataset_of(pairs, rows, EMPATHY)
 
 
 def test_a_model_that_is_exchanged_while_it_is_asked(make_judge: Make, make_pairs: Pairs) -> None:
