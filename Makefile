@@ -42,6 +42,7 @@ docs: $(VENV)/.docs
 
 bench: $(READY)
 	$(BIN)/python benchmarks/training.py --rounds 3 --steps 2
+	$(BIN)/python benchmarks/scorer.py --rounds 3
 	$(BIN)/python benchmarks/bootstrap.py
 	$(BIN)/python benchmarks/loading.py
 

@@ -97,7 +97,7 @@ def _score_examples(out: Path, dataset: PairDataset, say: Callable[[str], None])
     answers: dict[AudioSource, list[Pair]] = {}
     for pair in dataset.subset("test").pairs:
         answers.setdefault(pair.context[0].audio, []).append(pair)
-    # the context whose answers differ most in the ears of the panel
+    # the context whose answers the panel tells apart most
     rivals = max(answers.values(), key=lambda pairs: np.ptp([rated[pair.pair_id] for pair in pairs]))
     for pair in (max(rivals, key=lambda p: rated[p.pair_id]), min(rivals, key=lambda p: rated[p.pair_id])):
         score = scorer.score(pair.context[0].audio, pair.response)[DIMENSION.name]

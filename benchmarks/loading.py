@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 import torch
-from empathy_judge.models.backbones import load_backbone, qwen2_5_omni
+from empathy_judge.models.backbones import load_backbone, qwen_omni
 from empathy_judge.models.backbones.base import Checkpoint
 from materials import shards
 from safetensors.torch import save_file
@@ -131,7 +131,7 @@ def measure(side: str, folder: str) -> dict[str, float]:
         "thinker in float32": lambda: load_backbone(Checkpoint(folder, dtype=torch.float32)).network,
         "whole": lambda: Qwen2_5OmniForConditionalGeneration.from_pretrained(folder, dtype=torch.bfloat16),
     }[side]
-    assert qwen2_5_omni  # imported before the baseline
+    assert qwen_omni  # imported before the baseline
     reset_peak()
     kinds = ("RssAnon", "RssFile")
     before, highest, done = {key: memory(key) for key in ("VmRSS", *kinds)}, dict.fromkeys(kinds, 0), threading.Event()

@@ -24,7 +24,6 @@ import torch
 from empathy_judge import PairDataset
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.data_modules.splits import split_dataset
-from empathy_judge.eval.judges.baselines.regression import Standardised
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
 from empathy_judge.models.head_input import HeadInput
@@ -39,12 +38,11 @@ FOLDS, SEEDS, RESAMPLES = 5, 5, 2_000
 COVERAGE = 0.9
 METHODS = {
     "language model, ridge": (True, HeadInputSettings(), True),
-    "ear, ridge": (False, HeadInputSettings("all_layers"), True),
+    "audio encoder, ridge": (False, HeadInputSettings("all_layers"), True),
+    "measures of the signal": (False, HeadInputSettings("none", functionals=True), False),
     "probe": (True, HeadInputSettings("all_layers", functionals=True), False),
 }
-"""Whether the state of the language model is read, what is read of the clips, and whether it is ridge."""
-MEASURES = "measures, ridge or kernel"
-"""The regressor of `acoustic` on all measures of delivery that the probe reads; without gradient boosting."""
+"""Whether the state of the language model is read, what is read of the clips, and whether ridge alone may be chosen."""
 
 
 def load(name: str, data: Path, work: Path) -> PairDataset:
@@ -170,13 +168,6 @@ class Study:
         pairs = shuffled(train, seed)
         targets = self.human.loc[[pair.pair_id for pair in pairs]].to_numpy(float)
         groups = np.array([pair.response_speaker for pair in pairs])
-        if method == MEASURES:
-            known, wanted = (
-                self.heard.functionals[[self.heard.rows[pair.pair_id] for pair in own]].flatten(1).double().numpy()
-                for own in (pairs, test)
-            )
-            models = [Standardised.learn(known, own, groups, seed=seed)[0] for own in targets.T]
-            return np.stack([model.predict(wanted) for model in models], 1), None
         states, settings, linear = METHODS[method]
         self.judge.head_input = HeadInput(settings, self.heard.states.shape[1], self._layers)
         reader = _Kept(self.judge, self.heard, states)
@@ -235,12 +226,12 @@ def run(name: str, options: argparse.Namespace, until: float) -> None:
     )
     with file.open("a") as out:
         for plan in wanted:
-            for method in (*METHODS, MEASURES):
+            for method in METHODS:
                 key = plan["seed"], plan["fold"], plan["size"], method
                 if key in done or time.monotonic() > until:
                     continue
                 start = time.perf_counter()
-                with_reach = method == "probe" and plan["size"] == "all"
+                with_reach = method == "probe" and plan["size"] == "all" and plan["seed"] == 0
                 scores, reach = study.predict(method, plan["train"], plan["test"], plan["seed"], with_reach)
                 row = {
                     **dict(zip(("seed", "fold", "size", "method"), key, strict=True)),
@@ -270,7 +261,7 @@ def summary(name: str, work: Path) -> list[dict[str, Any]]:
     finished = {
         (own["size"].iloc[0], own["seed"].iloc[0])
         for _, own in parts
-        if len(own) == folds_of.get(own["size"].iloc[0], FOLDS) * (len(METHODS) + 1)
+        if len(own) == folds_of.get(own["size"].iloc[0], FOLDS) * len(METHODS)
     }
     for _, rows in fits.groupby(["size", "method"], sort=False):
         size, method = rows["size"].iloc[0], rows["method"].iloc[0]
@@ -348,7 +339,7 @@ def picture(rows: Sequence[dict[str, Any]], file: Path) -> None:
         own = [
             row for row in rows if (row["set"], row["dimension"]) == panel and row["size"] in ("all", *map(str, SIZES))
         ]
-        for method in (*METHODS, MEASURES):
+        for method in METHODS:
             points = sorted((row["training_pairs"], row["spearman"]) for row in own if row["method"] == method)
             if points:
                 axes.plot(*zip(*points, strict=True), marker="o", label=method)

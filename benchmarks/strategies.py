@@ -40,12 +40,11 @@ def main() -> None:
     """Print a line for each strategy."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", choices=["small", "7b"], default="small")
-    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES)
-    parser.add_argument("--devices", type=int, default=max(1, torch.cuda.device_count()), help="processes")
     parser.add_argument("--batch", type=int, default=4, help="pairs of each process")
     parser.add_argument("--seconds", type=float, default=8.0, help="length of each clip")
     parser.add_argument("--steps", type=int, default=10)
     options = parser.parse_args()
+    options.devices = max(1, torch.cuda.device_count())
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "backbone").mkdir()
@@ -53,7 +52,7 @@ def main() -> None:
         pairs, seconds = options.steps * options.batch * options.devices, (options.seconds, options.seconds)
         write_conversations(folder / "data", Conversations(pairs, validation=8, responses=1, seconds=seconds))
         expected: torch.Tensor | None = None
-        for strategy in options.strategies:
+        for strategy in STRATEGIES:
             reason = missing(strategy)
             if reason:
                 print(json.dumps({"strategy": strategy, "skipped": reason}), flush=True)
@@ -62,7 +61,7 @@ def main() -> None:
             scores = score(folder / strategy, folder / "data")
             expected = scores if expected is None else expected
             apart = float((scores - expected).abs().max())
-            print(json.dumps({**found, f"scores_apart_from_{options.strategies[0]}": round(apart, 5)}), flush=True)
+            print(json.dumps({**found, f"scores_apart_from_{STRATEGIES[0]}": round(apart, 5)}), flush=True)
 
 
 def missing(strategy: str) -> str | None:

@@ -1,7 +1,7 @@
-"""Pairs per second of training and scoring against the naive way, in one run: `python benchmarks/training.py`.
+"""Pairs per second of training against the naive way, in one run: `python benchmarks/training.py`.
 
 The naive way is what one writes today with plain transformers and PEFT (`naive`). Ours is the command `train` on a pair
-dataset of clips of 2 to 8 s, each context answered several times, and the scorer behind `score`. Both are the same
+dataset of clips of 2 to 8 s, each context answered four times (`scorer.py` is about scoring). Both are the same
 model: first both train on the same batches from the same weights, and losses and scores must agree. Then the ways take
 turns (`timing`), each in a process of its own; start-up and the computing of cached activations are not counted, data
 loading is. The ratio is taken in each round; median and range are quoted, also for CPU time, which other programs on
@@ -30,7 +30,6 @@ import torch
 import transformers
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.backbones import NANO_FOLDER
-from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.collate import Batch
 from empathy_judge.train.run import train
 from materials import Conversations, write_checkpoint, write_conversations
@@ -41,13 +40,12 @@ from naive import (
     Same,
     command_line,
     read_items,
-    scores,
     train_both,
     training_loader,
 )
 from rich.console import Console
 from rich.table import Table
-from timing import Order, Player, Turn, Turns, append_row, in_turns, matrix_rate, ratios, spread
+from timing import Order, Player, Turn, Turns, append_row, matrix_rate, ratios, spread
 from transformers import AutoConfig
 
 TOLERANCE = 1e-4
@@ -67,11 +65,11 @@ class Figures:
     rates: list[float]  # pairs per second in each round
     ratios: list[float]  # these, divided by the baseline's in the same round
     cpu_ratios: list[float]  # the same of CPU time, without that of data-loader processes
-    padding: float = 0.0  # share of the places of all batches
-    waiting: float = 0.0  # share of the time until a batch was there
-    flops: float = 0.0  # floating-point operations for a pair; 0 = not counted
-    utilisation: float = 0.0  # share of the machine's rate of matrix products, the median of all rounds
-    peak: int = 0  # bytes
+    padding: float  # share of the places of all batches
+    waiting: float  # share of the time until a batch was there
+    flops: float  # floating-point operations for a pair
+    utilisation: float  # share of the machine's rate of matrix products, the median of all rounds
+    peak: int  # bytes
 
 
 def main() -> None:
@@ -81,7 +79,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3, help="of each way in a round")
     parser.add_argument("--batch", type=int, help="pairs in a batch; by default 16 (nano), 8 (mid), 4 (7b)")
-    parser.add_argument("--responses", type=int, default=4, help="to each context")
     parser.add_argument("--workers", type=int, default=0, help="data-loader processes of each way")
     parser.add_argument("--json", type=Path, help="file that a line for each way is added to")
     options = parser.parse_args()
@@ -90,24 +87,22 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         pairs = batch * (options.rounds * options.steps + EQUAL_STEPS)
-        write_conversations(folder / "data", Conversations(pairs, validation=2 * batch, responses=options.responses))
+        write_conversations(folder / "data", Conversations(pairs, validation=2 * batch))
         place = prepare(folder, options.shapes, batch, options.workers)
         machine = machine_facts(place)
         console.print(" | ".join(f"{name} {value}" for name, value in machine.items()))
         with ProcessPoolExecutor(1, get_context("spawn")) as alone:  # its memory is wanted afterwards
-            same, scoring = alone.submit(compare_models, place, folder / "equality", options.rounds).result()
+            same = alone.submit(compare_models, place, folder / "equality").result()
         console.print(
             f"{len(same.losses)} steps on the same batches, loss {same.losses[0]:.4f} to {same.losses[-1]:.4f}: losses "
             f"differ by {same.loss_difference:.1e} at most, scores afterwards by {same.score_difference:.1e} points "
             f"(training moved them by up to {same.moved:.1e}); at most {TOLERANCE:.0e} is expected in float32"
         )
-        console.print(figures_table("scoring", scoring))
-        training = train_in_turns(place, folder, options.rounds, options.steps)
-        console.print(figures_table(f"training, {batch} pairs in a batch", training))
-    for kind, found in (("scoring", scoring), ("training", training)):
-        for figures in found:
-            run = {"kind": kind, "shapes": options.shapes, "batch": batch, "workers": options.workers}
-            append_row(options.json, run | {"responses": options.responses} | asdict(figures) | machine)
+        found = train_in_turns(place, folder, options.rounds, options.steps)
+        console.print(figures_table(f"training, {batch} pairs in a batch", found))
+    run = {"kind": "training", "shapes": options.shapes, "batch": batch, "workers": options.workers, "responses": 4}
+    for figures in found:
+        append_row(options.json, run | asdict(figures) | machine)
     is_same = same.loss_difference <= TOLERANCE and same.score_difference <= TOLERANCE
     sys.exit(0 if is_same or place.device != "cpu" else 1)
 
@@ -140,7 +135,7 @@ def machine_facts(place: Place) -> dict[str, str | float]:
 
 
 def figures_table(title: str, found: Sequence[Figures]) -> Table:
-    """For people; the last columns are empty where they were not measured."""
+    """For people."""
     table = Table(
         title, "pairs/s", "times the naive way (median, range)", "in CPU time", "padding", "waiting for data",
         "GFLOP/pair", "utilisation", "peak GB",
@@ -151,40 +146,14 @@ def figures_table(title: str, found: Sequence[Figures]) -> Table:
             f"{own.peak / 1e9:.2f}",
         ]  # fmt: skip
         pace = f"{statistics.median(own.rates):.2f}"
-        table.add_row(own.way, pace, spread(own.ratios), spread(own.cpu_ratios), *(measured if own.flops else ()))
+        table.add_row(own.way, pace, spread(own.ratios), spread(own.cpu_ratios), *measured)
     return table
 
 
-# ---------------------------------------------------------------- scoring
-
-
-def compare_models(place: Place, run: Path, rounds: int) -> tuple[Same, list[Figures]]:
-    """Train both on the same batches, then let both score two batches of pairs in turns: naively, the same without the
-    LM head, by ours from nothing, and by ours once more."""
-    same, judge, rater = train_both(place, run, EQUAL_STEPS)
-    items = read_items(PairDataset.load(place.data), "train")[: 2 * place.batch]
-    pairs = [pair for pair, _ in items]
-    starts = range(0, len(items), place.batch)
-    collate, known = Collate(place.checkpoint), PairScorer(judge, place.batch)
-
-    def naively(lm_head: bool) -> object:
-        rater.lm_head = lm_head
-        return rater.score(collate(items[start : start + place.batch]) for start in starts)
-
-    rater.eval()
-    ways: dict[str, Callable[[], object]] = {
-        "naive": lambda: naively(True),
-        "naive without its LM head": lambda: naively(False),
-        "ours": lambda: scores(judge, pairs, place.batch),
-        "ours, clips heard before": lambda: list(known.predict(pairs)),
-    }
-    wall, cpu = in_turns(ways, rounds)
-    found = []
-    for name, seconds in wall.items():
-        rates = [len(pairs) / one for one in seconds]
-        times, cpu_times = ratios(wall["naive"], seconds), ratios(cpu["naive"], cpu[name])
-        found.append(Figures(name, "naive", rates, times, cpu_times))
-    return same, found
+def compare_models(place: Place, run: Path) -> Same:
+    """Train both on the same batches."""
+    same, _, _ = train_both(place, run, EQUAL_STEPS)
+    return same
 
 
 # ---------------------------------------------------------------- ways of training

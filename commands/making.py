@@ -25,14 +25,12 @@ def calibrate(options: argparse.Namespace) -> int:
     small. A split that nothing was chosen on is better. The calibration of a judge folder stands in its judge.json,
     that of a run in calibration.json; an earlier one is replaced. The model card stays as it was written.
     """
-    from ..data_modules.folders import check_writable
     from ..models import CHECKPOINTS, JUDGE_FILE
     from ..models.hub import require_judge
 
     folder = Path(options.judge)
     if not (folder / JUDGE_FILE).is_file() and not (folder / CHECKPOINTS).is_dir():
         raise UserError(f"{folder}: expected a judge folder (with {JUDGE_FILE}) or a run folder")
-    check_writable(folder)
     require_judge(folder, options.backbone)
     from ..data_modules.schema import PairDataset
     from ..models.artifact import Placement, load_any

@@ -83,15 +83,13 @@ def challenge(options: argparse.Namespace) -> int:
     opened = _open([options.judge], options)
     if options.dry_run:
         return DONE
-    from ..eval.challenges import aeq_bench, aeq_bench_views, echomind, echomind_views
+    from ..eval.challenges import challenge as measured
+    from ..eval.challenges import challenge_views
 
-    judge, dataset = opened.judges[0], opened.dataset
-    measured, shown_as = {"aeq-bench": (aeq_bench, aeq_bench_views), "echomind": (echomind, echomind_views)}[
-        options.name
-    ]
     found = measured(
-        judge,
-        dataset,
+        options.name,
+        opened.judges[0],
+        opened.dataset,
         split=_split_name(options.split),
         resamples=options.resamples,
         seed=options.seed,
@@ -100,7 +98,7 @@ def challenge(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(found, indent=2, allow_nan=False))
     else:
-        _show(shown_as(found))
+        _show(challenge_views(found))
     return DONE
 
 
@@ -111,7 +109,7 @@ def layers(options: argparse.Namespace) -> int:
     Layers of the language model and of the audio encoder; * = told apart from the best layer of its part.
     """
     from ..data_modules.schema import PairDataset
-    from ..eval.layers import layer_table, measure_layers
+    from ..eval.layers import layer_views, measure_layers, save_layers
 
     dataset = PairDataset.load(options.data)
     found = measure_layers(
@@ -123,15 +121,11 @@ def layers(options: argparse.Namespace) -> int:
         seed=options.seed,
     )
     if options.out is not None:
-        found.save(Path(options.out))
+        save_layers(found, Path(options.out))
     if options.json:
-        print(json.dumps(found.to_json(), indent=2, allow_nan=False))
-        return DONE
-    _show([layer_table(found)])
-    if found.depth is None:
-        print("no depth stands out: there are too few groups for intervals")
+        print(json.dumps(found, indent=2, allow_nan=False))
     else:
-        print(f"{found.depth} of {found.layers} layers are not told apart from the best. In a recipe: {found.line}")
+        _show(layer_views(found))
     return DONE
 
 

@@ -47,8 +47,7 @@ def build_parser(run: Mapping[str, Command]) -> argparse.ArgumentParser:
     _add_data_commands(commands, run)
     _add_judge_commands(commands, run)
     add_scoring_commands(commands, run)
-    one = add_command(commands, "doctor", run, "empathy-judge doctor")
-    one.add_argument("--json", action="store_true", help="print JSON")
+    add_command(commands, "doctor", run, "empathy-judge doctor")
     return parser
 
 
@@ -77,6 +76,7 @@ def source_parser(name: str, importer: Importer) -> argparse.ArgumentParser:
         help="folder of the dataset to make; where an import was killed or interrupted, the same command goes on",
     )  # fmt: skip
     importer.add_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--name", help="name of the dataset (default: that of the source, else of --out)")
     parser.add_argument("--origin", help="where the data comes from")
     parser.add_argument("--licence", help="its terms of use")
@@ -95,11 +95,11 @@ def _add_storing_options(parser: argparse.ArgumentParser) -> None:
         help="embed more pairs than these in several files, so many in each (default: 10000)",
     )  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="replace the dataset at --out")
-    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_data_commands(commands: Any, run: Mapping[str, Command]) -> None:
-    one = add_command(commands, "demo", run, "empathy-judge demo --out demo")
+    progress = "print JSON, and what happens meanwhile on standard error"
+    one = add_command(commands, "demo", run, "empathy-judge demo --out demo", json=progress)
     one.add_argument(
         "--out", type=output_folder, default="demo", help="folder for everything the demo makes (default: demo)"
     )
@@ -109,7 +109,6 @@ def _add_data_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument(
         "--epochs", type=whole_number, default=None, help="epochs of training (default: as the recipe nano)"
     )
-    one.add_argument("--json", action="store_true", help="print JSON, and what happens meanwhile on standard error")
 
     # `import` is dispatched before this parser; here it only shows in the list
     commands.add_parser("import", help="Turn a source into a pair dataset (see import --help).")
@@ -140,7 +139,6 @@ def _add_data_commands(commands: Any, run: Mapping[str, Command]) -> None:
         "into DIR/audio",
     )  # fmt: skip
     one.add_argument("--max-seconds", type=seconds, default=30.0, help="longer clips are reported (default: 30)")
-    one.add_argument("--json", action="store_true", help="print JSON")
 
     one = add_command(commands, "split", run, "empathy-judge split data --by group_id response_speaker --seed 1")
     one.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -160,7 +158,6 @@ def _add_data_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument("--no-stratify", action="store_true", help="do not balance mean scores between splits")
     one.add_argument("--seed", type=random_seed, default=0)
     one.add_argument("--overwrite", action="store_true", help="replace an existing split")
-    one.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
@@ -170,7 +167,6 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one = add_command(commands, "recipes", run, "empathy-judge recipes show qwen2_audio")
     one.add_argument("show", nargs="?", choices=["show"], help="print one recipe as YAML, with help; needs NAME")
     one.add_argument("name", nargs="?", metavar="NAME", help="of the recipe, or a YAML file of yours")
-    one.add_argument("--json", action="store_true", help="print JSON")
 
     one = add_command(commands, "sweep", run, "empathy-judge sweep --config sweep_nano --out sweeps/nano")
     one.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -180,19 +176,20 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument(
         "--out", type=output_folder, default="sweep", metavar="DIR", help="folder of the sweep (default: sweep)"
     )
-    one.add_argument("--json", action="store_true", help="print JSON")
 
     one = add_command(commands, "upgrade", run, "empathy-judge upgrade runs/first")
     one.add_argument("path", help="recipe or sweep file (YAML), run folder or judge folder")
-    one.add_argument("--json", action="store_true", help="print JSON")
 
-    one = add_command(commands, "evaluate", run, "empathy-judge evaluate runs/first --data data --out report")
+    printed = "print JSON (documented in eval/results.py)"
+    example = "empathy-judge evaluate runs/first --data data --out report"
+    one = add_command(commands, "evaluate", run, example, json=printed)
     one.add_argument("judge", help=_JUDGES)
     add_data_option(one)
     _add_evaluation_options(one)
     one.add_argument("--out", type=output_folder, default="report", help="folder of the report (default: report)")
 
-    one = add_command(commands, "compare", run, "empathy-judge compare judge scores:gemini.csv constant --data data")
+    example = "empathy-judge compare judge scores:gemini.csv constant --data data"
+    one = add_command(commands, "compare", run, example, json=printed)
     one.add_argument("judges", nargs="+", metavar="JUDGE", help=f"{_JUDGES}; with --table names of annotators")
     where = one.add_mutually_exclusive_group(required=True)
     add_data_option(where, required=False)
@@ -208,9 +205,7 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument("judge", help=_JUDGES)
     add_data_option(one)
     one.add_argument("--split", default="all", help="which pairs (default: all)")
-    one.add_argument("--resamples", type=resamples, default=1000, help="bootstrap resamples (default: 1000)")
-    one.add_argument("--seed", type=random_seed, default=0, help="of the resamples")
-    one.add_argument("--json", action="store_true", help="print JSON")
+    _add_draws(one)
     add_windows_option(one)
     add_device_options(one)
     add_cache_option(one)
@@ -225,10 +220,8 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument(
         "--out", metavar="DIR", type=output_folder, help="folder for layers.csv, layers.json and layers.png"
     )
-    one.add_argument("--resamples", type=resamples, default=1000, help="bootstrap resamples (default: 1000)")
-    one.add_argument("--seed", type=random_seed, default=0, help="of folds and resamples")
+    _add_draws(one)
     one.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one)")
-    one.add_argument("--json", action="store_true", help="print JSON")
 
     one = add_command(commands, "stress", run, "empathy-judge stress demo/judge --data demo/data")
     one.add_argument("judge", help="judge folder or run folder")
@@ -239,20 +232,14 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
         help="silence, twice, loop, louder, softer, breath, noise, hum, monotone, copy, adversarial (default: all)",
     )  # fmt: skip
     one.add_argument("--pairs", type=whole_number, default=100, help="draw at most so many (default: 100)")
-    one.add_argument("--resamples", type=resamples, default=1000, help="bootstrap resamples (default: 1000)")
-    one.add_argument("--seed", type=random_seed, default=0, help="of all that is drawn")
+    _add_draws(one)
     one.add_argument("--out", metavar="DIR", type=output_folder, help="folder for stress.json and results.csv")
-    one.add_argument("--json", action="store_true", help="print JSON")
     add_windows_option(one)
     add_device_options(one)
     add_cache_option(one)
 
-    one = add_command(
-        commands,
-        "agreement",
-        run,
-        "empathy-judge agreement ratings.csv --column item=clip annotator=who --judges gpt_4o gemini --pairs",
-    )
+    example = "empathy-judge agreement ratings.csv --column item=clip annotator=who --judges gpt_4o gemini --pairs"
+    one = add_command(commands, "agreement", run, example, json="print JSON (documented in eval/agreement_table.py)")
     _add_agreement_options(one)
 
     one = add_command(commands, "plan", run, "empathy-judge plan pilot.csv --judges gpt --difference 0.05 --price 0.2")
@@ -281,8 +268,6 @@ def _add_agreement_options(one: argparse.ArgumentParser) -> None:
         help="column whose values intervals and tests keep whole (default: group)",
     )  # fmt: skip
     _add_interval_options(one)
-    one.add_argument("--seed", type=random_seed, default=0, help="of all that is drawn")
-    one.add_argument("--json", action="store_true", help="print JSON (documented in eval/agreement_table.py)")
 
 
 def _add_plan_options(one: argparse.ArgumentParser) -> None:
@@ -318,9 +303,7 @@ def _add_plan_options(one: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     one.add_argument("--price", type=dollars, help="of a rating")
     one.add_argument("--out", metavar="DIR", type=output_folder, help="folder for plan.csv, plan.json and plan.png")
-    one.add_argument("--resamples", type=resamples, default=1000, help="bootstrap resamples (default: 1000)")
-    one.add_argument("--seed", type=random_seed, default=0, help="of all that is drawn")
-    one.add_argument("--json", action="store_true", help="print JSON")
+    _add_draws(one)
 
 
 def _add_table_options(one: argparse._ActionsContainer) -> None:
@@ -351,8 +334,6 @@ def _add_evaluation_options(one: argparse.ArgumentParser) -> None:
         help="what intervals and tests keep whole (default: group_id)",
     )  # fmt: skip
     _add_interval_options(one)
-    one.add_argument("--seed", type=random_seed, default=0, help="of all that is drawn")
-    one.add_argument("--json", action="store_true", help="print JSON (documented in eval/results.py)")
     add_windows_option(one)
     add_device_options(one)
     add_cache_option(one)
@@ -365,7 +346,12 @@ def _add_interval_options(one: argparse.ArgumentParser) -> None:
         help="kind of bootstrap intervals of what is no correlation; bca: bias-corrected and accelerated; correlations "
         "have t intervals (default: percentile)",
     )  # fmt: skip
+    _add_draws(one)
+
+
+def _add_draws(one: argparse.ArgumentParser) -> None:
     one.add_argument("--resamples", type=resamples, default=1000, help="bootstrap resamples (default: 1000)")
+    one.add_argument("--seed", type=random_seed, default=0, help="of all that is drawn (default: 0)")
 
 
 def _add_asking_options(one: argparse.ArgumentParser) -> None:

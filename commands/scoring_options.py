@@ -26,8 +26,9 @@ from .shared_options import (
 
 def add_scoring_commands(commands: Any, run: Mapping[str, Command]) -> None:
     """The parsers of ``score``, ``rank``, ``explain``, ``serve``, ``calibrate``, ``export`` and ``ensemble``."""
-    one = add_command(commands, "score", run, "empathy-judge score judge --manifest pairs.csv --out scores.csv")
-    _add_score_options(one)
+    example = "empathy-judge score judge --manifest pairs.csv --out scores.csv"
+    printed = "of a pair its scores, of a manifest an object on each line, or with --out what became of it"
+    _add_score_options(add_command(commands, "score", run, example, json=f"print JSON: {printed}"))
 
     one = add_command(commands, "rank", run, "empathy-judge rank judge context.wav take1.wav take2.wav take3.wav")
     one.add_argument("judge", help="judge folder or run folder")
@@ -40,7 +41,6 @@ def add_scoring_commands(commands: Any, run: Mapping[str, Command]) -> None:
         help="say which of two neighbours is better only where at most this share of such verdicts is wrong (default: "
         "always the likeliest)",
     )  # fmt: skip
-    one.add_argument("--json", action="store_true", help="print JSON")
     add_windows_option(one)
     add_device_options(one)
 
@@ -58,11 +58,10 @@ def add_scoring_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument("--png", metavar="FILE", help="write a picture of waveforms and curves")
     one.add_argument("--page", metavar="FILE", help="write a page (HTML) with players that jump to a stretch")
     one.add_argument("--seed", type=random_seed, default=0, help="of noise and permutations (default: 0)")
-    one.add_argument("--json", action="store_true", help="print JSON")
     add_windows_option(one)
     add_device_options(one)
 
-    one = add_command(commands, "serve", run, "empathy-judge serve judge --port 8000")
+    one = add_command(commands, "serve", run, "empathy-judge serve judge --port 8000", json=None)
     one.add_argument("judge", help="judge folder or run folder")
     _add_serving_options(one)
     add_windows_option(one)
@@ -70,7 +69,7 @@ def add_scoring_commands(commands: Any, run: Mapping[str, Command]) -> None:
     add_cache_option(one)
 
     one = add_command(commands, "calibrate", run, "empathy-judge calibrate judge --data data --split calibration")
-    one.add_argument("judge", help="judge folder or run folder")
+    one.add_argument("judge", type=output_folder, help="judge folder or run folder; the calibration is stored there")
     add_data_option(one)
     one.add_argument("--split", default="validation", help="which pairs; all = every pair (default: validation)")
     one.add_argument(
@@ -83,23 +82,16 @@ def add_scoring_commands(commands: Any, run: Mapping[str, Command]) -> None:
         help="abstain from this share of the pairs, those with the largest standard errors (default: from none); needs "
         "a head with a deviation, or an ensemble",
     )  # fmt: skip
-    one.add_argument("--json", action="store_true", help="print JSON")
     add_device_options(one)
 
-    one = add_command(
-        commands,
-        "export",
-        run,
-        "empathy-judge export runs/first --out judge --report report/agreement.json",
-    )
-    _add_export_options(one)
+    example = "empathy-judge export runs/first --out judge --report report/agreement.json"
+    _add_export_options(add_command(commands, "export", run, example))
 
     one = add_command(commands, "ensemble", run, "empathy-judge ensemble runs/seed0 runs/seed1 runs/seed2 --out judge")
     one.formatter_class = argparse.RawDescriptionHelpFormatter
     one.add_argument("judges", nargs="+", metavar="JUDGE", help="judge folders, run folders or checkpoints")
     one.add_argument("--out", required=True, type=output_folder, help="judge folder to make")
     one.add_argument("--average", action="store_true", help="one judge with the mean of the weights, see above")
-    one.add_argument("--json", action="store_true", help="print JSON")
     one.add_argument("--backbone", help="where the backbone lies now, if not where the first judge found it")
 
 
@@ -138,11 +130,6 @@ def _add_score_options(one: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     one.add_argument(
         "--batch-size", type=whole_number, metavar="PAIRS", help="pairs per forward pass (default: 16; on a GPU 64)"
-    )
-    one.add_argument(
-        "--json",
-        action="store_true",
-        help="print JSON: the scores of a pair, of a manifest an object on each line, or with --out what became of it",
     )
     add_windows_option(one)
     add_device_options(one)
@@ -213,5 +200,4 @@ def _add_export_options(one: argparse.ArgumentParser) -> None:
         "--push-to-hub", metavar="OWNER/NAME",
         help="upload the folder to the Hugging Face hub too; needs HF_TOKEN or `hf auth login`",
     )  # fmt: skip
-    one.add_argument("--json", action="store_true", help="print JSON")
     one.add_argument("--private", action="store_true", help="if that makes a repository, only its owner sees it")

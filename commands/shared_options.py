@@ -56,11 +56,15 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return "" if near is None else f" (did you mean {near}?)"
 
 
-def add_command(commands: Any, name: str, run: Mapping[str, Command], example: str) -> argparse.ArgumentParser:
-    """A subcommand, whose help is the docstring of its function, and an example."""
+def add_command(
+    commands: Any, name: str, run: Mapping[str, Command], example: str, json: str | None = "print JSON"
+) -> argparse.ArgumentParser:
+    """A subcommand, whose help is the docstring of its function, and an example; `json` is the help of ``--json``."""
     text = cleandoc(run[name].__doc__ or "")
     parser = commands.add_parser(name, help=text.splitlines()[0], description=text, epilog=f"example: {example}")
     parser.set_defaults(run=run[name])
+    if json is not None:
+        parser.add_argument("--json", action="store_true", help=json)
     return parser
 
 

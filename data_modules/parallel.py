@@ -14,9 +14,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import FrameType
 from typing import Any, TypeVar
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 SCHEDULER_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
@@ -72,6 +69,9 @@ class ProgressBar:
             done: How many were done before; they do not count for the rate.
             quiet: Show nothing, as in all processes but one.
         """
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
         console = Console(stderr=True)
         self._label, self._total, self._before, self._quiet = label, total, done, quiet
         self._in_lines = not console.is_terminal

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from .errors import DataError, os_reason, place, shown
@@ -221,6 +220,8 @@ def read_parquet(path: DataPath, schema: pa.Schema, optional: Collection[str] = 
 
 def _text_bytes(column: pa.ChunkedArray) -> int:
     """Of the texts in a column of dictionaries, repeats counted."""
+    import pyarrow.compute as pc
+
     chunks = [chunk for chunk in column.chunks if isinstance(chunk, pa.DictionaryArray)]
     total = 0
     for chunk in chunks:

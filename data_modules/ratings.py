@@ -8,13 +8,15 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import pandas as pd
 from pydantic import ConfigDict
 
 from .errors import DataError, Locate, TextError, locate_in, shown
+
+if TYPE_CHECKING:
+    import pandas as pd  # takes 0.2 s: not for the help of the importers
 
 RATING_COLUMNS = ("pair_id", "rater_id", "dimension", "score")
 SECONDS = "seconds"  # the optional column of ratings: time that the rater took for the judgement; NaN = unknown
@@ -176,6 +178,8 @@ class RatingTable:
     @classmethod
     def of(cls, ratings: pd.DataFrame, dimension: str, pair_ids: Sequence[str]) -> RatingTable:
         """The ratings of `pair_ids` on `dimension`; items are numbered in the order of `pair_ids`."""
+        import pandas as pd
+
         index = pd.Index(pair_ids, dtype=object)
         rows = ratings.loc[(ratings["dimension"] == dimension) & ratings["pair_id"].isin(list(pair_ids))]
         raters, rater_ids = pd.factorize(rows["rater_id"], sort=True)
@@ -320,6 +324,8 @@ class _Check:
 
     def _bad(self, column: str, is_good: Callable[[object], bool]) -> np.ndarray:
         """Rows whose value is not good, shape (rows,). Each distinct value is looked at once: ratings repeat few."""
+        import pandas as pd
+
         try:
             codes, distinct = pd.factorize(self.table[column], use_na_sentinel=False)
         except TypeError:  # a list, say, which is refused then
@@ -339,6 +345,8 @@ class _Check:
 
     def floats(self, column: str) -> np.ndarray:
         """The column as float64, shape (rows,); NaN for what is no number."""
+        import pandas as pd
+
         kind = self.table[column].dtype
         if not pd.api.types.is_numeric_dtype(kind) or pd.api.types.is_bool_dtype(kind):
             return self.table[column].map(_to_number).to_numpy(np.float64)

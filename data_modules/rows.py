@@ -7,18 +7,19 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from .audio import audio_hash
 from .errors import DataError, Locate, bad_value, locate_in, place
 from .folders import resolve_inside
 from .ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, SECONDS, Dimension, is_name, is_text
 from .storage import DataPath
+
+if TYPE_CHECKING:
+    import pandas as pd  # takes 0.2 s: not for the help of the importers
 
 # The optional text columns of pairs.parquet: names, and texts that may have line breaks.
 NAME_COLUMNS = ("system_id", "context_speaker", "response_speaker", "setting", "language", "split")
@@ -106,6 +107,8 @@ def _to_audio(cell: Any, root: Path, where: str, hashes: dict[str, str]) -> dict
 
 
 def _is_absent(value: Any) -> bool:
+    import pandas as pd
+
     return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
 
 
@@ -229,6 +232,8 @@ def _sorted_lines(table: pd.DataFrame, schema: pa.Schema) -> Iterator[bytes]:
     In Arrow, because the ratings of many raters would fill the memory as Python objects. JSON is ASCII, so that bytes
     sort as text does. No two rows have the same texts, which come first: numbers do not matter to the order.
     """
+    import pyarrow.compute as pc
+
     cells: list[Any] = [
         _encoded(table[field.name]) if field.type == pa.string() else _floats(table[field.name]) for field in schema
     ]
@@ -241,6 +246,8 @@ def _sorted_lines(table: pd.DataFrame, schema: pa.Schema) -> Iterator[bytes]:
 
 def _encoded(values: Any) -> pa.LargeStringArray:
     """Each text as JSON spells it; equal ones are spelled once."""
+    import pandas as pd
+
     codes, distinct = pd.factorize(values)
     spelled = pa.array([json.dumps(value) for value in distinct], pa.large_string())
     return spelled.take(pa.array(codes))

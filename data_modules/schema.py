@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import pandas as pd
 import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -38,6 +37,7 @@ from .rows import (
 from .storage import DataPath, RemotePath, data_path
 
 if TYPE_CHECKING:
+    import pandas as pd  # takes 0.2 s: not for the help of the importers
     from datasets import Dataset
 
 __all__ = [
@@ -244,6 +244,8 @@ class PairDataset:
             Index ``pair_id`` in the order of `pairs`, one float64 column per dimension of the card; NaN = not
             rated.
         """
+        import pandas as pd
+
         means = self.ratings.pivot_table(index="pair_id", columns="dimension", values="score", aggfunc="mean")
         index = pd.Index([pair.pair_id for pair in self.pairs], name="pair_id")
         names = [dimension.name for dimension in self.card.dimensions]

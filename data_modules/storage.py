@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-import fsspec
-from fsspec.core import url_to_fs
-from fsspec.registry import available_protocols
-
 from .errors import DataError, UserError
+
+if TYPE_CHECKING:
+    import fsspec  # takes a tenth of a second: not for the help of the importers
 
 _LOCAL = re.compile(r"(?:file|local)://", re.IGNORECASE)
 
@@ -88,11 +87,11 @@ class RemotePath:
 
     @property
     def _filesystem(self) -> fsspec.AbstractFileSystem:
-        return url_to_fs(self.address)[0]  # fsspec keeps the connection, one per process and thread-safe
+        return _url_to_fs(self.address)[0]  # fsspec keeps the connection, one per process and thread-safe
 
     @property
     def _path(self) -> str:
-        folder = url_to_fs(self.address)[1].rstrip("/")
+        folder = _url_to_fs(self.address)[1].rstrip("/")
         return f"{folder}/{self.relative}" if self.relative else folder
 
 
@@ -114,7 +113,7 @@ def data_path(address: str | Path | RemotePath) -> DataPath:
         return Path(address)
     path = RemotePath(text)
     with _reached(path):
-        url_to_fs(text)
+        _url_to_fs(text)
     return path
 
 
@@ -124,6 +123,12 @@ def path_version(path: DataPath) -> str:
         return path.version()
     facts = path.stat()
     return f"{facts.st_ino}-{facts.st_size}-{facts.st_mtime_ns}"
+
+
+def _url_to_fs(address: str) -> tuple[fsspec.AbstractFileSystem, str]:
+    from fsspec.core import url_to_fs
+
+    return url_to_fs(address)
 
 
 @contextmanager
@@ -136,6 +141,8 @@ def _reached(path: RemotePath) -> Iterator[Any]:
     except ImportError as error:
         raise DataError(f"{path}: {error}; expected a local folder, or an address whose package is there") from None
     except ValueError:
+        from fsspec.registry import available_protocols
+
         protocols = [part.partition("://")[0] for part in path.address.split("::") if "://" in part]
         unknown = [protocol for protocol in protocols if protocol not in available_protocols()]
         reason = f"Protocol not known: {unknown[0]}" if unknown else "not an address"

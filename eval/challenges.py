@@ -17,29 +17,30 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from rich.table import Table
-from rich.text import Text
 
 from ..data_modules.errors import DataError
 from ..data_modules.schema import Pair, PairDataset
 from .evaluate import shared_dimensions
 from .judges import Judge, check_score_table
-from .probes import group_of
-from .probes.pairs import context_keys
-from .rendering import number, ranged
+from .probes.pairs import context_keys, group_of
+from .rendering import filled_table, number, ranged
 from .results import Report, signature_on
 from .statistics.agreement import Statistic, as_report
 from .statistics.bootstrap import Resamples, estimate, with_interval
+
+Challenge = Literal["aeq-bench", "echomind"]
 
 ALL_SOURCES = "all"
 """Key of the result over all sources."""
 
 
-def aeq_bench(
+def challenge(
+    name: Challenge,
     judge: Judge,
     dataset: PairDataset,
     *,
@@ -48,43 +49,49 @@ def aeq_bench(
     seed: int,
     provenance: Mapping[str, Any] | None = None,
 ) -> Report:
-    """The score of AEQ-Bench and what it is made of.
+    """What a judge reaches in a challenge.
 
     Args:
+        name: Of the challenge.
         judge: What chooses: the response that it scores highest.
-        dataset: Such as `import empathy-eval` makes: ratings say which response is right.
+        dataset: For AEQ-Bench such as `import empathy-eval` makes: ratings say which response is right. For EchoMind
+            such as `import echomind` makes, without ratings.
         split: Which pairs; None = all.
-        resamples: Of whole groups, for the intervals.
+        resamples: Of whole groups (EchoMind's scripts), for the intervals.
         seed: Of the resamples.
         provenance: What else is known of the judge.
 
     Returns:
-        ``signature``, and ``dimensions``: name -> source (setting, and all together) -> as `challenge_scores`.
+        ``signature``, and ``dimensions``: name -> of AEQ-Bench source (setting, and all together) -> as
+        `challenge_scores`; of EchoMind how often the response to the voice that is heard is scored above one to another
+        voice, as a statistic.
 
     Raises:
         DataError: If judge and dataset share no dimension, or there is no question.
         ValueError: If the judge breaks the protocol.
     """
-    part = dataset.subset(split)
-    shared = [dimension.name for dimension in shared_dimensions(judge, dataset)]
-    table, means = _scores(judge, part.pairs), part.mean_scores()
-    found = {}
-    for name in shared:
-        items = pd.DataFrame({"human_mean": means[name], "score": table[name]})
-        found[name] = as_report(challenge_scores(part.pairs, items, resamples=resamples, seed=seed))
-    return {"signature": _signature(judge, dataset, split, provenance, resamples, seed), "dimensions": found}
-
-
-def _signature(
-    judge: Judge,
-    dataset: PairDataset,
-    split: str | None,
-    provenance: Mapping[str, Any] | None,
-    resamples: int,
-    seed: int,
-) -> str:
+    pairs = dataset.subset(split).pairs
+    if name == "aeq-bench":
+        shared, means = shared_dimensions(judge, dataset), dataset.subset(split).mean_scores()
+        table = _scores(judge, pairs)
+        frames = {d.name: pd.DataFrame({"human_mean": means[d.name], "score": table[d.name]}) for d in shared}
+        found: Report = {own: challenge_scores(pairs, items, resamples, seed) for own, items in frames.items()}
+    else:
+        crossed = crossings(pairs)
+        if not crossed:
+            raise DataError(
+                f"of {len(pairs)} pairs none can be crossed: no system answers two voices (settings) of a group"
+            )
+        scores = _scores(judge, [*pairs, *(other for _, other in crossed)])
+        groups = np.array([group_of(other) for _, other in crossed])
+        matched, others = scores.loc[[own for own, _ in crossed]], scores.loc[[other.pair_id for _, other in crossed]]
+        found = {
+            own: matched_accuracy(matched[own].to_numpy(), others[own].to_numpy(), groups, resamples, seed)
+            for own in judge.dimensions
+        }
     drawn = {"cluster": "group_id", "interval": "percentile", "resamples": resamples, "seed": seed}
-    return signature_on(judge, dataset, split, provenance, ceiling="none", **drawn)
+    signature = signature_on(judge, dataset, split, provenance, ceiling="none", **drawn)
+    return {"signature": signature, "dimensions": as_report(found)}
 
 
 def _scores(judge: Judge, pairs: Sequence[Pair]) -> pd.DataFrame:
@@ -153,26 +160,16 @@ def right_questions(scores: np.ndarray, correct: np.ndarray, questions: np.ndarr
 
     Args:
         scores: Shape (n,), the judge's scores of all options of all questions.
-        correct: Shape (n,), bool; exactly one option of each question.
+        correct: Shape (n,), bool; exactly one of the two options or more of each question.
         questions: Shape (n,), what tells the questions apart.
 
     Returns:
         The distinct questions (m,), sorted, and which of them are right (m,), bool.
-
-    Raises:
-        ValueError: If a question has not exactly one correct option, or fewer than two options.
     """
     names, codes = np.unique(questions, return_inverse=True)
-    options, rights = np.bincount(codes), np.bincount(codes, weights=correct)
-    for wrong in np.flatnonzero((rights != 1) | (options < 2))[:1]:
-        raise ValueError(
-            f"question {names[wrong]}: {options[wrong]} options, {rights[wrong]:.0f} of them correct; expected two "
-            "options or more, one of them correct"
-        )
-    values = np.asarray(scores, dtype=np.float64)
     of_correct = np.full(len(names), np.nan)
-    of_correct[codes[correct]] = values[correct]
-    beaten = ~(values < of_correct[codes]) & ~correct
+    of_correct[codes[correct]] = scores[correct]
+    beaten = ~(scores < of_correct[codes]) & ~correct
     return names, ~np.isnan(of_correct) & (np.bincount(codes, weights=beaten, minlength=len(names)) == 0)
 
 
@@ -208,54 +205,25 @@ def grouped_score(right: np.ndarray, groups: np.ndarray, resamples: int = 1000, 
     }
 
 
-def aeq_bench_views(found: Report) -> Iterator[Table | str]:
-    """One table per dimension, and the signature; `found` from `aeq_bench`."""
-    for name, sources in found["dimensions"].items():
-        table = Table(title=Text(name), title_justify="left")
-        for column in ("source", "questions", "score (95 %)", "right questions", "groups all right", "chance"):
-            table.add_column(column, justify="left" if column == "source" else "right")
-        for source, own in sources.items():
-            parts = (ranged(own[part]) for part in ("score", "accuracy", "group_accuracy"))
-            table.add_row(Text(source), str(own["score"]["n"]), *parts, number(own["chance"]))
-        yield table
+def challenge_views(found: Report) -> Iterator[Table | str]:
+    """Tables of what `challenge` found (AEQ-Bench: one per dimension), and the signature."""
+    parts, rows = ("score", "accuracy", "group_accuracy"), []
+    for name, own in found["dimensions"].items():
+        if "value" in own:
+            rows.append((name, str(own["n"]), ranged(own), "0.50"))
+            continue
+        head = ("source", "questions", "score (95 %)", "right questions", "groups all right", "chance")
+        cells = [
+            (source, str(one["score"]["n"]), *(ranged(one[part]) for part in parts), number(one["chance"]))
+            for source, one in own.items()
+        ]
+        yield filled_table(name, head, [("", cells)])
+    if rows:
+        yield filled_table("", ("dimension", "comparisons", "matched above crossed (95 %)", "chance"), [("", rows)])
     yield found["signature"]
 
 
 # ---------------------------------------------------------------- EchoMind
-
-
-def echomind(
-    judge: Judge,
-    dataset: PairDataset,
-    *,
-    split: str | None,
-    resamples: int,
-    seed: int,
-    provenance: Mapping[str, Any] | None = None,
-) -> Report:
-    """How often the response to the voice that is heard is scored above one to another voice.
-
-    Arguments and errors are those of `aeq_bench`; whole scripts are drawn, and the dataset (such as `import echomind`
-    makes) needs no ratings.
-
-    Returns:
-        ``signature``, and ``dimensions``: name -> the share as a statistic.
-    """
-    pairs = dataset.subset(split).pairs
-    found = crossings(pairs)
-    if not found:
-        raise DataError(
-            f"of {len(pairs)} pairs none can be crossed: no system answers two voices (settings) of a group"
-        )
-    scores = _scores(judge, [*pairs, *(crossed for _, crossed in found)])
-    groups = np.array([group_of(crossed) for _, crossed in found])
-    matched = scores.loc[[matched for matched, _ in found]]
-    crossed = scores.loc[[crossed.pair_id for _, crossed in found]]
-    shares = {
-        name: as_report(matched_accuracy(matched[name].to_numpy(), crossed[name].to_numpy(), groups, resamples, seed))
-        for name in judge.dimensions
-    }
-    return {"signature": _signature(judge, dataset, split, provenance, resamples, seed), "dimensions": shares}
 
 
 def crossings(pairs: Sequence[Pair]) -> list[tuple[str, Pair]]:
@@ -308,12 +276,3 @@ def matched_accuracy(
     wins = 0.5 * (1 + np.sign(matched[kept] - crossed[kept]))
     draws = Resamples.draw(np.asarray(groups)[kept], resamples, seed)
     return dataclasses.replace(estimate(np.mean, wins, resamples=draws), dropped=dropped)
-
-
-def echomind_views(found: Report) -> Iterator[Table | str]:
-    """A table, and the signature; `found` from `echomind`."""
-    table = Table("dimension", "comparisons", "matched above crossed (95 %)", "chance")
-    for name, own in found["dimensions"].items():
-        table.add_row(Text(name), str(own["n"]), ranged(own), "0.50")
-    yield table
-    yield found["signature"]

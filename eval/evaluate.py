@@ -29,7 +29,8 @@ from .frame import Frame
 from .judges import ABSTAINED, INTERVAL_COLUMNS, WINDOWS, Judge, check_score_table, score_table
 from .judges.opening import AnyJudge, Loading, open_judges
 from .listening import VOICE_PROBE, WORDS_PROBE, voice_and_words
-from .probes import DEFAULT_PROBES, Probe, choose, group_of
+from .probes import DEFAULT_PROBES, Probe, choose
+from .probes.pairs import group_of
 from .prompted_report import Answers, effort_report, prompting_report
 from .results import SCHEMA_VERSION, Report, Results, signature_on
 from .statistics.agreement import as_report

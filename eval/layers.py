@@ -11,7 +11,7 @@ import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,84 +38,14 @@ from ..models.probe import ClipReader, shuffled, without_adapters
 from ..models.scoring import choose_device
 from .judges.baselines.probe import settings_of
 from .pages.charts import ACCENT, MUTED, STYLE
+from .rendering import percent, ranged
+from .results import Report
 from .statistics.agreement import Statistic, spearman
 from .statistics.bootstrap import Resamples, difference, estimate
 
 LANGUAGE_MODEL, ENCODER = "language model", "audio encoder"
 _BATCH, _PORTION = 16, 2_000
 _FURTHEST = 5.0  # standard deviations
-
-
-@dataclass(frozen=True)
-class Layer:
-    """What a ridge on the states of one layer says of the ratings on one dimension.
-
-    Attributes:
-        part: Of the backbone.
-        depth: How many layers are read; 0 = what the first layer of an encoder reads.
-        dimension: Of the ratings.
-        cost: Share of the weights of all layers of this part that are read, and of their products.
-        spearman: On groups left out; low and high of its 95 % interval.
-        low: See `spearman`.
-        high: See `spearman`.
-        behind: Spearman of the best layer of this part less this one.
-        behind_low: Its 95 % interval, on the same draws; above 0 = this layer is worse.
-        behind_high: See `behind_low`.
-        n: Pairs.
-        reason: Why there is no value or no interval.
-    """
-
-    part: str
-    depth: int
-    dimension: str
-    cost: float
-    spearman: float | None
-    low: float | None
-    high: float | None
-    behind: float | None
-    behind_low: float | None
-    behind_high: float | None
-    n: int
-    reason: str | None
-
-
-@dataclass(frozen=True)
-class Layers:
-    """The result.
-
-    Attributes:
-        backbone: What was read.
-        rows: By part, depth and dimension.
-        depth: The fewest layers that are told apart from the best on no dimension; None where no interval says so.
-        layers: Layers that `depth` counts.
-    """
-
-    backbone: str
-    rows: Sequence[Layer]
-    depth: int | None
-    layers: int
-
-    @property
-    def line(self) -> str:
-        """What to write into a recipe."""
-        return f"judge: {{depth: {self.depth}}}" if self.depth is not None else "judge: {depth: null}"
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row for each part, depth and dimension."""
-        return pd.DataFrame([asdict(row) for row in self.rows])
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        found = {"backbone": self.backbone, "layers": self.layers, "depth": self.depth, "recipe": self.line}
-        return {**found, "rows": [asdict(row) for row in self.rows]}
-
-    def save(self, folder: Path) -> None:
-        """Write `layers.csv`, `layers.json` and `layers.png`."""
-        folder.mkdir(parents=True, exist_ok=True)
-        self.to_frame().to_csv(folder / "layers.csv", index=False)
-        text = json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n"
-        (folder / "layers.json").write_text(text, encoding="utf-8")
-        picture(self).savefig(folder / "layers.png", dpi=150)
 
 
 def measure_layers(
@@ -126,7 +56,7 @@ def measure_layers(
     device: str | None = None,
     resamples: int = 1_000,
     seed: int = 0,
-) -> Layers:
+) -> Report:
     """Measure every layer.
 
     Args:
@@ -136,6 +66,15 @@ def measure_layers(
         device: "cpu", "cuda", ...; None = a GPU if there is one.
         resamples: Of the intervals.
         seed: Of the order of pairs, folds and resamples.
+
+    Returns:
+        ``backbone``; ``layers`` of it; ``depth``: the fewest that are told apart from the best on no dimension (null
+        where no interval says so); ``recipe``: what to write into one; ``rows``: for each ``part`` of the backbone,
+        ``depth`` (layers read; 0 = what the first layer of an encoder reads) and ``dimension`` the ``cost`` (share of
+        the weights of all layers of this part that are read, and of their products), ``spearman`` on groups left out
+        with ``low, high``, ``behind``: Spearman of the best layer of this part less this one, with ``behind_low,
+        behind_high`` on the same draws (above 0 = this layer is worse), ``n`` pairs, and the ``reason`` why there is no
+        value or no interval.
 
     Raises:
         UserError: If there is no such judge or backbone, or its layers pass on more than one state for each token.
@@ -153,7 +92,7 @@ def measure_layers(
     settings = replace(settings_of(what), depth=None, depth_norm=True, pooling="response_mean", head_input=heard)
     judge = EmpathyJudge(without_adapters(settings), dimensions).to(choose_device(device)).eval().requires_grad_(False)
     costs = _costs(judge)
-    rows: list[Layer] = []
+    rows: list[Report] = []
     with tempfile.TemporaryDirectory() as folder:
         heard, files = _read(judge, pairs, Path(folder))
         targets = np.stack([of_pair[pair.pair_id] for pair in heard])
@@ -167,9 +106,19 @@ def measure_layers(
             for column, dimension in enumerate(dimensions):
                 made = [values[:, column] for values in predicted]
                 rows += _rows(name, first, dimension.name, costs[name], made, targets[:, column], draws)
-    rows.sort(key=lambda row: (row.part != LANGUAGE_MODEL, row.depth, row.dimension))
-    counted = LANGUAGE_MODEL if isinstance(judge.backbone, AudioLanguageModel) else ENCODER
-    return Layers(what, rows, _enough(rows, counted), len(judge.backbone.layers))
+    rows.sort(key=lambda row: (row["part"] != LANGUAGE_MODEL, row["depth"], row["dimension"]))
+    depth = _enough(rows, LANGUAGE_MODEL if isinstance(judge.backbone, AudioLanguageModel) else ENCODER)
+    recipe = f"judge: {{depth: {'null' if depth is None else depth}}}"
+    return {"backbone": what, "layers": len(judge.backbone.layers), "depth": depth, "recipe": recipe, "rows": rows}
+
+
+def save_layers(found: Report, folder: Path) -> None:
+    """Write `layers.csv`, `layers.json` and `layers.png`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(found["rows"]).to_csv(folder / "layers.csv", index=False)
+    text = json.dumps(found, indent=2, allow_nan=False) + "\n"
+    (folder / "layers.json").write_text(text, encoding="utf-8")
+    picture(found).savefig(folder / "layers.png", dpi=150)
 
 
 def _costs(judge: EmpathyJudge) -> dict[str, np.ndarray]:
@@ -252,18 +201,18 @@ def _standardised(states: np.ndarray) -> np.ndarray:
 def _left_out(features: np.ndarray, targets: np.ndarray, groups: np.ndarray, seed: int) -> np.ndarray:
     """Ratings of each pair `(pairs, dimensions)` by a ridge on the pairs of other groups."""
     predicted = np.full_like(targets, np.nan)
-    blocks, ones = [features.shape[1]], np.ones_like(targets)
+    blocks, ones = np.zeros(features.shape[1], int), np.ones_like(targets)
     folds = GroupKFold(min(FOLDS, len(set(groups.tolist()))), shuffle=True, random_state=seed)
     try:
         for rows, left_out in folds.split(features, groups=groups):
             every = Portion(features[rows], targets[rows], ones[rows], groups[rows])
-            if len(rows) <= min(EXACT, 2 * blocks[0]):
+            if len(rows) <= min(EXACT, 2 * len(blocks)):
                 solution = fit(every, blocks, None, (None,), seed)
             else:
                 cuts = range(0, len(rows), _PORTION)
                 portions = (Portion(*(own[start : start + _PORTION] for own in every)) for start in cuts)
                 # a ridge on fewer features than these landmarks is the whole ridge
-                few = Portion(*(own[: min(LANDMARKS, 2 * blocks[0])] for own in every))
+                few = Portion(*(own[: min(LANDMARKS, 2 * len(blocks))] for own in every))
                 solution = fit(few, blocks, portions, (None,), seed)
             predicted[left_out] = solution.predict(features[left_out])
     except ValueError as error:
@@ -279,78 +228,68 @@ def _rows(
     predicted: Sequence[np.ndarray],
     human: np.ndarray,
     draws: Resamples,
-) -> list[Layer]:
+) -> list[Report]:
     rated = ~np.isnan(human)
     seen = draws.select(rated)
     found = [estimate(spearman, own[rated], human[rated], resamples=seen) for own in predicted]
     best = max(found, key=lambda own: -1.0 if own.value is None else own.value)
     rows = []
-    for number, own in enumerate(found):
+    for depth, own in enumerate(found, first):
         apart = Statistic(0.0, 0.0, 0.0) if own is best else difference(best, own, seen)
-        rows.append(
-            Layer(
-                part,
-                first + number,
-                dimension,
-                float(costs[first + number]),
-                own.value,
-                own.low,
-                own.high,
-                apart.value,
-                apart.low,
-                apart.high,
-                own.n,
-                own.reason or apart.reason,
-            )
-        )
+        row = {"part": part, "depth": depth, "dimension": dimension, "cost": float(costs[depth])}
+        row |= {"spearman": own.value, "low": own.low, "high": own.high}
+        row |= {"behind": apart.value, "behind_low": apart.low, "behind_high": apart.high}
+        rows.append({**row, "n": own.n, "reason": own.reason or apart.reason})
     return rows
 
 
-def _enough(rows: Sequence[Layer], part: str) -> int | None:
+def _enough(rows: Sequence[Report], part: str) -> int | None:
     """The fewest layers of a part that are told apart from the best on no dimension."""
-    depths = sorted({row.depth for row in rows if row.part == part and row.depth > 0})
-    for depth in depths:
-        own = [row for row in rows if row.part == part and row.depth == depth]
-        if all(row.behind_low is not None and row.behind_low <= 0 for row in own):
+    depths: dict[int, list[Report]] = {}
+    for row in rows:
+        if row["part"] == part and row["depth"] > 0:
+            depths.setdefault(row["depth"], []).append(row)
+    for depth in sorted(depths):
+        if all(row["behind_low"] is not None and row["behind_low"] <= 0 for row in depths[depth]):
             return depth
     return None
 
 
-def layer_table(found: Layers) -> Table:
-    """For the terminal: Spearman by depth, with what a depth costs."""
-    names = list(dict.fromkeys(row.dimension for row in found.rows))
-    table = Table("part", "depth", "cost", *names, title=f"Spearman on groups left out: {found.backbone}")
-    for part, depth in dict.fromkeys((row.part, row.depth) for row in found.rows):
-        own = {row.dimension: row for row in found.rows if (row.part, row.depth) == (part, depth)}
-        cost = f"{100 * next(iter(own.values())).cost:.0f} %"
-        table.add_row(part, str(depth), cost, *(_in_words(own[name]) for name in names))
-    return table
+def layer_views(found: Report) -> Iterator[Table | str]:
+    """For the terminal: Spearman by depth, with what a depth costs, and how deep to read."""
+    names = dict.fromkeys(row["dimension"] for row in found["rows"])
+    table = Table("part", "depth", "cost", *names, title=f"Spearman on groups left out: {found['backbone']}")
+    cells: dict[tuple[str, int, float], list[str]] = {}
+    for row in found["rows"]:  # of one part and depth in the order of the dimensions
+        own = ranged({"value": row["spearman"], "low": row["low"], "high": row["high"]})
+        worse = " *" if (row["behind_low"] or 0) > 0 else ""
+        cells.setdefault((row["part"], row["depth"], row["cost"]), []).append(f"{own}{worse}")
+    for (part, depth, cost), own in cells.items():
+        table.add_row(part, str(depth), percent(cost), *own)
+    yield table
+    if found["depth"] is None:
+        yield "no depth stands out: there are too few groups for intervals"
+    else:
+        depth = f"{found['depth']} of {found['layers']} layers are not told apart from the best"
+        yield f"{depth}. In a recipe: {found['recipe']}"
 
 
-def _in_words(row: Layer) -> str:
-    if row.spearman is None:
-        return "-"
-    interval = "" if row.low is None else f" ({row.low:.2f} to {row.high:.2f})"
-    return f"{row.spearman:.2f}{interval}{' *' if row.behind_low is not None and row.behind_low > 0 else ''}"
-
-
-def picture(found: Layers) -> Figure:
+def picture(found: Report) -> Figure:
     """Spearman with intervals against depth, a panel for each dimension."""
-    frame = found.to_frame()
-    names = list(dict.fromkeys(frame["dimension"]))
+    frame = pd.DataFrame(found["rows"])
+    names = list(frame["dimension"].unique())
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(1.0 + 4.0 * len(names), 3.4), layout="constrained")
         panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
         for axes, name in zip(panels, names, strict=True):
             for part, colour, marker in ((LANGUAGE_MODEL, ACCENT, "o"), (ENCODER, MUTED, "s")):
                 own = frame[(frame["dimension"] == name) & (frame["part"] == part)]
+                depths, value, low, high = (own[of].astype(float) for of in ("depth", "spearman", "low", "high"))
                 if len(own):
-                    value = own["spearman"].astype(float)
-                    axes.plot(own["depth"], value, marker=marker, color=colour, label=part)
-                    low, high = own["low"].astype(float), own["high"].astype(float)
-                    axes.fill_between(own["depth"], low, high, color=colour, alpha=0.15, linewidth=0)
-            if found.depth is not None:
-                axes.axvline(found.depth, color=MUTED, linestyle=":", label=f"depth {found.depth}")
+                    axes.plot(depths, value, marker=marker, color=colour, label=part)
+                    axes.fill_between(depths, low, high, color=colour, alpha=0.15, linewidth=0)
+            if found["depth"] is not None:
+                axes.axvline(found["depth"], color=MUTED, linestyle=":", label=f"depth {found['depth']}")
             axes.set_title(name)
             axes.set_xlabel("layers read")
             axes.xaxis.get_major_locator().set_params(integer=True)

@@ -1,8 +1,9 @@
 """How many ratings a measurement needs, from a pilot with ratings per rater or from assumed variances.
 
-Everything is a formula; nothing is simulated. From the pilot come the reliability of a single rating (split halves of
-the raters, so that rounding to the steps of the scale, and raters' severities where they count, are in it as they are
-in the data), the design effect of groups and systems, and variance components for the reader. With k ratings per item:
+Everything is a formula; nothing is simulated. From the pilot come the reliability of a single rating (splits of the
+raters in two, so that rounding to the steps of the scale, and raters' severities where they count, are in it as they
+are in the data), the design effect of groups and systems, and variance components for the reader. With k ratings per
+item:
 
 - **noise ceiling**: sqrt(rel_k), rel_k by Spearman-Brown; **leave-one-out agreement**: sqrt(own rel_(k-1)), with
   the reliability `own` of one rater's ratings, whose severity does not count there;
@@ -21,6 +22,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -103,60 +106,65 @@ def pilot_from(frame: Frame, dimensions: Sequence[str] = (), resamples: int = 10
     if not panels:
         raise UserError(f"{frame.source}: no item has a rating by a person; expected a pilot with ratings per rater")
     reliability = average_single_reliability([(panel.reliability, panel.table) for panel in panels])
-    if reliability.value is None:
+    single = reliability.value
+    if single is None:
         raise UserError(f"{frame.source}: nothing can be planned from it: {reliability.reason}")
     counts = np.concatenate([panel.table.counts for panel in panels])
-    ceilings = [panel.reliability.panel_mean.value for panel in panels]
-    effects, found_in = _effects(panels)
+    k = float(1 / (1 / counts).mean())
+    alone = _mean([panel.reliability.leave_one_rater_out.value for panel in panels])
+    own = single if k <= 1 or alone is None else max(0.0, alone) ** 2 / _of_mean(single, k - 1)
     agreement = {}
     for judge in panels[0].scores:
-        own = [(panel.judged(judge).spearman.value, top) for panel, top in zip(panels, ceilings, strict=True)]
-        known = [value / top for value, top in own if value is not None and top]
-        agreement |= {judge: min(float(np.mean(known)), 0.99)} if known else {}
-    alone = [panel.reliability.leave_one_rater_out.value for panel in panels]
-    measured = [value for value in alone if value is not None]
-    k, single = float(1 / (1 / counts).mean()), reliability.value
-    own = single if k <= 1 or not measured else max(0.0, float(np.mean(measured))) ** 2 / _of_mean(single, k - 1)
+        pairs = [(panel.judged(judge).spearman.value, panel.reliability.panel_mean.value) for panel in panels]
+        share = _mean([value / top for value, top in pairs if value is not None and top])
+        agreement |= {} if share is None else {judge: min(share, 0.99)}
+    named = {f"{panel.dataset}/{panel.dimension}" if panel.dataset else panel.dimension: panel for panel in panels}
     return Pilot(
         frame.source,
         round(len(counts) / len(panels)),
         k,
         reliability,
         min(own, 1.0),
-        effects,
-        found_in,
-        {
-            f"{panel.dataset}/{panel.dimension}" if panel.dataset else panel.dimension: components(
-                panel.table, panel.items["cluster"].tolist()
-            )
-            for panel in panels
-        },
+        *_effects(panels),
+        {name: components(panel.table, panel.items["cluster"].tolist()) for name, panel in named.items()},
         agreement,
-        _between(panels),
+        _mean([_between(panel, *two) for panel in panels for two in combinations(panel.scores, 2)]),
     )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Of those that are known."""
+    known = [value for value in values if value is not None and not math.isnan(value)]
+    return float(np.mean(known)) if known else None
+
+
+def _between(panel: Panel, first: str, second: str) -> float:
+    kept = panel.scored(first, second)
+    return spearman(panel.scores[first][kept], panel.scores[second][kept])
 
 
 def _effects(panels: Sequence[Panel]) -> tuple[float, str]:
     """Mean design effect over dimensions and judges, or raters in their place; 1 where there is none to be seen."""
     by_judges, by_raters = [], []
     for panel in panels:
-        groups = np.asarray(panel.items["cluster"], dtype=str)
-        systems = _shared_systems(panel)
+        groups, systems = np.asarray(panel.items["cluster"], dtype=str), _shared_systems(panel)
+
+        def effect(scores: np.ndarray, human: np.ndarray, items: np.ndarray, of=(groups, systems)) -> float:
+            own = None if of[1] is None else of[1][items]
+            return design_effect(scores, human, of[0][items], own)
+
         for judge, score in panel.scores.items():
             kept = panel.scored(judge)
-            own = None if systems is None else systems[kept]
-            by_judges.append(design_effect(score[kept], panel.human[kept], groups[kept], own))
+            by_judges.append(effect(score[kept], panel.human[kept], kept))
         others = panel.table.others_mean()
         for rated in panel.table.by_rater():
             rated = rated[~np.isnan(others[rated])]
-            items = panel.table.items[rated]
-            own = None if systems is None else systems[items]
-            if len(items) >= MIN_RATER_ITEMS:
-                by_raters.append(design_effect(panel.table.scores[rated], others[rated], groups[items], own))
+            if len(rated) >= MIN_RATER_ITEMS:
+                by_raters.append(effect(panel.table.scores[rated], others[rated], panel.table.items[rated]))
     for name, effects in (("judges", by_judges), ("raters", by_raters)):
-        known = [effect for effect in effects if not math.isnan(effect)]
-        if known:
-            return float(np.mean(known)), name
+        mean = _mean(effects)
+        if mean is not None:
+            return mean, name
     return 1.0, "raters"
 
 
@@ -167,18 +175,6 @@ def _shared_systems(panel: Panel) -> np.ndarray | None:
         return None
     groups = items.groupby("system_id")["cluster"].nunique().to_numpy()
     return np.asarray(items["system_id"], dtype=str) if len(groups) > 1 and np.mean(groups > 1) > 0.5 else None
-
-
-def _between(panels: Sequence[Panel]) -> float | None:
-    found = []
-    for panel in panels:
-        judges = list(panel.scores)
-        for place, first in enumerate(judges):
-            for second in judges[:place]:
-                kept = panel.scored(first, second)
-                found.append(spearman(panel.scores[first][kept], panel.scores[second][kept]))
-    known = [value for value in found if not math.isnan(value)]
-    return float(np.mean(known)) if known else None
 
 
 def assumed_pilot(variances: Mapping[str, float], per_group: float = 1.0) -> Pilot:
@@ -247,45 +243,45 @@ def make_plan(
     if items[0] < 4:
         raise UserError(f"--items {items[0]}: expected 4 or more")
     raters = sorted(set(raters) or {1, 2, 3, 5, 8, *([round(pilot.ratings_per_item)] if pilot.n_items else [])})
-    if between is None:
-        between = pilot.between
     judges = (agreement, agreement - difference)
-    independent = judges[0] * judges[1] if between is None else between
-    rows, needed = [], []
+    between = pilot.between if between is None else between
+    between = judges[0] * judges[1] if between is None else between
+    single, rows, needed = pilot.reliability, [], []
     for k in raters:
-        ceiling = _ceiling(pilot.reliability, k)
-        first, second = (own * (ceiling["value"] or 0.0) for own in judges)
-        single = pilot.reliability.value or 0.0
-        alone = None if k < 2 else math.sqrt(pilot.own_reliability * _of_mean(single, k - 1))
-
-        def error(n: float, first: float = first, second: float = second) -> float:
-            return standard_error_of_difference(first, second, independent, n, pilot.design_effect)
-
+        ceiling, low, high = (
+            None if own is None else math.sqrt(max(0.0, _of_mean(own, k)))
+            for own in (single.value, single.low, single.high)
+        )
+        first, second = (own * (ceiling or 0.0) for own in judges)
+        alone = None if k < 2 else math.sqrt(pilot.own_reliability * _of_mean(single.value or 0.0, k - 1))
+        error_of = partial(standard_error_of_difference, first, second, between, effect=pilot.design_effect)
         for n in items:
             rows.append(
                 {
                     "raters": k,
                     "items": n,
                     "ratings": n * k,
-                    "ceiling": ceiling["value"],
-                    "ceiling_low": ceiling["low"],
-                    "ceiling_high": ceiling["high"],
+                    "ceiling": ceiling,
+                    "ceiling_low": low,
+                    "ceiling_high": high,
                     "leave_one_out": alone,
                     "judge_spearman": first,
                     "standard_error": standard_error(first, n, pilot.design_effect),
                     "difference": first - second,
-                    "power": float(stats.norm.cdf((first - second) / error(n) - stats.norm.ppf(_SIDES))),
+                    "power": float(stats.norm.cdf((first - second) / error_of(n) - stats.norm.ppf(_SIDES))),
                     "cost": None if price is None else price * n * k,
                 }
             )
-        n = _items_for(first - second, error(4), power)  # of one item more than the formula leaves out
+        # variances fall with 1 / (items - 3): those of four items are of one more than the formula leaves out
+        wanted = (first - second) / (stats.norm.ppf(_SIDES) + stats.norm.ppf(power))
+        n = max(4, math.ceil(3 + (error_of(4) / wanted) ** 2))
         needed.append({"raters": k, "items": n, "ratings": n * k, "cost": None if price is None else price * n * k})
     report = {
         "source": pilot.source,
         "pilot": {
             "n_items": pilot.n_items,
             "ratings_per_item": pilot.ratings_per_item,
-            "single_reliability": {end: getattr(pilot.reliability, end) for end in ("value", "low", "high")},
+            "single_reliability": {end: getattr(single, end) for end in ("value", "low", "high")},
             "design_effect": pilot.design_effect,
             "design_effect_from": pilot.effect_from,
             "judges": dict(pilot.agreement),
@@ -296,7 +292,7 @@ def make_plan(
         },
         "agreement": agreement,
         "difference": difference,
-        "between": independent,
+        "between": between,
         "power": power,
         "price": price,
         "rows": rows,
@@ -305,20 +301,9 @@ def make_plan(
     return {**report, "sentence": _sentence(report)}
 
 
-def _ceiling(single: Statistic, k: float) -> dict[str, float | None]:
-    ends = {"value": single.value, "low": single.low, "high": single.high}
-    return {end: None if own is None else math.sqrt(max(0.0, _of_mean(own, k))) for end, own in ends.items()}
-
-
 def _of_mean(single: float, k: float) -> float:
     """Spearman-Brown; k may lie between whole numbers: a harmonic mean over items."""
     return k * single / (1 + (k - 1) * single)
-
-
-def _items_for(difference: float, error_of_four: float, power: float) -> int:
-    """Fewest items; variances fall with 1 / (items - 3)."""
-    wanted = difference / (stats.norm.ppf(_SIDES) + stats.norm.ppf(power))
-    return max(4, math.ceil(3 + (error_of_four / wanted) ** 2))
 
 
 def _sentence(report: Report) -> str:
@@ -338,45 +323,24 @@ def _sentence(report: Report) -> str:
 
 def plan_views(report: Report) -> Iterator[Table | str]:
     """What ``plan`` prints."""
-    parts = report["components"].items()
-    head = ("variance", "item", "group", "rater", "residual")
-    yield filled_table(
-        report["source"],
-        head,
-        [("", [(name or "assumed", *(number(own[part]) for part in head[1:])) for name, own in parts])],
-    )
-    effect = f"design effect {number(report['pilot']['design_effect'])} (from {report['pilot']['design_effect_from']})"
-    yield f"reliability of a single rating {number(report['pilot']['single_reliability']['value'])}, {effect}"
-    head = (
-        "raters\nper item",
-        "items",
-        "noise\nceiling",
-        "leave-\none-out",
-        "judge",
-        "standard\nerror",
-        "power",
-        "cost",
-    )
-    sections = [
-        (
-            "",
-            [
-                (
-                    str(own["raters"]), str(own["items"]), number(own["ceiling"]), number(own["leave_one_out"]),
-                    number(own["judge_spearman"]), number(own["standard_error"], 3), percent(own["power"]),
-                    number(own["cost"]),
-                )
-                for own in report["rows"]
-                if own["raters"] == k
-            ],
-        )
-        for k in dict.fromkeys(own["raters"] for own in report["rows"])
-    ]  # fmt: skip
-    less = f"another by {report['difference']:g} less"
-    judge = f"a judge that agrees with the true scores by {report['agreement']:.2f}, {less}"
-    yield filled_table(judge, head, sections)
+    pilot, parts = report["pilot"], ("item", "group", "rater", "residual")
+    variances = [
+        (name or "assumed", *(number(own[part]) for part in parts)) for name, own in report["components"].items()
+    ]
+    yield filled_table(report["source"], ("variance", *parts), [("", variances)])
+    effect = f"design effect {number(pilot['design_effect'])} (from {pilot['design_effect_from']})"
+    yield f"reliability of a single rating {number(pilot['single_reliability']['value'])}, {effect}"
+    cells: dict[int, list[tuple[str, ...]]] = {}
+    for own in report["rows"]:
+        values = (number(own[name]) for name in ("ceiling", "leave_one_out", "judge_spearman"))
+        rest = number(own["standard_error"], 3), percent(own["power"]), number(own["cost"])
+        cells.setdefault(own["raters"], []).append((str(own["raters"]), str(own["items"]), *values, *rest))
+    of_judge = f"a judge that agrees with the true scores by {report['agreement']:.2f}"
+    head = ("items", "noise\nceiling", "leave-\none-out", "judge", "standard\nerror", "power", "cost")
+    less = f"{of_judge}, another by {report['difference']:g} less"
+    yield filled_table(less, ("raters\nper item", *head), [("", rows) for rows in cells.values()])
     needed = [
-        (str(own["raters"]), str(own["items"]), str(own["ratings"]), number(own["cost"])) for own in report["needed"]
+        (*(str(own[name]) for name in ("raters", "items", "ratings")), number(own["cost"])) for own in report["needed"]
     ]
     title = f"for {percent(report['power'])} power"
     yield filled_table(title, ("raters\nper item", "items", "ratings", "cost"), [("", needed)])

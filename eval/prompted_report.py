@@ -69,34 +69,37 @@ class Answers:
         )
         positions = np.repeat(np.arange(len(by_pair)), [len(own) for own in by_pair])
         verdicts = np.array(list(chain.from_iterable(by_pair)), dtype=np.float64).reshape(-1, 2)
-        means = [_by_version(*own) for own in zip(samples, versions, strict=True)]
         names = sorted({version for told in self.told for version in told.get("versions", [])})
+        rows = [
+            (at, version, sample)
+            for at, own in enumerate(zip(samples, versions, strict=True))
+            for sample, version in zip(*own, strict=True)
+            if version is not None
+        ]
+        table = pd.DataFrame(rows, columns=["pair", "version", "score"]).astype({"score": float})
+        means = table.pivot_table("score", "pair", "version").reindex(range(len(samples)), columns=names)
         return {
             "repeats": repeats(samples, resamples),
             "orders": orders(verdicts, resamples.select(positions)),
             "drift": [
-                {"first": first, "second": second, "difference": _moved(means, first, second, resamples)}
+                {
+                    "first": first,
+                    "second": second,
+                    "difference": _moved(means[first].to_numpy(), means[second].to_numpy(), resamples),
+                }
                 for first, second in combinations(names, 2)
             ],
         }
 
 
-def _by_version(samples: Sequence[float], versions: Sequence[str | None]) -> dict[str, float]:
-    """Version -> the mean of its answers."""
-    found: dict[str, list[float]] = {}
-    for sample, version in zip(samples, versions, strict=True):
-        if version is not None:
-            found.setdefault(version, []).append(sample)
-    return {version: float(np.mean(own)) for version, own in found.items()}
-
-
-def _moved(means: Sequence[Mapping[str, float]], first: str, second: str, resamples: Resamples) -> Statistic:
-    both = np.array([first in own and second in own for own in means])
+def _moved(first: np.ndarray, second: np.ndarray, resamples: Resamples) -> Statistic:
+    """The mean change from one version of a model to another; NaN = a pair that it did not answer."""
+    change = second - first
+    both = np.isfinite(change)
     if not both.any():
-        known = any(means)
+        known = np.isfinite([first, second]).any()
         return Statistic(None, reason="no pair was answered by both" if known else "scores are not kept by version")
-    change = np.array([own[second] - own[first] for own in means if first in own and second in own])
-    return estimate(np.mean, change, resamples=resamples.select(both))
+    return estimate(np.mean, change[both], resamples=resamples.select(both))
 
 
 def repeats(answers: Sequence[Sequence[float]], resamples: Resamples) -> dict[str, Statistic]:
@@ -166,7 +169,10 @@ def prompting_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> dict[s
     failures: Counter[str] = Counter()
     for told in answers.told:
         failures.update(told.get("failures", {}))
-    cost, reason = _cost(answers.told)
+    answered = [told["cost"] for told in answers.told if told.get("requests", 0)]
+    cost = float(sum(answered)) if answered and None not in answered else None
+    unknown = f"no price is known of the answers on {answered.count(None)} of {len(answered)} pairs"
+    reason = None if cost is not None else unknown if answered else "no request was answered"
     versions = Counter(version for told in answers.told for version in told.get("versions", []))
     return {
         "pairs": pairs,
@@ -187,17 +193,6 @@ def prompting_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> dict[s
             told.get("requests", 0) for table in checks for told in table.drop_duplicates("pair_id")["meta"]
         ),
     }
-
-
-def _cost(told: Sequence[Mapping[str, Any]]) -> tuple[float | None, str | None]:
-    """Dollars, or why nobody knows."""
-    answered = [own for own in told if own.get("requests", 0)]
-    unknown = sum(own["cost"] is None for own in answered)
-    if not answered:
-        return None, "no request was answered"
-    if unknown:
-        return None, f"no price is known of the answers on {unknown} of {len(answered)} pairs"
-    return float(sum(own["cost"] for own in answered)), None
 
 
 def effort_report(answers: Answers | None, pairs: int, wall: float) -> dict[str, Any]:

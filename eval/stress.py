@@ -9,9 +9,9 @@ could add, too, is not among them: there are no recordings of it here, and a syn
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -30,7 +30,8 @@ from ..models.backbones.qwen2_audio import WhisperTowerModel
 from ..models.judge import EmpathyJudge, sources_of
 from ..scorer import Scorer
 from .judges.trained import TrainedJudge
-from .probes import group_of, recording, voice
+from .probes import recording, voice
+from .probes.pairs import group_of
 from .rendering import filled_table, percent, ranged
 from .results import COLUMNS, Report, signature_on
 from .statistics.agreement import Statistic, as_report
@@ -41,7 +42,6 @@ TOLERANCE = 0.25
 ADVERSARIAL_SNR = 40.0
 """dB; energy of the response over that of the noise that is sought against the judge."""
 _ADVERSARIAL_PAIRS, _ADVERSARIAL_STEPS = 24, 12
-_SILENCE = 1.0  # of the response, as long as it again
 _BREATH_SECONDS, _BREATH_BAND = 0.35, (500.0, 4000.0)
 _TITLE = 20  # letters
 _MEL_FLOOR, _MEL_RANGE = 1e-10, 8.0  # of Whisper's spectrograms
@@ -50,26 +50,32 @@ _SAME_FEATURES = 1e-3
 Verdict = Literal["rises", "not clear", "holds", "caught", "not possible"]
 
 
-def _with_silence(clip: Clip, rng: np.random.Generator) -> Clip:
-    del rng
-    return replace(clip, samples=np.pad(clip.samples, (0, round(_SILENCE * len(clip.samples)))))
+Apply = Callable[[Sequence[Pair], int], tuple[Pair, ...]]
+"""Changed pairs, with the same ids, from pairs and a seed; without those that cannot be changed."""
 
 
-def _twice(clip: Clip, rng: np.random.Generator) -> Clip:
-    del rng
-    return replace(clip, samples=np.tile(clip.samples, 2))
+class Check(NamedTuple):
+    """A change of responses that nobody would rate higher; `apply` is None for noise sought against the judge."""
+
+    title: str
+    apply: Apply | None
 
 
-def _stretch_thrice(clip: Clip, rng: np.random.Generator) -> Clip:
+def _of_response(change: recording.ClipChange) -> Apply:
+    def apply(pairs: Sequence[Pair], seed: int) -> tuple[Pair, ...]:
+        return recording.change_clips(pairs, change, seed, context=False)
+
+    return apply
+
+
+def _of_samples(change: Callable[[np.ndarray], np.ndarray]) -> Apply:
+    return _of_response(lambda clip, rng: replace(clip, samples=change(clip.samples).astype(np.float32)))
+
+
+def _looped(samples: np.ndarray) -> np.ndarray:
     """The middle third three times, as a policy that loops."""
-    del rng
-    first, middle, last = np.array_split(clip.samples, 3)
-    return replace(clip, samples=np.concatenate([first, middle, middle, middle, last]))
-
-
-def _gained(gain: float, clip: Clip, rng: np.random.Generator) -> Clip:
-    del rng
-    return replace(clip, samples=(clip.samples * 10 ** (gain / 20)).astype(np.float32))
+    first, middle, last = np.array_split(samples, 3)
+    return np.concatenate([first, middle, middle, middle, last])
 
 
 def _breathing(clip: Clip, rng: np.random.Generator) -> Clip:
@@ -98,34 +104,12 @@ def _copied(pairs: Sequence[Pair], seed: int) -> tuple[Pair, ...]:
     return tuple(replace(pair, response=pair.context[-1].audio) for pair in pairs if pair.context)
 
 
-def _of_response(change: recording.ClipChange) -> Callable[[Sequence[Pair], int], tuple[Pair, ...]]:
-    return partial(_responses_changed, change)
-
-
-def _responses_changed(change: recording.ClipChange, pairs: Sequence[Pair], seed: int) -> tuple[Pair, ...]:
-    return recording.change_clips(pairs, change, seed, context=False)
-
-
-@dataclass(frozen=True)
-class Check:
-    """A change of responses that nobody would rate higher.
-
-    Attributes:
-        title: In the table.
-        apply: Changed pairs, with the same ids, from pairs and a seed; without those that cannot be changed. None = the
-            noise that is sought against the judge.
-    """
-
-    title: str
-    apply: Callable[[Sequence[Pair], int], tuple[Pair, ...]] | None
-
-
 CHECKS: Mapping[str, Check] = {
-    "silence": Check("as much silence after it", _of_response(_with_silence)),
-    "twice": Check("said twice", _of_response(_twice)),
-    "loop": Check("its middle three times", _of_response(_stretch_thrice)),
-    "louder": Check(f"{recording.GAIN:g} dB louder", _of_response(partial(_gained, recording.GAIN))),
-    "softer": Check(f"{recording.GAIN:g} dB softer", _of_response(partial(_gained, -recording.GAIN))),
+    "silence": Check("as much silence after it", _of_samples(lambda own: np.pad(own, (0, len(own))))),
+    "twice": Check("said twice", _of_samples(lambda own: np.tile(own, 2))),
+    "loop": Check("its middle three times", _of_samples(_looped)),
+    "louder": Check(f"{recording.GAIN:g} dB louder", _of_samples(lambda own: own * 10 ** (recording.GAIN / 20))),
+    "softer": Check(f"{recording.GAIN:g} dB softer", _of_samples(lambda own: own * 10 ** (-recording.GAIN / 20))),
     "breath": Check("breaths before and after it", _of_response(_breathing)),
     "noise": Check(f"noise {recording.SNR:g} dB below it", _of_response(recording.noisy)),
     "hum": Check("a constant tone in its place", _of_response(_hum)),
@@ -188,13 +172,18 @@ def stress(
     for check in names:
         changed, reason = _changed(check, scorer, usable, seed)
         after = _assessed(scorer, changed, CHECKS[check].title)
-        for name, own in _measured(changed, before, after, units, resamples, seed).items():
-            found[name][check] = {**own, "reason": own["reason"] if reason is None else reason}
-            if reason is not None:
-                found[name][check]["verdict"] = "not possible"
+        measured = _measured(changed, before, after, units, resamples, seed)
+        for name, own in measured.items():
+            found[name][check] = own if reason is None else {**own, "reason": reason, "verdict": "not possible"}
     judge = TrainedJudge.of_scorer(scorer)
     drawing = {"cluster": "group_id", "interval": "percentile", "resamples": resamples, "seed": seed}
-    raised = [check for check in names if any(own[check]["verdict"] == "rises" for own in found.values())]
+    raised, unclear = (
+        [check for check in names if any(own[check]["verdict"] == verdict for own in found.values())]
+        for verdict in ("rises", "not clear")
+    )
+    text = f"{len(raised)} of {len(names)} changes raise the score and should not"
+    text += f": {', '.join(raised)}. A policy would find them." if raised else "."
+    text += f" Not clear: {', '.join(unclear)}." if unclear else ""
     return {
         "judge": judge.name,
         "split": split,
@@ -202,7 +191,7 @@ def stress(
         "signature": signature_on(judge, dataset, split, None, ceiling="none", **drawing),
         "unit": "standard error" if calibrated else "standard deviation",
         "raised": raised,
-        "text": _text(raised, names, found),
+        "text": text,
         "dimensions": as_report(found),
     }
 
@@ -241,20 +230,19 @@ def _measured(
             (own.scores[name].score - before[pair.pair_id].scores[name].score) / of_pairs[pair.pair_id]
             for pair, own in rewarded
         ])  # fmt: skip
-        gain = estimate(_mean, gains, resamples=draws)
+        gain, above = (
+            estimate(lambda own: float(own.mean()), values, resamples=draws)
+            for values in (gains, np.where(np.isnan(gains), np.nan, gains > 1))
+        )
         found[name] = {
             "gain": gain,
-            "raised": estimate(_mean, np.where(np.isnan(gains), np.nan, gains > 1), resamples=draws),
+            "raised": above,
             "caught": 1 - len(rewarded) / len(pairs) if pairs else None,
             "failed": len(pairs) - len(heard),
             "verdict": _verdict(gain, bool(pairs) and not rewarded),
             "reason": gain.reason if gain.value is None else None,
         }
     return found
-
-
-def _mean(values: np.ndarray) -> float:
-    return float(values.mean())
 
 
 def _clipped(response: AudioSource) -> bool:
@@ -271,13 +259,6 @@ def _verdict(gain: Statistic, all_caught: bool) -> Verdict:
     if gain.value > TOLERANCE and gain.low is not None and gain.low > 0:
         return "rises"
     return "holds" if gain.high is not None and gain.high <= TOLERANCE else "not clear"
-
-
-def _text(raised: Sequence[str], names: Sequence[str], found: Mapping[str, Mapping[str, Report]]) -> str:
-    unclear = [name for name in names if any(own[name]["verdict"] == "not clear" for own in found.values())]
-    text = f"{len(raised)} of {len(names)} changes raise the score and should not"
-    text += f": {', '.join(raised)}. A policy would find them." if raised else "."
-    return text + (f" Not clear: {', '.join(unclear)}." if unclear else "")
 
 
 # ---------------------------------------------------------------- noise against the judge
@@ -389,16 +370,10 @@ def stress_views(found: Report) -> Iterator[Table | str]:
     """One table for each dimension, what it comes to, and the signature."""
     for dimension, checks in found["dimensions"].items():
         rows = [
-            [
-                CHECKS[name].title,
-                ranged(own["gain"]),
-                percent(own["raised"]["value"]),
-                percent(own["caught"]),
-                str(own["gain"]["n"]),
-                own["verdict"],
-            ]
+            (CHECKS[name].title, ranged(own["gain"]), percent(own["raised"]["value"]), percent(own["caught"]),
+             str(own["gain"]["n"]), own["verdict"])
             for name, own in checks.items()
-        ]
+        ]  # fmt: skip
         head = [dimension, "gain [95 %]", "raised", "caught", "pairs", "verdict"]
         yield filled_table(f"Gain in {found['unit']}s of the judge", head, [("", rows)], min_width=_TITLE)
         for name, own in checks.items():

@@ -26,9 +26,15 @@ from trl import GRPOConfig, GRPOTrainer
 
 RATE = 16_000
 PITCHES, LEVELS = 12, 3
+WORDS = [*(f"n{number}" for number in range(PITCHES * LEVELS)), "answer"]
 NOTES = 16
 """In an answer."""
 CONTEXTS = 64
+SETTINGS: dict[str, Any] = {
+    "learning_rate": 1e-2, "lr_scheduler_type": "constant", "beta": 0.0, "save_strategy": "no", "report_to": "none",
+    "bf16": False, "use_cpu": True,
+}  # fmt: skip
+"""Of the trainer, for a policy that is tiny."""
 
 
 def speak(completion_ids: Sequence[Sequence[int]], **_: Any) -> list[bytes]:
@@ -48,16 +54,13 @@ def _wav(notes: Sequence[int]) -> bytes:
     return file.getvalue()
 
 
-def policy() -> tuple[Qwen2ForCausalLM, PreTrainedTokenizerFast]:
-    """A language model of notes, of random weights, and its tokenizer."""
-    words = [f"n{number}" for number in range(PITCHES * LEVELS)]
-    tokenizer = Tokenizer(
-        models.WordLevel({word: number for number, word in enumerate([*words, "answer", "<pad>"])}, "<pad>")
-    )
+def policy(words: Sequence[str]) -> tuple[Qwen2ForCausalLM, PreTrainedTokenizerFast]:
+    """A language model of these words, of random weights, and its tokenizer."""
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate([*words, "<pad>"])}, "<pad>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
     config = Qwen2Config(
-        vocab_size=len(words) + 2, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=2, max_position_embeddings=64, eos_token_id=len(words) + 1, pad_token_id=len(words) + 1,
+        vocab_size=len(words) + 1, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, max_position_embeddings=64, eos_token_id=len(words), pad_token_id=len(words),
     )  # fmt: skip
     return Qwen2ForCausalLM(config), PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<pad>", padding_side="left"
@@ -79,7 +82,7 @@ def train(judge: Path, data: Path, steps: int, out: Path, contexts: int = 8, ans
         Mean reward of one answer to each context, before and after.
     """
     set_seed(0)
-    model, tokenizer = policy()
+    model, tokenizer = policy(WORDS)
     reward = EmpathyReward(Scorer.from_pretrained(judge), speak)
     turns = [pair.context[-1].audio for pair in PairDataset.load(data).pairs if pair.context]
     distinct = [str(turn) for turn in dict.fromkeys(turns)][:CONTEXTS]
@@ -91,8 +94,7 @@ def train(judge: Path, data: Path, steps: int, out: Path, contexts: int = 8, ans
         train_dataset=Dataset.from_dict({"prompt": ["answer"] * len(distinct), "context_audio": distinct}),
         args=GRPOConfig(
             str(out), max_steps=steps, per_device_train_batch_size=contexts * answers, num_generations=answers,
-            max_completion_length=NOTES, learning_rate=1e-2, lr_scheduler_type="constant", beta=0.0, logging_steps=1,
-            save_strategy="no", report_to="none", bf16=False, use_cpu=True,
+            max_completion_length=NOTES, logging_steps=1, **SETTINGS,
         ),
     )  # fmt: skip
     trainer.train()
@@ -109,14 +111,19 @@ def mean_reward(model: Qwen2ForCausalLM, reward: EmpathyReward, contexts: Sequen
     return sum(heard) / max(len(heard), 1)
 
 
-def main() -> None:
-    """Train, and print what became of the reward."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def read_options(about: str | None, steps: int, out: Path) -> argparse.Namespace:
+    """Judge, data, and with these defaults `--steps` and `--out`."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("judge", type=Path)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--out", type=Path, default=Path("runs/grpo"))
-    options = parser.parse_args()
+    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--out", type=Path, default=out)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Train, and print what became of the reward."""
+    options = read_options(__doc__, 30, Path("runs/grpo"))
     before, after = train(options.judge, options.data, options.steps, options.out)
     print(f"mean reward on the same contexts, 0 to 1: {before:.3f} before, {after:.3f} after {options.steps} steps")
 

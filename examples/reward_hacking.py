@@ -11,7 +11,6 @@ whether the policy got any better. Prints a table and writes a picture. Needs `p
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import defaultdict
 from collections.abc import Sequence
@@ -25,9 +24,9 @@ from datasets import Dataset
 from empathy_judge import EmpathyReward, PairDataset, Scorer, train
 from empathy_judge.data_modules.audio import Clip, load_clip
 from empathy_judge.data_modules.schema import Pair
+from grpo import SETTINGS, policy, read_options
 from matplotlib.figure import Figure
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, set_seed
+from transformers import set_seed
 from trl import GRPOConfig, GRPOTrainer
 
 GAINS = (0.0, 6.0, -6.0)
@@ -85,20 +84,6 @@ def choices(data: PairDataset) -> list[list[tuple[Pair, float]]]:
     return [own[:RESPONSES] for own in answers.values() if len(own) >= RESPONSES][:CONTEXTS]
 
 
-def policy(contexts: int) -> tuple[Qwen2ForCausalLM, PreTrainedTokenizerFast]:
-    """A language model of random weights: a word for each context, one for each choice."""
-    words = [f"choice{n}" for n in range(RESPONSES * len(GAINS))] + [f"context{n}" for n in range(contexts)]
-    tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate([*words, "<pad>"])}, "<pad>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
-    config = Qwen2Config(
-        vocab_size=len(words) + 1, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=2, max_position_embeddings=8, eos_token_id=len(words), pad_token_id=len(words),
-    )  # fmt: skip
-    return Qwen2ForCausalLM(config), PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<pad>", padding_side="left"
-    )
-
-
 def optimise(
     scorer: Scorer, answers: Sequence[Sequence[tuple[Pair, float]]], steps: int, out: Path, group: int = 8
 ) -> Course:
@@ -137,7 +122,8 @@ def optimise(
             course.louder.append(float(np.mean([gain > 0 for _, gain in taken])))
             return rewards
 
-    model, tokenizer = policy(len(answers))
+    words = [f"choice{n}" for n in range(RESPONSES * len(GAINS))] + [f"context{n}" for n in range(len(answers))]
+    model, tokenizer = policy(words)
     rows = {
         "prompt": [f"context{n}" for n in range(len(answers))],
         "place": list(range(len(answers))),
@@ -150,8 +136,7 @@ def optimise(
         train_dataset=Dataset.from_dict(rows),
         args=GRPOConfig(
             str(out), max_steps=steps, per_device_train_batch_size=4 * group, num_generations=group,
-            max_completion_length=1, learning_rate=1e-2, lr_scheduler_type="constant", beta=0.0, save_strategy="no",
-            report_to="none", bf16=False, use_cpu=True, logging_steps=50,
+            max_completion_length=1, logging_steps=50, **SETTINGS,
         ),
     )  # fmt: skip
     trainer.train()
@@ -176,12 +161,7 @@ def draw(courses: dict[str, Course], file: Path) -> None:
 
 def main() -> None:
     """Train both policies, and print what became of them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("judge", type=Path)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--out", type=Path, default=Path("runs/hacking"))
-    options = parser.parse_args()
+    options = read_options(__doc__, 200, Path("runs/hacking"))
     options.out.mkdir(parents=True, exist_ok=True)
     data, spoilt = PairDataset.load(options.data), options.out / "spoilt"
     if not (spoilt / "run").is_dir():

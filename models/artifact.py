@@ -18,7 +18,7 @@ from torch import Tensor
 from ..data_modules.errors import UserError
 from ..data_modules.folders import staged_folder
 from . import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
-from .calibration import Calibration, from_json, to_json
+from .calibration import Calibration, from_json
 from .description import (
     EXPORT,
     SCHEMA_VERSION,
@@ -34,7 +34,6 @@ from .judge import EmpathyJudge
 from .lora import trained_in_full
 from .settings import JudgeSettings, Quantization
 from .weight_files import (
-    Fingerprints,
     check_hash,
     check_keys,
     fingerprint,
@@ -49,20 +48,18 @@ CARD_FILE = "README.md"
 _LIBRARIES = ("torch", "transformers", "peft", "lightning", "numpy")
 
 
-def describe(judge: EmpathyJudge, provenance: Provenance, frozen: Fingerprints | None = None) -> dict[str, Any]:
+def describe(judge: EmpathyJudge, provenance: Provenance, frozen: Mapping[str, str] | None = None) -> dict[str, Any]:
     """What `judge.json` says: everything but weights, in plain values.
 
     Args:
         judge: The judge.
         provenance: Where it comes from.
-        frozen: Of its backbone, where they were taken before its weights were sharded.
+        frozen: `fingerprints` of its backbone, where they were taken before its weights were sharded.
     """
-    frozen = frozen or fingerprints(judge)
     return {
         "schema_version": SCHEMA_VERSION,
         "settings": asdict(judge.settings),
-        "backbone_fingerprint": frozen.whole,
-        "unquantized_fingerprint": frozen.unquantized,
+        **(frozen or fingerprints(judge)),
         "reads_text": judge.backbone.reads_text,
         "trained_in_full": trained_in_full(judge.backbone, judge.settings.lora),
         "sampling_rate": judge.backbone.sampling_rate,
@@ -76,12 +73,9 @@ def describe(judge: EmpathyJudge, provenance: Provenance, frozen: Fingerprints |
 
 
 def save_judge(loaded: LoadedJudge, folder: Path, card: str) -> None:
-    """Write a judge. Frozen backbone weights are not written, only which they are.
+    """Write a judge into a folder that appears complete or not at all; `card` is the text of its `README.md`.
 
-    Args:
-        loaded: What to write.
-        folder: Appears complete or not at all.
-        card: Text of the model card, `README.md`.
+    Frozen backbone weights are not written, only which they are.
 
     Raises:
         UserError: If the folder exists and is not empty, the disk is full or may not be written, or the judge was
@@ -183,87 +177,28 @@ AS_TRAINED = Placement()
 def load_judge(folder: Path, placement: Placement = AS_TRAINED) -> LoadedJudge:
     """Read a judge that `save_judge` wrote, in evaluation mode, on the CPU unless it is spread.
 
-    Args:
-        folder: The artifact.
-        placement: How its backbone is loaded.
-
     Raises:
         UserError: If a file is missing or broken, if adapter or head lack a tensor or have one too many, if the adapter
             changes nothing, if scales disagree, if the backbone is not the one it was trained on, or if the calibration
             is broken or that of other weights.
     """
-    path, description = folder / JUDGE_FILE, read_description(folder)
-    parsed = parse(path, description)
-    judge = _build(path, parsed, placement)
-    if parsed.members is None:
-        read_weights(judge, folder, parsed.sha256)
-    for name in parsed.members or ():  # an ensemble: its weights are theirs
-        file = folder / name / JUDGE_FILE
-        if not file.is_file():
-            raise UserError(f"{file}: missing; {path} names this member")
-        check_hash(file, parsed.sha256.get(f"{name}/{JUDGE_FILE}"))
-        read_into(LoadedJudge(judge, description), folder / name)
-        judge.members.add(judge.trained())
-    judge.eval().requires_grad_(False)
-    if description.get("calibration") is None:
-        return LoadedJudge(judge, description)
-    calibration = from_json(description["calibration"], f"{path}: calibration", judge.dimensions)
-    if calibration.weights != weights_hash(judge):
-        raise UserError(
-            f"{path}: calibration: fitted to other weights; expected that of this judge (`empathy-judge calibrate` "
-            "fits it), or null"
-        )
-    return LoadedJudge(judge, description, calibration)
+    return _load(_in_folder(folder), placement)
 
 
 def load_run(path: Path, placement: Placement = AS_TRAINED) -> LoadedJudge:
-    """Read a judge out of a training checkpoint, in evaluation mode, on the CPU unless it is spread.
+    """As `load_judge`, out of a training checkpoint, or of the best one in the folder of a run.
 
     The calibration of the run is used if it was fitted to this checkpoint.
-
-    Args:
-        path: A checkpoint, or the folder of a run, whose best checkpoint is taken.
-        placement: How its backbone is loaded.
 
     Raises:
         UserError: As `load_judge`; also if the checkpoint is half-written.
     """
-    file, description, state = _read_run(path)
-    judge = _build(file, parse(file, description), placement)
-    _load_state(judge, file, state)
-    judge.eval().requires_grad_(False)
-    kept = file.parent.parent / CALIBRATION_FILE
-    if not kept.is_file():
-        return LoadedJudge(judge, description)
-    calibration = from_json(read_json(kept), str(kept), judge.dimensions)
-    if calibration.weights != weights_hash(judge):
-        reason = f"{kept} was fitted to other weights than those of {file}; `empathy-judge calibrate` fits it anew"
-        return LoadedJudge(judge, description, not_calibrated=reason)
-    return LoadedJudge(judge, {**description, "calibration": to_json(calibration)}, calibration)
-
-
-def read_settings(path: Path) -> JudgeSettings:
-    """What a judge folder, a run folder or a checkpoint says that its judge was built from.
-
-    Raises:
-        UserError: If it is none of these, or the judge has its backbone in its folder, into which it was merged.
-    """
-    if (path / JUDGE_FILE).is_file():
-        file, description = path / JUDGE_FILE, read_description(path)
-    else:
-        file, description, _ = _read_run(path)
-    if EXPORT in description:
-        raise UserError(f"{file}: its adapter was merged into its backbone; expected the judge that it was made of")
-    return parse(file, description).settings
+    return _load(_in_run(path), placement)
 
 
 def load_any(path: Path, placement: Placement = AS_TRAINED, revision: str | None = None) -> LoadedJudge:
-    """Read a judge folder, a run folder, a checkpoint, or a judge on the hub (`OWNER/NAME`).
-
-    Args:
-        path: Where it is; a folder of that name goes before the hub.
-        placement: How its backbone is loaded.
-        revision: On the hub.
+    """As `load_judge`, of a judge folder, a run folder, a checkpoint, or a judge on the hub (`OWNER/NAME`); a folder of
+    that name goes before the hub.
 
     Raises:
         UserError: If it is none of these, or broken.
@@ -273,17 +208,27 @@ def load_any(path: Path, placement: Placement = AS_TRAINED, revision: str | None
     path = judge_folder(path, revision)
     try:
         check_judge(path)
-        return load_judge(path, placement) if (path / JUDGE_FILE).is_file() else load_run(path, placement)
+        return _load(_opened(path), placement)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
 
 
-def read_into(loaded: LoadedJudge, path: Path) -> dict[str, Any]:
-    """Put the trained weights of another judge folder, run folder or checkpoint into a judge that was made alike.
+def read_settings(path: Path) -> JudgeSettings:
+    """What a judge folder, a run folder or a checkpoint says that its judge was built from.
 
-    Args:
-        loaded: From `load_any`; its frozen weights stay.
-        path: The other one.
+    Raises:
+        UserError: If it is none of these, or the judge has its backbone in its folder, into which it was merged.
+    """
+    stored = _opened(path)
+    if EXPORT in stored.description:
+        where = f"{stored.file}: its adapter was merged into its backbone"
+        raise UserError(f"{where}; expected the judge that it was made of")
+    return parse(stored.file, stored.description).settings
+
+
+def read_into(loaded: LoadedJudge, path: Path) -> dict[str, Any]:
+    """Put the trained weights of another judge folder, run folder or checkpoint into a judge that was made alike; its
+    frozen weights stay.
 
     Returns:
         What the other one's folder says of it.
@@ -292,32 +237,77 @@ def read_into(loaded: LoadedJudge, path: Path) -> dict[str, Any]:
         UserError: If it is broken, or differs from the judge in backbone, dimensions or a setting that scores depend
             on.
     """
-    if (path / JUDGE_FILE).is_file():
-        description = read_description(path)
-        check_alike(loaded.description, path / JUDGE_FILE, description)
-        read_weights(loaded.judge, path, description.get("sha256", {}))
-        return description
-    file, description, state = _read_run(path)
-    check_alike(loaded.description, file, description)
-    _load_state(loaded.judge, file, state)
-    return description
+    stored = _opened(path)
+    check_alike(loaded.description, stored.file, stored.description)
+    stored.put_into(loaded.judge)
+    return stored.description
 
 
-def _read_run(path: Path) -> tuple[Path, dict[str, Any], dict[str, Tensor]]:
-    """File, description and trained weights of a checkpoint, or of the best one of a run."""
+@dataclass(frozen=True)
+class _Stored:
+    """A judge on disk: the file that describes it, what that says, and the trained weights of a checkpoint. None = they
+    lie in the folder."""
+
+    file: Path
+    description: dict[str, Any]
+    weights: Mapping[str, Tensor] | None = None
+
+    def put_into(self, judge: EmpathyJudge) -> None:
+        if self.weights is None:
+            read_weights(judge, self.file.parent, self.description.get("sha256", {}))
+        else:
+            check_keys(self.file, self.weights, judge.trained())
+            judge.load_state_dict(self.weights, strict=False)  # frozen weights are not there; check_keys was strict
+
+
+def _opened(path: Path) -> _Stored:
+    return _in_folder(path) if (path / JUDGE_FILE).is_file() else _in_run(path)
+
+
+def _in_folder(folder: Path) -> _Stored:
+    return _Stored(folder / JUDGE_FILE, read_description(folder))
+
+
+def _in_run(path: Path) -> _Stored:
     file = path / CHECKPOINTS / BEST if path.is_dir() else path
     checkpoint = read_checkpoint(file)
     if "description" not in checkpoint:
         raise UserError(f"{file}: not a checkpoint of this program: it does not describe a judge")
     # weights of raters and campaigns are for training alone
-    trained = {key: value for key, value in checkpoint["state_dict"].items() if key.startswith("judge.")}
-    state = {key.removeprefix("judge."): value for key, value in trained.items()}
-    return file, current(file, checkpoint["description"]), state
+    state = checkpoint["state_dict"].items()
+    weights = {key.removeprefix("judge."): value for key, value in state if key.startswith("judge.")}
+    return _Stored(file, current(file, checkpoint["description"]), weights)
 
 
-def _load_state(judge: EmpathyJudge, file: Path, state: Mapping[str, Tensor]) -> None:
-    check_keys(file, state, judge.trained())
-    judge.load_state_dict(state, strict=False)  # frozen weights are not in the file; check_keys was strict
+def _load(stored: _Stored, placement: Placement) -> LoadedJudge:
+    file, description, in_run = stored.file, stored.description, stored.weights is not None
+    parsed = parse(file, description)
+    judge = _build(file, parsed, placement)
+    if parsed.members is None:
+        stored.put_into(judge)
+    for name in parsed.members or ():  # an ensemble: its weights are theirs
+        member = file.parent / name / JUDGE_FILE
+        if not member.is_file():
+            raise UserError(f"{member}: missing; {file} names this member")
+        check_hash(member, parsed.sha256.get(f"{name}/{JUDGE_FILE}"))
+        read_into(LoadedJudge(judge, description), member.parent)
+        judge.members.add(judge.trained())
+    judge.eval().requires_grad_(False)
+    values, where = description.get("calibration"), f"{file}: calibration"
+    kept = file.parent.parent / CALIBRATION_FILE
+    if in_run and kept.is_file():
+        values, where = read_json(kept), str(kept)
+    if values is None:
+        return LoadedJudge(judge, description)
+    calibration = from_json(values, where, judge.dimensions)
+    if calibration.weights == weights_hash(judge):
+        return LoadedJudge(judge, {**description, "calibration": values}, calibration)
+    if in_run:
+        reason = f"{kept} was fitted to other weights than those of {file}; `empathy-judge calibrate` fits it anew"
+        return LoadedJudge(judge, description, not_calibrated=reason)
+    raise UserError(
+        f"{where}: fitted to other weights; expected that of this judge (`empathy-judge calibrate` fits it), or null"
+    )
 
 
 def _build(path: Path, description: Description, placement: Placement) -> EmpathyJudge:
@@ -325,7 +315,7 @@ def _build(path: Path, description: Description, placement: Placement) -> Empath
     trained, stored = description.settings, "none"
     backbone = placement.backbone or trained.backbone
     if description.export is not None:
-        from .export.backbone_folder import check_backbone
+        from .export.write import check_backbone
 
         if placement.backbone is not None:
             raise UserError(f"{path}: has its backbone in its own folder; {placement.backbone} cannot take its place")

@@ -67,10 +67,8 @@ class Score:
     """very poor, poor, fair, good or excellent; null where points mean nothing: the judge learned from comparisons."""
 
     def normalised(self, deviations: float = 0.0) -> float:
-        """The score as a share of the scale, 0 (bad end) to 1 (good end).
-
-        Args:
-            deviations: Standard errors by which the score is taken to be worse; an unknown one counts as 0.
+        """The score as a share of the scale, 0 (bad end) to 1 (good end), worse by so many standard errors; an unknown
+        one counts as 0.
         """
         width = self.scale.maximum - self.scale.minimum
         share = (self.score - self.scale.minimum) / width
@@ -116,13 +114,8 @@ class Assessment:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A response and its place among others.
-
-    Attributes:
-        index: Its position in the list that was ranked, from 0.
-        merit: What the order follows (`Assessment.merit`); None where it has no score.
-        found: What the judge says of it, or what is wrong with its audio.
-    """
+    """A response and its place among others: its position in the list that was ranked (from 0), the merit that the
+    order follows (None where it has no score), and what the judge says of it, or what is wrong with its audio."""
 
     index: int
     merit: float | None
@@ -130,11 +123,8 @@ class Ranked:
 
 
 def in_order(found: Sequence[Assessment | AudioError], dimensions: Collection[str]) -> list[Ranked]:
-    """Responses with the best first; equal ones stay in order, those without a score come last.
-
-    Args:
-        found: What the judge says of each.
-        dimensions: Names of those that count, equally.
+    """Responses with the best first, by the mean of the named dimensions; equal ones stay in order, those without a
+    score come last.
     """
     ranked = [
         Ranked(index, None if isinstance(own, AudioError) else own.merit(dimensions), own)
@@ -160,12 +150,7 @@ class ClipFacts(NamedTuple):
 
 
 def clip_facts(windows: Sequence[np.ndarray], rate: int) -> ClipFacts:
-    """Measure a decoded clip.
-
-    Args:
-        windows: Mono samples, one piece after the other.
-        rate: Hz.
-    """
+    """Measure a decoded clip: mono samples at `rate` Hz, one piece after the other."""
     samples = np.concatenate(windows)
     resampled = samples if rate == RATE else decode(Clip(samples, rate), RATE)
     frames = track(resampled)
@@ -199,10 +184,8 @@ class Domain:
                 raise ValueError(f"range of {name} {low:g} to {high:g}; expected finite, rising numbers")
 
     def departures(self, clips: Sequence[ClipFacts]) -> list[str]:
-        """What of a pair lies outside, in words; usually nothing.
-
-        Args:
-            clips: Of the context turns, then of the response.
+        """What of a pair lies outside, in words; usually nothing. Its clips are those of the context turns, then of the
+        response.
         """
         found = []
         for what, name, value in _values(clips):
@@ -214,11 +197,7 @@ class Domain:
 
 
 def fit_domain(pairs: Sequence[Sequence[ClipFacts]]) -> Domain:
-    """The ranges of some pairs.
-
-    Args:
-        pairs: Of each pair its clips, as for `departures`; at least one.
-    """
+    """The ranges of some pairs, at least one; of each its clips, as for `departures`."""
     found: dict[str, list[float]] = {}
     for clips in pairs:
         for _, name, value in _values(clips):
@@ -248,13 +227,8 @@ def _wider(name: str, low: float, high: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Caution:
-    """A reason not to trust a score.
-
-    Attributes:
-        code: For programs.
-        text: For people: which clip, what was found, and what would be usual.
-        about: What is unusual.
-    """
+    """A reason not to trust a score: a code for programs, a text for people (which clip, what was found, what would be
+    usual), and what is unusual."""
 
     code: CautionCode
     text: str
@@ -262,12 +236,7 @@ class Caution:
 
 
 def cautions(clips: Sequence[ClipFacts], domain: Domain | None) -> tuple[Caution, ...]:
-    """What is wrong with a pair.
-
-    Args:
-        clips: Of the context turns, then of the response.
-        domain: Of the judge; None = unknown.
-    """
+    """What is wrong with a pair, given its clips as for `departures` and the domain of the judge (None = unknown)."""
     found: list[Caution] = []
     turns = len(clips) - 1
     for number, clip in enumerate(clips):

@@ -58,15 +58,11 @@ class Unmapped:
 
 @dataclass(frozen=True)
 class Isotonic:
-    """Piecewise linear and rising: straight lines between knots, constant beyond the first and the last.
+    """Piecewise linear and rising from judge scores to rating points: straight lines between knots, constant beyond the
+    first and the last.
 
     Scores beyond these two tie. Between knots that lie close together the curve is steep, and a difference that comes
     from rounding grows with it.
-
-    Attributes:
-        scores: Judge scores of the knots, rising.
-        ratings: Rating points there, rising.
-        method: For the file.
     """
 
     scores: Annotated[tuple[_Finite, ...], Field(min_length=1)]
@@ -88,14 +84,10 @@ class Isotonic:
 
 @dataclass(frozen=True)
 class Temperature:
-    """The logit of the normalised score divided by a temperature, and shifted (Platt, 1999; Guo et al., 2017).
+    """The logit of the normalised score divided by a temperature (above 1 draws scores to the middle, below 1 apart),
+    and shifted (Platt, 1999; Guo et al., 2017).
 
     Strictly rising: the order of the scores stays, but for those nearer than a millionth of the scale to its ends.
-
-    Attributes:
-        temperature: Above 1 draws scores to the middle, below 1 apart.
-        shift: Of the logit.
-        method: For the file.
     """
 
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -114,13 +106,8 @@ ScoreMapping = Annotated[Unmapped | Isotonic | Temperature, Field(discriminator=
 def fit_mapping(
     name: MappingName, score: np.ndarray, human: np.ndarray, dimension: Dimension
 ) -> Unmapped | Isotonic | Temperature:
-    """The curve of least squares.
-
-    Args:
-        name: Which kind.
-        score: Judge `(pairs,)`, finite rating points.
-        human: Mean ratings of the same pairs `(pairs,)`, finite.
-        dimension: The scale.
+    """The curve of least squares from finite judge scores to mean ratings of the same pairs, both `(pairs,)` in rating
+    points.
     """
     match name:
         case "none":
@@ -157,13 +144,8 @@ def _logit(score: np.ndarray, dimension: Dimension) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Quantile:
-    """Quantile of the errors on calibration pairs.
-
-    Attributes:
-        level: Of `LEVELS`.
-        value: In deviations of the head, or in rating points where it has none; None = undefined.
-        reason: Why it is undefined.
-    """
+    """Quantile of this level of the errors on calibration pairs: in deviations of the head, or in rating points where
+    it has none; None = undefined, for a reason."""
 
     level: _Finite
     value: _NotNegative | None
@@ -376,15 +358,11 @@ def to_json(calibration: Calibration) -> dict[str, Any]:
 
 
 def from_json(values: Any, where: str, dimensions: Sequence[Dimension]) -> Calibration:
-    """A calibration from plain values, checked.
-
-    Args:
-        values: Of `to_json`.
-        where: Where they are written, for messages.
-        dimensions: Of the judge: the calibration must have these.
+    """A calibration from plain values (of `to_json`), checked; `where` they are written heads a message.
 
     Raises:
-        UserError: If a value is missing, unexpected, of another kind, or makes no sense; the text names it.
+        UserError: If a value is missing, unexpected, of another kind, or makes no sense, or other dimensions are
+            calibrated; the text names it.
     """
     calibration = validated(Calibration, values, where)
     names = [dimension.name for dimension in dimensions]

@@ -33,13 +33,8 @@ _STATUSES = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUDA er
 
 
 class Encoded(NamedTuple):
-    """What is known of some clips.
-
-    Attributes:
-        states: Audio states of those that can be used.
-        facts: What was measured of these, where it was.
-        failed: Why the others cannot be used.
-    """
+    """What is known of some clips: audio states of those that can be used, what was measured of these, where it was,
+    and why the others cannot be used."""
 
     states: dict[AudioSource, EncodedClip]
     facts: dict[AudioSource, ClipFacts]
@@ -71,11 +66,8 @@ class ClipEncoder:
         self._batches = AutoBatch(batch_size)
 
     def encode(self, clips: Iterable[AudioSource], member: int | None) -> Encoded:
-        """Audio states of distinct clips.
-
-        Args:
-            clips: Any number.
-            member: Of an ensemble, whose tower has its weights now; None = the tower is everyone's.
+        """Audio states of distinct clips; `member` is that of an ensemble whose tower has its weights now, None = the
+        tower is everyone's.
         """
         found = Encoded({}, {}, {})
         decoded: list[tuple[AudioSource, Hashable, list[np.ndarray]]] = []
@@ -162,19 +154,13 @@ class AutoBatch:
     """
 
     def __init__(self, size: int) -> None:
-        """Nothing is known yet.
-
-        Args:
-            size: Most items in a batch.
-        """
+        """Nothing is known yet but the most items in a batch."""
         self._size = size
         self._most = math.inf  # places of a batch: its items times the longest of them
 
     def split(self, lengths: Sequence[int]) -> Iterator[Batch]:
-        """Yield batches until all items were computed or do not fit.
-
-        Args:
-            lengths: How much of a batch each item takes, in any unit; the longest first, so that memory runs out early.
+        """Yield batches until all items were computed or do not fit. `lengths` are how much of a batch each item takes,
+        in any unit; the longest first, so that memory runs out early.
         """
         start = 0
         while start < len(lengths):
@@ -200,12 +186,7 @@ class AutoBatch:
 
 @dataclass
 class Batch:
-    """Some consecutive items. As a context it notes that memory ran out, and lets other errors pass.
-
-    Attributes:
-        rows: Which.
-        ran_out: Whether it did.
-    """
+    """Some consecutive items (`rows`). As a context it notes whether memory ran out, and lets other errors pass."""
 
     rows: slice
     ran_out: bool = False

@@ -104,7 +104,7 @@ class Solution:
 
 def fit(
     sample: Portion,
-    blocks: Sequence[int],
+    blocks: np.ndarray,
     portions: Iterable[Portion] | None = None,
     widths: Sequence[float | None] = WIDTHS,
     seed: int = 0,
@@ -114,18 +114,20 @@ def fit(
 
     Args:
         sample: All pairs, or as many of them in random order as there shall be landmarks at most.
-        blocks: How many features belong together; each block weighs the same, however many it has.
+        blocks: Number of the block of each feature `(features,)`; each block weighs the same, however many features it
+            has.
         portions: All pairs, where `sample` is not all of them.
         widths: Kernels to choose from.
         seed: Of the folds.
-        may_omit_first: The first block weighs nothing where that does better on groups left out. A kernel cannot learn
+        may_omit_first: Block 0 weighs nothing where that does better on groups left out. A kernel cannot learn
             by itself that a block says nothing: all its features count for the distance.
 
     Raises:
         ValueError: If a dimension has ratings of fewer than two groups.
     """
     few = _first(sample, CHOSEN_ON)
-    omit = [False, True] if may_omit_first and blocks[0] and any(blocks[1:]) else [False]
+    others_vary = bool(sample.features[:, blocks > 0].var(0).any())
+    omit = [False, True] if may_omit_first and others_vary else [False]
     reaches = {omitted: _reach(sample.features, blocks, omitted) for omitted in omit}
     candidates = {
         (width, omitted): _Equations(few.features * reach, width, seed).add(few, reach)
@@ -157,7 +159,7 @@ def fit(
 
 def fold_fits(
     sample: Portion,
-    blocks: Sequence[int],
+    blocks: np.ndarray,
     widths: Sequence[float | None] = WIDTHS,
     seed: int = 0,
     may_omit_first: bool = False,
@@ -281,7 +283,7 @@ class _Equations:
         return self._map @ betas, biases, PENALTIES[best]
 
 
-def fit_preferences(better: np.ndarray, worse: np.ndarray, blocks: Sequence[int], groups: np.ndarray) -> Solution:
+def fit_preferences(better: np.ndarray, worse: np.ndarray, blocks: np.ndarray, groups: np.ndarray) -> Solution:
     """Logistic ridge regression of which response people prefer (Bradley & Terry, 1952) on differences of features.
 
     Args:
@@ -315,16 +317,15 @@ def fit_preferences(better: np.ndarray, worse: np.ndarray, blocks: Sequence[int]
     return Solution(reach, None, weights[:, None], np.zeros(1), record)
 
 
-def _reach(features: np.ndarray, blocks: Sequence[int], omit_first: bool = False) -> np.ndarray:
-    """Factors after which the variances of a block add up to one over the number of blocks that count."""
-    reach, start = np.ones(features.shape[1]), 0
-    variances = features.var(0)
-    for number, size in enumerate(blocks):
-        total = variances[start : start + size].sum()
-        counts = total > 0 and not (omit_first and number == 0)
-        reach[start : start + size] = 1 / np.sqrt(total) if counts else 0.0
-        start += size
-    return reach / np.sqrt(max(1, sum(size > 0 for size in blocks) - omit_first))
+def _reach(features: np.ndarray, blocks: np.ndarray, omit_first: bool = False) -> np.ndarray:
+    """Factors after which the variances of a block add up to one over the number of blocks that count: of those that
+    vary."""
+    totals = np.bincount(blocks, features.var(0))
+    if omit_first:
+        totals[0] = 0.0
+    counts = totals > 0
+    factors = np.where(counts, 1 / np.sqrt(np.where(counts, totals, 1.0)), 0.0)
+    return factors[blocks] / np.sqrt(max(1, counts.sum()))
 
 
 def _name(width: float | None, omitted: bool) -> str:

@@ -51,6 +51,9 @@ class Provenance:
         shares: Of ratings, preferences and counterfactual pairs among the training items.
         refit: Whether it was trained on the validation splits, too, after they had chosen; `validation` is then what
             judges that were not trained on a pair say of it.
+        start: Where training began, per dimension, if at a probe: `probe`, its Spearman on the validation split;
+            `added`, what training has added; `low` and `high`, the ends of the 90 % interval of that over speakers or
+            groups. None where it is undefined.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True)  # other fields may be there
@@ -67,6 +70,21 @@ class Provenance:
     losses: dict[str, float] = field(default_factory=dict)
     shares: dict[str, float] = field(default_factory=dict)
     refit: bool = False
+    start: dict[str, dict[str, float | None]] = field(default_factory=dict)
+
+
+def start_in_words(provenance: Mapping[str, Any]) -> list[str]:
+    """Where training began and what it added, a sentence for each dimension; none where it did not begin at a probe."""
+    found = []
+    for name, own in provenance.get("start", {}).items():
+        if own["probe"] is None or own["added"] is None:
+            continue
+        said = f"{name}: training began at a probe with Spearman {own['probe']:.3f} and added {own['added']:+.3f}"
+        if own["low"] is not None:
+            said += f" (90 % interval {own['low']:+.3f} to {own['high']:+.3f})"
+            said += "; this is not told apart from the probe" if own["low"] < 0 else ""
+        found.append(said)
+    return found
 
 
 class _Export(BaseModel):
@@ -163,11 +181,7 @@ def upgraded(description: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse(path: Path, description: Mapping[str, Any]) -> Description:
-    """The fields of a description that loading depends on.
-
-    Args:
-        path: Where it is written, for messages.
-        description: `judge.json`, or what a training checkpoint says.
+    """The fields of a description that loading depends on; `path` is where it is written.
 
     Raises:
         UserError: If a field is missing, unknown or not one of its values.
@@ -181,12 +195,7 @@ def parse(path: Path, description: Mapping[str, Any]) -> Description:
 
 
 def check_alike(first: Mapping[str, Any], path: Path, other: Mapping[str, Any]) -> None:
-    """The weights of the other judge mean in the first what they mean in their own.
-
-    Args:
-        first: Description of the first.
-        path: Where the other's is written.
-        other: Description of the other.
+    """The weights of the other judge, which `path` describes, mean in the first what they mean in their own.
 
     Raises:
         UserError: If not, or the other is no single judge of adapter and head.
@@ -240,12 +249,8 @@ def read_json(path: Path) -> Any:
 
 
 def validated(kind: type[Values], values: Any, where: str) -> Values:
-    """Plain values as a (pydantic or standard) dataclass or model.
-
-    Args:
-        kind: With its constraints in annotations.
-        values: As `json.loads` returns them.
-        where: Where they are written, for messages.
+    """Plain values, as `json.loads` returns them, as a (pydantic or standard) dataclass or model; `where` heads a
+    message.
 
     Raises:
         UserError: Naming the first field that is missing, unexpected or not one of its values.

@@ -37,12 +37,8 @@ ALIKE = 0.5
 def write_ensemble(paths: Sequence[Path], out: Path, backbone: str | None = None) -> None:
     """Write a judge folder whose score is the mean of several judges' scores: `members/01` and so on are judge folders.
 
-    Calibrations of single members are not kept: what holds for one does not hold for the mean.
-
-    Args:
-        paths: Judge folders, run folders or checkpoints.
-        out: Appears complete or not at all.
-        backbone: Where the backbone lies now, if not where the first judge found it.
+    Calibrations of single members are not kept: what holds for one does not hold for the mean. The folder appears
+    complete or not at all; `backbone` is where it lies now, if not where the first judge found it.
 
     Raises:
         UserError: If there are fewer than two, one is broken, one differs from the first in backbone, dimensions or a
@@ -66,19 +62,12 @@ def write_ensemble(paths: Sequence[Path], out: Path, backbone: str | None = None
 
 
 def write_average(paths: Sequence[Path], out: Path, backbone: str | None = None) -> float | None:
-    """Write one judge whose trained weights are the mean of several judges' (Wortsman et al., 2022).
-
-    Args:
-        paths: As for `write_ensemble`.
-        out: As there.
-        backbone: As there.
+    """Write one judge whose trained weights are the mean of several judges' (Wortsman et al., 2022); otherwise as
+    `write_ensemble`.
 
     Returns:
         The smallest `likeness` between the first adapter and another; below `ALIKE` the mean hardly means anything.
         None where there are no adapters.
-
-    Raises:
-        UserError: As `write_ensemble`.
     """
     judge, descriptions, members = None, [], []
     for loaded in _each(paths, backbone):
@@ -116,6 +105,8 @@ def _merged_value(key: str, values: Sequence[Any]) -> Any:
     """Of a field of `Provenance`."""
     if key in ("validation", "preferences_met"):
         return dict.fromkeys(values[0])  # nobody has measured the whole
+    if key == "start":
+        return {}  # each began at its own
     if all(value == values[0] for value in values):
         return values[0]
     if isinstance(values[0], bool):  # `synthetic`, `refit`
@@ -126,13 +117,7 @@ def _merged_value(key: str, values: Sequence[Any]) -> Any:
 
 
 def average(members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Mean of the weights of several members (model soup; Wortsman et al., 2022), computed in float64.
-
-    Means something only where all were trained from the same initial weights.
-
-    Args:
-        members: Weights by name, the same names and shapes in each.
-    """
+    """Mean of the weights of several members, computed in float64; the same names and shapes in each."""
     return {
         name: torch.stack([member[name].double() for member in members]).mean(0).to(first.dtype)
         for name, first in members[0].items()

@@ -60,11 +60,7 @@ class DiskStore:
     """
 
     def __init__(self, folder: Path, gigabytes: float = GIGABYTES) -> None:
-        """Open, or make, a folder.
-
-        Args:
-            folder: Of the files.
-            gigabytes: Most that they may take (10^9 bytes).
+        """Open, or make, a folder that holds so many gigabytes (10^9 bytes) at most.
 
         Raises:
             UserError: If the folder cannot be made or the limit is not above 0.
@@ -157,12 +153,7 @@ class ClipStates:
     """Audio states of clips, computed once by a tower that is not trained."""
 
     def __init__(self, judge: EmpathyJudge, store: DiskStore) -> None:
-        """Cache what this judge's tower computes.
-
-        Args:
-            judge: With a frozen audio tower.
-            store: Where.
-        """
+        """Cache what the frozen tower of this judge computes."""
         self.store, self._long_clips = store, judge.settings.long_clips
         self._tower = _hash(
             _weights(judge, lambda name: part_of(judge.backbone, name) == "audio_tower"), _set_up(judge, _WHOLE)
@@ -178,11 +169,8 @@ class ClipStates:
         return _hash(self._tower, self._content(source), *((_IN_WINDOWS,) if in_windows else ()))
 
     def get(self, source: AudioSource, long_clips: LongClips | None = None) -> EncodedClip | None:
-        """Audio states of a clip; None where they are not stored.
-
-        Args:
-            source: The clip.
-            long_clips: Whether a long one may be in windows; None = as in training.
+        """Audio states of a clip; None where they are not stored. `long_clips` = whether a long one may be in windows;
+        None = as in training.
 
         Raises:
             AudioError: If its file cannot be read.
@@ -237,13 +225,8 @@ class PairStates:
     """Hidden states of pairs that enter a layer of the language model, computed once by the layers below it."""
 
     def __init__(self, judge: EmpathyJudge, clips: ClipStates, first: int, precision: str) -> None:
-        """Cache what the layers below `first` compute.
-
-        Args:
-            judge: With nothing trained below that layer.
-            clips: Of the same judge.
-            first: Number of the layer.
-            precision: Of the computation, as the trainer calls it.
+        """Cache what the layers below `first`, where nothing is trained, compute in a precision (as the trainer calls
+        it).
         """
         assert isinstance(judge.backbone, AudioLanguageModel)
         self._judge, self._clips, self.first = judge, clips, first
@@ -292,11 +275,8 @@ class PairStates:
 
     @torch.no_grad()
     def compute(self, pairs: Sequence[Pair], inputs: Inputs) -> None:
-        """Run the layers below and store what they compute.
-
-        Args:
-            pairs: Pairs.
-            inputs: Of these pairs, on the device of the judge.
+        """Run the layers below on the inputs of these pairs, which are on the judge's device, and store what they
+        compute.
         """
         hidden = states_entering(self._backbone, inputs, self.first).cpu()
         mask, response = inputs.attention_mask.bool().cpu(), inputs.response_mask.cpu()

@@ -35,37 +35,20 @@ _ROWS = 16_384  # of the vocabulary at a time in float32
 
 @dataclass(frozen=True)
 class Chat:
-    """What is said to a model.
-
-    Attributes:
-        messages: Turns, of which the last is to be answered; `{"type": "audio"}` marks where a clip goes.
-        clips: These, in order.
-    """
+    """What is said to a model: turns, of which the last is to be answered and in which `{"type": "audio"}` marks where
+    a clip goes, and these clips in order."""
 
     messages: Sequence[Message]
     clips: Sequence[AudioSource]
 
 
 class Written(NamedTuple):
-    """An answer.
-
-    Attributes:
-        text: Without special tokens.
-        tokens: How many were written, the one that ends the answer included.
-        complete: False where the answer was cut off.
-    """
+    """An answer: its text without special tokens, how many tokens were written (the one that ends it included), and
+    whether it was not cut off."""
 
     text: str
     tokens: int
     complete: bool
-
-
-class _Read(NamedTuple):
-    """A chat as the language model reads it."""
-
-    inputs: Inputs
-    text_tokens: int
-    audio_tokens: int
 
 
 class AnsweringModel:
@@ -128,25 +111,19 @@ class AnsweringModel:
             AudioError: If a clip is longer than the model's maximum audio length.
             UserError: If a text holds a token with a meaning of its own, or the chat is too long.
         """
-        read = self._read(chat)
-        return self._scores(read.inputs).log_softmax(-1).cpu(), read.text_tokens, read.audio_tokens
+        inputs, text_tokens, audio_tokens = self._read(chat)
+        return self._scores(inputs).log_softmax(-1).cpu(), text_tokens, audio_tokens
 
     @torch.inference_mode()
     def write(self, chat: Chat, max_tokens: int, temperature: float = 0.0) -> tuple[Written, int, int]:
-        """The answer, and how many tokens of text and of audio were read.
+        """The answer, of at most `max_tokens`, and how many tokens of text and of audio were read. Raises as
+        `first_token`.
 
-        Args:
-            chat: What is said.
-            max_tokens: Longest answer.
-            temperature: Of sampling from the whole distribution; 0 = always the likeliest token. What a checkpoint
-                recommends for conversations (top-p, penalties for repetition) is not applied.
-
-        Raises:
-            AudioError: If a clip is longer than the model's maximum audio length.
-            UserError: If a text holds a token with a meaning of its own, or the chat is too long.
+        With a temperature above 0 it is sampled from the whole distribution, else each token is the likeliest. What a
+        checkpoint recommends for conversations (top-p, penalties for repetition) is not applied.
         """
-        read = self._read(chat)
-        inputs, tokens = read.inputs, []
+        inputs, text_tokens, audio_tokens = self._read(chat)
+        tokens: list[int] = []
         with kv_cache(self._language_model):
             while len(tokens) < max_tokens and not self._ends.intersection(tokens[-1:]):
                 scores = self._scores(inputs)
@@ -155,7 +132,7 @@ class AnsweringModel:
                 inputs = _continued(drawn.reshape(1, 1).to(inputs.input_ids))
         complete = bool(self._ends.intersection(tokens[-1:]))
         text = self._backbone.tokenizer.decode(tokens, skip_special_tokens=True)
-        return Written(text, len(tokens), complete), read.text_tokens, read.audio_tokens
+        return Written(text, len(tokens), complete), text_tokens, audio_tokens
 
     def text_of(self, token: int) -> str:
         """A token as it is written."""
@@ -167,7 +144,8 @@ class AnsweringModel:
         with torch.autocast(self._device.type, enabled=False):
             return self._head(self._backbone.hidden_states(inputs)[0, -1])
 
-    def _read(self, chat: Chat) -> _Read:
+    def _read(self, chat: Chat) -> tuple[Inputs, int, int]:
+        """A chat as the language model reads it, and how many tokens of text and of audio it has."""
         backbone = self._backbone
         clips = [decode(clip, backbone.sampling_rate, backbone.max_seconds) for clip in chat.clips]
         counts = [backbone.audio_tokens(len(clip)) for clip in clips]
@@ -184,7 +162,7 @@ class AnsweringModel:
             audio_positions=(ids[0] == backbone.audio_token_id).nonzero()[:, 0],
             clips=backbone.prepare_clips(clips) if clips else None,
         ).to(self._device)
-        return _Read(inputs, ids.shape[1] - sum(counts), sum(counts))
+        return inputs, ids.shape[1] - sum(counts), sum(counts)
 
 
 def _continued(ids: Tensor) -> Inputs:
@@ -263,17 +241,19 @@ class LMHead(nn.Module):
 
 
 def load_lm_head(checkpoint: Checkpoint, backbone: AudioLanguageModel) -> LMHead:
-    """The head out of the files of a backbone, or its embeddings where these are the head.
-
-    Args:
-        checkpoint: What the backbone was loaded from.
-        backbone: With its weights.
+    """The head out of the files that a backbone was loaded from, or its embeddings where these are the head.
 
     Raises:
         UserError: If the checkpoint has no such weights, or they do not fit the language model.
     """
-    language_model = backbone.language_model
-    weight = _stored(checkpoint)
+    language_model, weight = backbone.language_model, None
+    try:
+        for path in weight_files(checkpoint, _KEY):
+            with safe_open(path, framework="pt") as tensors:
+                for key in filter(_KEY.search, tensors.keys()):
+                    weight = tensors.get_tensor(key)
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise UserError(f"backbone {checkpoint.name!r}: no LM head can be read: {one_line(error)}") from None
     if weight is None:
         whole: Any = AutoConfig.from_pretrained(checkpoint.name, revision=checkpoint.revision)
         # a configuration says it for the whole model or for its language model
@@ -281,21 +261,6 @@ def load_lm_head(checkpoint: Checkpoint, backbone: AudioLanguageModel) -> LMHead
             raise UserError(f"backbone {checkpoint.name!r}: no LM head among its weights: it cannot answer in words")
         weight = language_model.get_input_embeddings().weight.detach()
     if weight.ndim != 2 or weight.shape[1] != backbone.hidden_size:
-        raise UserError(
-            f"backbone {checkpoint.name!r}: LM head of shape {tuple(weight.shape)}; expected (vocabulary, "
-            f"{backbone.hidden_size})"
-        )
+        shape, hidden = tuple(weight.shape), backbone.hidden_size
+        raise UserError(f"backbone {checkpoint.name!r}: LM head of shape {shape}; expected (vocabulary, {hidden})")
     return LMHead(weight.to(checkpoint.dtype), language_model.config)
-
-
-def _stored(checkpoint: Checkpoint) -> Tensor | None:
-    """The weights as the checkpoint has them; None where it has none of their own."""
-    try:
-        for path in weight_files(checkpoint, _KEY):
-            with safe_open(path, framework="pt") as tensors:
-                for key in tensors.keys():  # noqa: SIM118
-                    if _KEY.search(key):
-                        return tensors.get_tensor(key)
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise UserError(f"backbone {checkpoint.name!r}: no LM head can be read: {one_line(error)}") from None
-    return None

@@ -14,11 +14,12 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from ..data_modules.functionals import DELIVERY
+from ..data_modules.functionals import DELIVERY, FUNCTIONALS
 from .backbones.base import Inputs
 from .settings import HeadInputSettings, PoolingName
 
@@ -81,35 +82,33 @@ class HeadInput(nn.Module):
     Attributes:
         settings: What is read.
         size: Features of a pair.
-        blocks: How many features are of the language model, of the audio encoder and of the signal, before landmarks.
+        blocks: Where each feature is from, before landmarks `(features,)`: 0 = language model, 1 = audio encoder,
+            2 = pitch, level, timing and voice of the signal (`FUNCTIONALS`), 3 = the spectrum of its short frames.
     """
 
     def __init__(self, settings: HeadInputSettings, hidden_size: int, layer_sizes: tuple[int, int]) -> None:
-        """Standardise by nothing yet; every layer weighs the same.
-
-        Args:
-            settings: What is read.
-            hidden_size: Of the pooled state.
-            layer_sizes: Layers of the audio encoder, and the width of each.
+        """Standardise by nothing yet; every layer of the audio encoder weighs the same. `layer_sizes` = how many there
+        are, and the width of each.
         """
         super().__init__()
         self.settings = settings
         layers, width = layer_sizes
         audio = 3 * 2 * width if settings.audio == "all_layers" else 0
         measures = 3 * len(DELIVERY) if settings.functionals else 0
-        self.blocks = (hidden_size, audio, measures)
+        signal = np.tile(np.where(np.arange(len(DELIVERY)) < len(FUNCTIONALS), 2, 3), 3)[:measures]
+        self.blocks = np.concatenate([np.repeat([0, 1], [hidden_size, audio]), signal])
         # all that is read of the clips, however much, moves a score as much as the pooled state does: at full size the
         # steps of AdamW, equal for each weight, were noise (demo, validation: 0.87 in place of 0.90)
         self._share = math.sqrt(hidden_size / max(1, audio + measures))
-        self.size = settings.landmarks or sum(self.blocks)
+        self.size = settings.landmarks or len(self.blocks)
         if settings.audio != "none":
             self.layer_weights = nn.Parameter(torch.zeros(layers))
             self._add_scale("layers", (3, layers, 2, width))
         if settings.functionals:
             self._add_scale("functionals", (3, len(DELIVERY)))
         if settings.landmarks:
-            self.landmarks = nn.Buffer(torch.zeros(settings.landmarks, sum(self.blocks)))
-            self.reach = nn.Buffer(torch.ones(sum(self.blocks)))
+            self.landmarks = nn.Buffer(torch.zeros(settings.landmarks, len(self.blocks)))
+            self.reach = nn.Buffer(torch.ones(len(self.blocks)))
 
     def _add_scale(self, name: str, shape: tuple[int, ...]) -> None:
         # buffers: strategies shard parameters, and nothing trains these
@@ -117,11 +116,8 @@ class HeadInput(nn.Module):
         self.register_buffer(f"{name}_scale", torch.ones(shape))
 
     def forward(self, pooled: Tensor, inputs: Inputs) -> Tensor:
-        """Features `(pairs, size)`, float32.
-
-        Args:
-            pooled: Of the language model `(rows, hidden)`.
-            inputs: Of the same rows; those of a pair that is read in windows become their weighted mean.
+        """Features `(pairs, size)`, float32, of the pooled states `(rows, hidden)` and the inputs of the same rows;
+        those of a pair that is read in windows become their weighted mean.
         """
         features = self.standardised(pooled, *self.raw(inputs)) if self.settings.of_clips else pooled
         if inputs.window_weights is not None:
@@ -144,12 +140,8 @@ class HeadInput(nn.Module):
         return _of_pairs(layers, inputs.heard), _of_pairs(functionals, inputs.heard)
 
     def standardised(self, pooled: Tensor, layers: Tensor | None, functionals: Tensor | None) -> Tensor:
-        """Features `(rows, sum of blocks)`, before they are compared with landmarks.
-
-        Args:
-            pooled: Of the language model `(rows, hidden)`.
-            layers: See `raw`.
-            functionals: See `raw`.
+        """Features `(rows, of all blocks)` of the pooled states `(rows, hidden)` and of `raw`, before they are compared
+        with landmarks.
         """
         found = [layer_norm(pooled, pooled.shape[-1:])]
         if layers is not None:
@@ -165,11 +157,8 @@ class HeadInput(nn.Module):
 
     @torch.no_grad()
     def standardise(self, layers: Tensor | None, functionals: Tensor | None) -> None:
-        """Take mean and standard deviation of these rows as the scale of what is read of the clips.
-
-        Args:
-            layers: See `raw`; two rows or more.
-            functionals: See `raw`.
+        """Take mean and standard deviation of these rows (of `raw`, two or more) as the scale of what is read of the
+        clips.
         """
         for name, values in (("layers", layers), ("functionals", functionals)):
             if values is not None:
@@ -205,15 +194,13 @@ class Span(NamedTuple):
     number: int
 
 
-def spans_of(
-    tokens: Sequence[Sequence[int]], real: Sequence[Sequence[int]], weights: Sequence[Sequence[float]]
-) -> Iterator[list[Span]]:
-    """For each clip the spans of its windows."""
+def spans_of(clips: Sequence[Sequence[tuple[int, int, float]]]) -> Iterator[list[Span]]:
+    """For each clip the spans of its windows: of each its audio tokens, how many are no padding, and its weight."""
     start, number = 0, itertools.count()
-    for windows in zip(tokens, real, weights, strict=True):
+    for windows in clips:
         spans = []
-        for count, real_count, weight in zip(*windows, strict=True):
-            spans.append(Span(range(start, start + count), real_count, weight, next(number)))
+        for count, real, weight in windows:
+            spans.append(Span(range(start, start + count), real, weight, next(number)))
             start += count
         yield spans
 

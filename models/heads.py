@@ -53,13 +53,11 @@ class Prediction:
 
 
 def combine(predictions: Sequence[Prediction]) -> Prediction:
-    """What an ensemble predicts: the mean of its members' scores, and how far the rating may lie from it.
+    """What an ensemble of two or more members predicts: the mean of their scores, and how far the rating may lie from
+    it.
 
     The variance is the mean of the members' own variances, where heads have one, plus the variance of their scores
     (divisor: members - 1), as in deep ensembles (Lakshminarayanan et al., 2017). Distributions over steps are not kept.
-
-    Args:
-        predictions: Of two or more members, of one shape.
     """
     scores = torch.stack([prediction.score for prediction in predictions])
     variance = scores.var(0, correction=1)
@@ -70,12 +68,7 @@ def combine(predictions: Sequence[Prediction]) -> Prediction:
 
 
 class ScaleRange(nn.Module):
-    """Minimum and range of several scales as tensors.
-
-    Attributes:
-        minimum: Rating points `(dimensions,)`.
-        span: Maximum less minimum, rating points `(dimensions,)`.
-    """
+    """Minimum and span (maximum less minimum) of several scales as tensors `(dimensions,)`, rating points."""
 
     def __init__(self, dimensions: Sequence[Dimension]) -> None:
         super().__init__()
@@ -141,11 +134,8 @@ class ScaleSteps(nn.Module):
         return -0.5 * ((self.values - means[:, None]) / self.bell_width[:, None]).square()
 
     def predict(self, log_probabilities: Tensor, thresholds: Tensor | None = None) -> Prediction:
-        """Mean and standard deviation of distributions over the steps.
-
-        Args:
-            log_probabilities: `(batch, dimensions, steps)`, any value where a step does not exist.
-            thresholds: Passed on.
+        """Mean and standard deviation of distributions over the steps `(batch, dimensions, steps)`, any value where a
+        step does not exist; thresholds are passed on.
         """
         log_probabilities = log_probabilities.masked_fill(~self.exists, _LOWEST)
         probabilities = log_probabilities.exp()
@@ -194,13 +184,9 @@ class Head(nn.Module):
     def start_from(self, weights: Tensor, bias: Tensor, means: Tensor) -> None:
         """Begin where a regression has ended: scores rise with `bias + features @ weights`.
 
-        They equal it near the mean, and keep its order everywhere; towards the ends of a scale they bend, as scores
-        stay inside it.
-
-        Args:
-            weights: Of the regression, rating points `(features, dimensions)`.
-            bias: Of the regression, rating points `(dimensions,)`.
-            means: Mean ratings `(dimensions,)`.
+        They equal it near the mean ratings `(dimensions,)`, and keep its order everywhere; towards the ends of a scale
+        they bend, as scores stay inside it. Weights `(features, dimensions)` and bias `(dimensions,)` are in rating
+        points.
         """
         self.start_at(means)
         rise = self.per_point(means)
@@ -223,11 +209,9 @@ class RegressionHead(Head):
 
     @torch.no_grad()
     def start_at(self, means: Tensor) -> None:
-        """See `Head`."""
         self.linear.bias.copy_(self.range.logits(means))
 
     def per_point(self, means: Tensor) -> Tensor:
-        """See `Head`."""
         return self.range.per_point(means)[:, None]
 
 
@@ -328,7 +312,6 @@ class CoralHead(Head):
         self.gaps.copy_(torch.log(torch.expm1(biases[:, :-1] - biases[:, 1:])))
 
     def per_point(self, means: Tensor) -> Tensor:
-        """See `Head`."""
         return 2 / self.steps.bell_width[:, None]
 
 
@@ -378,14 +361,7 @@ _HEADS: Mapping[HeadName, type[RegressionHead | GaussianHead | CoralHead | CornH
 
 
 def build_head(name: HeadName, features: int, dimensions: Sequence[Dimension], standardised: bool = False) -> Head:
-    """A fresh head.
-
-    Args:
-        name: Which.
-        features: How many it reads.
-        dimensions: What it scores.
-        standardised: True if every feature has mean 0 and deviation 1 over the training split; else the head begins
-            with a layer norm.
+    """A fresh head. It begins with a layer norm unless every feature is `standardised` over the training split.
 
     Raises:
         UserError: If it does not fit the scales.

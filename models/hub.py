@@ -75,16 +75,14 @@ def check_judge(path: Path) -> None:
 
 
 def require_judge(path: Path, backbone: str | None = None) -> None:
-    """A judge and the backbone that it was trained on can be had, as far as their names say it.
+    """A judge and the backbone that it was trained on (or the one it is loaded on now) can be had, as far as their
+    names say it.
 
     Commands ask before they load torch, which takes seconds. What is in the files is checked when these are loaded.
 
-    Args:
-        path: A judge folder, a run folder, a checkpoint, or `OWNER/NAME` on the hub.
-        backbone: Where the backbone lies now; None = where the judge found it.
-
     Raises:
-        UserError: As `judge_folder` and `require_backbone`; also if it is none of these.
+        UserError: As `judge_folder` and `require_backbone`; also if there is no judge folder, run folder, checkpoint or
+            `OWNER/NAME` of that name.
     """
     if not os.path.exists(path) and is_hub_name(path.as_posix()):
         require_hub(path.as_posix(), None, path.as_posix(), JUDGE_FILE)
@@ -129,20 +127,14 @@ def expected_backbone(name: str) -> str:
 
 
 def require_hub(name: str, revision: str | None, what: str, file: str = "config.json") -> None:
-    """A model on the hub can be had: the hub answers, or the cache has a copy.
+    """A model on the hub can be had: the hub answers, or the cache has a copy. A folder needs no hub.
 
     Libraries try six times for each file, half a minute in all. Here one attempt is made, at most `ANSWER_SECONDS`
-    long. Where the hub does not answer and the cache has the model, this process works as with ``HF_HUB_OFFLINE=1``
-    from here on.
-
-    Args:
-        name: A folder, which needs no hub, or an id on the hub.
-        revision: Commit, tag or branch on the hub.
-        what: How the error begins.
-        file: What every such model has.
+    long, for the one `file` that every such model has. Where the hub does not answer and the cache has the model, this
+    process works as with ``HF_HUB_OFFLINE=1`` from here on.
 
     Raises:
-        UserError: If neither has it.
+        UserError: If neither has it; `what` is how the error begins.
     """
     if os.path.exists(name):
         return
@@ -180,11 +172,7 @@ def _hub_answers(name: str, revision: str | None, file: str) -> bool:
 
 
 def judge_folder(path: Path, revision: str | None = None) -> Path:
-    """The folder of a judge: as it is, or that of a copy of a judge on the hub.
-
-    Args:
-        path: A folder or file, or `OWNER/NAME` on the hub where there is no such folder.
-        revision: Commit, tag or branch on the hub.
+    """The folder of a judge: as it is, or that of a copy of `OWNER/NAME` on the hub, at a commit, tag or branch.
 
     Raises:
         UserError: If a revision of a folder is asked for, or the hub has no such judge, lets nobody have it, or cannot
@@ -204,12 +192,8 @@ def judge_folder(path: Path, revision: str | None = None) -> Path:
 
 
 def push_to_hub(folder: Path, name: str, private: bool) -> str:
-    """Put the folder of a judge on the hub, in one commit.
-
-    Args:
-        folder: Of the judge.
-        name: `OWNER/NAME`; made if it is not there.
-        private: Of a repository that is made.
+    """Put the folder of a judge on the hub as `OWNER/NAME`, in one commit; `private` holds for a repository that is
+    made.
 
     Returns:
         Address of the repository.
@@ -244,21 +228,22 @@ def _one_line(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except RepositoryNotFoundError:
-        raise UserError(f"{what}: not found; expected a public one, or `hf auth login` by who may see it") from None
-    except RevisionNotFoundError:
-        raise UserError(f"{what}: no such revision; expected a commit, tag or branch of it") from None
-    except HfHubHTTPError as error:
+    except (HTTPError, OSError, LocalTokenNotFoundError) as error:
+        raise UserError(f"{what}: {_meaning(error)}") from None
+
+
+def _meaning(error: Exception) -> str:
+    if isinstance(error, RepositoryNotFoundError):
+        return "not found; expected a public one, or `hf auth login` by who may see it"
+    if isinstance(error, RevisionNotFoundError):
+        return "no such revision; expected a commit, tag or branch of it"
+    if isinstance(error, HfHubHTTPError):
         status = error.response.status_code
-        meaning = {401: _NO_LOGIN, 403: "this login has no right to it"}
-        raise UserError(f"{what}: {meaning.get(status, f'the hub answered {status}')}") from None
-    except LocalTokenNotFoundError:
-        raise UserError(f"{what}: {_NO_LOGIN}") from None
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled):
-        raise UserError(
-            f"{what}: the hub cannot be reached (or HF_HUB_OFFLINE is set) and no copy is in the cache"
-        ) from None
-    except (HTTPError, ConnectionError) as error:
-        raise UserError(f"{what}: the hub cannot be reached ({type(error).__name__})") from None
-    except OSError as error:
-        raise UserError(f"{what}: {type(error).__name__} {error.strerror or ''}".rstrip()) from None
+        return {401: _NO_LOGIN, 403: "this login has no right to it"}.get(status, f"the hub answered {status}")
+    if isinstance(error, LocalTokenNotFoundError):
+        return _NO_LOGIN
+    if isinstance(error, LocalEntryNotFoundError | OfflineModeIsEnabled):
+        return "the hub cannot be reached (or HF_HUB_OFFLINE is set) and no copy is in the cache"
+    if isinstance(error, HTTPError | ConnectionError):
+        return f"the hub cannot be reached ({type(error).__name__})"
+    return f"{type(error).__name__} {getattr(error, 'strerror', None) or ''}".rstrip()

@@ -21,15 +21,7 @@ from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
 from .backbones.base import Backbone, Checkpoint, Clips, Inputs
 from .backbones.layers import LayerStatistics
-from .head_input import (
-    HeadInput,
-    build_pooling,
-    clips_of,
-    response_mask_of,
-    row_weights,
-    spans_of,
-    stacked,
-)
+from .head_input import HeadInput, build_pooling, clips_of, response_mask_of, row_weights, spans_of, stacked
 from .heads import Head, Prediction, build_head
 from .lora import adapt, trained_in_full, weights_of
 from .settings import JudgeSettings, LongClips
@@ -162,11 +154,8 @@ class EmpathyJudge(nn.Module):
             return self.pooling(hidden.float(), inputs.attention_mask, inputs.response_mask)
 
     def build_inputs(self, pairs: Sequence[Pair], audio: Mapping[AudioSource, EncodedClip] | None = None) -> Inputs:
-        """Decode the clips of these pairs and build what `forward` reads, on the CPU.
-
-        Args:
-            pairs: One or more.
-            audio: Audio states of each clip, from `encode_clips`. With it no clip is decoded.
+        """Decode the clips of one or more pairs and build what `forward` reads, on the CPU. With `audio`, their states
+        from `encode_clips`, no clip is decoded.
 
         Raises:
             AudioError: If a clip cannot be read, or exceeds the maximum audio length and may not be cut.
@@ -176,23 +165,19 @@ class EmpathyJudge(nn.Module):
         distinct = list(dict.fromkeys(source for row in sources for source in row))
         if audio is None:
             decoded = [self.decode(source) for source in distinct]
-            weights = [voiced_shares(windows, self.backbone.sampling_rate) for windows in decoded]
-            tokens = [[self.backbone.audio_tokens(len(window)) for window in windows] for windows in decoded]
-            real = [[self.backbone.real_audio_tokens(len(window)) for window in windows] for windows in decoded]
+            sizes = [self._sizes(windows) for windows in decoded]
             flat = [window for windows in decoded for window in windows]
             clips, states, layers = self.backbone.prepare_clips(flat), None, None
             functionals = [self._functionals(window) for window in flat]
         else:
             encoded = [audio[source] for source in distinct]
             each = self.backbone.tokens_per_state
-            weights = [[window.weight for window in windows] for windows in encoded]
-            tokens = [[len(window.states) * each for window in windows] for windows in encoded]
-            real = [[window.real_tokens for window in windows] for windows in encoded]
+            sizes = [[(len(own.states) * each, own.real_tokens, own.weight) for own in windows] for windows in encoded]
             every = [window for windows in encoded for window in windows]
             clips, states = None, torch.cat([window.states for window in every])
             layers = stacked([window.layers for window in every])
             functionals = [window.functionals for window in every]
-        spans = dict(zip(distinct, spans_of(tokens, real, weights), strict=True))
+        spans = dict(zip(distinct, spans_of(sizes), strict=True))
         # a row for each combination of the windows of a pair's clips; nearly always that is one
         combinations = [list(itertools.product(*(spans[source] for source in row))) for row in sources]
         rows = [row for choices in combinations for row in choices]
@@ -220,13 +205,9 @@ class EmpathyJudge(nn.Module):
         )
 
     def count_tokens(self, pairs: Sequence[Pair], seconds: Mapping[AudioSource, float]) -> np.ndarray:
-        """Tokens that the backbone reads of each pair `(pairs,)`: the question, and both clips.
+        """Tokens that the backbone reads of each pair `(pairs,)`: the question, and both clips, of so many seconds.
 
         Of a pair that is read in windows, those of all its rows. Exact to the one or two that resampling may shift.
-
-        Args:
-            pairs: What is counted.
-            seconds: Duration of their clips.
         """
         counts = []
         for pair in pairs:
@@ -273,21 +254,21 @@ class EmpathyJudge(nn.Module):
         features = prepared.features.to(self.device, non_blocking=True)
         packed, layers = self._encoded(replace(prepared, features=features))
         packed, of_layers = packed.cpu(), iter([None] * len(flat) if layers is None else layers.cpu())
-        tokens = [self.backbone.audio_tokens(len(window)) for window in flat]
-        states = iter(packed.split([count // self.backbone.tokens_per_state for count in tokens]))
+        sizes, each = [self._sizes(windows) for windows in clips], self.backbone.tokens_per_state
+        states = iter(packed.split([tokens // each for own in sizes for tokens, _, _ in own]))
         return [
             [
-                EncodedWindow(
-                    next(states),
-                    self.backbone.real_audio_tokens(len(window)),
-                    weight,
-                    next(of_layers),
-                    self._functionals(window),
-                )
-                for window, weight in zip(windows, voiced_shares(windows, self.backbone.sampling_rate), strict=True)
+                EncodedWindow(next(states), real, weight, next(of_layers), self._functionals(window))
+                for window, (_, real, weight) in zip(windows, own, strict=True)
             ]
-            for windows in clips
+            for windows, own in zip(clips, sizes, strict=True)
         ]
+
+    def _sizes(self, windows: Sequence[np.ndarray]) -> list[tuple[int, int, float]]:
+        """Of each window of a clip its audio tokens, how many of them are no padding, and its weight."""
+        weights, own = voiced_shares(windows, self.backbone.sampling_rate), self.backbone
+        lengths = zip(map(len, windows), weights, strict=True)
+        return [(own.audio_tokens(length), own.real_audio_tokens(length), weight) for length, weight in lengths]
 
     def _encoded(self, clips: Clips) -> tuple[Tensor, Tensor | None]:
         """Audio states, and what the head reads of the layers before.
@@ -323,11 +304,8 @@ class EmpathyJudge(nn.Module):
         return trained | self.fitted()
 
     def compare_with(self, landmarks: Tensor, reach: Tensor) -> None:
-        """Let the head read how near a pair is to each landmark, where it read features before; it starts anew.
-
-        Args:
-            landmarks: See `HeadInput` `(landmarks, features)`.
-            reach: `(features,)`.
+        """Let the head read how near a pair is to each landmark `(landmarks, features)`, where it read features before;
+        it starts anew. See `HeadInput`.
         """
         before, device = self.head_input, self.device
         own = replace(self.settings.head_input, landmarks=len(landmarks))
@@ -359,11 +337,8 @@ class EmpathyJudge(nn.Module):
         return {key: weight for name in names for key, weight in weights_of(self.backbone, name)}
 
     def decode(self, source: AudioSource, long_clips: LongClips | None = None) -> list[np.ndarray]:
-        """Windows `(samples,)` of a clip at the backbone's rate: one, unless the clip is too long and may be cut.
-
-        Args:
-            source: The clip.
-            long_clips: See `JudgeSettings`; None = as in training.
+        """Windows `(samples,)` of a clip at the backbone's rate: one, unless the clip is too long and may be cut (by
+        default as in training).
 
         Raises:
             AudioError: If the clip cannot be read, exceeds the maximum audio length and may not be cut, or lasts longer

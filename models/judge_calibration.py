@@ -8,6 +8,7 @@ import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from .calibration import (
     no_calibration,
     to_json,
 )
+from .heads import Prediction
 from .scoring import Heard, PairScorer, check_scales, placed
 from .three_way import ThreeWay, fit_three_way, verdict_of
 from .weight_files import weights_hash
@@ -73,21 +75,14 @@ def calibrate_judge(
     """
     check_scales("to calibrate", loaded.judge.dimensions, dataset.card)
     _check_not_trained_on(loaded, dataset, splits)
-    part = dataset.subset(splits)
-    pairs = [part.pairs[position] for position in _rated(part, loaded.judge.dimensions, splits)]
+    pairs, _ = _rated(dataset, splits, loaded.judge.dimensions)
     scored = PairScorer(placed(loaded, device), batch_size, measures=True).run(pairs)
     judged = list(progress(scored, "calibrating", len(pairs)))
     if all(isinstance(found.outcome, AudioError) for found in judged):
         raise UserError(f"{dataset.root}: no rated pair has audio that can be used; the first: {judged[0].outcome}")
-    return fit_calibration(
-        weights_hash(loaded.judge),
-        loaded.judge.dimensions,
-        dataset,
-        splits,
-        {pair.pair_id: found for pair, found in zip(pairs, judged, strict=True)},
-        method=method,
-        abstain=abstain,
-    )
+    by_id = {pair.pair_id: found for pair, found in zip(pairs, judged, strict=True)}
+    weights, dimensions = weights_hash(loaded.judge), loaded.judge.dimensions
+    return fit_calibration(weights, dimensions, dataset, splits, by_id, method=method, abstain=abstain)
 
 
 def fit_calibration(
@@ -100,31 +95,23 @@ def fit_calibration(
     method: MappingName = "none",
     abstain: float | None = None,
 ) -> Calibration:
-    """Fit a calibration to scores that are known.
+    """Fit a calibration to scores that are known; otherwise as `calibrate_judge`.
 
     Args:
         weights: Hash of the judge's weights, `weights_hash`.
-        dimensions: Of the judge.
-        dataset: As for `calibrate_judge`.
-        splits: As for `calibrate_judge`.
         judged: Scores and clips of rated pairs of the splits by their ids; pairs with an error are counted, those that
             are not there do not count.
-        method: How scores are mapped to ratings.
-        abstain: Fraction of the pairs from which the judge abstains; None = it never does.
-
-    Raises:
-        UserError: If no pair has a rating, or as `fit_dimension`.
     """
-    part = dataset.subset(splits)
-    rated = [position for position in _rated(part, dimensions, splits) if part.pairs[position].pair_id in judged]
-    pairs = [part.pairs[position] for position in rated]
-    found = [judged[pair.pair_id] for pair in pairs]
-    usable = [position for position, own in enumerate(found) if not isinstance(own.outcome, AudioError)]
-    kept = [own.outcome for own in found if not isinstance(own.outcome, AudioError)]
-    score = np.stack([own.score.numpy() for own in kept])
-    deviations = [own.deviation.numpy() for own in kept if own.deviation is not None]
-    human = _means(part, dimensions)[rated][usable]
-    groups = np.array([pairs[position].group_id for position in usable])
+    rated = zip(*_rated(dataset, splits, dimensions), strict=True)
+    heard = [(pair, row, judged[pair.pair_id]) for pair, row in rated if pair.pair_id in judged]
+    usable = [(pair, row, own, own.outcome) for pair, row, own in heard if isinstance(own.outcome, Prediction)]
+    pairs = [pair for pair, *_ in usable]
+    human = np.stack([row for _, row, *_ in usable])
+    score = np.stack([found.score.numpy() for *_, found in usable])
+    known = [found.deviation.numpy() for *_, found in usable if found.deviation is not None]
+    deviation = np.stack(known) if known else None
+    groups = np.array([pair.group_id for pair in pairs])
+    options: dict[str, Any] = {"method": method, "abstain": abstain}
     calibration = Calibration(
         weights=weights,
         dataset=dataset.card.name,
@@ -132,31 +119,26 @@ def fit_calibration(
         content_hash=dataset.card.content_hash,
         split_hash=dataset.split_hash(),
         splits=None if splits is None else tuple(splits),
-        failed=len(pairs) - len(usable),
+        failed=len(heard) - len(usable),
         method=method,
         abstain_share=abstain,
         dimensions={
-            dimension.name: fit_dimension(
-                dimension,
-                score[:, column],
-                np.stack(deviations)[:, column] if deviations else None,
-                human[:, column],
-                groups,
-                method=method,
-                abstain=abstain,
+            own.name: fit_dimension(
+                own, score[:, n], None if deviation is None else deviation[:, n], human[:, n], groups, **options
             )
-            for column, dimension in enumerate(dimensions)
+            for n, own in enumerate(dimensions)
         },
-        domain=fit_domain([found[position].facts for position in usable]),
+        domain=fit_domain([own.facts for _, _, own, _ in usable]),
     )
-    scored = calibration.apply(score, np.stack(deviations) if deviations else None, dimensions, DEFAULT_LEVEL)
-    heard = [pairs[position] for position in usable]
-    three_way = {
-        dimension.name: _three_way(part, heard, dimension, scored.score[:, column], scored.standard_error[:, column])
-        for column, dimension in enumerate(dimensions)
+    scored, part = calibration.apply(score, deviation, dimensions, DEFAULT_LEVEL), dataset.subset(splits)
+    complete = {
+        own.name: replace(
+            calibration.dimensions[own.name],
+            three_way=_three_way(part, pairs, own, scored.score[:, n], scored.standard_error[:, n]),
+        )
+        for n, own in enumerate(dimensions)
     }
-    known = calibration.dimensions.items()
-    return replace(calibration, dimensions={name: replace(own, three_way=three_way[name]) for name, own in known})
+    return replace(calibration, dimensions=complete)
 
 
 def _three_way(
@@ -173,12 +155,7 @@ def _three_way(
 def human_verdicts(
     part: PairDataset, pairs: Sequence[Pair], dimension: Dimension
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What people say of every two responses to one context (audio and situation) that somebody rated both.
-
-    Args:
-        part: With the ratings.
-        pairs: Some of its pairs.
-        dimension: Whose ratings.
+    """What people say of every two of these pairs with one context (audio and situation) that somebody rated both.
 
     Returns:
         Positions of the first and of the second response in `pairs`, and the verdicts (`three_way.verdict_of`), each
@@ -204,27 +181,22 @@ def human_verdicts(
     return first, second, verdict
 
 
-def _means(part: PairDataset, dimensions: Sequence[Dimension]) -> np.ndarray:
-    """Mean ratings `(pairs, dimensions)`; NaN = not rated."""
-    return part.mean_scores().reindex(columns=[dimension.name for dimension in dimensions]).to_numpy(np.float64)
-
-
-def _rated(part: PairDataset, dimensions: Sequence[Dimension], splits: Collection[str] | None) -> np.ndarray:
-    """Positions of the pairs that somebody rated."""
-    rated = np.flatnonzero(np.isfinite(_means(part, dimensions)).any(axis=1))
+def _rated(
+    dataset: PairDataset, splits: Collection[str] | None, dimensions: Sequence[Dimension]
+) -> tuple[list[Pair], np.ndarray]:
+    """Pairs of the splits that somebody rated, and their mean ratings `(pairs, dimensions)`; NaN = not rated."""
+    part, names = dataset.subset(splits), [dimension.name for dimension in dimensions]
+    means = part.mean_scores().reindex(columns=names).to_numpy(np.float64)
+    rated = np.flatnonzero(np.isfinite(means).any(axis=1))
     if not len(rated):
         where = "the data" if splits is None else f"split {', '.join(sorted(splits))}"
-        names = ", ".join(dimension.name for dimension in dimensions)
-        raise UserError(f"{part.root}: {where} has no rating of {names}; expected rated pairs")
-    return rated
+        raise UserError(f"{part.root}: {where} has no rating of {', '.join(names)}; expected rated pairs")
+    return [part.pairs[position] for position in rated], means[rated]
 
 
 def store_calibration(calibration: Calibration, folder: Path) -> Path:
-    """Put a calibration beside the weights that it was fitted to, in place of an earlier one.
-
-    Args:
-        calibration: Of this judge.
-        folder: Of a judge, whose `judge.json` is rewritten, or of a run.
+    """Put a calibration beside the weights that it was fitted to: into `judge.json` of a judge folder, or into that of
+    a run.
 
     Returns:
         The file that holds it; readers see the old one or the new one.

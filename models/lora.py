@@ -132,15 +132,8 @@ def _pattern(backbone: Backbone, name: PartName, layers: tuple[int, int] | None)
 
 @dataclass(frozen=True)
 class Count:
-    """Weights of a part.
-
-    Attributes:
-        parameters: All of them, adapters included; of weights in 4 bits as many as they stand for.
-        trainable: Those that training changes.
-        lora_layers: Linear layers with an adapter.
-        bytes: What the weights take in memory.
-        trainable_bytes: What the trainable ones take.
-    """
+    """Weights of a part: all parameters, adapters included (of weights in 4 bits as many as they stand for), those that
+    training changes, linear layers with an adapter, and what all and the trainable ones take in memory."""
 
     parameters: int
     trainable: int
@@ -167,11 +160,8 @@ def weights_of(backbone: Backbone, part: PartName) -> Iterator[tuple[str, nn.Par
 
 
 def count_parameters(backbone: Backbone, extra: Mapping[str, nn.Module]) -> dict[str, Count]:
-    """Count what there is and what is trained, by part.
-
-    Args:
-        backbone: With its adapters on it.
-        extra: Other modules by name, such as the head.
+    """Count what there is and what is trained, by part of a backbone with its adapters, and of `extra` modules such as
+    the head.
     """
     groups: dict[str, list[tuple[str, nn.Parameter]]] = {name: [] for name in backbone.parts}
     for name, weight in backbone.network.named_parameters():
@@ -209,11 +199,8 @@ def parameter_table(counts: Mapping[str, Count]) -> Table:
 
 
 def check_trainable(counts: Mapping[str, Count], expected: Mapping[str, int]) -> None:
-    """Compare the trainable parameters of each part with what a configuration says.
-
-    Args:
-        counts: What is there.
-        expected: Trainable parameters by part; a part that is not named may have any number.
+    """Compare the trainable parameters of each part with what a configuration says; a part that is not named may have
+    any number.
 
     Raises:
         UserError: Naming the first part that differs.

@@ -52,11 +52,8 @@ def gaussian_nll(mean: Tensor, variance: Tensor, target: Tensor, mask: Tensor) -
     """Negative log likelihood under a normal distribution without its constant: (log v + (y - m)^2 / v) / 2.
 
     Learns how uncertain each prediction is together with the prediction (Nix & Weigend, 1994). A large variance excuses
-    a large error, so that a mean that starts badly learns slowly (Seitzer et al., 2022); see `faithful_nll`.
-
-    Args:
-        mean: The prediction.
-        variance: The same shape, above 0 also where nobody rated, squared units of the scale.
+    a large error, so that a mean that starts badly learns slowly (Seitzer et al., 2022); see `faithful_nll`. The
+    variance has the shape of the mean, in squared units of the scale, and is above 0 also where nobody rated.
 
     Returns:
         In nats; below 0 where the variance is small.
@@ -139,11 +136,9 @@ def margin_ranking(
 ) -> Tensor:
     """Hinge on pairs of items: the better one must lead by `margin` (Herbrich, Graepel & Obermayer, 2000).
 
-    Args:
-        mask: A pair weighs the product.
-        groups: `(batch,)`, int64: only items of one group are compared, and none of a negative group. None: all are.
-        margin: Units of the scale.
-        tie: Pairs whose targets differ by no more than this (units of the scale) do not count.
+    A pair weighs the product of its items' weights. Only items of one of the groups `(batch,)`, int64, are compared,
+    and none of a negative group; None: all are. Pairs whose targets differ by no more than `tie` (units of the scale,
+    as the margin) do not count.
     """
     lead, rated_lead, weights = _item_pairs(prediction, target, mask, groups)
     hinge = relu(margin - rated_lead.sign() * lead)
@@ -160,13 +155,8 @@ def logistic_ranking(
 ) -> Tensor:
     """RankNet: cross-entropy of which item of a pair is better (Burges et al., 2005), in nats.
 
-    The first is better with probability sigmoid(difference of the predictions / temperature).
-
-    Args:
-        mask: A pair weighs the product.
-        groups: `(batch,)`, int64: only items of one group are compared, and none of a negative group. None: all are.
-        temperature: Above 0, units of the scale.
-        tie: Pairs whose targets differ by no more than this (units of the scale) are ties: half a win for each.
+    The first is better with probability sigmoid(difference of the predictions / temperature). Pairs are those of
+    `margin_ranking`, but ties count: half a win for each.
     """
     lead, rated_lead, weights = _item_pairs(prediction, target, mask, groups)
     wins = (1 + rated_lead.sign().masked_fill(rated_lead.abs() <= tie, 0)) / 2
@@ -179,11 +169,8 @@ def logistic_ranking(
 def coral(logits: Tensor, counts: Tensor, mask: Tensor, exists: Tensor) -> Tensor:
     """Binary cross-entropy of every threshold with the share of raters above it (Cao, Mirjalili & Raschka, 2020).
 
-    Args:
-        logits: Of P(rating above step k), `(batch, dimensions, steps - 1)`.
-
-    Returns:
-        In nats: the mean over the thresholds of a scale, then over entries.
+    `logits` are of P(rating above step k), `(batch, dimensions, steps - 1)`. In nats: the mean over the thresholds of a
+    scale, then over entries.
     """
     raters, above = _raters_above(logits, counts, exists)
     known = logits.masked_fill(~exists[:, 1:], 0)
@@ -195,10 +182,8 @@ def corn(logits: Tensor, counts: Tensor, mask: Tensor, exists: Tensor) -> Tensor
     """Negative log likelihood of a rater's score under conditional thresholds (Shi, Cao & Raschka, 2021).
 
     Each threshold counts only the raters who gave more than the step before it, so that the distribution over steps
-    that belongs to the logits needs no order among them.
-
-    Args:
-        logits: Of P(rating above step k, given that it is above step k - 1), `(batch, dimensions, steps - 1)`.
+    that belongs to the logits needs no order among them. `logits` are of P(rating above step k, given that it is above
+    step k - 1), `(batch, dimensions, steps - 1)`.
 
     Returns:
         In nats: the mean over raters divided by the number of thresholds of the scale, so that long scales do not
@@ -212,10 +197,8 @@ def corn(logits: Tensor, counts: Tensor, mask: Tensor, exists: Tensor) -> Tensor
 
 
 def histogram_cross_entropy(log_probabilities: Tensor, counts: Tensor, mask: Tensor) -> Tensor:
-    """Cross-entropy between the raters' histogram and the predicted distribution, in nats.
-
-    Args:
-        log_probabilities: `(batch, dimensions, steps)`; may be minus infinity where no rater is.
+    """Cross-entropy between the raters' histogram and the predicted distribution `(batch, dimensions, steps)`, in nats;
+    the latter may be minus infinity where no rater is.
     """
     histogram, raters = _histogram(counts, log_probabilities)
     weights = _entry_weights(mask, log_probabilities[..., 0]) * (raters > 0)
@@ -227,11 +210,8 @@ def histogram_cross_entropy(log_probabilities: Tensor, counts: Tensor, mask: Ten
 def squared_emd(log_probabilities: Tensor, counts: Tensor, mask: Tensor, exists: Tensor) -> Tensor:
     """Squared earth mover's distance between the raters' histogram and the prediction (Hou, Yu & Samaras, 2016).
 
-    The mean over steps of the squared difference of the cumulative distributions, from 0 to 1. A near miss costs less
-    than a far one, which cross-entropy does not know.
-
-    Args:
-        log_probabilities: `(batch, dimensions, steps)`.
+    The mean over steps of the squared difference of the cumulative distributions, from 0 to 1, of `(batch, dimensions,
+    steps)`. A near miss costs less than a far one, which cross-entropy does not know.
     """
     histogram, raters = _histogram(counts, log_probabilities)
     _check("steps", exists.shape, counts.shape[1:])

@@ -10,6 +10,7 @@ from typing import Any
 import jinja2
 from huggingface_hub import EvalResult, ModelCardData
 
+from .description import start_in_words
 from .hub import is_hub_name
 
 _TEMPLATE = Path(__file__).with_name("model_card.md.j2")
@@ -32,12 +33,7 @@ _PERTURBATIONS = {
 
 
 def render_card(description: Mapping[str, Any], report: Mapping[str, Any] | None) -> str:
-    """Text of `README.md` in a judge folder.
-
-    Args:
-        description: What `judge.json` says.
-        report: An agreement report (`agreement.json`), if the judge was evaluated.
-    """
+    """Text of `README.md` in a judge folder, from `judge.json` and, if there is one, an agreement report."""
     origin, export = description["provenance"], description.get("export")
     settings = origin_settings(description)
     in_full = (description if export is None else export["origin"]).get("trained_in_full", [])
@@ -51,6 +47,7 @@ def render_card(description: Mapping[str, Any], report: Mapping[str, Any] | None
         judge=description,
         report=report,
         origin=origin,
+        start=start_in_words(origin),
         export=export,
         settings=settings,
         backbone_on_hub=backbone_on_hub(description),

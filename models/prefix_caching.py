@@ -22,11 +22,8 @@ _WORTHWHILE = 0.2
 
 
 class KVCache:
-    """Keys and values of the tokens that a language model has read so far, in every layer.
-
-    Attributes:
-        mask: `(batch, tokens)` of what was read, 1 for real tokens and 0 for padding.
-    """
+    """Keys and values of the tokens that a language model has read so far, in every layer, and their mask `(batch,
+    tokens)`: 1 for real tokens and 0 for padding."""
 
     def __init__(self, language_model: nn.Module) -> None:
         """Empty."""
@@ -70,16 +67,9 @@ def kv_cache(language_model: nn.Module) -> Iterator[KVCache]:
 
 
 class Plan(NamedTuple):
-    """How the rows of a batch are read in two passes; made on the CPU.
-
-    Attributes:
-        prefixes: Distinct prefixes, padded on the left, so that each ends where the suffix begins; without audio
-            states.
-        prefix_of: For each row, its prefix.
-        suffixes: What follows in each row, padded on the right, without audio states.
-        prefix_lengths: Tokens of each row's prefix.
-        suffix_lengths: Tokens of each row's suffix.
-    """
+    """How the rows of a batch are read in two passes; made on the CPU, without audio states. Distinct prefixes are
+    padded on the left, so that each ends where the suffix begins; what follows in each row is padded on the right.
+    `prefix_of` is the prefix of each row, the lengths are its tokens in both."""
 
     prefixes: Inputs
     prefix_of: list[int]
@@ -91,12 +81,8 @@ class Plan(NamedTuple):
 def read_in_two(backbone: Backbone, plan: Plan, moved: Inputs) -> Tensor:
     """As `Backbone.hidden_states`, but prefixes that several rows share are computed once.
 
-    A causal model's states of a prefix do not depend on what follows, so that the result is the same.
-
-    Args:
-        backbone: Of `plan_of`.
-        plan: Its result.
-        moved: The inputs on the device where they are computed.
+    A causal model's states of a prefix do not depend on what follows, so that the result is the same. `plan` is that of
+    `plan_of`, `moved` the same inputs where they are computed.
 
     Returns:
         `(batch, tokens, hidden)`; zeros at padding.
@@ -117,13 +103,8 @@ def read_in_two(backbone: Backbone, plan: Plan, moved: Inputs) -> Tensor:
 
 
 def plan_of(backbone: Backbone, inputs: Inputs) -> Plan | None:
-    """How a batch is read in two passes; None where little would be saved, or there is no causal language model.
-
-    Prefixes end where the response begins.
-
-    Args:
-        backbone: Any.
-        inputs: With audio states, on the CPU.
+    """How a batch, with audio states and on the CPU, is read in two passes; None where little would be saved, or there
+    is no causal language model. Prefixes end where the response begins.
     """
     if not isinstance(backbone, AudioLanguageModel):
         return None

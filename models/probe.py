@@ -211,13 +211,11 @@ class ClipReader:
 
     @torch.inference_mode()
     def known_of_clips(self, pairs: Sequence[Pair]) -> Iterator[OfClips]:
-        """See `Reader`."""
         for _, inputs in self.inputs(pairs):
             layers, functionals = self.judge.known_of_clips(inputs)
             yield None if layers is None else layers.cpu(), None if functionals is None else functionals.cpu()
 
     @torch.inference_mode()
     def features(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], np.ndarray]]:
-        """See `Reader`."""
         for usable, inputs in self.inputs(pairs):
             yield usable, self.judge.pooled(inputs).double().cpu().numpy()

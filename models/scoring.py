@@ -91,13 +91,11 @@ class PairScorer:
     def assess(
         self, pairs: Iterable[Pair | AudioError], level: float = DEFAULT_LEVEL
     ) -> Iterator[Assessment | AudioError]:
-        """What the judge says of each pair, in order, in rating points.
+        """What the judge says of each pair, in order, in rating points, with intervals of this level (of
+        `calibration.LEVELS`).
 
-        A pair whose audio cannot be used gets the error instead; the others are not affected.
-
-        Args:
-            pairs: What to score; taken a few batches at a time. An error in place of a pair comes out as it is.
-            level: Of the intervals, one of `calibration.LEVELS`.
+        Pairs are taken a few batches at a time. One whose audio cannot be used gets the error instead; the others are
+        not affected. An error in place of a pair comes out as it is.
 
         Raises:
             UserError: If there are no intervals of that level.
@@ -265,12 +263,8 @@ def choose_device(name: str | None) -> torch.device:
 
 
 def check_scales(judge: str, dimensions: Sequence[Dimension], card: DatasetCard) -> None:
-    """The dataset rates a judge's dimensions on the scales that the judge was trained on.
-
-    Args:
-        judge: Its name, for the message.
-        dimensions: Of the judge.
-        card: Of the dataset; dimensions that it does not rate are passed over.
+    """The dataset rates a judge's dimensions on the scales that the judge was trained on; those that it does not rate
+    are passed over.
 
     Raises:
         UserError: If one differs: scores and ratings would not be in the same points.

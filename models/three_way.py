@@ -85,22 +85,15 @@ class ThreeWay:
             raise ValueError(f"decided_above; expected a bound or null for each of {', '.join(map(str, MAX_ERRORS))}")
 
     def preference(self, difference: float, standard_error: float) -> Preference:
-        """What people will say.
-
-        Args:
-            difference: Score of the first response less that of the second, rating points; above 0 = the first is
-                better.
-            standard_error: Of that difference.
+        """What people will say, given by how many rating points the first response leads (above 0 = it is better) and
+        the standard error of that.
         """
         (row,) = probabilities(np.array([difference]), np.array([standard_error]), self.factor, self.tie_width)
         return Preference(*row.tolist())
 
     def verdict(self, preference: Preference, max_error: float | None = None) -> Verdict | None:
-        """The likeliest verdict; None = undecided.
-
-        Args:
-            preference: See `preference`.
-            max_error: One of `MAX_ERRORS`; None = a verdict in any case.
+        """The likeliest verdict of `preference`; None = undecided. Without a `max_error` (one of `MAX_ERRORS`) there is
+        one in any case.
 
         Raises:
             UserError: If there is no promise of that error.
@@ -124,13 +117,8 @@ class ThreeWay:
 
 
 def probabilities(difference: np.ndarray, error: np.ndarray, factor: float, tie_width: float) -> np.ndarray:
-    """Probabilities `(verdicts, 3)` of first, second, no difference.
-
-    Args:
-        difference: Of the scores `(verdicts,)`, rating points.
-        error: Standard errors of the differences `(verdicts,)`.
-        factor: See `ThreeWay`.
-        tie_width: See `ThreeWay`.
+    """Probabilities `(verdicts, 3)` of first, second, no difference, of differences of scores and their standard
+    errors, both `(verdicts,)` in rating points; the numbers are those of `ThreeWay`.
     """
     spread = factor * np.maximum(error, _SMALLEST)
     first, second = ndtr((difference - tie_width) / spread), ndtr((-difference - tie_width) / spread)
@@ -208,16 +196,14 @@ def _design_effect(wrong: np.ndarray, groups: np.ndarray) -> float:
     return max(1.0, float((np.bincount(groups, away) ** 2).sum()) / independent) if independent > 0 else 1.0
 
 
-# ---------------------------------------------------------------- what people said, and how good verdicts are
+# Labels, and how good verdicts are
 
 
 def verdict_of(ratings: np.ndarray) -> int | None:
     """The people's verdict: 0 = first, 1 = second, 2 = no difference; None without raters of both.
 
-    Where as many see no difference as prefer one, that one has it.
-
-    Args:
-        ratings: Differences of each rater's two ratings, first less second; above 0 = the first is better.
+    Where as many see no difference as prefer one, that one has it. `ratings` are differences of each rater's two
+    ratings; above 0 = the first is better.
     """
     if len(ratings) == 0:
         return None
@@ -228,16 +214,12 @@ def verdict_of(ratings: np.ndarray) -> int | None:
 
 
 def quality(found: np.ndarray, verdict: np.ndarray, bins: int = 10) -> Mapping[str, float]:
-    """How good probabilities are.
-
-    Args:
-        found: `(verdicts, 3)`.
-        verdict: Of the people `(verdicts,)`, see `fit_three_way`.
-        bins: Of equal numbers of verdicts, for the calibration error.
+    """How good probabilities `(verdicts, 3)` are, beside the verdicts of people `(verdicts,)`.
 
     Returns:
         ``accuracy`` (three-way), ``brier`` (sum over the three verdicts of squared error, 0 to 2; Brier, 1950), ``ece``
-        (expected calibration error of the likeliest verdict's probability; Naeini et al., 2015).
+        (expected calibration error of the likeliest verdict's probability, in `bins` of equal numbers; Naeini et al.,
+        2015).
     """
     confidence, right = found.max(axis=1), found.argmax(axis=1) == verdict
     parts = np.array_split(np.argsort(confidence, kind="stable"), min(bins, len(verdict)))

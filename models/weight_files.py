@@ -8,7 +8,7 @@ import hashlib
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from peft import PeftModel
@@ -170,26 +170,16 @@ def check_hash(path: Path, expected: str | None) -> None:
         raise UserError(f"{path}: not the file that was exported: its content differs from {JUDGE_FILE}'s hash")
 
 
-class Fingerprints(NamedTuple):
-    """Of the frozen backbone: of all of it, and of what quantization leaves as it is."""
-
-    whole: str
-    unquantized: str
-
-
-def fingerprints(judge: EmpathyJudge) -> Fingerprints:
-    """Both fingerprints of a judge, whose weights must be whole: before a strategy shards them."""
-    return Fingerprints(fingerprint(judge), fingerprint(judge, quantizable=False))
+def fingerprints(judge: EmpathyJudge) -> dict[str, str]:
+    """Of the frozen backbone, as `judge.json` has them: of all of it, and of what quantization leaves as it is. Weights
+    must be whole: before a strategy shards them."""
+    whole, unquantized = fingerprint(judge), fingerprint(judge, quantizable=False)
+    return {"backbone_fingerprint": whole, "unquantized_fingerprint": unquantized}
 
 
 def fingerprint(judge: EmpathyJudge, quantizable: bool = True) -> str:
-    """Hash over name, shape and first values of every frozen backbone weight, the same for every dtype it is
-    loaded in.
-
-    Args:
-        judge: The judge.
-        quantizable: False leaves out the weights that quantization changes: the language model's matrices.
-    """
+    """Hash over name, shape and first values of every frozen backbone weight, the same for every dtype it is loaded in;
+    `quantizable` False leaves out the weights that quantization changes: the language model's matrices."""
     digest = hashlib.sha256()
     trained = judge.trained_in_full()
     for name, weight in sorted(judge.network.named_parameters()):

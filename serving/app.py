@@ -22,14 +22,12 @@ from ..eval.rendering import STYLE, render
 from ..models.assessment import Scale, in_order, reward_of
 from ..scorer import Scorer
 from . import schemas
-from .forms import RankForm, RewardForm, ScoreForm, request_body
+from .forms import Form, RankForm, RewardForm, ScoreForm, request_body
 from .records import Recorder, record_of
 from .schemas import Problem, responses
 from .service import Service, ranked_by, rewarded_by
 from .settings import MAX_SITUATION, Settings
 
-_KEEP_ALIVE_SECONDS = 15
-_BACKLOG = 2048
 _BEARER = HTTPBearer(auto_error=False, description="The token of this service.")
 _ABOUT = """Scores how well the voice of a spoken response fits its context. Clips are sent as files in a form; nothing
 is kept. Errors always have the form `{"error": {"code", "message"}}`. The page at `/` does the same by hand."""
@@ -59,14 +57,19 @@ def create_app(scorer: Scorer | Callable[[], Scorer], settings: Settings | None 
     app.add_middleware(Recorder, finished=service.finished, is_stopping=lambda: service.is_stopping)
     guarded = [Depends(_token_check(settings.token))] if settings.token is not None else []
 
-    @app.post(
-        "/v1/score",
-        summary="Score one response",
-        operation_id="score",
-        dependencies=guarded,
-        openapi_extra=request_body(ScoreForm),
-        responses=responses(*schemas.SCORING_ERRORS, token=token),
-    )
+    def scoring(name: str, summary: str, form: type[Form], description: str | None = None) -> Callable[[Any], Any]:
+        """A route that takes a form and scores what is in it."""
+        return app.post(
+            f"/v1/{name}",
+            summary=summary,
+            description=description,
+            operation_id=name,
+            dependencies=guarded,
+            openapi_extra=request_body(form),
+            responses=responses(*schemas.SCORING_ERRORS, token=token),
+        )
+
+    @scoring("score", "Score one response", ScoreForm)
     async def score(request: Request) -> schemas.Scored:
         heard = await service.answer(request, ScoreForm)
         (found,) = heard.assessments
@@ -79,14 +82,7 @@ def create_app(scorer: Scorer | Callable[[], Scorer], settings: Settings | None 
             windows=found.windows,
         )
 
-    @app.post(
-        "/v1/rank",
-        summary="Rank several responses to one context",
-        operation_id="rank",
-        dependencies=guarded,
-        openapi_extra=request_body(RankForm),
-        responses=responses(*schemas.SCORING_ERRORS, token=token),
-    )
+    @scoring("rank", "Rank several responses to one context", RankForm)
     async def rank(request: Request) -> schemas.Ranking:
         heard = await service.answer(request, RankForm)
         dimension = ranked_by(heard.judge, heard.form)
@@ -110,15 +106,12 @@ def create_app(scorer: Scorer | Callable[[], Scorer], settings: Settings | None 
             ],
         )
 
-    @app.post(
-        "/v1/reward",
-        summary="Rewards of several responses to one context",
-        description="For the training of a policy. The same content gets the same reward and is not scored twice. What "
-        "was not heard has none.",
-        operation_id="reward",
-        dependencies=guarded,
-        openapi_extra=request_body(RewardForm),
-        responses=responses(*schemas.SCORING_ERRORS, token=token),
+    @scoring(
+        "reward",
+        "Rewards of several responses to one context",
+        RewardForm,
+        "For the training of a policy. The same content gets the same reward and is not scored twice. What was not "
+        "heard has none.",
     )
     async def reward(request: Request) -> schemas.Rewards:
         heard = await service.answer(request, RewardForm)
@@ -163,11 +156,11 @@ def create_app(scorer: Scorer | Callable[[], Scorer], settings: Settings | None 
             max_bytes=settings.max_bytes,
         )
 
-    page = Page(needs_token=token)
+    page, may = page_of(needs_token=token)
 
     @app.get("/", summary="A page to try the judge", operation_id="page", response_class=HTMLResponse)
     async def index() -> Response:
-        return HTMLResponse(page.html, headers=page.headers)
+        return HTMLResponse(page, headers=may)
 
     @app.get("/healthz", summary="Whether the service is alive", operation_id="healthz")
     async def healthz() -> schemas.Health:
@@ -215,7 +208,7 @@ def _token_check(token: str) -> Callable[..., None]:
     def check(credentials: HTTPAuthorizationCredentials | None = Security(_BEARER)) -> None:  # noqa: B008
         sent = credentials.credentials if credentials is not None else ""
         if not hmac.compare_digest(sent.encode(), token.encode()):
-            raise Problem("unauthorized", schemas.ERRORS["unauthorized"][1], {"WWW-Authenticate": "Bearer"})
+            raise Problem("unauthorized", headers={"WWW-Authenticate": "Bearer"})
 
     return check
 
@@ -225,8 +218,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         codes: dict[int, schemas.Code] = {404: "not_found", 405: "method_not_allowed"}
         code = codes.get(error.status_code, "bad_request")
-        message = schemas.ERRORS[code][1] if code != "bad_request" else "the request cannot be read"
-        error = Problem(code, message, error.headers)
+        error = Problem(code, None if code != "bad_request" else "the request cannot be read", error.headers)
     elif not isinstance(error, Problem):
         of_audio = isinstance(error, AudioError) and not isinstance(error, TextError)
         error = Problem("bad_audio" if of_audio else "invalid", str(error))
@@ -234,43 +226,28 @@ async def _on_error(request: Request, error: Exception) -> Response:
     return error.response()
 
 
-class Page:
-    """The page as it is sent.
-
-    Args:
-        needs_token: The service wants a token; the page asks for it and keeps it in memory.
-
-    Attributes:
-        html: The document.
-        headers: What it may do: its own script and style, its own server, clips made in the browser.
-    """
-
-    def __init__(self, needs_token: bool) -> None:
-        folder = Path(__file__).parent / "page"
-        names = ("page.html", "page.css", "page.js")
-        template, style, script = ((folder / name).read_text(encoding="utf-8") for name in names)
-        self.html: str = render(
-            template,
-            style,
-            script=Markup(script),
-            needs_token=needs_token,
-            max_situation=MAX_SITUATION,
-        )
-        policy = {
-            "default-src": "'none'",
-            "script-src": _hash(script),
-            "style-src": _hash(STYLE + style),
-            "connect-src": "'self'",
-            "media-src": "blob:",
-            "img-src": "data:",
-            "base-uri": "'none'",
-            "form-action": "'none'",
-            "frame-ancestors": "'none'",
-        }
-        self.headers: Mapping[str, str] = {
-            "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in policy.items()),
-            "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
-        }
+def page_of(needs_token: bool) -> tuple[str, Mapping[str, str]]:
+    """The page to try the judge, and the headers that say what it may do: its own script and style, its own server,
+    clips made in the browser. If the service wants a token, the page asks for it and keeps it in memory."""
+    folder = Path(__file__).parent / "page"
+    template, style, script = ((folder / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js"))
+    policy = {
+        "default-src": "'none'",
+        "script-src": _hash(script),
+        "style-src": _hash(STYLE + style),
+        "connect-src": "'self'",
+        "media-src": "blob:",
+        "img-src": "data:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "frame-ancestors": "'none'",
+    }
+    headers = {
+        "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in policy.items()),
+        "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
+    }
+    known = {"script": Markup(script), "needs_token": needs_token, "max_situation": MAX_SITUATION}
+    return render(template, style, **known), headers
 
 
 def _hash(text: str) -> str:

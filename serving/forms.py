@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from tempfile import SpooledTemporaryFile
 from typing import Annotated, Any, TypeVar
 
@@ -36,18 +36,16 @@ def _short(text: str) -> str:
     return text
 
 
-def _level(text: Any) -> Any:
-    for level in LEVELS:
-        if text in (level, f"{level:g}", f"{level:.2f}"):
-            return level
-    raise ValueError(f"expected {', '.join(f'{level:g}' for level in LEVELS)} (default: {DEFAULT_LEVEL:g})")
+def _one_of(shares: Sequence[float], more: str = "") -> BeforeValidator:
+    """A number of these, or its text."""
 
+    def check(text: Any) -> float:
+        for share in shares:
+            if text in (share, f"{share:g}", f"{share:.2f}"):
+                return share
+        raise ValueError(f"expected {', '.join(f'{share:g}' for share in shares)}{more}")
 
-def _max_error(text: Any) -> Any:
-    for share in MAX_ERRORS:
-        if text in (share, f"{share:g}", f"{share:.2f}"):
-            return share
-    raise ValueError(f"expected {', '.join(f'{share:g}' for share in MAX_ERRORS)}")
+    return BeforeValidator(check)
 
 
 def _without_default(schema: dict[str, JsonValue]) -> None:
@@ -86,7 +84,7 @@ class Form(BaseModel):
 class IntervalForm(Form):
     """Of the routes whose answers have intervals."""
 
-    level: Annotated[float, BeforeValidator(_level)] = Field(
+    level: Annotated[float, _one_of(LEVELS, f" (default: {DEFAULT_LEVEL:g})")] = Field(
         default=DEFAULT_LEVEL,
         description="Share of pairs that the intervals shall cover; an error where the judge is not calibrated.",
         json_schema_extra={"enum": list(LEVELS)},
@@ -144,7 +142,7 @@ class RankForm(IntervalForm):
         description="What to rank by; may be left out where the judge knows only one.",
         json_schema_extra=_without_default,
     )
-    max_error: Annotated[float | None, BeforeValidator(_max_error)] = Field(
+    max_error: Annotated[float | None, _one_of(MAX_ERRORS)] = Field(
         default=None,
         description="Say which of two neighbours is better only where at most this share of such verdicts is wrong; "
         "an error where the calibration knows nothing of preferences.",

@@ -39,11 +39,11 @@ ERRORS: Mapping[Code, tuple[int, str]] = {
     "bad_audio": (422, "response: lasts 12.0 s; expected at most 10 s"),
     "busy": (429, "too many requests wait; ask again in 2 s"),
     "internal": (500, "the service failed; its log knows more of request 3f0c"),
-    "loading": (503, "the judge is being loaded; ask again soon"),
+    "loading": (503, "the judge is still being loaded; ask again in 5 s, or wait until GET /readyz answers 200"),
     "stopping": (503, "the service is stopping; ask another one"),
     "timeout": (504, "no score within 60 s; ask again when the service is less busy"),
 }
-"""HTTP status of each code, and a message as an example."""
+"""HTTP status of each code, and its message, or an example of one."""
 SCORING_ERRORS = (400, 408, 413, 415, 422, 429, 500, 503, 504)
 """Statuses of the routes that score."""
 _TITLES = {
@@ -65,12 +65,12 @@ class Problem(Exception):
 
     Args:
         code: For programs.
-        message: For people; one line that says what is expected.
+        message: For people; one line that says what is expected. None = that of `ERRORS`.
         headers: Of the answer.
     """
 
-    def __init__(self, code: Code, message: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, code: Code, message: str | None = None, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message or ERRORS[code][1])
         self.code: Code = code
         self.headers = headers
 

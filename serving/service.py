@@ -128,9 +128,9 @@ class Service:
             Problem: If it is not loaded yet, or is stopping.
         """
         if self.is_stopping:
-            raise Problem("stopping", "the service is stopping; ask another one", {"Retry-After": "5"})
+            raise Problem("stopping", headers={"Retry-After": "5"})
         if self._judge is None:
-            raise Problem("loading", "the judge is being loaded; ask again soon", {"Retry-After": "5"})
+            raise Problem("loading", headers={"Retry-After": "5"})
         return self._judge
 
     @asynccontextmanager

@@ -247,3 +247,14 @@ def trained_run(train_arguments: Callable[..., list[str]], tmp_path_factory: pyt
     run = tmp_path_factory.mktemp("runs") / "run"
     train(train_arguments(run))
     return run
+
+
+def failed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one line that a command prints when it is used wrongly."""
+    from empathy_judge.cli import main
+
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    (line,) = [line for line in captured.err.splitlines() if line.startswith("error: ")]
+    assert "Traceback" not in captured.err
+    return line

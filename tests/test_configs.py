@@ -5,22 +5,17 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import empathy_judge
 import pytest
-import torch
 import yaml
 from empathy_judge.cli import COMMANDS, main
 from empathy_judge.commands.options import build_parser as cli_parser
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.models.artifact import load_judge, load_run
 from empathy_judge.models.backbones import families
-from empathy_judge.models.weight_files import file_hash, read_checkpoint
 from empathy_judge.train.memory import CUDA_CONTEXT, GIB, step_memory
 from empathy_judge.train.recipe import RecipeParser
-from empathy_judge.train.settings import RENAMED
 from empathy_judge.train.shipped import find_recipe, shipped_recipes
 from empathy_judge.train.sweep import check_recipe, read_sweep
 
@@ -295,162 +290,3 @@ def test_run_and_data_are_required(tmp_path, monkeypatch, capsys):
     assert "no --run; expected the folder of this run" in capsys.readouterr().err
     assert main(["train", "--run", "r"]) == 2
     assert "data.path" in capsys.readouterr().err
-
-
-# ---------------------------------------------------------------- what earlier versions wrote
-
-
-OLD = """# my own
-model:
-  backbone: nano # the small one
-  lora_parts: [language_model]
-  lora_rank: 4
-  full_parts: []
-  # tried 1 as well
-  losses:
-    mse: 1.0
-    ccc: 0.5 # of the batch
-  learning_rate: 2e-3
-  cache: audio
-  gradient_checkpointing: false
-data:
-  path: d
-"""
-NEW = """# my own
-judge:
-  backbone: nano # the small one
-  lora:
-    parts: [language_model]
-    rank: 4
-    full_parts: []
-    # tried 1 as well
-objective:
-  losses:
-    mse: 1.0
-    ccc: 0.5 # of the batch
-optimizer:
-  learning_rate: 2e-3
-cache:
-  what: audio
-gradient_checkpointing: false
-data:
-  path: d
-"""
-
-
-def test_an_old_recipe_is_converted_with_its_comments(tmp_path, capsys, parser):
-    path = tmp_path / "mine.yaml"
-    path.write_text(OLD)
-    assert main(["upgrade", str(path)]) == 0
-    said = capsys.readouterr().out
-    assert path.read_text() == NEW
-    assert f"{path}: model.lora_rank -> judge.lora.rank\n" in said
-    assert said.count(" -> ") == 8
-    assert parser.parse(["--config", str(path)]).optimizer.learning_rate == 0.002
-    assert main(["upgrade", str(path)]) == 0
-    assert capsys.readouterr().out == f"{path}: nothing to convert\n"
-    path.write_text("model: {lora_rank: 3}\n")
-    assert main(["upgrade", str(path), "--json"]) == 0
-    changed = [f"{path}: model.lora_rank -> judge.lora.rank"]
-    assert json.loads(capsys.readouterr().out) == {"path": str(path), "changed": changed}
-    path.write_text("model: {lora_rank: 3, losses: {mse: 1}}\nseed: 1\n")
-    assert main(["upgrade", str(path)]) == 0
-    assert yaml.safe_load(path.read_text()) == {
-        "judge": {"lora": {"rank": 3}}, "objective": {"losses": {"mse": 1}}, "seed": 1
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("members", [["../other", "members/1"], [".", "members/1"], ["members/0", "members/1"]])
-def test_an_ensemble_that_names_folders_outside_is_not_followed(members, judge_folder, tmp_path, capsys):
-    judge, other = tmp_path / "judge", tmp_path / "other"
-    old = as_before(json.loads((judge_folder / "judge.json").read_text()))
-    for folder in (judge, other):
-        folder.mkdir()
-        (folder / "judge.json").write_text(json.dumps(old if folder == other else {**old, "members": members}))
-    (judge / "members").mkdir()
-    (judge / "members" / "0").symlink_to(other)
-    assert main(["upgrade", str(judge)]) == 2
-    assert "members" in capsys.readouterr().err
-    assert json.loads((other / "judge.json").read_text()) == old
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("model:\n  lora_rnak: 3\n", "never a setting model.lora_rnak"),
-        ("model:\n  lora_rank: 3\njudge:\n  head: corn\n", "judge stands beside model"),
-        ("[1]\n", "expected a recipe, a sweep file"),
-    ],
-)
-def test_what_cannot_be_converted_stays_as_it_is(text, message, tmp_path, capsys):
-    path = tmp_path / "bad.yaml"
-    path.write_text(text)
-    assert main(["upgrade", str(path)]) == 2
-    assert message in capsys.readouterr().err
-    assert path.read_text() == text
-    assert main(["upgrade", str(tmp_path)]) == 2
-    assert "expected a recipe or sweep file (YAML), a run folder or a judge folder" in capsys.readouterr().err
-
-
-def test_every_setting_of_earlier_versions_has_a_place(parser):
-    names = set(parser.parse(["--config", "nano"]).keys(branches=True))
-    assert set(RENAMED.values()) <= names
-
-
-def test_an_old_sweep_is_converted(tmp_path, capsys):
-    path = tmp_path / "sweep.yaml"
-    text = "train: [nano]\noverrides: {data.path: d}\nsearch:  # one\n  KEY: {low: 1e-4, high: 1e-2}\ntrials: 2\n"
-    path.write_text(text.replace("KEY", "model.learning_rate"))
-    with pytest.raises(UserError, match=r"model\.learning_rate is called optimizer\.learning_rate now"):
-        check_recipe(read_sweep(path), path)
-    assert main(["upgrade", str(path)]) == 0
-    assert capsys.readouterr().out == f"{path}: model.learning_rate -> optimizer.learning_rate\n"
-    assert path.read_text() == text.replace("KEY", "optimizer.learning_rate")
-    check_recipe(read_sweep(path), path)
-
-
-def as_before(description):
-    lora = description["settings"]["lora"]
-    lora["full"], lora["dtype"] = lora.pop("full_parts"), lora.pop("trained_dtype")
-    return {**description, "schema_version": 1}
-
-
-def test_an_old_run_can_be_used_and_is_converted(trained_run, tmp_path, capsys, parser):
-    run = shutil.copytree(trained_run, tmp_path / "run")
-    before = {path.name: read_checkpoint(path) for path in run.glob("checkpoints/*.ckpt")}
-    for path in run.glob("checkpoints/*.ckpt"):
-        old = read_checkpoint(path)
-        torch.save({**old, "description": as_before(old["description"])}, path)
-    (run / "config.yaml").write_text(OLD)
-    loaded = load_run(run)
-    assert f"`empathy-judge upgrade {run}` converts it" in capsys.readouterr().err
-    assert main(["upgrade", str(run)]) == 0
-    assert capsys.readouterr().out.count("description of the judge in today's names") == len(before) == 2
-    assert (run / "config.yaml").read_text() == NEW
-    for path in run.glob("checkpoints/*.ckpt"):
-        after = read_checkpoint(path)
-        assert after["description"] == before[path.name]["description"]
-        assert all(
-            torch.equal(value, after["state_dict"][key]) for key, value in before[path.name]["state_dict"].items()
-        )
-    assert load_run(run).description == loaded.description
-    assert capsys.readouterr().err == ""
-
-
-def test_an_old_judge_and_an_ensemble_of_old_judges_are_converted(judge_folder, tmp_path, capsys):
-    judge = tmp_path / "judge"
-    shutil.copytree(judge_folder, judge / "members" / "0")
-    shutil.copytree(judge_folder, judge / "members" / "1")
-    members = [judge / "members" / str(number) / "judge.json" for number in range(2)]
-    description = json.loads(members[0].read_text())
-    for path in members:
-        path.write_text(json.dumps(as_before(json.loads(path.read_text()))))
-    hashes = {f"members/{number}/judge.json": file_hash(path) for number, path in enumerate(members)}
-    old = {**as_before(json.loads(json.dumps(description))), "members": ["members/0", "members/1"], "sha256": hashes}
-    (judge / "judge.json").write_text(json.dumps(old))
-    assert main(["upgrade", str(judge)]) == 0
-    assert capsys.readouterr().out.count("schema_version 1 -> 3") == 3
-    assert json.loads(members[1].read_text()) == description
-    loaded = load_judge(judge)
-    assert len(loaded.judge.members) == 2
-    assert capsys.readouterr().err == ""

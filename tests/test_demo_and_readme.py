@@ -138,6 +138,9 @@ def _serving(options: argparse.Namespace) -> Iterator[str]:
 def _curl(service: str, arguments: Sequence[str]) -> None:
     """What `curl -F name=value -F name=@file ADDRESS` does, and that it is answered."""
     *given, address = arguments
+    if given[:2] == ["-s", "--retry"]:  # a script waits until the judge is loaded
+        assert httpx.get(service + address.removeprefix("localhost:8000")).json() == {"status": "ready"}
+        return
     assert given[::2] == ["-F"] * (len(given) // 2)
     fields = [field.split("=", 1) for field in given[1::2]]
     files = [(name, (value[1:], Path(value[1:]).read_bytes())) for name, value in fields if value.startswith("@")]

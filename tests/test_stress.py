@@ -134,7 +134,7 @@ def test_a_judge_that_follows_length_is_found_out(scorer: Scorer, dataset_folder
 def test_what_a_reward_catches_is_no_gain(scorer: Scorer, dataset_folder: Path) -> None:
     """Silence in place of the response scores higher here, but no policy would be paid for it."""
     data, quiet = PairDataset.load(dataset_folder), Clip(np.zeros(10 * RATE, np.float32), RATE)
-    silent = replace(CHECKS["hum"], apply=lambda pairs, seed: tuple(replace(own, response=quiet) for own in pairs))
+    silent = CHECKS["hum"]._replace(apply=lambda pairs, seed: tuple(replace(own, response=quiet) for own in pairs))
     with (
         mock.patch.object(scorer, "assess_pairs", side_effect=lambda pairs: iter(by_length(pairs))),
         mock.patch.dict(CHECKS, hum=silent),

@@ -119,11 +119,8 @@ class PreemptionCheckpoints(Callback):
     """
 
     def __init__(self, folder: Path, every: int) -> None:
-        """Settings.
-
-        Args:
-            folder: Of the checkpoints.
-            every: Steps of the optimizer between two checkpoints; 0 = only at the end of epochs and after a signal.
+        """For a folder of checkpoints; `every` so many steps of the optimizer, 0 = only at the end of epochs and after
+        a signal.
         """
         self._path, self._every = folder / LAST, every
         self._asked = False
@@ -226,13 +223,8 @@ def find_resumable(folder: Path) -> tuple[Path | None, list[str]]:
 def check_continues(
     checkpoint: Mapping[str, Any], description: Mapping[str, Any], order: Mapping[str, Any], data: str
 ) -> None:
-    """Check that a run goes on from a checkpoint with the same backbone, data and, in mid-epoch, order.
-
-    Args:
-        checkpoint: What was kept.
-        description: What the run would keep now.
-        order: What decides now which items stand in which batch.
-        data: Where the data is, for messages.
+    """A run goes on from a checkpoint with the same backbone, data and, in mid-epoch, order: what it would keep and do
+    now.
 
     Raises:
         UserError: If something differs.

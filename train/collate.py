@@ -27,13 +27,8 @@ from .settings import Comparable
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs of the judge with human labels.
-
-    Attributes:
-        indices: Position of each rated pair in its split; they are the first rows `(rated,)`.
-        inputs: Of all rows, see `Inputs`.
-        labels: Labels of the rows.
-    """
+    """Inputs of the judge with human labels. Rated pairs are the first rows; `indices` `(rated,)` are their positions
+    in their split."""
 
     indices: Tensor
     inputs: Inputs
@@ -57,25 +52,13 @@ class Collate:
     """
 
     def __init__(
-        self,
-        judge: EmpathyJudge,
-        features: Features | None,
-        *,
-        with_counts: bool,
-        compare: Comparable,
+        self, judge: EmpathyJudge, features: Features | None, *, with_counts: bool, compare: Comparable
     ) -> None:
-        """Put the pieces together.
-
-        Args:
-            judge: Whose inputs are built.
-            features: Where cached inputs are; None = every clip is decoded.
-            with_counts: Whether a loss reads how many raters gave each step.
-            compare: Which rows may be ranked against each other.
+        """Put the pieces together; without cached `features` every clip is decoded. `with_counts` = a loss reads how
+        many raters gave each step, `compare` = which rows may be ranked against each other.
         """
         self._judge, self.features = judge, features
-        self._labels: dict[str, Any] = {
-            "dimensions": judge.dimensions, "with_counts": with_counts, "compare": compare,
-        }  # fmt: skip
+        self._labels: dict[str, Any] = {"dimensions": judge.dimensions, "with_counts": with_counts, "compare": compare}
 
     def __call__(self, items: Sequence[RatedPair | Comparison]) -> Batch:
         """Inputs and labels of several items: rated pairs, then the chosen, then the rejected pairs."""
@@ -114,11 +97,7 @@ def _unpickled(settings: JudgeSettings, dimensions: Sequence[Dimension], pickled
 
 def rows_of(rated: Sequence[RatedPair], compared: Sequence[Comparison]) -> list[Pair]:
     """The pairs of a batch in their order: rated pairs, then the chosen, then the rejected of each comparison."""
-    return [
-        *(item.pair for item in rated),
-        *(item.chosen for item in compared),
-        *(item.rejected for item in compared),
-    ]
+    return [*(item.pair for item in rated), *(item.chosen for item in compared), *(item.rejected for item in compared)]
 
 
 def supervise(
@@ -129,15 +108,7 @@ def supervise(
     with_counts: bool,
     compare: Comparable,
 ) -> Labels:
-    """Labels of the rows that `rows_of` gives.
-
-    Args:
-        rated: Rated pairs.
-        compared: Comparisons; their pairs have no ratings here, also where people rated them.
-        dimensions: What was rated.
-        with_counts: Whether a loss reads how many raters gave each step.
-        compare: Which rows may be ranked against each other.
-    """
+    """Labels of the rows that `rows_of` gives. Pairs of comparisons have none here, also where people rated them."""
     pairs = rows_of(rated, compared)
     rest, width = len(pairs) - len(rated), len(dimensions)
     return Labels(

@@ -42,13 +42,7 @@ class Features:
     def __init__(
         self, judge: EmpathyJudge, cache: Literal["audio", "layers"], store: DiskStore, precision: str
     ) -> None:
-        """Nothing is computed before `prepare`.
-
-        Args:
-            judge: To be trained.
-            cache: What is kept.
-            store: Where.
-            precision: As the trainer calls it.
+        """Nothing is computed before `prepare`; `precision` is what the trainer calls it.
 
         Raises:
             UserError: If what should be kept changes in training.
@@ -70,15 +64,11 @@ class Features:
         return [] if self._pairs is None else self._pairs.lower_layers
 
     def prepare(self, pairs: Iterable[Pair], precision: Precision, local: tuple[int, int] = (0, 1)) -> None:
-        """Compute what is missing.
+        """Compute what is missing of all pairs that training and validation will read.
 
         Where several processes share the store each computes a part; a model that is spread over processes is run
-        equally often in all.
-
-        Args:
-            pairs: All pairs that training and validation will read.
-            precision: In which hidden states are computed; audio states are in that of the tower's weights.
-            local: Number of this process among those of its machine, and how many these are.
+        equally often in all. Hidden states are computed in this precision, audio states in that of the tower's weights.
+        `local` = number of this process among those of its machine, and how many these are.
         """
         pairs, self._local = list(pairs), local
         modes = {module: module.training for module in self._judge.modules()}
@@ -154,13 +144,8 @@ def _distributed() -> bool:
 
 @contextmanager
 def temporary_folder(run: Path, local_rank: int) -> Iterator[Path]:
-    """A new folder on each machine, the same in all processes of a run, that is deleted at the end.
-
-    What a killed run left is deleted when the next one starts here.
-
-    Args:
-        run: Folder of the run.
-        local_rank: Number of this process on its machine; the first one makes and deletes the folder.
+    """A new folder on each machine, the same in all processes of a run, which the first one there makes and deletes at
+    the end. What a killed run left is deleted when the next one starts here.
     """
     name = hashlib.blake2b(str(run.resolve()).encode(), digest_size=16).hexdigest()
     folder = Path(tempfile.gettempdir()) / f"{_TEMPORARY}{name}"

@@ -39,6 +39,7 @@ from ..models.weight_files import read_checkpoint
 from .features import temporary_folder
 from .module import Task
 from .recipe import Recipe
+from .validation import LEAD_INTERVAL
 
 LEFT_OUT = "left_out.csv"
 """Scores of pairs by judges that were not trained on them; written last, so that its run is finished."""
@@ -241,18 +242,20 @@ class _Plan:
         return scores, self._dataset.mean_scores()[columns].to_numpy(np.float64)[rows], self._groups[rows]
 
     def better(self, tried: Mapping[str, _Tried]) -> str:
-        """The trained judge, if it is better than the probe by more than a standard error; says why in one line."""
+        """The trained judge, if the 90 % interval of its lead over the probe does not begin below 0, a bootstrap
+        over what folds keep together; else the probe. Says why in one line."""
         (probe, lora), human, groups = self._compared(tried["probe"], tried["lora"])
         reached = [_mean_spearman(own, human) for own in (probe, lora)]
         draws = Resamples.draw(groups, RESAMPLES, self._recipe.seed)
         leads = draws.draws(
             lambda items: _mean_spearman(lora[items], human[items]) - _mean_spearman(probe[items], human[items])
         )
-        lead, error = reached[1] - reached[0], float(np.nanstd(leads))
-        chosen = "lora" if lead > error else "probe"
+        low, high = np.nanquantile(leads, LEAD_INTERVAL)
+        chosen = "lora" if low >= 0 else "probe"
         Console(stderr=True).print(
             f"auto: {chosen}: mean Spearman of lora {reached[1]:.3f}, of the probe {reached[0]:.3f} on {len(human)} "
-            f"pairs that neither was trained on; lora leads by {lead:.3f}, standard error {error:.3f}",
+            f"pairs that neither was trained on; lora leads by {reached[1] - reached[0]:.3f} "
+            f"(90 % interval {low:.3f} to {high:.3f}; it must not begin below 0)",
             markup=False,
             soft_wrap=True,
         )

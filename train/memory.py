@@ -193,11 +193,7 @@ class LiveMemory(TorchDispatchMode):
     """Follows every allocation: bytes that live now, and the most that lived at once."""
 
     def __init__(self, there: Iterable[Tensor]) -> None:
-        """Start to follow.
-
-        Args:
-            there: Tensors that are not counted, because they lived before.
-        """
+        """Start to follow; tensors that were `there` before are not counted."""
         super().__init__()
         self.now = self.peak = 0
         self._known = {tensor.untyped_storage()._cdata for tensor in there}

@@ -22,6 +22,7 @@ from ..data_modules.audio import AudioSource
 from ..data_modules.datamodule import SHARES, PairDataModule, Parts
 from ..data_modules.errors import UserError
 from ..data_modules.schema import Pair
+from ..data_modules.splits import kept_together
 from ..models.artifact import describe
 from ..models.backbones.layers import compile_layers
 from ..models.description import Provenance
@@ -93,6 +94,8 @@ class JudgeModule(L.LightningModule):
         self._validation: Validation | None = None
         self._agreement: dict[str, Agreement] = {}
         self._validated = -1  # step of the last validation
+        self._start: np.ndarray | None = None  # scores of the validation split at the probe
+        self._added: dict[str, dict[str, float | None]] = {}
         # while every weight is whole
         self._fingerprints = fingerprints(judge)
         self.forget_shapes()
@@ -169,16 +172,17 @@ class JudgeModule(L.LightningModule):
         self._validation.clear()
 
     def measure(self, scores: Mapping[str, Prediction]) -> None:
-        """Take the scores of other judges for those of a validation.
-
-        Args:
-            scores: Pair -> score; some may have none.
-        """
+        """Take the scores of other judges, by pair, for those of a validation; some may have none."""
         self.on_validation_epoch_start()
         for index, pair in enumerate(self.data.validation.pairs):
             if (own := scores.get(pair.pair_id)) is not None:
                 score, deviation = own.score[None], None if own.deviation is None else own.deviation[None]
                 self.validation.add(torch.tensor([index]), Prediction(score, deviation))
+        self._agreed()
+
+    def keep_start(self) -> None:
+        """The last validation was that of a probe, from which training begins."""
+        self._start = self.validation.scores.copy()
         self._agreed()
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -200,6 +204,9 @@ class JudgeModule(L.LightningModule):
     def _agreed(self) -> dict[str, Agreement]:
         found = dict(zip((d.name for d in self.judge.dimensions), self.validation.agreement(), strict=True))
         self._agreement, self._validated = found, self.trainer.global_step
+        if self._start is not None:
+            groups = kept_together(self.data.validation.pairs, self.data.dataset.pairs)
+            self._added = self.validation.added_to(self._start, groups)
         return found
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
@@ -232,6 +239,8 @@ class JudgeModule(L.LightningModule):
         values = [found.value for found in self._agreement.values()]
         checkpoint["agreement"] = float(sum(values) / len(values)) if values else math.nan
         checkpoint["epochs"] = self._epochs()
+        if self._start is not None:
+            checkpoint["start"] = torch.from_numpy(self._start)
         if self._validation is not None and self._validated == self.trainer.global_step:  # of these weights
             found = self._validation.scores, self._validation.deviations
             checkpoint["validation"] = dict(zip(("score", "deviation"), map(torch.from_numpy, found), strict=True))
@@ -245,6 +254,8 @@ class JudgeModule(L.LightningModule):
         check_keys("checkpoint", checkpoint["state_dict"], self._shapes)
         check_continues(checkpoint, self._description(), self._order(), self.data.settings.path)
         then = checkpoint["description"]["provenance"]
+        self._start = checkpoint["start"].numpy() if "start" in checkpoint else None
+        self._added = then.get("start", {})
         self._agreement = {
             name: Agreement(value, None, then.get("preferences_met", {}).get(name))
             for name, value in then["validation"].items()
@@ -279,6 +290,7 @@ class JudgeModule(L.LightningModule):
                 validation_splits=list(self.data.validation_splits),
                 target=self.data.settings.target,
                 refit=self._refit,
+                start=self._added,
             ),
             self._fingerprints,
         )

@@ -36,13 +36,7 @@ from .settings import LossSettings, LossWeights
 
 _OF_COMPARISONS = ("bradley_terry", "centring")
 OWN_LOSS: Mapping[HeadName, str] = MappingProxyType(
-    {
-        "regression": "mse",
-        "gaussian": "gaussian_nll",
-        "coral": "ordinal",
-        "corn": "ordinal",
-        "histogram": "histogram",
-    }
+    {"regression": "mse", "gaussian": "gaussian_nll", "coral": "ordinal", "corn": "ordinal", "histogram": "histogram"}
 )
 # Losses that not every head can be trained with
 _HEADS: Mapping[str, tuple[HeadName, ...]] = MappingProxyType(
@@ -136,20 +130,9 @@ class Objective(nn.Module):
             name: weight for name, weight in self.weights.items() if (compared if name in _OF_COMPARISONS else rated)
         }
 
-    def normalised(self, points: Tensor) -> Tensor:
-        """Rating points `(rows, dimensions)` as normalised scores: 0 to 1."""
-        return self._range.normalise(points)
-
-    def points(self, normalised: Tensor) -> Tensor:
-        """Normalised scores `(rows, dimensions)` as rating points."""
-        return self._range.denormalise(normalised)
-
     def terms(self, prediction: Prediction, labels: Labels) -> dict[str, Tensor]:
-        """Each loss by its name, times its weight; the sum is what is minimised.
-
-        Args:
-            prediction: Of all rows.
-            labels: Human labels.
+        """Each loss by its name, times its weight, of the predictions and labels of all rows; the sum is what is
+        minimised.
         """
         losses = dict(self._rated(prediction, labels))
         if len(labels.chosen):
@@ -162,7 +145,8 @@ class Objective(nn.Module):
 
     def _rated(self, prediction: Prediction, labels: Labels) -> Iterator[tuple[str, Callable[[], Tensor]]]:
         """Losses on ratings, each computed when it is called."""
-        score, target, mask = self.normalised(prediction.score), self.normalised(labels.targets), labels.weights
+        score, target = map(self._range.normalise, (prediction.score, labels.targets))
+        mask = labels.weights
         settings, groups = self.settings, None if self.settings.compare == "all" else labels.groups
         yield "mse", partial(mse, score, target, mask)
         yield "huber", partial(huber, score, target, mask, settings.huber_delta)
@@ -184,7 +168,7 @@ class Objective(nn.Module):
 
     def _compared(self, prediction: Prediction, labels: Labels) -> dict[str, Callable[[], Tensor]]:
         """Losses on comparisons. A preference says which is better, whichever end of the scale that is."""
-        score = self.normalised(prediction.score)
+        score = self._range.normalise(prediction.score)
         better = 0.5 + self._better * (score - 0.5)
         first, second, mask = better[labels.chosen], better[labels.rejected], ~labels.strengths.isnan()
         strengths = labels.strengths.nan_to_num()
@@ -210,12 +194,8 @@ class RaterEmbedding(nn.Module):
     """
 
     def __init__(self, counts: Tensor, hidden_size: int, size: int = 8) -> None:
-        """Hears as the mean rater does for every rater, until trained.
-
-        Args:
-            counts: Number of ratings of each rater `(raters,)`; a rater without any weighs nothing in the mean.
-            hidden_size: Of the pooled vector.
-            size: Numbers per rater.
+        """Hears as the mean rater does for every rater, until trained; `size` numbers are learned of each. `counts` is
+        the number of ratings of each `(raters,)`; a rater without any weighs nothing in the mean.
 
         Raises:
             ValueError: If there are no ratings, or a negative number of them.
@@ -232,14 +212,8 @@ class RaterEmbedding(nn.Module):
         nn.init.zeros_(self.shift.weight)
 
     def forward(self, pooled: Tensor, rater: Tensor) -> Tensor:
-        """The pooled vectors as each pair's rater hears them.
-
-        Args:
-            pooled: Float32 `(batch, hidden)`; NaN stays NaN.
-            rater: Position in `counts`, int64 `(batch,)`; -1 is the mean rater, for whom `pooled` stays as it is.
-
-        Returns:
-            `(batch, hidden)`.
+        """The pooled vectors, float32 `(batch, hidden)`, as each pair's rater hears them; NaN stays NaN. A rater is a
+        position in `counts`, int64 `(batch,)`; -1 is the mean rater, for whom `pooled` stays as it is.
 
         Raises:
             IndexError: If a position is beyond the raters (on a CPU; on a GPU the kernel fails).

@@ -28,13 +28,8 @@ def adamw(
 ) -> AdamW:
     """AdamW without weight decay on biases and norms.
 
-    Args:
-        trained: Names and values of all weights that are trained.
-        fresh: Names of those without pre-trained values, which may move faster.
-        rate: Peak learning rate.
-        fresh_rate: That of `fresh`.
-        decay: Weight decay of matrices.
-        fused: See `wants_fused`.
+    Weights are given by name; `fresh` names those without pre-trained values, which may move faster (`fresh_rate`).
+    Rates are the highest of a schedule, `fused` as `wants_fused` says.
     """
     groups: dict[tuple[float, float], list[Tensor]] = {}
     for name, weight in trained.items():

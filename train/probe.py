@@ -67,9 +67,11 @@ class StartAtProbe(Callback):
         """Validate the start as any epoch, so that it may be the best checkpoint."""
         if not self.fitted or self._task.refit:
             return
+        assert isinstance(pl_module, JudgeModule)
         trainer.validating = True  # as before any validation in the loop of epochs
         trainer.fit_loop.epoch_loop.val_loop.run()
         trainer.training = True
+        pl_module.keep_start()
         for callback in trainer.checkpoint_callbacks:
             if isinstance(callback, ModelCheckpoint) and callback.monitor is not None:
                 # by itself it looks at the end of an epoch, and takes step 0 for saved
@@ -144,14 +146,12 @@ class _SharedReader:
         return inputs.to(self.judge.device)
 
     def known_of_clips(self, pairs: Sequence[Pair]) -> Iterator[OfClips]:
-        """See `Reader`."""
         for batch in self._batches(pairs):
             with self.precision(), torch.no_grad():
                 own = self.judge.known_of_clips(self._inputs(batch))
             yield from self._gathered(tuple(None if of is None else of.cpu() for of in own))
 
     def features(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], np.ndarray]]:
-        """See `Reader`."""
         for batch in self._batches(pairs):
             with self.precision(), torch.no_grad():
                 own = self.judge.pooled(self._inputs(batch))

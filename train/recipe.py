@@ -66,11 +66,8 @@ class RecipeParser:
     """Reads recipes: files, words of a command line, or a tree in Python."""
 
     def __init__(self, trainer: bool = True) -> None:
-        """Build the parser.
-
-        Args:
-            trainer: Whether it knows the arguments of Lightning's Trainer. Without, neither Lightning nor torch is
-                loaded, and what stands below `trainer` is taken as it is.
+        """Build the parser. Without `trainer` neither Lightning nor torch is loaded, and what stands below `trainer` is
+        taken as it is.
         """
         self.parser = ArgumentParser(
             prog="empathy-judge train",
@@ -142,12 +139,8 @@ class RecipeParser:
         return merged
 
     def overlaid(self, base: Namespace, values: Mapping[str, Any], where: str) -> Namespace:
-        """Values of a run with others laid over.
-
-        Args:
-            base: From `parse`; stays as it is.
-            values: Dotted name -> value.
-            where: Head of a message.
+        """Values of a run with others (dotted name -> value) laid over; `base` stays as it is, and `where` heads a
+        message.
 
         Raises:
             UserError: As `parse`.

@@ -32,6 +32,7 @@ from ..data_modules.targets import MAX_STEPS
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE, LAST
 from ..models.assessment import ClipFacts, clip_facts
 from ..models.backbones.layers import recompute_activations
+from ..models.description import start_in_words
 from ..models.feature_cache import DiskStore
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge, sources_of
@@ -80,24 +81,14 @@ class Run:
     calibration: Path | None
 
     def scorer(self, **options: Any) -> Scorer:
-        """The trained judge, ready to score.
-
-        Args:
-            options: As for `Scorer.from_pretrained`, such as `device`.
-        """
+        """The trained judge, ready to score; options as for `Scorer.from_pretrained`, such as `device`."""
         from ..scorer import Scorer
 
         return Scorer.from_pretrained(self.folder, **options)
 
     def export(self, folder: str | Path, report: Mapping[str, Any] | None = None) -> Path:
-        """Write the judge as a folder of its own, as `empathy-judge export` does.
-
-        Args:
-            folder: Must not exist, or be empty.
-            report: Of this judge, from `evaluate`: the model card then shows its figures.
-
-        Returns:
-            The folder.
+        """Write the judge as a folder of its own, which must not exist or be empty, as `empathy-judge export` does;
+        with a report of this judge, from `evaluate`, the model card shows its figures.
 
         Raises:
             UserError: If the folder is not empty, or the run is damaged.
@@ -242,14 +233,17 @@ def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None,
         if task.refit or recipe.method == "probe":
             trainer.save_checkpoint(folder / CHECKPOINTS / BEST)
         _check_best(folder)
+        if _is_first():
+            for said in start_in_words(read_checkpoint(folder / CHECKPOINTS / BEST)["description"]["provenance"]):
+                Console(stderr=True).print(said, markup=False, soft_wrap=True)
         _calibrate(folder, judge, datamodule)
     return _finished(folder)
 
 
 def _finished(folder: Path) -> Run:
     best, calibration = folder / CHECKPOINTS / BEST, folder / CALIBRATION_FILE
-    agreement = read_checkpoint(best)["description"]["provenance"]["validation"]
-    return Run(folder, best, agreement, calibration if calibration.is_file() else None)
+    provenance = read_checkpoint(best)["description"]["provenance"]
+    return Run(folder, best, provenance["validation"], calibration if calibration.is_file() else None)
 
 
 def _run_folder(recipe: Recipe) -> Path:

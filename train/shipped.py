@@ -44,11 +44,8 @@ def shipped_recipes() -> list[ShippedRecipe]:
 
 
 def find_recipe(name: str, option: str = "--config") -> Path:
-    """The YAML file of this path or, of a recipe that comes with the package, of this name.
-
-    Args:
-        name: Path or name.
-        option: Where the user wrote it, for the message.
+    """The YAML file of this path or, of a recipe that comes with the package, of this name; `option` is where the user
+    wrote it.
 
     Raises:
         UserError: If there is neither.

@@ -32,16 +32,13 @@ register_dataclass(Prediction)
 
 
 def shard(judge: EmpathyJudge, beside: Iterable[nn.Module], mesh: DeviceMesh) -> None:
-    """Leave each process of the mesh its shard of every weight, in place.
+    """Leave each process of the mesh its shard of every weight, in place. A mesh of one axis shards over all; of two,
+    shards along the second and repeats along the first.
 
     A group of weights for each layer of each part, one for pooling and one for head (float32, whatever the backbone
-    is), and one for what is left: embeddings, projector, fusion. The weights of a group may differ in dtype (frozen
-    bfloat16 beside float32 adapters: torch 2.11 gathers both), as long as those that are trained have one.
-
-    Args:
-        judge: On the CPU or its device; where it was loaded deferred, each group of weights is finished in its turn.
-        beside: Other trained modules, called after the judge.
-        mesh: One axis = shard over all; two = shard along the second, repeat along the first.
+    is), each for modules `beside` the judge, and one for what is left: embeddings, projector, fusion. The weights of a
+    group may differ in dtype (frozen bfloat16 beside float32 adapters: torch 2.11 gathers both), as long as those that
+    are trained have one. Where a judge was loaded deferred, each group is finished in its turn.
     """
     for part in judge.backbone.parts.values():
         for layer in _layers(judge.network, part.layers):
@@ -170,10 +167,7 @@ class ZeroStrategy(DeepSpeedStrategy):
     lightning_restore_optimizer = Strategy.lightning_restore_optimizer  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __init__(self, stage: Literal[2, 3] = 2) -> None:
-        """Set DeepSpeed up.
-
-        Args:
-            stage: 2 = shard optimizer states and gradients; 3 = shard all weights too.
+        """Set DeepSpeed up; stage 2 shards optimizer states and gradients, 3 all weights too.
 
         Raises:
             ImportError: If DeepSpeed is not installed.

@@ -6,7 +6,6 @@ next one: the lock of a trial is free as soon as its process is gone.
 
 from __future__ import annotations
 
-import csv
 import gc
 import hashlib
 import json
@@ -18,21 +17,19 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import torch
+import pandas as pd
 import yaml
 from filelock import FileLock, Timeout
 from jsonargparse import Namespace, get_loader
 from rich.console import Console
 from rich.table import Table
 
-from ..data_modules.errors import DataError, UserError, shown
+from ..data_modules.errors import DataError, UserError, shown, system_errors
 from ..data_modules.folders import check_unique_keys, replace_file
 from ..data_modules.schema import PairDataset
 from ..models import CHECKPOINTS
-from ..models.weight_files import read_checkpoint
-from .checkpointing import CannotWrite, find_resumable
+from ..models.hub import require_backbone
 from .recipe import RecipeParser, nested
-from .run import train
 from .shipped import find_recipe
 
 try:
@@ -165,11 +162,9 @@ def read_sweep(path: Path) -> Sweep:
         UserError: If the file is missing or broken, or a key or value is not what a sweep has.
     """
     try:
-        text = path.read_bytes().decode("utf-8")
-        check_unique_keys(text)
+        with system_errors(path, "read"):
+            check_unique_keys(text := path.read_text(encoding="utf-8"))
         return Sweep.model_validate(get_loader("yaml")(text))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except ValidationError as error:
         first = error.errors()[0]
         said = first["msg"].removeprefix("Value error, ")
@@ -182,29 +177,14 @@ def read_sweep(path: Path) -> Sweep:
 def check_recipe(sweep: Sweep, path: Path) -> Namespace:
     """Put overrides and every value of the search on the recipes, one at a time, as `train` would read them.
 
-    Args:
-        sweep: From `read_sweep`.
-        path: Its file, for messages.
-
     Returns:
         The resolved recipe, without what is searched.
 
     Raises:
-        UserError: If a recipe is missing, `train` has no such parameter or does not accept a value, or a run would be
-            spread over several devices.
+        UserError: If a recipe or backbone is missing, `train` does not accept a value, or devices are several.
     """
-    parser = RecipeParser()
-    words = [word for recipe in sweep.train for word in ("--config", recipe)]
-    # the only value that a recipe may lack and `train` does not do without
-    data = [f"--data.path={sweep.overrides['data.path']}"] if "data.path" in sweep.overrides else []
-    try:
-        base = parser.parse([*words, *data])
-    except UserError as error:
-        raise UserError(f"{path}: train: {error}") from None
-    base = parser.overlaid(base, sweep.overrides, f"{path}: overrides")
-    for name, space in sweep.search.items():
-        for value in space.examples():
-            parser.overlaid(base, {name: value}, f"{path}: search: {name}: {shown(value)}")
+    _laid_over(sweep, path, RecipeParser(trainer=False))  # a wrong name is told before torch is loaded
+    base = _laid_over(sweep, path, RecipeParser())
     devices, nodes = base.trainer.devices, base.trainer.num_nodes
     if not (devices in (1, "1") or (isinstance(devices, list) and len(devices) == 1)) or nodes != 1:
         raise UserError(
@@ -214,17 +194,31 @@ def check_recipe(sweep: Sweep, path: Path) -> Namespace:
     return base
 
 
+def _laid_over(sweep: Sweep, path: Path, parser: RecipeParser) -> Namespace:
+    """The recipe with the overrides; the values of the search are tried on it, and backbones looked up."""
+    words = [word for recipe in sweep.train for word in ("--config", recipe)]
+    if "data.path" in sweep.overrides:  # the only value that a recipe may lack and `train` does not do without
+        words.append(f"--data.path={sweep.overrides['data.path']}")
+    try:
+        base = parser.parse(words)
+    except UserError as error:
+        raise UserError(f"{path}: train: {error}") from None
+    base = parser.overlaid(base, sweep.overrides, f"{path}: overrides")
+    backbones = {(base.judge.backbone, base.judge.revision)}
+    for name, space in sweep.search.items():
+        for value in space.examples():
+            tried = parser.overlaid(base, {name: value}, f"{path}: search: {name}: {shown(value)}")
+            backbones.add((tried.judge.backbone, tried.judge.revision))
+    for backbone, revision in backbones:
+        require_backbone(backbone, revision)
+    return base
+
+
 @dataclass(frozen=True)
 class Trial:
-    """What is known of a trial.
-
-    Attributes:
-        number: Of the trial, from 0.
-        state: "running" may also be one that was killed and will go on.
-        parameters: Dotted name -> value.
-        values: Seed -> agreement of the best checkpoint on the validation split, by which training chose it.
-        reason: Why it failed, if it did.
-    """
+    """What is known of a trial: its parameters (dotted name -> value), by seed the agreement of the best checkpoint on
+    the validation split, by which training chose it, and why it failed, if it did. "running" may also be one that was
+    killed and will go on."""
 
     number: int
     state: Literal["complete", "failed", "running"]
@@ -240,8 +234,7 @@ class Trial:
     @property
     def spread(self) -> float | None:
         """Standard deviation over the seeds (divisor: seeds - 1); None with one seed, or if it is not complete."""
-        several = self.state == "complete" and len(self.values) > 1
-        return statistics.stdev(self.values.values()) if several else None
+        return None if self.mean is None or len(self.values) < 2 else statistics.stdev(self.values.values())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -249,12 +242,8 @@ class Trial:
 
 
 def run_sweep(path: Path, out: Path) -> tuple[Sweep, list[Trial]]:
-    """Train all trials of a sweep that no other process has.
-
-    Args:
-        path: The sweep file.
-        out: Folder of the sweep: `sweep.csv`, `best.yaml`, and a run folder for each trial and seed. If it holds this
-            sweep already, what is missing is trained.
+    """Train all trials of a sweep file that no other process has. If the folder `out` holds this sweep already, what is
+    missing is trained: `sweep.csv`, `best.yaml`, and a run folder for each trial and seed.
 
     Returns:
         The sweep, and what is known of its trials, in their order.
@@ -285,10 +274,8 @@ def _prepare(sweep: Sweep, out: Path) -> None:
     values = sweep.model_dump(mode="json", exclude={"trials"})
     values["train"] = {path: hashlib.sha256(find_recipe(path).read_bytes()).hexdigest() for path in sweep.train}
     file = out / _SWEEP_FILE
-    try:
+    with system_errors(out, "made"):
         out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{out}: cannot be made ({error.strerror})") from None
     with FileLock(out / _LOCK):
         if not file.is_file():
             if any(entry.name != _LOCK for entry in out.iterdir()):
@@ -320,16 +307,11 @@ def _all_trials(study: optuna.Study, sweep: Sweep) -> list[Trial]:
 
 
 def _known(study: optuna.Study, sweep: Sweep, trial: FrozenTrial) -> Trial:
-    noted = study.user_attrs  # a trial that another process began takes no notes of its own
-    values = {seed: noted.get(_note(trial.number, seed)) for seed in sweep.seeds}
+    # a trial that another process began takes no notes of its own
+    noted = {what: study.user_attrs.get(f"trial {trial.number}: {what}") for what in (*sweep.seeds, "reason")}
     parameters = {name: space.value(trial.params[name]) for name, space in sweep.search.items()}
-    known = {seed: value for seed, value in values.items() if value is not None}
-    reason = noted.get(_note(trial.number, "reason"))
-    return Trial(trial.number, _STATES[trial.state], parameters, known, reason)  # pyright: ignore[reportArgumentType]
-
-
-def _note(number: int, what: int | str) -> str:
-    return f"trial {number}: {what}"
+    known, state = {seed: noted[seed] for seed in sweep.seeds if noted[seed] is not None}, _STATES[trial.state]
+    return Trial(trial.number, state, parameters, known, noted["reason"])  # pyright: ignore[reportArgumentType]
 
 
 def _claim(study: optuna.Study, sweep: Sweep, out: Path) -> tuple[int, FileLock] | None:
@@ -358,22 +340,27 @@ def _claim(study: optuna.Study, sweep: Sweep, out: Path) -> tuple[int, FileLock]
 
 def _train_trial(study: optuna.Study, sweep: Sweep, number: int, out: Path) -> None:
     """Train every seed that is missing and tell Optuna the mean, or that the trial failed."""
+    import torch
+
+    from .checkpointing import CannotWrite
+
     folder, say = _trial_folder(out, number), Console(stderr=True).print
-    trial = _known(study, sweep, study.trials[number])
-    recipe = folder / _RECIPE_FILE
+    trial, recipe = _known(study, sweep, study.trials[number]), folder / _RECIPE_FILE
     replace_file(recipe, lambda path: path.write_text(sweep.recipe(trial.parameters), encoding="utf-8"))
     values = dict(trial.values)
     try:
         for seed in sweep.seeds:
             if seed not in values:
                 say(f"trial {number}, seed {seed}: {trial.parameters}", markup=False, soft_wrap=True)
+                gc.collect()  # trainer and module of the run before refer to each other: their memory must be free
+                torch.cuda.empty_cache()
                 values[seed] = _train_seed([*sweep.train, str(recipe)], folder / f"seed-{seed}", seed)
-                study.set_user_attr(_note(number, seed), values[seed])
+                study.set_user_attr(f"trial {number}: {seed}", values[seed])
     except CannotWrite:  # no fault of these settings: the trial goes on when the sweep does
         raise
     except (UserError, torch.OutOfMemoryError) as error:
         reason = " ".join(str(error).splitlines())
-        study.set_user_attr(_note(number, "reason"), reason)
+        study.set_user_attr(f"trial {number}: reason", reason)
         say(f"trial {number} failed: {reason}", style="yellow", markup=False, soft_wrap=True)
         study.tell(number, state=TrialState.FAIL)
     else:
@@ -382,8 +369,10 @@ def _train_trial(study: optuna.Study, sweep: Sweep, number: int, out: Path) -> N
 
 def _train_seed(recipes: list[str], run: Path, seed: int) -> float:
     """What the best checkpoint of a run reached on the validation split; a killed run is continued."""
-    gc.collect()  # trainer and module of the run before refer to each other: their memory must be free
-    torch.cuda.empty_cache()
+    from ..models.weight_files import read_checkpoint
+    from .checkpointing import find_resumable
+    from .run import train
+
     words = [word for recipe in recipes for word in ("--config", recipe)]
     resumable, _ = find_resumable(run / CHECKPOINTS)
     done = train([*words, "--run", str(run), "--seed", str(seed), "--resume", str(resumable is not None).lower()])
@@ -398,23 +387,16 @@ def best_of(trials: Sequence[Trial]) -> Trial | None:
 
 def _write_results(sweep: Sweep, trials: Sequence[Trial], out: Path) -> None:
     """`sweep.csv`, one row for each trial, and `best.yaml`, the recipe of the best one."""
-
-    def write(path: Path) -> None:
-        with open(path, "w", newline="", encoding="utf-8") as file:
-            rows = csv.writer(file)
-            seeds = [f"seed {seed}" for seed in sweep.seeds]
-            rows.writerow(["trial", "state", *sweep.search, *seeds, "mean", "sd", "runs", "reason"])
-            for trial in trials:
-                runs = [_trial_folder(out, trial.number) / f"seed-{seed}" for seed in sweep.seeds]
-                rows.writerow([
-                    trial.number, trial.state,
-                    *(_text(trial.parameters[name]) for name in sweep.search),
-                    *(trial.values.get(seed, "") for seed in sweep.seeds),
-                    "" if trial.mean is None else trial.mean, "" if trial.spread is None else trial.spread,
-                    " ".join(run.relative_to(out).as_posix() for run in runs if run.is_dir()), trial.reason or "",
-                ])  # fmt: skip
-
-    replace_file(out / "sweep.csv", write)
+    rows = []
+    for trial in trials:
+        runs = [_trial_folder(out, trial.number) / f"seed-{seed}" for seed in sweep.seeds]
+        row: dict[str, Any] = {"trial": trial.number, "state": trial.state}
+        row |= {name: _text(trial.parameters[name]) for name in sweep.search}
+        row |= {f"seed {seed}": trial.values.get(seed) for seed in sweep.seeds}
+        row |= {"mean": trial.mean, "sd": trial.spread}
+        row["runs"] = " ".join(run.relative_to(out).as_posix() for run in runs if run.is_dir())
+        rows.append({**row, "reason": trial.reason})
+    replace_file(out / "sweep.csv", lambda path: pd.DataFrame(rows).to_csv(path, index=False))
     best = best_of(trials)
     if best is None:
         return

@@ -32,15 +32,9 @@ _IN_THE_BAR = {
 
 @dataclass(frozen=True)
 class Work:
-    """What was done, of one or of all processes.
-
-    Attributes:
-        pairs: Rows of batches; a comparison is two.
-        tokens: Those that are not padding.
-        padded: Tokens with padding: rows times the longest row of each batch.
-        seconds: Of training steps and of waiting for their data, of all processes together.
-        waiting: Of these, waiting for data.
-    """
+    """What was done, of one or of all processes: rows of batches (a comparison is two), tokens that are not padding,
+    tokens with padding (rows times the longest row of each batch), seconds of training steps and of waiting for their
+    data, of all processes together, and of these, waiting for data."""
 
     pairs: float = 0.0
     tokens: float = 0.0
@@ -63,12 +57,8 @@ class Work:
 
 
 class Waiting(Profiler):
-    """Stands before the profiler that the user chose and measures how long training waits for data.
-
-    Attributes:
-        asked: When the last batch was asked for (seconds of `time.perf_counter`).
-        seconds: Waited so far.
-    """
+    """Stands before the profiler that the user chose and measures how long training waits for data: when the last batch
+    was asked for (`time.perf_counter`), and the seconds waited so far."""
 
     def __init__(self, chosen: Profiler) -> None:
         super().__init__()
@@ -107,9 +97,7 @@ class ProgressLines(Callback):
         quiet = not trainer.is_global_zero or steps == float("inf")
         self._training = ProgressBar("training", 0 if quiet else int(steps), trainer.global_step, quiet)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         """Say it, if it is time to."""
         self._training.update(trainer.global_step, f"epoch {trainer.current_epoch + 1}")
 
@@ -119,13 +107,7 @@ class ProgressLines(Callback):
         self._validation = ProgressBar("validation", batches, quiet=not trainer.is_global_zero)
 
     def on_validation_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any, **__: Any
     ) -> None:
         """Say it, if it is time to."""
         self._validation.update(batch_idx + 1)
@@ -135,10 +117,9 @@ class Throughput(Callback):
     """Logs `throughput/...` every `log_every_n_steps` steps of the optimizer, over the steps since the last time.
 
     The clock runs from asking for a batch until its step is done: neither validation, checkpoints nor loggers count. A
-    GPU is waited for when the figures are taken, not at each step as by Lightning's `ThroughputMonitor`.
-
-    Memory is what the process (main memory, without
-    data-loader processes) or the GPU's allocator held at most, of the process that held most.
+    GPU is waited for when the figures are taken, not at each step as by Lightning's `ThroughputMonitor`. Memory is what
+    the process (main memory, without data-loader processes) or the GPU's allocator held at most, of the one that held
+    most.
     """
 
     def __init__(self) -> None:
@@ -197,8 +178,7 @@ class Throughput(Callback):
             waiting=self._waiting.seconds,
         )
         self._steps, self._seconds, self._waiting.seconds = [], 0.0, 0.0
-        own = [*astuple(work), memory_bytes(trainer.strategy.root_device)]
-        of_all = torch.tensor(own, dtype=torch.float64).reshape(1, -1)
+        of_all = torch.tensor([[*astuple(work), memory_bytes(trainer.strategy.root_device)]], dtype=torch.float64)
         if trainer.world_size > 1:
             of_all = trainer.strategy.all_gather(of_all[0].to(trainer.strategy.root_device)).cpu()
         self._memory = of_all[:, -1].max().item()
@@ -208,13 +188,7 @@ class Throughput(Callback):
 
 
 def summary(work: Work, processes: int, memory: float) -> str:
-    """One line about a whole training.
-
-    Args:
-        work: Of all processes.
-        processes: How many there were.
-        memory: Bytes of the process that held most.
-    """
+    """One line about a whole training: the work of all processes, and the bytes of the one that held most."""
     found = work.rates(processes)
     return (
         f"trained on {work.pairs:,.0f} pairs in {_duration(work.seconds / processes)}: "

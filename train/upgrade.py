@@ -19,10 +19,8 @@ from .settings import new_name
 
 
 def upgrade(path: Path) -> list[str]:
-    """Convert in place, each file as a whole or not at all.
-
-    Args:
-        path: A recipe or a sweep file (YAML), the folder of a run, or that of a judge.
+    """Convert a recipe or a sweep file (YAML), the folder of a run, or that of a judge in place, each file as a whole
+    or not at all.
 
     Returns:
         What was changed, one line for each; none if all is of today.

@@ -15,20 +15,18 @@ from torch import distributed as dist
 from ..data_modules.items import Comparison, RatedPairs, directions
 from ..data_modules.schema import Dimension
 from ..eval.statistics.agreement import spearman
-from ..eval.statistics.bootstrap import estimate
+from ..eval.statistics.bootstrap import MIN_GROUPS, Resamples, estimate
 from ..models.heads import Prediction
+
+LEAD_INTERVAL = (0.05, 0.95)
+"""Quantiles of the lead of a trained judge over the probe: a 90 % interval."""
+START_RESAMPLES = 500
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Of one dimension.
-
-    Attributes:
-        spearman: With the mean ratings; None where it is undefined.
-        reason: Why it is undefined.
-        preferences_met: Share of the preferences (ties left out) whose chosen pair has the better score, equal scores
-            half; None where there are none.
-    """
+    """Of one dimension: Spearman with the mean ratings (None where it is undefined, for a reason), and the share of the
+    preferences (ties left out) whose chosen pair has the better score, equal scores half; None where there are none."""
 
     spearman: float | None
     reason: str | None
@@ -54,13 +52,7 @@ class Validation:
     """
 
     def __init__(self, pairs: RatedPairs, preferences: Sequence[Comparison], dimensions: Sequence[Dimension]) -> None:
-        """From the split.
-
-        Args:
-            pairs: Its pairs.
-            preferences: Between its pairs.
-            dimensions: What was rated.
-        """
+        """From the pairs of the split and the preferences between them."""
         self.pairs = pairs
         self.targets = pairs.scores.double().numpy()
         self.scores = self.deviations = np.full(self.targets.shape, np.nan)
@@ -77,12 +69,7 @@ class Validation:
         self._parts.clear()
 
     def add(self, indices: Tensor, prediction: Prediction) -> None:
-        """Keep what was predicted for pairs at `indices` `(batch,)`: agreement is of the whole split, not a batch.
-
-        Args:
-            indices: Positions of the pairs.
-            prediction: Of the judge.
-        """
+        """Keep what was predicted for pairs at `indices` `(batch,)`: agreement is of the whole split, not a batch."""
         known = torch.full_like(prediction.score, torch.nan) if prediction.deviation is None else prediction.deviation
         self._parts.append((indices, torch.stack([prediction.score, known], -1)))
 
@@ -90,6 +77,28 @@ class Validation:
         """Of each dimension, the same on every rank."""
         self.scores, self.deviations = np.ascontiguousarray(np.moveaxis(self._gathered(), -1, 0))
         return [self._of(column, self.scores[:, column]) for column in range(len(self._dimensions))]
+
+    def added_to(self, start: np.ndarray, groups: np.ndarray) -> dict[str, dict[str, float | None]]:
+        """What the last scores have added to earlier ones, see `Provenance.start`.
+
+        Args:
+            start: As `scores`.
+            groups: What is drawn as a whole for the interval `(items,)`.
+        """
+        found: dict[str, dict[str, float | None]] = {}
+        for column, dimension in enumerate(self._dimensions):
+            parts = np.stack([start[:, column], self.scores[:, column], self.targets[:, column]])
+            rated = np.isfinite(parts).all(0)
+            before, now, human = parts[:, rated]
+            own: dict[str, float | None] = dict.fromkeys(("probe", "added", "low", "high"))
+            if rated.any() and not math.isnan(lead := spearman(now, human) - spearman(before, human)):
+                own |= {"probe": spearman(before, human), "added": lead}
+                draws = Resamples.draw(groups[rated], START_RESAMPLES, 0)
+                leads = draws.of(spearman, now, human) - draws.of(spearman, before, human)
+                if draws.n_groups >= MIN_GROUPS and not np.isnan(leads).all():
+                    own |= dict(zip(("low", "high"), np.nanquantile(leads, LEAD_INTERVAL).tolist(), strict=True))
+            found[dimension.name] = own
+        return found
 
     def _of(self, column: int, scores: np.ndarray) -> Agreement:
         found = estimate(spearman, scores, self.targets[:, column])

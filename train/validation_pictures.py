@@ -40,13 +40,8 @@ def draw(
 ) -> np.ndarray:
     """Predicted against rated, the calibration curve and, where a head says how far it may be off, how often it is.
 
-    Args:
-        dimension: What was rated.
-        scores: Of the judge `(items,)`, rating points, finite.
-        ratings: Mean human ones `(items,)`, finite.
-        deviations: Standard deviations by the head `(items,)`; NaN = it has none.
-        groups: Name of the group of each item `(items,)`.
-        title: Stands above.
+    Scores, mean ratings, standard deviations by the head (NaN = it has none) and names of groups are each `(items,)`,
+    the first three in rating points; `title` stands above.
 
     Returns:
         Pixels `(height, width, 3)`, uint8.
@@ -69,11 +64,8 @@ def draw(
 
 
 def coverage(distances: np.ndarray, level: float) -> float:
-    """Share of items that lie inside their interval of this level, were errors normal.
-
-    Args:
-        distances: Absolute errors in standard deviations `(items,)`.
-        level: Between 0 and 1.
+    """Share of items that lie inside their interval of this level (0 to 1), were errors normal; distances are absolute
+    errors in standard deviations `(items,)`.
     """
     return float(np.mean(distances <= NormalDist().inv_cdf(0.5 + level / 2)))
 
@@ -124,14 +116,8 @@ PictureLogger = TensorBoardLogger | WandbLogger
 
 @dataclass(frozen=True)
 class Miss:
-    """A pair that was scored badly.
-
-    Attributes:
-        pair: Its sound is played; what is said in it is nowhere written.
-        dimension: Where it was furthest off, by the length of the scales.
-        prediction: Rating points.
-        rating: Mean human rating.
-    """
+    """A pair that was scored badly: its sound is played, what is said in it is nowhere written; the dimension where it
+    was furthest off, by the length of the scales, and prediction and mean human rating there, in rating points."""
 
     pair: Pair
     dimension: Dimension
@@ -157,11 +143,7 @@ class ValidationPictures(Callback):
     """
 
     def __init__(self, log_audio: bool | None) -> None:
-        """Settings.
-
-        Args:
-            log_audio: Whether there are players; None = in TensorBoard alone.
-        """
+        """`log_audio` = whether there are players; None = in TensorBoard alone."""
         self._log_audio = log_audio
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

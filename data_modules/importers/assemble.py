@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, cast
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ..errors import AudioError, DataError, UserError, shown
 from ..folders import staged_folder
@@ -28,6 +26,9 @@ from ..storage import path_version
 from ..stored_clips import CONTEXT, RESPONSE, EmbeddedClip, StoredClip
 from .archives import ArchiveMember
 from .clips import CheckedClip, ClipCell, Content, check_clips, read_clip
+
+if TYPE_CHECKING:
+    import pandas as pd  # takes 0.2 s: not for the help of the importers
 
 SKIPPED_FILE = "skipped.csv"
 DEFAULT_MAX_SKIPPED = 0.01
@@ -203,6 +204,8 @@ def _annotations_of(
     usable: Sequence[Mapping[str, Any]], imported: Imported
 ) -> tuple[pd.DataFrame, pd.DataFrame | None]:
     """Ratings and preferences of the pairs that are there; those of skipped pairs go with them."""
+    import pandas as pd
+
     ratings, preferences = imported.ratings, imported.preferences
     lost = list({row["pair_id"] for row in imported.pairs} - {row["pair_id"] for row in usable})
     if ratings is None:

@@ -10,18 +10,18 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from ..audio import audio_hash
 from ..errors import AudioError, DataError, bad_value, shown
-from ..near_duplicates import components
 from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, Dimension, is_name
 from ..schema import DatasetCard
 from ..tables import Record, read_records
 from .assemble import Imported, Skipped
 from .clips import AudioFolder, ClipCell, Content, read_clip
+
+if TYPE_CHECKING:
+    import pandas as pd  # takes 0.2 s: not for the help of the importers
 
 _ID_LENGTH = 16  # hexadecimal digits: 64 bits
 _Labels = dict[tuple[str, ...], tuple[float, str]]  # pair or pairs, rater and dimension -> what was said, and where
@@ -143,6 +143,8 @@ class Collector:
         if pairs is None:
             links = list(self._links.values())
             groups: dict[int, str] = {}
+            from ..near_duplicates import components
+
             for positions in components(links):  # named by content, so that the order of pairs does not matter
                 name = _short_hash(min(link for position in positions for link in links[position]))
                 groups.update(dict.fromkeys(positions, name))
@@ -162,6 +164,8 @@ def _add_once(table: _Labels, key: tuple[str, ...], value: float, where: str, do
 
 
 def _frame(table: _Labels, columns: Sequence[str]) -> pd.DataFrame:
+    import pandas as pd
+
     rows = [(*key, value) for key, (value, _) in table.items()]
     return pd.DataFrame(rows, columns=pd.Index(columns)).astype({columns[-1]: "float64"})
 

@@ -30,8 +30,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-import pandas as pd
-
 from ..errors import AudioError, DataError, UserError, bad_value, shown
 from ..ratings import RATING_COLUMNS, SECONDS, check_ratings, is_name, parse_dimension
 from ..rows import NAME_COLUMNS, PAIR_COLUMNS, TAG_PREFIX, TAGS, TEXT_COLUMNS, checked_pairs, sorted_tags
@@ -130,6 +128,8 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
         DataError: If it is no such export, or a rating breaks the contract; task, annotation and control are named.
         UserError: If an option has another form or names what the export does not have.
     """
+    import pandas as pd  # takes 0.2 s: not for the help
+
     dimensions = [parse_dimension(text) for text in options.dimension]
     mapping = _mapping(options, [dimension.name for dimension in dimensions])
     folder = (options.audio or path.parent).resolve()

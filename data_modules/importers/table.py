@@ -37,9 +37,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import DataError, UserError, bad_value, shown
 from ..ratings import RATING_COLUMNS, SECONDS, Dimension, check_ratings, parse_dimension
@@ -49,6 +47,9 @@ from ..tables import SourceTable, full_mapping, parse_mapping, plain_text, read_
 from .assemble import Imported
 from .clips import ClipCell, add_audio_root, find_clip
 from .preferences import has_preferences, read_preferences
+
+if TYPE_CHECKING:
+    import pandas as pd  # takes 0.2 s: not for the help of the importers
 
 EXAMPLE = "table pairs.csv --ratings ratings.csv --dimension vocal_empathy=1:5:1 --out data"
 _RATING_NAMES = (*RATING_COLUMNS, SECONDS)
@@ -272,6 +273,8 @@ def _long_ratings(
     table: SourceTable, layout: _Layout, dimensions: Sequence[Dimension], pair_ids: Sequence[str]
 ) -> pd.DataFrame:
     """Ratings in long form, checked."""
+    import pandas as pd
+
     names = layout.names
     columns: dict[str, list[Any]] = {name: [] for name in _RATING_NAMES}
     cells: list[tuple[int, str]] = []

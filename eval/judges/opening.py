@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from ...data_modules.errors import UserError
 from ...data_modules.schema import Pair, PairDataset
+from ...models.scoring import check_scales
 from ...scorer import Scorer
 from ..judge_names import BASELINES, HUMAN, PROBE, SCORES, is_prompted, require_judges
 from ..probes import Probe, choose
 from . import Judge
-from .baselines import check_apart, open_baseline, probe
-from .baselines.simple import HumanJudge, without_raters
+from .baselines.probe import open_probe
+from .baselines.simple import ConstantJudge, HumanJudge, RandomJudge, without_raters
 from .prompted.factory import open_prompted
 from .scores_file import ScoresFile
 from .trained import TrainedJudge
@@ -121,7 +122,7 @@ def open_judges(
         else:
             found = _named(str(judge), dataset, learn_from, split, seed, named)
         if isinstance(found, TrainedJudge):
-            found.check_scales(dataset.card)
+            check_scales(found.name, found.scales, dataset.card)
             _warn_of_known_pairs(found.description, dataset, split)
         if not callable(getattr(found, "score", None)):
             raise UserError(
@@ -142,14 +143,33 @@ def _named(
 ) -> Judge:
     """A judge that is not prompted, by its name or folder."""
     placing: Any = {name: value for name, value in loading.items() if name not in ("budget", "answers")}
-    if spec in BASELINES:
-        return open_baseline(spec, dataset, learn_from, split, seed)
-    if spec.startswith(PROBE):
-        check_apart(spec, learn_from, split)
-        return probe.open_probe(spec, dataset.subset(learn_from), seed, **placing)
     if spec.startswith(SCORES):
         return ScoresFile(Path(spec.removeprefix(SCORES)))
-    return TrainedJudge.load(Path(spec), **placing)
+    if spec == "random":
+        return RandomJudge(dataset.card.dimensions, seed)
+    if spec == "quality":
+        from .baselines.quality import QualityJudge
+
+        return QualityJudge(dataset.card.dimensions)
+    if not (spec in BASELINES or spec.startswith(PROBE)):
+        return TrainedJudge.load(Path(spec), **placing)
+    if spec != "constant" and (split is None or split in learn_from):
+        raise UserError(
+            f"judge {spec}: it is fitted on split {', '.join(learn_from)} and would be measured on it; name "
+            "another with --split"
+        )
+    learned = dataset.subset(learn_from)
+    if spec.startswith(PROBE):
+        return open_probe(spec, learned, seed, **placing)
+    if spec == "constant":
+        return ConstantJudge.fitted_to(learned)
+    if spec == "text":
+        from .baselines.text import TextJudge
+
+        return TextJudge(learned, seed)
+    from .baselines.acoustic import OURS, AcousticJudge, egemaps
+
+    return AcousticJudge(learned, OURS if spec == "acoustic" else egemaps(), spec, seed)
 
 
 def _disclose(judge: PromptedJudge, pairs: Sequence[Pair], checks: Sequence[Probe], dry_run: bool) -> None:

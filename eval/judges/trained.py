@@ -11,11 +11,11 @@ import pandas as pd
 
 from ...data_modules.errors import AudioError
 from ...data_modules.parallel import progress
-from ...data_modules.schema import DatasetCard, Pair
+from ...data_modules.schema import Pair
 from ...models.artifact import Placement, load_any
 from ...models.calibration import uncalibrated
 from ...models.feature_cache import DiskStore
-from ...models.scoring import SPREAD, PairScorer, check_scales, placed
+from ...models.scoring import SPREAD, PairScorer, placed
 from ...models.settings import Quantization
 from ...models.weight_files import weights_hash
 from ...scorer import Scorer
@@ -67,14 +67,6 @@ class TrainedJudge:
     def of_scorer(cls, scorer: Scorer):
         """The judge of a `Scorer`, where it is."""
         return cls(Path(scorer.name).resolve().name, scorer.description, scorer.pair_scorer)
-
-    def check_scales(self, card: DatasetCard) -> None:
-        """The dataset rates the judge's dimensions on the scales that the judge was trained on.
-
-        Raises:
-            UserError: If one differs: scores and ratings would not be in the same points.
-        """
-        check_scales(self.name, self.scales, card)
 
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
         """One row per pair and dimension; a pair whose audio cannot be used has no score and says why in `status`.

@@ -18,6 +18,7 @@ from markupsafe import Markup
 
 from ...data_modules.rows import TAG_PREFIX
 from ...data_modules.schema import PairDataset
+from ...models.description import start_in_words
 from ..dimension_report import judged_rows
 from ..listening import Listening, check_view, listening_sentence
 from ..overall import told_apart, turned
@@ -192,6 +193,7 @@ def _provenance(report: Report) -> list[tuple[str, str]]:
     rows = {
         "judge": report["judge"],
         **origin,
+        "where training began": "; ".join(start_in_words(report["provenance"].get("provenance") or {})),
         "rated but not judged": ", ".join(report["left_out"]["not_judged"]),
         "judged but not rated": ", ".join(report["left_out"]["not_rated"]),
         **{

@@ -11,31 +11,7 @@ from typing import Any, Literal
 
 from ...data_modules.errors import DataError, shown
 from ...data_modules.schema import Pair
-from . import recording, voice
-from .pairs import (
-    context_only,
-    context_swapped,
-    group_of,
-    needs_context,
-    needs_two_groups,
-    needs_two_responses,
-    response_only,
-    response_swapped,
-    silent,
-)
-
-__all__ = [
-    "DEFAULT_PROBES",
-    "PROBES",
-    "Probe",
-    "choose",
-    "context_only",
-    "context_swapped",
-    "group_of",
-    "response_only",
-    "response_swapped",
-    "silent",
-]
+from . import pairs, recording, voice
 
 Expects = Literal["drop", "keep", "same"]
 """What the change must do to a judge that listens.
@@ -86,8 +62,8 @@ class Probe:
 def _by_clip(change: recording.ClipChange, **options: bool) -> dict[str, Any]:
     """The fields of a probe that changes each clip by itself."""
 
-    def apply(pairs: Sequence[Pair], seed: int) -> tuple[Pair, ...]:
-        return recording.change_clips(pairs, change, seed, **options)
+    def apply(given: Sequence[Pair], seed: int) -> tuple[Pair, ...]:
+        return recording.change_clips(given, change, seed, **options)
 
     return {"apply": apply, "by_clip": True}
 
@@ -102,8 +78,8 @@ _PROBES = (
         keeps="the response",
         if_moves="the judge weighs the response against what was said before it.",
         if_stays="a shortcut. The judge rates the response by itself, whatever it answers.",
-        apply=response_only,
-        refuses=needs_context,
+        apply=pairs.response_only,
+        refuses=pairs.needs_context,
     ),
     Probe(
         name="context_only",
@@ -114,8 +90,8 @@ _PROBES = (
         keeps="context, situation, and how long the response lasts",
         if_moves="the judge rates the response, not only what it answers.",
         if_stays="a shortcut. The judge guesses the rating from the context or the length of the response.",
-        apply=context_only,
-        refuses=needs_context,
+        apply=pairs.context_only,
+        refuses=pairs.needs_context,
     ),
     Probe(
         name="silent",
@@ -126,7 +102,7 @@ _PROBES = (
         keeps="the situation text, and how long the clips last",
         if_moves="the scores come from the sound.",
         if_stays="part of the score comes from the length of the clips or the situation text, not the sound.",
-        apply=silent,
+        apply=pairs.silent,
     ),
     Probe(
         name="context_swapped",
@@ -137,8 +113,8 @@ _PROBES = (
         keeps="the response; the contexts as a whole",
         if_moves="the judge hears which context the response belongs to.",
         if_stays="the judge gives much the same verdict whatever the response answers.",
-        apply=context_swapped,
-        refuses=needs_two_groups,
+        apply=pairs.context_swapped,
+        refuses=pairs.needs_two_groups,
     ),
     Probe(
         name="response_swapped",
@@ -149,8 +125,8 @@ _PROBES = (
         keeps="the context; the responses to it as a whole",
         if_moves="the judge hears which of the responses it is given.",
         if_stays="the judge rates the context or the script, whatever is answered.",
-        apply=response_swapped,
-        refuses=needs_two_responses,
+        apply=pairs.response_swapped,
+        refuses=pairs.needs_two_responses,
     ),
     Probe(
         name="flat_prosody",

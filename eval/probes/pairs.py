@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -15,7 +16,13 @@ from ...data_modules.audio import AudioSource, Clip, audio_hash, probe
 from ...data_modules.errors import AudioError, DataError
 from ...data_modules.schema import Pair, Turn
 
+_CONTEXT = ("context", "situation", "context_text", "context_speaker")
+_RESPONSE = ("response", "response_text", "response_speaker", "system_id")
 _MIXING_ROUNDS = 20  # proposed exchanges per pair; after about 5 the first arrangement is forgotten
+
+
+def _with(pair: Pair, donor: Pair, names: Sequence[str]) -> Pair:
+    return replace(pair, **{name: getattr(donor, name) for name in names})
 
 
 def group_of(pair: Pair) -> str:
@@ -39,9 +46,8 @@ def context_only(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:
     """The context alone: the response is silence of its duration and rate; its transcript and speaker are removed."""
     del seed
     silence = _silence([pair.response for pair in pairs])
-    return tuple(
-        replace(pair, response=silence[pair.response], response_text=None, response_speaker=None) for pair in pairs
-    )
+    gone = {"response_text": None, "response_speaker": None}
+    return tuple(replace(pair, response=silence[pair.response], **gone) for pair in pairs)
 
 
 def silent(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:
@@ -98,17 +104,8 @@ def context_swapped(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:
     if len(np.unique(groups)) < 2:
         raise DataError(f"contexts cannot be swapped between groups: the {len(pairs)} pairs are all of one group")
     contexts = np.unique(context_keys(pairs), return_inverse=True)[1]
-    donors = [pairs[donor] for donor in _donors(groups, contexts, np.random.default_rng(seed))]
-    return tuple(
-        replace(
-            pair,
-            context=donor.context,
-            situation=donor.situation,
-            context_text=donor.context_text,
-            context_speaker=donor.context_speaker,
-        )
-        for pair, donor in zip(pairs, donors, strict=True)
-    )
+    donors = _donors(groups, contexts, np.random.default_rng(seed))
+    return tuple(_with(pair, pairs[donor], _CONTEXT) for pair, donor in zip(pairs, donors, strict=True))
 
 
 def response_swapped(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:
@@ -137,16 +134,7 @@ def response_swapped(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:
             donor_of.update(zip(members.tolist(), members[_donors(own, own, rng)].tolist(), strict=True))
     if not donor_of:
         raise DataError(f"responses cannot be swapped: no group of the {len(pairs)} pairs has two different responses")
-    return tuple(
-        replace(
-            pairs[own],
-            response=pairs[donor].response,
-            response_text=pairs[donor].response_text,
-            response_speaker=pairs[donor].response_speaker,
-            system_id=pairs[donor].system_id,
-        )
-        for own, donor in sorted(donor_of.items())
-    )
+    return tuple(_with(pairs[own], pairs[donor], _RESPONSE) for own, donor in sorted(donor_of.items()))
 
 
 def context_keys(pairs: Sequence[Pair]) -> list[str]:
@@ -157,15 +145,13 @@ def context_keys(pairs: Sequence[Pair]) -> list[str]:
 
 def _hasher() -> Callable[[AudioSource], str]:
     """Hashes a clip by its content, each once; one that cannot be read (the judge will say so) by its error."""
-    hashes: dict[AudioSource, str] = {}
 
+    @cache
     def hashed(source: AudioSource) -> str:
-        if source not in hashes:
-            try:
-                hashes[source] = audio_hash(source)
-            except AudioError as error:
-                hashes[source] = str(error)
-        return hashes[source]
+        try:
+            return audio_hash(source)
+        except AudioError as error:
+            return str(error)
 
     return hashed
 

@@ -20,7 +20,7 @@ from ...data_modules.errors import UserError
 from .. import NANO
 from ..hub import expected_backbone, require_backbone
 from .base import Backbone, Checkpoint
-from .loading import one_line
+from .loading import load_model, one_line
 
 NANO_FOLDER = Path(__file__).parents[2] / "checkpoints" / "nano"
 TRANSFORMERS = "transformers>=5.17,<6"
@@ -35,9 +35,9 @@ _FAMILIES: Mapping[str, tuple[str, str]] = {
     "granite_speech_plus": ("granite_speech", "GraniteSpeechPlus"),
     "hubert": ("audio_encoders", "Hubert"),
     "phi4_multimodal": ("phi4_multimodal", "Phi4Multimodal"),
-    "qwen2_5_omni": ("qwen2_5_omni", "Qwen2_5Omni"),
+    "qwen2_5_omni": ("qwen_omni", "Qwen2_5Omni"),
     "qwen2_audio": ("qwen2_audio", "Qwen2Audio"),
-    "qwen3_omni_moe": ("qwen3_omni_moe", "Qwen3OmniMoe"),
+    "qwen3_omni_moe": ("qwen_omni", "Qwen3OmniMoe"),
     "voxtral": ("voxtral", "Voxtral"),
     "wav2vec2": ("audio_encoders", "Wav2Vec2"),
     "wav2vec2_bert": ("audio_encoders", "Wav2Vec2Bert"),
@@ -48,10 +48,8 @@ _FAMILIES: Mapping[str, tuple[str, str]] = {
 
 
 def load_backbone(checkpoint: Checkpoint) -> Backbone:
-    """Load a backbone, in evaluation mode and frozen.
-
-    Args:
-        checkpoint: Its `name` is "nano" (shipped with this package), a hub id, or a folder in the hub's layout.
+    """Load a backbone, in evaluation mode and frozen: "nano" (shipped with this package), a hub id, or a folder in the
+    hub's layout.
 
     Raises:
         UserError: If there is no such checkpoint, no class for its family, the installed transformers lacks the family,
@@ -65,7 +63,8 @@ def load_backbone(checkpoint: Checkpoint) -> Backbone:
     depth = config.get(DEPTH) if found.depth is None else found.depth
     found = replace(found, depth=depth, layers=family.layout.stored(family.layers_path))
     try:
-        backbone: Backbone = family.load(found)
+        network = family.network_of(load_model(family, found), found)
+        backbone: Backbone = family(network, family.processor_of(found), found)
     except StrictDataclassError as error:
         raise UserError(f"backbone {name!r}: config.json: {one_line(error)}") from None
     backbone.name, backbone.depth = name, None if depth is None else len(backbone.layers)
@@ -74,11 +73,7 @@ def load_backbone(checkpoint: Checkpoint) -> Backbone:
 
 
 def read_config(name: str, revision: str | None) -> dict[str, Any]:
-    """What config.json of a backbone says.
-
-    Args:
-        name: "nano", a hub id or a folder.
-        revision: Commit, tag or branch on the hub.
+    """What config.json of a backbone ("nano", a hub id or a folder) says.
 
     Raises:
         UserError: If there is none, or the hub does not answer and no copy is in the cache.

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,11 +40,8 @@ class WaveEncoder(PairEncoder):
     float32_parts = (_CONVOLUTIONS,)
 
     def run(self, features: Tensor, real: Tensor | None) -> list[Tensor]:
-        """States of all layers, each `(rows, frames, size)`, of convolved clips `(rows, frames, channels)`.
-
-        Args:
-            features: What the convolutions make.
-            real: True where a frame belongs to a clip `(rows, frames)`; None = everywhere.
+        """States of all layers, each `(rows, frames, size)`, of convolved clips `(rows, frames, channels)`; `real` is
+        True where a frame belongs to a clip `(rows, frames)`, None = everywhere.
         """
         raise NotImplementedError
 
@@ -90,7 +86,7 @@ class WaveEncoder(PairEncoder):
 class Wav2Vec2(WaveEncoder):
     """wav2vec 2.0 (Baevski et al., 2020), XLS-R and other checkpoints of this type."""
 
-    tower_class = Wav2Vec2Model
+    model_class = Wav2Vec2Model
     # of models with a head: the quantizer of pre-training, recognizers and classifiers, what shortens their input
     ignored_keys = (
         r"^(?:quantizer|project_q|project_hid|lm_head|projector|classifier)\.|masked_spec_embed$"
@@ -98,40 +94,36 @@ class Wav2Vec2(WaveEncoder):
     )
 
     def run(self, features: Tensor, real: Tensor | None) -> list[Tensor]:
-        """See `WaveEncoder`."""
         return _layer_states(self.tower, self.tower.feature_projection(features)[0], real)
 
 
 class Hubert(WaveEncoder):
     """HuBERT (Hsu et al., 2021), trained to predict clusters of sound."""
 
-    tower_class = HubertModel
+    model_class = HubertModel
 
     def run(self, features: Tensor, real: Tensor | None) -> list[Tensor]:
-        """See `WaveEncoder`."""
         return _layer_states(self.tower, self.tower.feature_projection(features), real)
 
 
 class WavLM(WaveEncoder):
     """WavLM (Chen et al., 2022): HuBERT with noise and second speakers in training, and gated relative positions."""
 
-    tower_class = WavLMModel
+    model_class = WavLMModel
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint) -> Self:
-        """See `Backbone`.
+    def kernels(cls, attention: str) -> dict[str, str]:
+        """Eager and sdpa both mean `_attend`; others are refused by the official class."""
+        return {"": "eager" if attention == "sdpa" else attention}
 
-        Raises:
-            UserError: Also if another attention kernel than eager or sdpa is asked for: both mean the one below.
-        """
-        kernel = "eager" if checkpoint.attention == "sdpa" else checkpoint.attention
-        encoder = super().load(replace(checkpoint, attention=kernel))
-        for layer in encoder.tower.encoder.layers:
+    @classmethod
+    def network_of(cls, model: Any, checkpoint: Checkpoint) -> Any:
+        """The encoder with attention that adapters can reach."""
+        for layer in model.encoder.layers:
             layer.attention.torch_multi_head_self_attention = partial(_attend, layer.attention)
-        return encoder
+        return model
 
     def run(self, features: Tensor, real: Tensor | None) -> list[Tensor]:
-        """See `WaveEncoder`."""
         projected, _ = self.tower.feature_projection(features)
         states, bias = [_embedded(self.tower, projected, real)], None
         for layer in self.tower.encoder.layers:
@@ -147,12 +139,11 @@ class Wav2Vec2Bert(PairEncoder):
     and masks it: it is no state here either. The tower masks padding in attention, and its convolutions look back only.
     """
 
-    tower_class = Wav2Vec2BertModel
+    model_class = Wav2Vec2BertModel
     linears = ("linear_q", "linear_k", "linear_v", "linear_out", "intermediate_dense", "output_dense")
     _WINDOW, _HOP = 400, 160  # samples of a frame and between two, which `SeamlessM4TFeatureExtractor` fixes
 
     def audio_tokens(self, samples: int) -> int:
-        """See `Backbone`."""
         return ((samples - self._WINDOW) // self._HOP + 1) // self.extractor.stride
 
     def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
@@ -178,13 +169,13 @@ class Whisper(PairEncoder):
     linears = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
     layers_path = "encoder.layers"
     final_norm = "encoder.layer_norm"
-    tower_class = WhisperEncoder
+    model_class = WhisperEncoder
     ignored_keys = r"^(model\.)?decoder\.|^proj_out\."
     key_mapping = {r"^(model\.)?encoder\.": ""}
 
-    def __init__(self, tower: Any, extractor: Any, checkpoint: Checkpoint) -> None:
-        super().__init__(tower, extractor, checkpoint)
-        self.max_seconds = float(extractor.chunk_length)
+    def __init__(self, network: Any, processor: Any, checkpoint: Checkpoint) -> None:
+        super().__init__(network, processor, checkpoint)
+        self.max_seconds = float(processor.chunk_length)
 
     def audio_tokens(self, samples: int) -> int:
         """See `Backbone`; states of the silence behind a clip do not count."""
@@ -202,13 +193,7 @@ class Whisper(PairEncoder):
 
 
 def _embedded(tower: Any, hidden: Tensor, real: Tensor | None) -> Tensor:
-    """What the first layer reads: projected features `(rows, frames, size)` and their position by convolution.
-
-    Args:
-        tower: With a transformer in `encoder`.
-        hidden: Projected features.
-        real: True where a frame belongs to a clip `(rows, frames)`; None = everywhere.
-    """
+    """What the first layer reads: projected features `(rows, frames, size)` and their position by convolution."""
     if real is not None:
         hidden = hidden.masked_fill(~real[..., None], 0.0)  # as the zeros that the convolution pads with
     hidden = hidden + tower.encoder.pos_conv_embed(hidden)
@@ -229,16 +214,7 @@ def _attend(attention: Any, hidden: Tensor, real: Tensor | None, bias: Tensor) -
     """Self-attention through the layer's four linear modules.
 
     The official one hands their weights to a function and never calls them, so that LoRA on them would do nothing
-    (transformers#48773).
-
-    Args:
-        attention: A `WavLMAttention`.
-        hidden: `(rows, frames, size)`.
-        real: True where a frame belongs to a clip `(rows, frames)`; None = everywhere.
-        bias: Of the scores `(rows * heads, frames, frames)`.
-
-    Returns:
-        `(rows, frames, size)`, and no attention weights.
+    (transformers#48773). `bias` is that of the scores `(rows * heads, frames, frames)`; no attention weights come back.
     """
 
     def heads(states: Tensor) -> Tensor:

@@ -6,15 +6,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
+import numpy as np
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from ...data_modules.errors import TextError, UserError, shown
 from ...data_modules.schema import Pair
-from .base import Backbone, Checkpoint, Inputs, Layout, Part
+from .base import Backbone, Checkpoint, Clips, Inputs, Layout, Part
 from .layers import enter_behind, padding_last
-from .loading import load_model, load_processor, one_line
+from .loading import load_processor, one_line
 
 LANGUAGE_MODEL = Part(
     "language_model",
@@ -31,7 +33,7 @@ _MARKUP = re.compile(r"<.*>|\[.*\]")
 class AudioLanguageModel(Backbone):
     """Embeds the text, puts projected audio states where the audio tokens are, and runs the language model.
 
-    A family sets `model_class` and `parts`, says how many tokens a clip has, encodes it, and overrides `load`,
+    A family sets `model_class` and `parts`, says how many tokens a clip has, encodes it, and overrides `network_of`,
     `render`, `audio_span`, `embed`, `project` or `read` where it is special. None of these may keep a reference to a
     linear layer: LoRA replaces it inside its parent.
 
@@ -41,46 +43,41 @@ class AudioLanguageModel(Backbone):
         extractor: Feature extractor of the processor.
         audio_token: What the template shows once for each clip, and the text once for each audio token.
         audio_token_id: Its id.
+        own_audio_token: The audio token where the processor does not say it.
+        tower_width: What the width of the tower's layers is called in its configuration.
     """
 
-    model_class: ClassVar[Any]
-    """The official generation class, whose `model` is the network."""
     layout = Layout({"": "model."})
     layers_path = "language_model.layers"
     final_norm = "language_model.norm"
-
-    @classmethod
-    def load(cls, checkpoint: Checkpoint) -> Self:
-        """See `Backbone`; what is no language model is not quantized."""
-        model = load_model(cls.model_class, checkpoint, unquantized=cls.unquantized())
-        return cls(model.model, load_processor(checkpoint), checkpoint)
+    processor_of = staticmethod(load_processor)
+    own_audio_token: ClassVar[str | None] = None
+    tower_width: ClassVar[str] = "hidden_size"
 
     @classmethod
     def unquantized(cls) -> list[str]:
-        """Modules that keep their precision: all parts but the language model."""
+        """All parts but the language model."""
         return [part.path for name, part in cls.parts.items() if name != "language_model"]
 
-    def __init__(
-        self, network: nn.Module, processor: Any, checkpoint: Checkpoint, audio_token: str | None = None
-    ) -> None:
-        """Wrap a network that holds every weight.
+    @classmethod
+    def network_of(cls, model: Any, checkpoint: Checkpoint) -> nn.Module:
+        """The model inside the generation class."""
+        return model.model
 
-        Args:
-            network: Has the submodules that `parts` names.
-            processor: With `tokenizer` and `feature_extractor`.
-            checkpoint: Where both come from.
-            audio_token: By default that of the processor.
-        """
+    def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint) -> None:
         self.network, self.processor = network, processor
         self.name, self.revision = checkpoint.name, checkpoint.revision
         self.tokenizer = processor.tokenizer
         # Granite Speech calls it otherwise
         self.extractor = getattr(processor, "audio_processor", None) or processor.feature_extractor
-        self.audio_token: str = audio_token or processor.audio_token
+        self.audio_token: str = self.own_audio_token or processor.audio_token
         self.audio_token_id: int = self.tokenizer.convert_tokens_to_ids(self.audio_token)
         self.sampling_rate: int = self.extractor.sampling_rate
         self.hidden_size: int = self.language_model.config.hidden_size
         self.max_tokens = self.language_model.config.max_position_embeddings
+        layers: Any = network.get_submodule(self.parts["audio_tower"].layers or "")
+        self.audio_size: int = getattr(self.tower.config, self.tower_width)
+        self.layer_sizes = len(layers) + 1, self.audio_size
         # turn markers are not always among the special tokens; runs of blanks and line ends may be among the added ones
         added = [token for token in self.tokenizer.get_added_vocab() if _MARKUP.fullmatch(token)]
         self._markup = sorted({self.audio_token, *self.tokenizer.all_special_tokens, *added}, key=len, reverse=True)
@@ -128,11 +125,8 @@ class AudioLanguageModel(Backbone):
         return made["input_ids"], made["attention_mask"], is_audio
 
     def prepare_chat(self, chat: Sequence[Message], audio_tokens: Sequence[int]) -> Tensor:
-        """Token ids `(1, tokens)` of any chat, up to where its last message is answered.
-
-        Args:
-            chat: Its turns; the texts are not trusted.
-            audio_tokens: Of each clip.
+        """Token ids `(1, tokens)` of any chat, up to where its last message is answered, with so many audio tokens for
+        each clip.
 
         Raises:
             TextError: If a text holds a token with a meaning of its own.
@@ -144,7 +138,6 @@ class AudioLanguageModel(Backbone):
         return self.tokenizer([text], add_special_tokens=False, return_tensors="pt")["input_ids"]
 
     def check_situation(self, text: object) -> None:
-        """See `Backbone`."""
         super().check_situation(text)
         self._check_markup(str(text or ""), "situation text")
 
@@ -165,6 +158,17 @@ class AudioLanguageModel(Backbone):
         spans = [*map(self.audio_span, counts), ""]
         return "".join(piece + span for piece, span in zip(pieces, spans, strict=True))
 
+    # Clips
+
+    def spectrogram(self, clip: np.ndarray) -> Tensor:
+        """What the tower reads of a clip `(frames, bins)`; where it is made of several at once, see `prepare_clips`."""
+        raise NotImplementedError
+
+    def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
+        """Spectrograms `(clips, frames, bins)`, each made of its clip alone; zeros pad the shorter ones."""
+        made = [self.spectrogram(clip) for clip in clips]
+        return Clips(pad_sequence(made, batch_first=True), [len(frames) for frames in made])
+
     # States
 
     def embed(self, ids: Tensor) -> Tensor:
@@ -182,7 +186,6 @@ class AudioLanguageModel(Backbone):
         ).last_hidden_state
 
     def hidden_states(self, inputs: Inputs) -> Tensor:
-        """See `Backbone`."""
         positions = (inputs.attention_mask.cumsum(-1) - 1).clamp(min=0)
         if inputs.hidden is not None:
             with enter_behind(self.layers[: inputs.first], inputs.hidden), padding_last(inputs.padding_last):
@@ -201,7 +204,6 @@ class AudioLanguageModel(Backbone):
             return self.read(inputs.input_ids, embeddings, inputs.attention_mask, positions)
 
     def save_processor(self, folder: str) -> None:
-        """See `Backbone`."""
         self.processor.save_pretrained(folder)
 
 

@@ -55,13 +55,9 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a backbone that can be trained, by LoRA or full fine-tuning.
-
-    Attributes:
-        path: Path of its module inside the network. A part inside another part does not count as part of that one.
-        linears: Last names of its linear layers; empty where the part is one linear layer itself.
-        layers: Path of the list of its layers, where LoRA can be put on some of them only.
-    """
+    """A part of a backbone that can be trained, by LoRA or full fine-tuning: the path of its module inside the network,
+    the last names of its linear layers (empty where it is one itself), and the path of the list of its layers, where
+    LoRA can be put on some of them only. A part inside another part does not count as part of that one."""
 
     path: str
     linears: tuple[str, ...]
@@ -70,13 +66,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a checkpoint that `load` of the same family reads stores the weights of a network.
-
-    Attributes:
-        names: How the names of weights begin inside the network, and what they begin with in the checkpoint. Of several
-            that fit, the longest counts; weights that none fits are not in a checkpoint.
-        config: Values of config.json that are others than where the network came from.
-    """
+    """How a checkpoint of a family stores the weights of a network: how their names begin inside the network and in the
+    checkpoint (of several that fit, the longest counts; weights that none fits are not in a checkpoint), and the values
+    of config.json that are others than where the network came from."""
 
     names: Mapping[str, str]
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -190,6 +182,14 @@ class Backbone(ABC):
         layers_path: Path of the layers that `depth` counts, inside the network: of the language model, or where there
             is none, of the encoder.
         final_norm: Path of the norm behind the last of these; None where `hidden_states` does not have it.
+        model_class: The official class that `load_model` loads. Of a language model the generation class: transformers
+            5.17 does not rename the keys of hub files for the bare model class.
+        ignored_keys: Regular expression of keys that may be missing or unexpected in a checkpoint, because the judge
+            does not use what they belong to.
+        key_mapping: Regular expressions of keys of a checkpoint and what becomes of them.
+        float32_parts: Modules that are float32 whatever the dtype of the rest is: what reads samples. bfloat16 has 8
+            significant bits, and would round away a quiet signal on top of a large constant.
+        own_adapter: True where the family merges the adapter that lies beside its weights.
     """
 
     network: nn.Module
@@ -208,6 +208,41 @@ class Backbone(ABC):
     depth: int | None = None
     layers_path: ClassVar[str]
     final_norm: ClassVar[str | None] = None
+    model_class: ClassVar[Any]
+    ignored_keys: ClassVar[str] = r"^lm_head\."
+    key_mapping: ClassVar[dict[str, str] | None] = None
+    float32_parts: ClassVar[tuple[str, ...]] = ()
+    own_adapter: ClassVar[bool] = False
+    processor_of: ClassVar[Callable[[Checkpoint], Any]]
+    """Loads what turns texts and clips into inputs."""
+
+    @abstractmethod
+    def __init__(self, network: Any, processor: Any, checkpoint: Checkpoint) -> None:
+        """Wrap what `network_of` and `processor_of` made of a checkpoint."""
+
+    @classmethod
+    def config_of(cls, checkpoint: Checkpoint) -> Any:
+        """Configuration of the model that is loaded; None = as the checkpoint has it.
+
+        Raises:
+            UserError: If this family cannot be loaded so.
+        """
+        return None
+
+    @classmethod
+    def kernels(cls, attention: str) -> dict[str, str]:
+        """Attention kernel of each sub-configuration; "" = of the model itself."""
+        return {"": attention}
+
+    @classmethod
+    def unquantized(cls) -> list[str]:
+        """Modules that keep their precision when the rest is quantized."""
+        return []
+
+    @classmethod
+    def network_of(cls, model: Any, checkpoint: Checkpoint) -> Any:
+        """What the judge needs of the model that was loaded."""
+        return model
 
     @property
     def layers(self) -> list[nn.Module]:
@@ -220,15 +255,6 @@ class Backbone(ABC):
         """`hidden_states` are those before `final_norm` from now on; its weights stay, for an export to be complete."""
         if self.final_norm is not None:
             self.network.get_submodule(self.final_norm).forward = _passed_on
-
-    @classmethod
-    @abstractmethod
-    def load(cls, checkpoint: Checkpoint) -> Backbone:
-        """Load weights and processor from the hub or a folder; an LM head is ignored.
-
-        Raises:
-            UserError: If the checkpoint lacks weights of the model or has weights that belong to none.
-        """
 
     @abstractmethod
     def audio_tokens(self, samples: int) -> int:
@@ -277,12 +303,8 @@ class Backbone(ABC):
 
     @abstractmethod
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
-        """Audio states of all clips one after the other, without padding, before the projector
-        `(states, audio size)`.
-
-        Args:
-            clips: What `prepare_clips` made.
-            heard: Takes what the layers of the encoder make.
+        """Audio states of all clips one after the other, without padding, before the projector `(states, audio size)`;
+        `heard` takes what the layers of the encoder make.
         """
 
     @abstractmethod

@@ -14,7 +14,7 @@ are the same in every batch, here as in the official classes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from ...data_modules.errors import UserError
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel
 from .base import Checkpoint, Clips, Layout, Part
 from .layers import LayerStatistics, on_device, watching, without_padding
-from .loading import SpeechProcessor, load_model
+from .loading import SpeechProcessor
 
 IGNORED_KEYS = r"^(lm_head|model\.vision_tower|model\.embed_vision)\."
 LONGEST = 480_000
@@ -53,6 +53,9 @@ class Gemma3n(AudioLanguageModel):
     """The official encoder on each clip's real length; states of zeros up to a fixed number."""
 
     network: Gemma3nForAudio
+    model_class = Gemma3nForAudio
+    ignored_keys = IGNORED_KEYS
+    processor_of = SpeechProcessor
     layout = Layout({"": ""})
     parts = {
         "language_model": LANGUAGE_MODEL,
@@ -65,26 +68,26 @@ class Gemma3n(AudioLanguageModel):
     }
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint) -> Gemma3n:
-        """See `Backbone`."""
-        unquantized = [*cls.unquantized(), "altup"]
-        network = load_model(Gemma3nForAudio, checkpoint, ignored_keys=IGNORED_KEYS, unquantized=unquantized)
-        return cls(network, SpeechProcessor(checkpoint), checkpoint)
+    def unquantized(cls) -> list[str]:
+        """All parts but the language model, and its AltUp."""
+        return [*super().unquantized(), "altup"]
 
-    def __init__(self, network: Gemma3nForAudio, processor: Any, checkpoint: Checkpoint) -> None:
+    @classmethod
+    def network_of(cls, model: Any, checkpoint: Checkpoint) -> Any:
+        """The model as it is."""
+        return model
+
+    def __init__(self, network: Any, processor: Any, checkpoint: Checkpoint) -> None:
         super().__init__(network, processor, checkpoint)
-        config, whole = self.tower.config, cast(Any, network.config)
-        self._states: int = whole.audio_soft_tokens_per_image  # of every clip, padding included
+        config = self.tower.config
+        self._states: int = network.config.audio_soft_tokens_per_image  # of every clip, padding included
         frames = self._states * config.conf_reduction_factor
         for time_stride, _ in config.sscp_conv_stride_size:
             frames *= time_stride
         self.max_seconds = min(LONGEST, frames * self.extractor.hop_length) / self.sampling_rate
         self._frames_per_state = frames // self._states
-        self.audio_size: int = config.hidden_size
-        self.layer_sizes = len(self.tower.conformer) + 1, self.audio_size
 
     def audio_span(self, count: int) -> str:
-        """See `AudioLanguageModel`."""
         return f"\n\n{self.tokenizer.boa_token}{self.audio_token * count}{self.tokenizer.eoa_token}\n\n"
 
     def embed(self, ids: Tensor) -> Tensor:
@@ -101,7 +104,6 @@ class Gemma3n(AudioLanguageModel):
         return torch.where(states.any(-1, keepdim=True), projected, padding_embedding)
 
     def read(self, ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
-        """See `AudioLanguageModel`."""
         size = self.language_model.config.vocab_size_per_layer_input
         return self.language_model(
             inputs_embeds=embeddings,
@@ -117,14 +119,12 @@ class Gemma3n(AudioLanguageModel):
         return self._states
 
     def real_audio_tokens(self, samples: int) -> int:
-        """See `Backbone`."""
         frames = (samples - self.extractor.frame_length - 1) // self.extractor.hop_length + 1
         return -(-frames // self._frames_per_state)
 
-    def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
-        """Spectrograms `(clips, frames, bins)`, each made alone: padding would become frames of its own."""
-        made = [torch.from_numpy(self.extractor([clip])["input_features"][0]) for clip in clips]
-        return Clips(pad_sequence(made, batch_first=True), [len(frames) for frames in made])
+    def spectrogram(self, clip: np.ndarray) -> Tensor:
+        """See `AudioLanguageModel`; of several clips at once, padding would become frames of its own."""
+        return torch.from_numpy(self.extractor([clip])["input_features"][0])
 
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
         """Audio states of all clips one after the other `(clips * states, audio size)`."""
@@ -149,6 +149,9 @@ class Gemma3n(AudioLanguageModel):
 class Gemma4(AudioLanguageModel):
     """The official tower, which masks padding itself."""
 
+    model_class = Gemma4ForConditionalGeneration
+    ignored_keys = IGNORED_KEYS
+    processor_of = SpeechProcessor
     parts = {
         "language_model": LANGUAGE_MODEL,
         "projector": Part("embed_audio", ("embedding_projection",)),
@@ -157,34 +160,29 @@ class Gemma4(AudioLanguageModel):
     }
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint) -> Gemma4:
-        """See `Backbone`.
+    def config_of(cls, checkpoint: Checkpoint) -> Any:
+        """Without vision.
 
         Raises:
-            UserError: Also if the model has no audio tower.
+            UserError: If the model has no audio tower.
         """
         config: Any = AutoConfig.from_pretrained(checkpoint.name, revision=checkpoint.revision)
         if config.audio_config is None:
             raise UserError(f"backbone {checkpoint.name!r}: has no audio tower; expected Gemma 4 E2B or E4B")
         config.vision_config = None
-        model = load_model(
-            Gemma4ForConditionalGeneration,
-            checkpoint,
-            config=config,
-            ignored_keys=IGNORED_KEYS,
-            unquantized=cls.unquantized(),
-            attention={"": checkpoint.attention, "text_config": checkpoint.attention, "audio_config": TOWER_KERNEL},
-        )
-        return cls(model.model, SpeechProcessor(checkpoint), checkpoint)
+        return config
+
+    @classmethod
+    def kernels(cls, attention: str) -> dict[str, str]:
+        """That of the tower is always the same."""
+        return {"": attention, "text_config": attention, "audio_config": TOWER_KERNEL}
 
     def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint) -> None:
         super().__init__(network, processor, checkpoint)
         self.max_seconds = LONGEST / self.sampling_rate
         self.audio_size: int = self.tower.config.output_proj_dims
-        self.layer_sizes = len(self.tower.layers) + 1, self.tower.config.hidden_size
 
     def audio_span(self, count: int) -> str:
-        """See `AudioLanguageModel`."""
         return f"{self.tokenizer.boa_token}{self.audio_token * count}{self.tokenizer.eoa_token}"
 
     def read(self, ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
@@ -214,7 +212,6 @@ class Gemma4(AudioLanguageModel):
         return Clips(made["input_features"], made["input_features_mask"].sum(-1).tolist())
 
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
-        """See `Backbone`."""
         features = clips.features.to(self.tower.output_proj.weight.dtype)
         frames = on_device(clips.lengths, features.device)[:, None]
         lengths = [-(-length // 4) for length in clips.lengths]

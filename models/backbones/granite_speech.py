@@ -21,7 +21,7 @@ from transformers import GraniteSpeechForConditionalGeneration, GraniteSpeechPlu
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, as_text
 from .base import Checkpoint, Clips, Layout, Part
 from .layers import LayerStatistics, watching
-from .loading import load_model, load_processor, merge_own_adapter
+from .loading import merge_own_adapter
 
 SYSTEM = (
     "Knowledge Cutoff Date: April 2024.\nToday's Date: April 9, 2025.\n"
@@ -34,7 +34,9 @@ class GraniteSpeech(AudioLanguageModel):
     """Every clip goes through the encoder at its own length, those of equal length together."""
 
     model_class = GraniteSpeechForConditionalGeneration
+    own_adapter = True
     layout = Layout({"": "model."}, {"has_lora_adapter": False})
+    tower_width = "hidden_dim"
     parts = {
         "language_model": LANGUAGE_MODEL,
         "projector": Part("projector", ("query", "key", "value", "dense", "linear")),
@@ -46,12 +48,11 @@ class GraniteSpeech(AudioLanguageModel):
     }
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint) -> GraniteSpeech:
-        """See `Backbone`."""
-        model = load_model(cls.model_class, checkpoint, unquantized=cls.unquantized(), own_adapter=True)
+    def network_of(cls, model: Any, checkpoint: Checkpoint) -> nn.Module:
+        """With its own adapter in its weights."""
         if checkpoint.weights:
             merge_own_adapter(model, checkpoint, required=model.config.has_lora_adapter)
-        return cls(model.model, load_processor(checkpoint), checkpoint)
+        return model.model
 
     def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint) -> None:
         super().__init__(network, processor, checkpoint)
@@ -60,7 +61,6 @@ class GraniteSpeech(AudioLanguageModel):
         self._window: int = config.window_size
         self.tokens_per_state: int = config.window_size // config.downsample_rate
         self.audio_size: int = self._window * config.projector_config.encoder_hidden_size
-        self.layer_sizes = len(self.tower.layers) + 1, self.tower.config.hidden_dim
         # No file sets a limit. The language model must have room for context and response, each this long.
         frames = config.text_config.max_position_embeddings / 2 * config.downsample_rate
         self.max_seconds: float = frames * 2 * self._hop / self.sampling_rate
@@ -77,21 +77,17 @@ class GraniteSpeech(AudioLanguageModel):
         return super().embed(ids.masked_fill(ids == self.audio_token_id, 0))
 
     def project(self, states: Tensor) -> Tensor:
-        """See `AudioLanguageModel`."""
         return super().project(states.unflatten(-1, (self._window, -1))).flatten(0, 1)
 
     def audio_tokens(self, samples: int) -> int:
-        """See `Backbone`."""
         frames = (samples // self._hop + 1) // 2  # a frame of the encoder is two of the spectrogram
         return -(-frames // self._window) * self.tokens_per_state
 
-    def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
-        """Spectrograms `(clips, frames, bins)`, each made of its clip alone; zeros pad the shorter ones."""
-        made = [self.extractor([clip])["input_features"][0] for clip in clips]
-        return Clips(nn.utils.rnn.pad_sequence(made, batch_first=True), [len(features) for features in made])
+    def spectrogram(self, clip: np.ndarray) -> Tensor:
+        """See `AudioLanguageModel`."""
+        return self.extractor([clip])["input_features"][0]
 
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
-        """See `Backbone`."""
         tower, window = self.tower, self._window
         features = clips.features.to(dtype=tower.input_linear.weight.dtype)
         states: list[Tensor] = [features] * len(features)

@@ -98,9 +98,7 @@ def attend_in_rows(attention: Any) -> None:
 
     The official one works on all blocks in one row, asks the GPU where they end, in every layer, and goes through them
     one by one. It passes on what its layer is given as `cu_seqlens`; here that is the mask, None = nothing is padded.
-
-    Args:
-        attention: With `q_proj`, `k_proj`, `v_proj`, `out_proj` and `num_heads`. Of these, LoRA may replace any later.
+    LoRA may replace any of its linear layers later.
     """
     attention.forward = partial(_attend, attention)
 
@@ -223,15 +221,11 @@ def _replaced(layers: Sequence[nn.Module], forward: Any) -> Iterator[None]:
 
 
 def compile_layers(network: nn.Module, leave: list[nn.Module], backend: str = "inductor") -> int:
-    """Compile every transformer layer of a network in place; layers of one kind share what is compiled.
+    """Compile every transformer layer of a network in place, but those to `leave`; layers of one kind share what is
+    compiled.
 
     Lengths differ between batches, so that shapes are dynamic from the start; otherwise each new length would compile
     anew. What is around the layers (masks, positions, scattering of audio) hardly takes time.
-
-    Args:
-        network: Of a backbone.
-        leave: Layers that are not compiled.
-        backend: Of `torch.compile`.
 
     Returns:
         How many layers were.

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import transformers
@@ -20,7 +20,6 @@ from transformers import (
     AutoProcessor,
     AutoTokenizer,
     BitsAndBytesConfig,
-    PreTrainedConfig,
     PreTrainedModel,
     ProcessorMixin,
     TorchAoConfig,
@@ -29,60 +28,34 @@ from transformers import (
 from transformers.utils.hub import cached_file
 
 from ...data_modules.errors import UserError
-from .base import Checkpoint
+from .base import Backbone, Checkpoint
 from .deferred import keeps, merge_later, seen_as_float32, short_dtype
 from .layers import KERNEL
 
-Model = TypeVar("Model", bound=PreTrainedModel)
 _ADAPTER = re.compile(r"\.lora_[AB]\.default(?=\.weight$)")
 """What the names of the weights of an adapter have more than those of what it is on."""
 # Where a repository has no safetensors, transformers would ask a public service to convert it, with the user's token
 os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "true")
 
 
-def load_model(
-    model_class: type[Model],
-    checkpoint: Checkpoint,
-    *,
-    config: PreTrainedConfig | None = None,
-    ignored_keys: str = r"^lm_head\.",
-    unquantized: Sequence[str] = (),
-    key_mapping: dict[str, str] | None = None,
-    attention: dict[str, str] | None = None,
-    own_adapter: bool = False,
-    float32_parts: Sequence[str] = (),
-) -> Model:
-    """Load a model; every weight must be in the checkpoint, and every weight of the checkpoint in the model.
+def load_model(family: type[Backbone], checkpoint: Checkpoint) -> Any:
+    """Load the model of a family; every weight must be in the checkpoint, and every weight of the checkpoint in it.
 
     The weights are read one after the other into their place: there is never a second copy in memory.
-
-    Args:
-        model_class: The class to load. Give the generation class: transformers 5.17 does not rename the keys of hub
-            files for the bare model class.
-        checkpoint: What to load and how.
-        config: Configuration; by default that of the checkpoint.
-        ignored_keys: Regular expression of keys that may be missing or unexpected, because the judge does not use what
-            they belong to.
-        unquantized: Modules that keep their precision when the rest is quantized.
-        key_mapping: Regular expressions of keys of the checkpoint and what becomes of them.
-        attention: Attention kernels by sub-configuration ("" = the model itself), where not each of them has that of
-            `checkpoint`.
-        own_adapter: True where the family merges the adapter that lies beside its weights.
-        float32_parts: Modules that are float32 whatever the dtype of the rest is: what reads samples. bfloat16 has 8
-            significant bits, and would round away a quiet signal on top of a large constant.
 
     Raises:
         UserError: If weights are missing, surplus or misshapen, are not in safetensors files, an adapter lies beside
             them that nobody asked for, or the attention kernel is not installed.
     """
+    config, model_class = family.config_of(checkpoint), family.model_class
     if checkpoint.depth is not None:
         model_class = _shallow(model_class, checkpoint)
-    kernels = attention or {"": checkpoint.attention}
-    ours = {part: KERNEL if kernel == "sdpa" else kernel for part, kernel in kernels.items()}
-    options: dict[str, Any] = {"dtype": checkpoint.dtype, "attn_implementation": ours if attention else ours[""]}
+    kernels = family.kernels(checkpoint.attention).items()
+    ours: dict[str, str] = {part: KERNEL if kernel == "sdpa" else kernel for part, kernel in kernels}
+    options: dict[str, Any] = {"dtype": checkpoint.dtype, "attn_implementation": ours if len(ours) > 1 else ours[""]}
     # `transformers` asks the class, while it reads: weights that were rounded first would stay rounded
-    kept: dict[str, Any] = {"_keep_in_fp32_modules_strict": set(float32_parts)} if float32_parts else {}
-    try:
+    kept: dict[str, Any] = {"_keep_in_fp32_modules_strict": set(family.float32_parts)} if family.float32_parts else {}
+    with _told(checkpoint):
         if checkpoint.weights and (short := short_dtype(checkpoint)) is not None:
             kept |= keeps(short, model_class)
         kept |= {"__module__": model_class.__module__} if kept else {}
@@ -92,55 +65,64 @@ def load_model(
             config = config or loader.config_class.from_pretrained(checkpoint.name, revision=checkpoint.revision)
             with torch.device("meta"):
                 model = loader._from_config(config, **options)
-                for part in float32_parts:
+                for part in family.float32_parts:
                     model.get_submodule(part).float()
                 return model
-        if not own_adapter:
+        if not family.own_adapter:
             _refuse_adapter(checkpoint)
-        if config is not None:
-            options["config"] = config
-        if checkpoint.device_map is not None:
-            options["device_map"] = checkpoint.device_map
+        whole = [*family.unquantized(), "lm_head"]
         if checkpoint.quantization == "nf4":
-            options["quantization_config"] = nf4(checkpoint.dtype, [*unquantized, "lm_head"])
+            options["quantization_config"] = nf4(checkpoint.dtype, whole)
         if checkpoint.quantization == "int8":
-            options["quantization_config"] = int8([*unquantized, "lm_head"])
+            options["quantization_config"] = int8(whole)
+        options |= {} if config is None else {"config": config}
+        options |= {} if checkpoint.device_map is None else {"device_map": checkpoint.device_map}
         with quiet_transformers(), _no_adapter():  # what it reports is an error below
-            model, report = loader.from_pretrained(
-                checkpoint.name,
-                revision=checkpoint.revision,
-                use_safetensors=True,  # a pickle can run code
-                key_mapping=key_mapping,
-                output_loading_info=True,
-                adapter_kwargs={"subfolder": "no_adapter"},
-                **options,
-            )
-    except OSError as error:
-        raise UserError(
-            f"backbone {checkpoint.name!r}: {one_line(error)} Weights are read from safetensors alone. On the hub, "
-            "they may be in a pull request of SFconvertbot: give its revision, such as refs/pr/1. Or convert a .bin "
-            f"that you trust: AutoModel.from_pretrained({checkpoint.name!r}).save_pretrained(FOLDER), and "
-            "copy preprocessor_config.json and tokenizer files beside it"
-        ) from None
-    except (ImportError, ValueError) as error:  # an attention kernel or bitsandbytes that is not there or does not fit
-        raise UserError(f"backbone {checkpoint.name!r}: {one_line(error)}") from None
-    except (RuntimeError, SafetensorError) as error:  # a weight of another shape; a file cut short
-        raise UserError(f"backbone {checkpoint.name!r}: {one_line(error)}") from None
-    check_report(checkpoint.name, report, ignored_keys, weights_above(model))
+            try:
+                model, report = loader.from_pretrained(
+                    checkpoint.name,
+                    revision=checkpoint.revision,
+                    use_safetensors=True,  # a pickle can run code
+                    key_mapping=family.key_mapping,
+                    output_loading_info=True,
+                    adapter_kwargs={"subfolder": "no_adapter"},
+                    **options,
+                )
+            except OSError as error:
+                name = checkpoint.name
+                raise UserError(
+                    f"backbone {name!r}: {one_line(error)} Weights are read from safetensors alone. On the hub, they "
+                    "may be in a pull request of SFconvertbot: give its revision, such as refs/pr/1. Or convert a .bin "
+                    f"that you trust: AutoModel.from_pretrained({name!r}).save_pretrained(FOLDER), and copy "
+                    "preprocessor_config.json and tokenizer files beside it"
+                ) from None
+    check_report(checkpoint.name, report, family.ignored_keys, weights_above(model))
     _keep_packing(model)
     return model
 
 
-def _shallow(model_class: type[Model], checkpoint: Checkpoint) -> type[Model]:
+@contextmanager
+def _told(checkpoint: Checkpoint, what: str = "") -> Iterator[None]:
+    """Within, what a library says of files that are missing, broken or do not fit, and of what is not installed, is one
+    line about this backbone.
+
+    Raises:
+        UserError: Of that line.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (OSError, ImportError, ValueError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"backbone {checkpoint.name!r}: {what}{one_line(error)}") from None
+
+
+def _shallow(model_class: Any, checkpoint: Checkpoint) -> Any:
     """A class whose models have their first layers alone (`Checkpoint.depth`).
 
     `transformers` makes a model without memory for weights, and reads what the model has: what is taken out in between
     is neither read nor allocated. The configuration stays that of the whole: which layers share keys and values (Gemma)
     and which kind each layer is, is told by it.
-
-    Args:
-        model_class: The whole.
-        checkpoint: With the path of the layers.
     """
 
     def build(model: Any, *args: Any, **kwargs: Any) -> None:
@@ -158,8 +140,7 @@ def _shallow(model_class: type[Model], checkpoint: Checkpoint) -> type[Model]:
         model.weights_above = above | {f"{model.base_model_prefix}.{name}" for name in above}
         del layers[kept:]
 
-    made: Any = type(model_class.__name__, (model_class,), {"__init__": build, "__module__": model_class.__module__})
-    return made
+    return type(model_class.__name__, (model_class,), {"__init__": build, "__module__": model_class.__module__})
 
 
 def weights_above(model: Any) -> Container[str]:
@@ -202,16 +183,11 @@ def _no_adapter() -> Iterator[None]:
     """
     find = modeling_utils.maybe_load_adapters  # pyright: ignore[reportPrivateImportUsage]
     if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 23):
-        modeling_utils.maybe_load_adapters = _find_none  # pyright: ignore[reportPrivateImportUsage]
+        modeling_utils.maybe_load_adapters = lambda name, _, **options: (None, name, options)  # pyright: ignore
     try:
         yield
     finally:
         modeling_utils.maybe_load_adapters = find  # pyright: ignore[reportPrivateImportUsage]
-
-
-def _find_none(name: str, download_kwargs: Any, **options: Any) -> tuple[None, str, dict[str, Any]]:
-    """What `maybe_load_adapters` returns where there is none."""
-    return None, name, options
 
 
 def _refuse_adapter(checkpoint: Checkpoint) -> None:
@@ -236,11 +212,7 @@ def _refuse_adapter(checkpoint: Checkpoint) -> None:
 def check_report(name: str, report: dict[str, Any], ignored_keys: str, above: Container[str] = ()) -> None:
     """Refuse a checkpoint that does not fit its model, whatever `transformers` makes of it.
 
-    Args:
-        name: What is said to be broken.
-        report: Of `transformers`.
-        ignored_keys: See `load_model`.
-        above: Weights of the layers that were left out, which a checkpoint has.
+    Keys that are ignored (see `Backbone`) and weights `above` the layers that are read are passed over.
 
     Raises:
         UserError: Naming the first keys that are missing, unexpected or of another shape.
@@ -259,12 +231,7 @@ def check_report(name: str, report: dict[str, Any], ignored_keys: str, above: Co
 
 
 def merge_own_adapter(
-    model: PreTrainedModel,
-    checkpoint: Checkpoint,
-    *,
-    required: bool,
-    subfolder: str = "",
-    targets: str | None = None,
+    model: PreTrainedModel, checkpoint: Checkpoint, *, required: bool, subfolder: str = "", targets: str | None = None
 ) -> None:
     """Merge the LoRA that lies beside a model's weights into them, so that another can be put on top.
 
@@ -272,9 +239,8 @@ def merge_own_adapter(
 
     Args:
         model: Without any adapter.
-        checkpoint: Where `adapter_config.json` and `adapter_model.safetensors` may be.
+        checkpoint: Where `adapter_config.json` and `adapter_model.safetensors` may be, in this `subfolder`.
         required: The model's configuration says that there is one.
-        subfolder: Where they lie in the repository.
         targets: Regular expression of the modules that it is on; by default what its configuration says.
 
     Raises:
@@ -295,7 +261,7 @@ def merge_own_adapter(
         return
     if missing:
         raise UserError(f"backbone {checkpoint.name!r}: its adapter is incomplete: there is no {missing[0]}")
-    try:
+    with _told(checkpoint, "its adapter: "):
         config = PeftConfig.from_pretrained(checkpoint.name, subfolder=subfolder or None, revision=checkpoint.revision)
         if targets is not None:
             config.target_modules = targets  # pyright: ignore[reportAttributeAccessIssue] LoRA's has it
@@ -304,8 +270,6 @@ def merge_own_adapter(
                 peft_config=config,  # pyright: ignore[reportArgumentType] it takes the object too
                 adapter_state_dict=load_file(str(found["adapter_model.safetensors"])),
             )
-    except (ValueError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"backbone {checkpoint.name!r}: its adapter: {one_line(error)}") from None
     check_report(f"{checkpoint.name}: adapter", report.to_dict(), r"(?!)", weights_above(model))
     for name, layer in list(model.named_modules()):
         if isinstance(layer, LoraLayer):
@@ -345,11 +309,7 @@ def _patterns(names: Sequence[str]) -> list[str]:
 
 
 def load_processor(checkpoint: Checkpoint, **options: Any) -> Any:
-    """The processor (tokenizer and feature extractor) beside the weights.
-
-    Args:
-        checkpoint: Where it is.
-        options: For `AutoProcessor.from_pretrained`.
+    """The processor (tokenizer and feature extractor) beside the weights; `options` as for `AutoProcessor`.
 
     Raises:
         UserError: If a file of it is missing or broken.
@@ -358,22 +318,13 @@ def load_processor(checkpoint: Checkpoint, **options: Any) -> Any:
 
 
 def load_feature_extractor(checkpoint: Checkpoint) -> Any:
-    """The feature extractor beside the weights, where a tokenizer would be of no use.
-
-    Raises:
-        UserError: If a file of it is missing or broken.
-    """
+    """The feature extractor beside the weights; raises as `load_processor`."""
     return _load(AutoFeatureExtractor, "feature extractor", checkpoint)
 
 
 def _load(loader: Any, what: str, checkpoint: Checkpoint, **options: Any) -> Any:
-    try:
-        with quiet_transformers():
-            return loader.from_pretrained(
-                checkpoint.name, revision=checkpoint.revision, trust_remote_code=False, **options
-            )
-    except (OSError, ValueError, ImportError) as error:
-        raise UserError(f"backbone {checkpoint.name!r}: no {what}: {one_line(error)}") from None
+    with _told(checkpoint, f"no {what}: "), quiet_transformers():
+        return loader.from_pretrained(checkpoint.name, revision=checkpoint.revision, trust_remote_code=False, **options)
 
 
 class SpeechProcessor:
@@ -389,13 +340,9 @@ class SpeechProcessor:
             UserError: If a file is missing or broken.
         """
         self.feature_extractor: Any = load_feature_extractor(checkpoint)
-        try:
-            with quiet_transformers():
-                files = {"pretrained_model_name_or_path": checkpoint.name, "revision": checkpoint.revision}
-                self.tokenizer: Any = AutoTokenizer.from_pretrained(**files, trust_remote_code=False)
-                settings, _ = ProcessorMixin.get_processor_dict(**files)
-        except (OSError, ValueError) as error:
-            raise UserError(f"backbone {checkpoint.name!r}: no tokenizer: {one_line(error)}") from None
+        self.tokenizer: Any = _load(AutoTokenizer, "tokenizer", checkpoint)
+        with _told(checkpoint, "no tokenizer: "):
+            settings, _ = ProcessorMixin.get_processor_dict(checkpoint.name, revision=checkpoint.revision)
         # chat_template.json belongs to the processor, chat_template.jinja to both
         self.tokenizer.chat_template = settings.get("chat_template") or self.tokenizer.chat_template
         if self.tokenizer.chat_template is None:

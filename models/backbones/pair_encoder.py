@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from ...data_modules.errors import UserError
 from ...data_modules.schema import Pair
 from .base import Backbone, Checkpoint, Inputs, Layout, Part
 from .layers import LayerStatistics, over_time, without_padding
-from .loading import load_feature_extractor, load_model
+from .loading import load_feature_extractor
 
 PADDING, USER, OTHER, RESPONSE = range(4)
 """What a token is part of: nothing, a context turn of the user, a context turn of anybody else, the response."""
@@ -45,22 +45,18 @@ class PairEncoder(Backbone):
     layout = Layout({"encoder.": ""})  # no checkpoint of an encoder has fusion weights
     reads_text = False
     max_seconds = MAX_SECONDS
-    tower_class: ClassVar[Any]
-    """The official class of the encoder without a head."""
     linears: ClassVar[tuple[str, ...]]
     """Names of the encoder's linear layers."""
     layers_path = "encoder.encoder.layers"
-    ignored_keys: ClassVar[str] = _IGNORED_KEYS
-    key_mapping: ClassVar[dict[str, str] | None] = None
-    float32_parts: ClassVar[tuple[str, ...]] = ()
-    """These three as for `load_model`; by default, heads of recognizers and classifiers are ignored."""
+    ignored_keys = _IGNORED_KEYS
+    processor_of = staticmethod(load_feature_extractor)
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint) -> Self:
-        """See `Backbone`.
+    def config_of(cls, checkpoint: Checkpoint) -> Any:
+        """The encoder without what is put on top of it.
 
         Raises:
-            UserError: Also if 4 bits are asked for, or positions go through a batch norm.
+            UserError: If 4 bits are asked for, or positions go through a batch norm.
         """
         name = checkpoint.name
         if checkpoint.quantization != "none":
@@ -75,32 +71,16 @@ class PairEncoder(Backbone):
         for follows in ("add_adapter", "use_intermediate_ffn_before_adapter"):  # the states that are read
             if hasattr(config, follows):
                 setattr(config, follows, False)
-        tower = load_model(
-            cls.tower_class,
-            checkpoint,
-            config=config,
-            ignored_keys=cls.ignored_keys,
-            key_mapping=cls.key_mapping,
-            float32_parts=cls.float32_parts,
-        )
-        return cls(tower, load_feature_extractor(checkpoint), checkpoint)
+        return config
 
-    def __init__(self, tower: Any, extractor: Any, checkpoint: Checkpoint) -> None:
-        """Put an encoder and new fusion weights together.
-
-        Args:
-            tower: Holds the pre-trained weights.
-            extractor: Its feature extractor.
-            checkpoint: Where both come from.
-        """
+    def __init__(self, network: Any, processor: Any, checkpoint: Checkpoint) -> None:
+        """Put an encoder and new fusion weights together."""
         self.name, self.revision = checkpoint.name, checkpoint.revision
-        self.extractor, self.sampling_rate = extractor, extractor.sampling_rate
-        self.network = nn.ModuleDict({"encoder": tower})
-        layers = len(self.layers) + 1
-        self.audio_size = layers * tower.config.hidden_size
-        self.layer_sizes = layers, tower.config.hidden_size
-        fusion = CrossAttentionFusion(layers, tower.config.hidden_size).to(tower.device)
-        self.network[FUSION] = fusion
+        self.extractor, self.sampling_rate = processor, processor.sampling_rate
+        self.network = nn.ModuleDict({"encoder": network})
+        layers, width = len(self.layers) + 1, network.config.hidden_size
+        self.audio_size, self.layer_sizes = layers * width, (layers, width)
+        self.network[FUSION] = CrossAttentionFusion(layers, width).to(network.device)
         self.parts = {"audio_tower": Part("encoder", self.linears, self.layers_path), "fusion": Part(FUSION, ())}
 
     @property
@@ -111,7 +91,6 @@ class PairEncoder(Backbone):
     def prepare_text(
         self, pairs: Sequence[Pair], audio_tokens: Sequence[Sequence[int]], padding_side: str
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """See `Backbone`."""
         rows = []
         for pair, counts in zip(pairs, audio_tokens, strict=True):
             segments = [USER if turn.role == "user" else OTHER for turn in pair.context] + [RESPONSE]
@@ -133,7 +112,6 @@ class PairEncoder(Backbone):
         return fusion(audio.view(*inputs.input_ids.shape, WIDTH), inputs.input_ids)
 
     def save_processor(self, folder: str) -> None:
-        """See `Backbone`."""
         self.extractor.save_pretrained(folder)
 
 
@@ -146,12 +124,7 @@ class CrossAttentionFusion(nn.Module):
     """
 
     def __init__(self, layers: int, size: int) -> None:
-        """Draw all weights from torch's global seed.
-
-        Args:
-            layers: Layers of the tower, its input embedding included.
-            size: Width of each.
-        """
+        """Draw all weights from torch's global seed, for so many layers (the input embedding included) of one width."""
         super().__init__()
         self.layer_weights = nn.Parameter(torch.zeros(layers))
         self.input_norm = nn.LayerNorm(size)
@@ -180,8 +153,8 @@ class CrossAttentionFusion(nn.Module):
             segments: What each token is part of `(batch, tokens)`.
 
         Returns:
-            `(batch, tokens, width)`: at the response with attention to its context; at context tokens what
-            they were. Padding on either side changes nothing.
+            `(batch, tokens, width)`: at the response with attention to its context; at context tokens what they were.
+            Padding on either side changes nothing.
         """
         tokens = audio + self.segments(segments)
         # the learned token stands in for a context that is not there, and keeps the softmax from being over nothing
@@ -194,12 +167,8 @@ class CrossAttentionFusion(nn.Module):
 
 
 def pack(layers: Sequence[Tensor], lengths: Sequence[int], heard: LayerStatistics | None) -> Tensor:
-    """States of several layers, each `(rows, frames, size)`, side by side without padding `(states, layers * size)`.
-
-    Args:
-        layers: What each layer made.
-        lengths: Frames of each row that belong to a clip.
-        heard: Takes their statistics.
+    """States of several layers, each `(rows, frames, size)`, side by side without padding `(states, layers * size)`; so
+    many frames of each row belong to a clip. `heard` takes their statistics.
     """
     if heard is not None:
         heard.add(torch.stack([over_time(layer, lengths) for layer in layers], 1), [[length] for length in lengths])

@@ -27,10 +27,9 @@ from ...data_modules.errors import UserError
 from .audio_language_model import AudioLanguageModel, Message, as_text
 from .base import Checkpoint, Clips, Layout, Part
 from .layers import LayerStatistics, padding_mask, watching, without_padding
-from .loading import SpeechProcessor, load_model, merge_own_adapter
+from .loading import SpeechProcessor, merge_own_adapter
 
 _AUDIO = "model.embed_tokens_extend.audio_embed."
-IGNORED_KEYS = r"^(lm_head|model\.embed_tokens_extend\.(image_embed|audio_embed\.\w+_for_vision_speech))\."
 SPEECH_ADAPTER = r"model\.layers\.\d+\.(self_attn\.(qkv|o)_proj|mlp\.(gate_up|down)_proj)"
 """What the adapter is on; the names in its own configuration are those of layers of the tower too."""
 WINDOW = 500
@@ -40,6 +39,9 @@ WINDOW = 500
 class Phi4Multimodal(AudioLanguageModel):
     """The official tower on each clip's real length, its layers in batches."""
 
+    model_class = Phi4MultimodalForCausalLM
+    ignored_keys = r"^(lm_head|model\.embed_tokens_extend\.(image_embed|audio_embed\.\w+_for_vision_speech))\."
+    processor_of = SpeechProcessor
     max_seconds = 1_800.0  # the authors' longest: speech of 30 minutes to summarize
     parts = {
         "language_model": Part(
@@ -62,33 +64,45 @@ class Phi4Multimodal(AudioLanguageModel):
     )
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint) -> Phi4Multimodal:
-        """See `Backbone`; the speech adapter is merged, all vision is ignored.
+    def unquantized(cls) -> list[str]:
+        """Audio and vision, where the official class has them."""
+        return ["embed_tokens_extend"]
+
+    @classmethod
+    def config_of(cls, checkpoint: Checkpoint) -> Any:
+        """Without vision.
 
         Raises:
-            UserError: Also if the files are in the layout that needs code of its own.
+            UserError: If the files are in the layout of the hub's main branch, which needs code of its own.
         """
-        _refuse_own_code(checkpoint)
+        settings, _ = PreTrainedConfig.get_config_dict(checkpoint.name, revision=checkpoint.revision)
+        if settings["model_type"] != "phi4_multimodal":
+            raise UserError(
+                f"backbone {checkpoint.name!r}: these files need code of their own, which is never run; expected the "
+                "layout of transformers, which is revision refs/pr/70 of microsoft/Phi-4-multimodal-instruct"
+            )
         config: Any = AutoConfig.from_pretrained(checkpoint.name, revision=checkpoint.revision)
         config.vision_config.num_hidden_layers = 0
-        kernel = checkpoint.attention
-        model = load_model(
-            Phi4MultimodalForCausalLM,
-            checkpoint,
-            config=config,
-            ignored_keys=IGNORED_KEYS,
-            unquantized=["embed_tokens_extend"],
-            # the tower's attention has a bias, which flash attention does not know
-            attention={"": kernel, "audio_config": "sdpa" if kernel == "flash_attention_2" else kernel},
-        )
+        return config
+
+    @classmethod
+    def kernels(cls, attention: str) -> dict[str, str]:
+        """The tower's attention has a bias, which flash attention does not know."""
+        return {"": attention, "audio_config": "sdpa" if attention == "flash_attention_2" else attention}
+
+    @classmethod
+    def network_of(cls, model: Any, checkpoint: Checkpoint) -> nn.ModuleDict:
+        """The three parts side by side, with the speech adapter in the weights; in the official class two of the parts
+        lie in the embeddings of the third. Positions are scaled row by row."""
         if checkpoint.weights:
             merge_own_adapter(model, checkpoint, required=False, subfolder="speech-lora", targets=SPEECH_ADAPTER)
-        return cls(_take_apart(model.model), SpeechProcessor(checkpoint), checkpoint)
-
-    def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint) -> None:
-        super().__init__(network, processor, checkpoint)
-        self.audio_size: int = self.tower.config.hidden_size
-        self.layer_sizes = len(self.tower.encoders) + 1, self.audio_size
+        text = model.model
+        audio = text.embed_tokens_extend.audio_embed
+        del text.embed_tokens_extend
+        if (longest_short := text.config.rope_parameters.get("original_max_position_embeddings")) is not None:
+            text.rotary_emb = _RotaryByRow(text.rotary_emb, longest_short)
+        layers = OrderedDict(up=audio.up_proj_for_speech, activation=nn.GELU(), down=audio.down_proj_for_speech)
+        return nn.ModuleDict({"language_model": text, "projector": nn.Sequential(layers), "audio_tower": audio.encoder})
 
     def render(self, chat: Sequence[Message]) -> str:
         """See `AudioLanguageModel`: as the model card writes it; the tokenizer's template takes a message as one
@@ -97,17 +111,14 @@ class Phi4Multimodal(AudioLanguageModel):
         return "".join([*turns, "<|assistant|>"])
 
     def audio_tokens(self, samples: int) -> int:
-        """See `Backbone`."""
         frames = (samples - self.extractor.win_length) // self.extractor.hop_length + 1
         return -(-frames // self.extractor.audio_compression_rate)
 
-    def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
-        """Spectrograms `(clips, frames, bins)`, each made alone."""
-        made = [self.extractor(clip, sampling_rate=self.sampling_rate)["audio_input_features"][0] for clip in clips]
-        return Clips(pad_sequence(made, batch_first=True), [len(frames) for frames in made])
+    def spectrogram(self, clip: np.ndarray) -> Tensor:
+        """See `AudioLanguageModel`."""
+        return self.extractor(clip, sampling_rate=self.sampling_rate)["audio_input_features"][0]
 
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
-        """See `Backbone`."""
         tower = self.tower
         frames = tower.encoder_embedding(clips.features.to(tower.embed.out.weight.dtype))
         # one by one: what a convolution makes of padding is not zero, and the next would look at it
@@ -131,31 +142,6 @@ def _windows(row: Tensor) -> Sequence[Tensor]:
     if len(row) <= WINDOW:
         return [row]
     return nn.functional.pad(row, (0, 0, 0, -len(row) % WINDOW)).split(WINDOW)
-
-
-def _refuse_own_code(checkpoint: Checkpoint) -> None:
-    """Tell the layout on the hub's main branch from that of transformers.
-
-    Raises:
-        UserError: If it is the former.
-    """
-    settings, _ = PreTrainedConfig.get_config_dict(checkpoint.name, revision=checkpoint.revision)
-    if settings["model_type"] != "phi4_multimodal":
-        raise UserError(
-            f"backbone {checkpoint.name!r}: these files need code of their own, which is never run; expected the "
-            "layout of transformers, which is revision refs/pr/70 of microsoft/Phi-4-multimodal-instruct"
-        )
-
-
-def _take_apart(model: Any) -> nn.ModuleDict:
-    """The three parts side by side; in the official class two of them lie in the embeddings of the third. Positions are
-    scaled row by row."""
-    audio = model.embed_tokens_extend.audio_embed
-    del model.embed_tokens_extend
-    if (longest_short := model.config.rope_parameters.get("original_max_position_embeddings")) is not None:
-        model.rotary_emb = _RotaryByRow(model.rotary_emb, longest_short)
-    layers = OrderedDict(up=audio.up_proj_for_speech, activation=nn.GELU(), down=audio.down_proj_for_speech)
-    return nn.ModuleDict({"language_model": model, "projector": nn.Sequential(layers), "audio_tower": audio.encoder})
 
 
 class _RotaryByRow(nn.Module):

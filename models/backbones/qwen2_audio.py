@@ -38,15 +38,15 @@ class WhisperTowerModel(AudioLanguageModel):
     `WhisperFeatureExtractor`, whose window is the longest piece that the tower sees at once.
     """
 
-    def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint, windows: int = 1) -> None:
-        """As `AudioLanguageModel`; longer clips are cut into at most so many `windows`, as officially."""
+    tower_width = "d_model"
+
+    def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint) -> None:
         super().__init__(network, processor, checkpoint)
-        self.max_seconds = float(self.extractor.chunk_length * windows)
-        self.audio_size: int = self.tower.config.d_model
-        self.layer_sizes = len(self.tower.layers) + 1, self.audio_size
+        window = self.extractor.chunk_length
+        # the official processor of Audio Flamingo 3 cuts away what is behind its last window; others have one
+        self.max_seconds = float(window * int(getattr(processor, "max_audio_len", window) // window))
 
     def audio_tokens(self, samples: int) -> int:
-        """See `Backbone`."""
         window = self.extractor.n_samples
         lengths = [window] * (samples // window) + [samples % window] * (samples % window > 0)
         return sum(_states(-(-length // self.extractor.hop_length)) for length in lengths)
@@ -70,7 +70,6 @@ class WhisperTowerModel(AudioLanguageModel):
         return Clips(made["input_features"], made["attention_mask"].sum(-1).tolist(), rows)
 
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
-        """See `Backbone`."""
         tower = self.tower
         features = clips.features.to(dtype=tower.conv1.weight.dtype)
         states = nn.functional.gelu(tower.conv1(features))
@@ -116,11 +115,6 @@ class AudioFlamingo3(WhisperTowerModel):
         "projector": Part("multi_modal_projector", ("linear_1", "linear_2")),
         "audio_tower": WHISPER_TOWER,
     }
-
-    def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint) -> None:
-        # the official processor cuts away what is behind its last window
-        windows = int(processor.max_audio_len // processor.feature_extractor.chunk_length)
-        super().__init__(network, processor, checkpoint, windows)
 
     def render(self, chat: Sequence[Message]) -> str:
         """See `AudioLanguageModel`: one audio token for each clip, where the clip is."""

@@ -25,13 +25,15 @@ from transformers.utils.hub import cached_file
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, as_text
 from .base import Checkpoint, Clips, Part
 from .layers import LayerStatistics, watching
-from .loading import load_model, load_processor
+from .loading import load_processor
 from .qwen2_audio import WHISPER_TOWER, after_convolutions
 
 
 class Voxtral(AudioLanguageModel):
     """Spectrograms of clips padded to whole windows; each window goes through the tower alone."""
 
+    model_class = VoxtralForConditionalGeneration
+    own_audio_token = "[AUDIO]"
     max_seconds = 2_400.0  # no file of the checkpoint sets a limit; 40 minutes are what its authors state
     parts = {
         "language_model": LANGUAGE_MODEL,
@@ -39,27 +41,23 @@ class Voxtral(AudioLanguageModel):
         "audio_tower": WHISPER_TOWER,
     }
 
-    @classmethod
-    def load(cls, checkpoint: Checkpoint) -> Voxtral:
-        """See `Backbone`."""
-        model = load_model(VoxtralForConditionalGeneration, checkpoint, unquantized=cls.unquantized())
+    @staticmethod
+    def processor_of(checkpoint: Checkpoint) -> Any:
+        """The processor, whose tokenizer reads control tokens."""
         # mistral-common's own tokenizer never reads a special token in a text, so it could not read a prompt
         processor = load_processor(_with_tokenizer(checkpoint), mistral_format=False)
-        tokenizer = processor.tokenizer
-        special = [str(token) for token in tokenizer.added_tokens_decoder.values()]
-        tokenizer.add_special_tokens({"pad_token": "<pad>", "extra_special_tokens": special})
-        return cls(model.model, processor, checkpoint, "[AUDIO]")
+        special = [str(token) for token in processor.tokenizer.added_tokens_decoder.values()]
+        processor.tokenizer.add_special_tokens({"pad_token": "<pad>", "extra_special_tokens": special})
+        return processor
 
-    def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint, audio_token: str) -> None:
-        super().__init__(network, processor, checkpoint, audio_token)
+    def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint) -> None:
+        super().__init__(network, processor, checkpoint)
         config: Any = self.tower.config
         # a state is as wide as the feed-forward layers: four positions of the tower side by side
         self.audio_size: int = config.intermediate_size
-        self.layer_sizes = len(self.tower.layers) + 1, config.hidden_size
         self._per_window = config.max_source_positions * config.hidden_size // self.audio_size
 
     def audio_span(self, count: int) -> str:
-        """See `AudioLanguageModel`."""
         return "[BEGIN_AUDIO]" + self.audio_token * count
 
     def render(self, chat: Sequence[Message]) -> str:
@@ -108,7 +106,6 @@ class Voxtral(AudioLanguageModel):
         return Clips(torch.stack(windows), lengths, rows)
 
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
-        """See `Backbone`."""
         # the tower sees whole windows; the silence behind a clip is not what the clip sounds like
         lengths = clips.by_clip([after_convolutions(length) for length in clips.lengths])
         with watching(heard, self.tower.layers, lengths):

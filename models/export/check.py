@@ -19,13 +19,8 @@ from ..scoring import PairScorer, check_scales, placed
 
 
 class Bounds(NamedTuple):
-    """Most that an export may change.
-
-    Attributes:
-        largest: Difference of two scores of one pair, as a fraction of the range of the scale.
-        mean: Mean absolute difference, likewise.
-        agreement: Spearman with the mean ratings of people, up or down.
-    """
+    """Most that an export may change: the largest and the mean absolute difference of two scores of one pair, as
+    fractions of the range of the scale, and Spearman with the mean ratings of people, up or down."""
 
     largest: float
     mean: float
@@ -50,13 +45,8 @@ def bounds_of(dtype: str, quantization: WeightForm) -> Bounds:
 
 @dataclass(frozen=True)
 class CheckSet:
-    """Pairs to compare scores on.
-
-    Attributes:
-        name: For the card.
-        pairs: Distinct pairs.
-        ratings: Mean ratings `(pairs, dimensions)`, rating points, NaN = not rated; None where nobody rated them.
-    """
+    """Distinct pairs to compare scores on, with a name for the card and mean ratings `(pairs, dimensions)`, rating
+    points, NaN = not rated; None where nobody rated them."""
 
     name: str
     pairs: Sequence[Pair]
@@ -94,15 +84,9 @@ def score_all(loaded: LoadedJudge, chosen: CheckSet, device: str | None) -> np.n
 
 @dataclass(frozen=True)
 class Change:
-    """What became of the scores on one dimension.
-
-    Attributes:
-        largest: Largest absolute difference, rating points.
-        mean: Mean absolute difference, rating points.
-        between: Spearman between the scores before and after; None where it is undefined, because all are equal.
-        before: Spearman of the scores before with mean ratings; None where it is undefined or there are none.
-        after: Spearman of the scores after.
-    """
+    """What became of the scores on one dimension: largest and mean absolute difference (rating points), and Spearman
+    between the scores before and after, of those before with mean ratings, and of those after; None where it is
+    undefined or there are no ratings."""
 
     largest: float
     mean: float
@@ -113,15 +97,8 @@ class Change:
 
 @dataclass(frozen=True)
 class Check:
-    """Two forms of a judge compared.
-
-    Attributes:
-        data: On which pairs.
-        pairs: How many have scores.
-        bounds: What was allowed.
-        dimensions: What was found.
-        beyond: What is beyond the bounds, in words.
-    """
+    """What was measured of an export: on which pairs, how many of them had scores, what is allowed, what was found by
+    dimension, and what is beyond the bounds, in words."""
 
     data: str
     pairs: int
@@ -147,14 +124,7 @@ class Check:
 def compare(
     before: np.ndarray, after: np.ndarray, chosen: CheckSet, dimensions: Sequence[Dimension], bounds: Bounds
 ) -> Check:
-    """Compare scores of the same pairs.
-
-    Args:
-        before: `(pairs, dimensions)`, rating points; NaN = no score.
-        after: Likewise.
-        chosen: The pairs.
-        dimensions: With their scales.
-        bounds: What is allowed.
+    """Compare scores of the same pairs before and after, `(pairs, dimensions)` in rating points; NaN = no score.
 
     Raises:
         UserError: If no pair has scores.
@@ -189,7 +159,8 @@ def _spearman(one: np.ndarray, other: np.ndarray) -> float | None:
 
 def _beyond(own: Dimension, change: Change, bounds: Bounds) -> Iterator[str]:
     width = own.maximum - own.minimum
-    for name, found, allowed in (("largest", change.largest, bounds.largest), ("mean", change.mean, bounds.mean)):
+    for name in ("largest", "mean"):
+        found, allowed = getattr(change, name), getattr(bounds, name)
         if found > allowed * width:
             yield f"{own.name}: {name} difference {found:.2g} rating points, allowed {allowed * width:.2g}"
     if change.before is None:
@@ -202,13 +173,8 @@ def _beyond(own: Dimension, change: Change, bounds: Bounds) -> Iterator[str]:
 
 
 def synthetic_pairs(rate: int, longest: float) -> list[Pair]:
-    """Sixteen pairs of signals with the rhythm and resonances of speech, 0.5 to 6 s long, the same in every call.
-
-    A quarter has no context, a quarter a situation.
-
-    Args:
-        rate: Hz.
-        longest: Most seconds that a clip may have.
+    """Sixteen pairs of signals with the rhythm and resonances of speech, 0.5 to 6 s long (and shorter than `longest`),
+    the same in every call. A quarter has no context, a quarter a situation.
     """
     random = np.random.default_rng(0)
     ends = np.linspace(_SHORTEST, min(_LONGEST, 0.9 * longest), COUNT)

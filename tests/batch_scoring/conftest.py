@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,18 @@ import pytest
 import soundfile
 from empathy_judge import Scorer
 from empathy_judge.batch_scoring.job import Job, Parts
-from empathy_judge.batch_scoring.run import Engine, Look
+from empathy_judge.batch_scoring.run import Engine, Look, score_manifest
 from empathy_judge.batch_scoring.workers import Worker
+from empathy_judge.data_modules.launch import ALONE, Launch
 
 RATE = 16_000
+BAD = {
+    1: ("cut.wav", "the file is cut off"),
+    9: ("text.wav", "not a sound file"),
+    12: ("empty.wav", "the file is empty"),
+    13: ("absent.wav", "no such file"),
+    19: ("../outside.wav", "leaves the folder"),
+}
 
 
 @pytest.fixture(scope="session")
@@ -97,3 +105,51 @@ def read(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".jsonl":
         return [json.loads(line) for line in text.splitlines()]
     return list(csv.DictReader(text.splitlines(), delimiter="\t" if path.suffix == ".tsv" else ","))
+
+
+def rows_with_bad_ones() -> list[Row]:
+    """20 rows, of which those of `BAD` cannot be scored."""
+    rows = [row(number, context_audio="c.wav" if number % 3 else None) for number in range(20)]
+    for number, (name, _) in BAD.items():
+        rows[number]["response_audio"] = name
+    return rows
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 8 rows."""
+    monkeypatch.setattr("empathy_judge.batch_scoring.job._STEP", 8)
+
+
+class Killed(BaseException):
+    """As if the process were no more."""
+
+
+def fail(parts: Parts, look: Look) -> None:
+    """An engine that ends at once."""
+    raise Killed
+
+
+@pytest.fixture
+def begin(scorer: Scorer) -> Callable[..., None]:
+    """Scores so many chunks of a job and is killed in the middle of the next one."""
+
+    def begin(job: Job, chunks: int = 1, launch: Launch = ALONE, **options: Any) -> None:
+        def run(parts: Parts, look: Look) -> None:
+            worker, done = Worker(parts, scorer), []
+            plain = worker._scored
+
+            def scored(rows: Any) -> Iterator[Any]:
+                for number, one in enumerate(plain(rows)):
+                    if len(done) == chunks and number == 3:
+                        raise Killed
+                    yield one
+                done.append(1)
+
+            worker._scored = scored
+            worker.run()
+
+        with pytest.raises(Killed):
+            score_manifest(job, run, launch, **options)
+
+    return begin

@@ -7,43 +7,20 @@ import errno
 import json
 import os
 import shutil
-import signal
-from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import soundfile
-from empathy_judge.batch_scoring.job import Job, Parts
+from empathy_judge.batch_scoring.job import Parts
 from empathy_judge.batch_scoring.run import score_manifest
-from empathy_judge.batch_scoring.workers import Tries, Worker, _work, worker_devices
-from empathy_judge.data_modules.errors import ASKED_TO_STOP, UserError
-from empathy_judge.data_modules.launch import Launch, find_launch
-from empathy_judge.data_modules.schema import Pair
+from empathy_judge.batch_scoring.workers import Worker
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.launch import Launch
 
-from .conftest import read, row
+from .conftest import BAD, Killed, fail, read, row, rows_with_bad_ones
 
+pytestmark = pytest.mark.usefixtures("small_chunks")
 NAMES = ["pair_id", "empathy", "warmth", "empathy_label", "warmth_label", "warnings", "windows", "seconds", "status"]
-BAD = {
-    1: ("cut.wav", "the file is cut off"),
-    9: ("text.wav", "not a sound file"),
-    12: ("empty.wav", "the file is empty"),
-    13: ("absent.wav", "no such file"),
-    19: ("../outside.wav", "leaves the folder"),
-}
-
-
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch):
-    """Of 8 rows."""
-    monkeypatch.setattr("empathy_judge.batch_scoring.job._STEP", 8)
-
-
-def rows_with_bad_ones():
-    rows = [row(number, context_audio="c.wav" if number % 3 else None) for number in range(20)]
-    for number, (name, _) in BAD.items():
-        rows[number]["response_audio"] = name
-    return rows
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
@@ -108,37 +85,12 @@ def test_clips_may_stand_in_the_table(write, make_job, in_process, clips):
             assert inner["warmth"] == pytest.approx(plain["warmth"], abs=1e-5)
 
 
-class Killed(BaseException):
-    """As if the process were no more."""
-
-
-def stopping_after(scorer, chunks, error=Killed):
-    """An engine that ends in the middle of a chunk, after so many whole ones."""
-
-    def run(parts, look):
-        worker, done = Worker(parts, scorer), []
-        plain = worker._scored
-
-        def scored(rows):
-            for number, one in enumerate(plain(rows)):
-                if len(done) == chunks and number == 3:
-                    raise error
-                yield one
-            done.append(1)
-
-        worker._scored = scored
-        worker.run()
-
-    return run
-
-
-def test_what_was_done_is_kept_and_the_end_is_the_same(write, make_job, in_process, scorer):
+def test_what_was_done_is_kept_and_the_end_is_the_same(write, make_job, in_process, scorer, begin):
     manifest = write(rows_with_bad_ones())
     whole, job = make_job(manifest, "whole.csv"), make_job(manifest, "scores.csv")
     score_manifest(whole, in_process)
     for chunks in (1, 1):
-        with pytest.raises(Killed):
-            score_manifest(job, stopping_after(scorer, chunks))
+        begin(job, chunks)
         assert not job.out.exists()
     folder = Parts(job).folder
     assert sorted(path.name[:11] for path in folder.glob("part-*")) == ["part-000000", "part-000001"]
@@ -179,13 +131,12 @@ def nest(path):
 
 @pytest.mark.parametrize("name", ["part-000001-*", "plan.json"])
 @pytest.mark.parametrize("damage", [cut, add_a_line, change_a_digit, change_the_head, nest, lambda path: path.unlink()])
-def test_what_was_damaged_meanwhile_is_made_again(damage, name, write, make_job, in_process, scorer):
+def test_what_was_damaged_meanwhile_is_made_again(damage, name, write, make_job, in_process, begin):
     """Between two commands, and, of parts, while one is at work."""
     manifest = write(rows_with_bad_ones())
     whole, job = make_job(manifest, "whole.csv"), make_job(manifest, "scores.csv")
     score_manifest(whole, in_process)
-    with pytest.raises(Killed):
-        score_manifest(job, stopping_after(scorer, 2))
+    begin(job, 2)
     (path,) = Parts(job).folder.glob(name)
     damage(path)
     missing = []
@@ -213,12 +164,11 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(write, make_job, in_proces
 
 
 def test_another_judge_manifest_or_level_is_refused_and_restart_begins_anew(
-    write, make_job, in_process, scorer, tmp_path
+    write, make_job, in_process, tmp_path, begin
 ):
     rows = rows_with_bad_ones()
     job = make_job(write(rows))
-    with pytest.raises(Killed):
-        score_manifest(job, stopping_after(scorer, 1))
+    begin(job, 1)
     other = tmp_path / "other"
     other.mkdir()
     (other / "judge.json").write_text("{}")
@@ -241,42 +191,37 @@ def test_another_judge_manifest_or_level_is_refused_and_restart_begins_anew(
     assert score_manifest(changed, in_process, restart=True).rows == 21
 
 
-def test_a_backbone_with_other_files_is_another(write, make_job, in_process, scorer, backbone_folder, tmp_path):
+def test_a_backbone_with_other_files_is_another(write, make_job, in_process, backbone_folder, tmp_path, begin):
     own = Path(shutil.copytree(backbone_folder, tmp_path / "own"))
     job = make_job(write(rows_with_bad_ones()), settings={"backbone": str(own)})
-    with pytest.raises(Killed):
-        score_manifest(job, stopping_after(scorer, 1))
+    begin(job, 1)
     elsewhere = tmp_path / "elsewhere"
     own.rename(elsewhere)
     moved = dataclasses.replace(job, settings={"backbone": str(elsewhere)})
-    with pytest.raises(Killed):  # the same files in another place
-        score_manifest(moved, stopping_after(scorer, 1))
+    begin(moved, 1)  # the same files in another place
     (elsewhere / "processor_config.json").write_text("{}")
     with pytest.raises(UserError, match=r"begun with another backbone \([0-9a-f]{16}, now [0-9a-f]{16}\)"):
-        score_manifest(moved, _fail)
+        score_manifest(moved, fail)
 
 
 @pytest.mark.parametrize("checksums", [False, True])
-def test_what_was_made_of_audio_that_changed_is_scored_again(checksums, write, make_job, in_process, scorer, clips):
+def test_what_was_made_of_audio_that_changed_is_scored_again(checksums, write, make_job, in_process, clips, begin):
     rows = [row(number, response_audio=f"r{number // 8}.wav") for number in range(24)]
     rows[9]["response_audio"] = "late.wav"
     manifest = write(rows)
     job = make_job(manifest, checksums=checksums)
-    with pytest.raises(Killed):
-        score_manifest(job, stopping_after(scorer, 2))
+    begin(job, 2)
     for name in ("r0.wav", "r1.wav"):  # their times alone
         os.utime(clips / name, ns=(1, 1))
     if checksums:
         score_done(job, in_process, [16])
-        with pytest.raises(Killed):
-            score_manifest(job, stopping_after(scorer, 2))
+        begin(job, 2)
         shutil.copyfile(clips / "r3.wav", clips / "r0.wav")
         os.utime(clips / "r0.wav", ns=(1, 1))
         score_done(job, in_process, [8])
     else:
         score_done(job, in_process, [0])
-    with pytest.raises(Killed):
-        score_manifest(job, stopping_after(scorer, 2))
+    begin(job, 2)
     shutil.copyfile(clips / "r3.wav", clips / "late.wav")  # its row can be scored now, and is in the second part
     score_done(job, in_process, [8])
     whole = make_job(manifest, "whole.csv")
@@ -358,32 +303,31 @@ def test_a_file_that_is_complete_is_scored_anew_by_one_process_and_left_by_sever
 
 
 @pytest.mark.parametrize("launch", [Launch(), Launch(0, 2, 0)])
-def test_a_file_that_this_command_did_not_write_is_not_replaced(launch, write, make_job, in_process, scorer):
+def test_a_file_that_this_command_did_not_write_is_not_replaced(launch, write, make_job, in_process, begin):
     job = make_job(write(rows_with_bad_ones()), "scores.csv")
     job.out.write_text("mine")
     with pytest.raises(UserError, match=r"scores\.csv: exists, and is not what .* wrote there; .*or --overwrite"):
-        score_manifest(job, _fail, launch)
+        score_manifest(job, fail, launch)
     assert job.out.read_text() == "mine"
     assert not Parts(job).folder.exists()
-    with pytest.raises(Killed):
-        score_manifest(job, stopping_after(scorer, 1), launch, overwrite=True)
+    begin(job, 1, launch, overwrite=True)
     assert job.out.read_text() == "mine"
     assert score_manifest(job, in_process, launch).done_before == 8  # its own job goes on
     other = dataclasses.replace(job, checksums=True)
     assert score_manifest(other, in_process, launch).rows == 20  # what it wrote it may replace
     job.out.write_text(job.out.read_text().replace("p7,", "p8,"))
     with pytest.raises(UserError, match="exists, and is not what"):
-        score_manifest(job, _fail, launch)
+        score_manifest(job, fail, launch)
 
 
-def test_a_failure_before_anything_is_done_leaves_nothing_and_the_old_scores(write, make_job, clips):
+def test_afailure_before_anything_is_done_leaves_nothing_and_the_old_scores(write, make_job, clips):
     job, twice = make_job(write([row(0)]), "scores.csv"), make_job(write([row(0), row(0)], "twice.csv"))
     job.out.write_text("old")
     before = sorted(clips.iterdir())
     with pytest.raises(Killed):
-        score_manifest(job, _fail, overwrite=True)
+        score_manifest(job, fail, overwrite=True)
     with pytest.raises(UserError, match="stands there twice"):
-        score_manifest(twice, _fail)
+        score_manifest(twice, fail)
     assert job.out.read_text() == "old"
     assert sorted(clips.iterdir()) == before
 
@@ -406,22 +350,18 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(write, make_job, in_process
     assert score_manifest(job, in_process).done_before == 8
 
 
-def test_a_failure_leaves_the_folder_of_another_process(write, make_job):
+def test_afailure_leaves_the_folder_of_another_process(write, make_job):
     job = make_job(write([row(0)]), "scores.csv")
 
     def run(parts, look):
         with pytest.raises(Killed):
-            score_manifest(job, _fail)
+            score_manifest(job, fail)
         assert parts.under_way()
         raise Killed
 
     with pytest.raises(Killed):
         score_manifest(job, run)
     assert not Parts(job).folder.exists()
-
-
-def _fail(parts, look):
-    raise Killed
 
 
 def test_what_cannot_be_written_or_would_be_overwritten_is_refused(write, make_job, clips):
@@ -432,215 +372,4 @@ def test_what_cannot_be_written_or_would_be_overwritten_is_refused(write, make_j
         make_job(manifest, "manifest.csv")
     job = dataclasses.replace(make_job(manifest), judge=clips / "absent")
     with pytest.raises(UserError, match=r"absent: expected a judge folder \(with judge\.json\)"):
-        score_manifest(job, _fail)
-
-
-@pytest.mark.parametrize(
-    ("killers", "deaths", "named"),
-    [
-        ({1, 8}, 2 * (3 + 2), {1, 8}),  # per chunk: a start and two retries, then the row twice
-        ({*range(8)}, 3 + 2 * 4, {0, 1, 2, 3}),  # after four rows the rest of the chunk is not tried
-    ],
-)
-def test_rows_that_kill_are_passed_over(killers, deaths, named, write, make_job, in_process, monkeypatch):
-    """An error in this process stands for the death of a worker: both leave the same notes."""
-    manifest = write([row(number) for number in range(10)])
-    job, whole = make_job(manifest, "scores.jsonl"), make_job(manifest, "whole.jsonl")
-    score_manifest(whole, in_process)
-    plain, died = Worker._scored, []
-
-    def deadly(self, rows):
-        for one in rows:
-            if isinstance(one.pair, Pair) and int(one.pair_id[1:]) in killers:
-                died.append(one.pair_id)
-                raise MemoryError
-            yield one
-
-    monkeypatch.setattr(Worker, "_scored", lambda self, rows: plain(self, deadly(self, rows)))
-    summary = None
-    while summary is None:
-        with suppress(MemoryError):
-            summary = score_manifest(job, in_process, Launch(0, 2, 0))
-    assert len(died) == deaths
-    assert summary.failed == {"process died": len(killers)}
-    for number, (found, expected) in enumerate(zip(read(job.out), read(whole.out), strict=True)):
-        if number in killers:
-            whose = "this row" if number in named else "several rows near this one"
-            assert found["status"] == f"the process that scored {whose} died each time"
-        else:
-            assert found["warmth"] == pytest.approx(expected["warmth"], abs=1e-5)
-
-
-def test_a_start_that_was_asked_to_stop_or_may_go_on_is_no_death(write, make_job):
-    def look(parts, look):
-        (chunk,) = parts.chunks()
-        for owner, words, careful in (
-            ("0", ["start", "stop"] * 4, False),
-            ("0", ["start", "start"], False),
-            ("1", ["start", "3"], False),  # of another: at work
-            ("1", ["start"], True),  # it died in its third row, and was started again
-        ):
-            tries = Tries(parts, chunk, owner)
-            for word in words:
-                tries.note(word)
-            assert Tries(parts, chunk, "0").careful == careful
-        for _ in range(2):
-            Tries(parts, chunk, "1").note("3")
-            Tries(parts, chunk, "1").note("start")
-        assert Tries(parts, chunk, "2").culprits == {3}
-        notes = parts.path(chunk, "tries")  # of no worker: all is passed over that is not a note
-        notes.with_name(f"{notes.name}-3").mkdir()
-        notes.with_name(f"{notes.name}-4").write_bytes(b"start\nx\n" * 3 + b"\xff\xfe []\nstart\n" + b"9" * 5_000)
-        assert Tries(parts, chunk, "2").culprits == {3}
-        raise Killed
-
-    with pytest.raises(Killed):
-        score_manifest(make_job(write([row(0)])), look)
-
-
-@pytest.mark.parametrize("fails", ["loading", "running"])
-def test_what_the_machine_refuses_a_worker_is_no_death(fails, write, make_job, scorer, monkeypatch):
-    def load(job, device):
-        if fails == "loading":
-            raise ImportError("libtorch_cpu.so: failed to map segment from shared object")
-        return scorer
-
-    def look(parts, look):
-        (chunk,) = parts.chunks()
-        path = parts.path(chunk, "tries")
-        (path := path.with_name(f"{path.name}-0")).mkdir()
-        said = []
-        with monkeypatch.context() as patched:
-            patched.setattr("empathy_judge.batch_scoring.workers.signal.signal", lambda *_: None)
-            patched.setattr(Job, "load", load)
-            _work(parts, (0, 1), None, None, SimpleNamespace(send=said.append))
-        assert (
-            said
-            == {
-                "loading": ["Cannot allocate memory; expected more memory, or a smaller --batch-size"],
-                "running": [None, f"{path}: Is a directory; expected a file"],
-            }[fails]
-        )
-        raise Killed
-
-    with pytest.raises(Killed):
-        score_manifest(make_job(write([row(0)])), look)
-
-
-def test_ranks_take_turns_and_then_what_is_missing(write, make_job, scorer, in_process):
-    """Rank 1 of 3 begins with its share, goes on with what the others have not done, and leaves the rest to rank 0."""
-    job = make_job(write([row(number) for number in range(8 * 5)]))
-    order = []
-
-    def run(parts, look):
-        worker = Worker(parts, scorer, 1, 3)
-        plain = worker.score
-        worker.score = lambda chunk: (order.append(chunk.number), plain(chunk))
-        worker.run()
-
-    assert score_manifest(job, run, Launch(1, 3, 1)) is None
-    assert order[:2] == [1, 4]
-    assert sorted(order) == [0, 1, 2, 3, 4]
-    assert not job.out.exists()
-
-    def never(parts, look):
-        raise AssertionError
-
-    assert score_manifest(job, never, Launch(0, 3, 0)).rows == 40
-    assert len(read(job.out)) == 40
-
-
-@pytest.mark.parametrize(("rows", "sizes"), [(1, {1}), (1_024, {8}), (1_025, {16, 1}), (10**7 + 1, {128, 1})])
-def test_chunks_grow_with_the_manifest_up_to_a_limit(rows, sizes, write, make_job):
-    parts = Parts(make_job(write([row(0)])))
-    parts.rows = rows
-    assert {chunk.rows for chunk in parts.chunks()} == sizes
-    assert sum(chunk.rows for chunk in parts.chunks()) == rows
-
-
-def test_a_chunk_that_another_worker_finishes_is_left(write, make_job, scorer, monkeypatch):
-    monkeypatch.setattr("empathy_judge.batch_scoring.workers._LOOK", 0.0)
-    job = make_job(write([row(number) for number in range(8)]))
-
-    def run(parts, look):
-        (chunk,), worker = parts.chunks(), Worker(parts, scorer)
-        plain = worker._scored
-
-        def scored(rows):
-            for number, one in enumerate(plain(rows)):
-                assert number < 4
-                if number == 3:
-                    Worker(parts, scorer, owner="other").score(chunk)
-                yield one
-
-        worker._scored = scored
-        worker.score(chunk)
-        assert [path.name[:4] for path in parts.entries()] == ["part"]
-
-    assert score_manifest(job, run).scored == 8
-
-
-def test_a_signal_ends_with_a_word_how_to_go_on(write, make_job, in_process, scorer, capsys):
-    job = make_job(write(rows_with_bad_ones()))
-    before = signal.getsignal(signal.SIGTERM)
-
-    def run(parts, look):
-        Worker(parts, scorer).score(parts.chunks()[0])
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    with pytest.raises(SystemExit) as stopped:
-        score_manifest(job, run)
-    assert stopped.value.code == ASKED_TO_STOP
-    assert signal.getsignal(signal.SIGTERM) is before
-    assert "asked to stop: 1 of 3 parts are done; the same command goes on from there" in capsys.readouterr().err
-    assert score_manifest(job, in_process).done_before == 8
-
-
-@pytest.mark.parametrize(
-    ("environment", "launch"),
-    [
-        ({}, Launch()),
-        ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}, Launch(3, 4, 1)),
-        ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, Launch()),
-        (
-            {"SLURM_PROCID": "9", "SLURM_STEP_NUM_TASKS": "16", "SLURM_LOCALID": "1", "SLURM_NTASKS": "16"},
-            Launch(9, 16, 1),
-        ),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "16", "SLURM_LOCALID": "0"}, Launch()),
-    ],
-    ids=["alone", "torchrun", "torchrun of one", "srun", "a batch script that starts one process"],
-)
-def test_who_is_who(environment, launch):
-    assert find_launch(environment) == launch
-
-
-@pytest.mark.parametrize(
-    ("gpus", "launch", "device", "workers", "devices"),
-    [
-        (0, Launch(), None, None, [None]),
-        (0, Launch(), "cpu", 2, ["cpu", "cpu"]),
-        (4, Launch(), "cpu", None, ["cpu"]),
-        (2, Launch(), None, None, ["cuda:0", "cuda:1"]),
-        (2, Launch(), "cuda", 3, ["cuda:0", "cuda:1", "cuda:0"]),
-        (2, Launch(), "cuda:1", None, ["cuda:1"]),
-        (8, Launch(), "auto", None, ["auto"]),
-        (8, Launch(11, 16, 3), None, None, ["cuda:3"]),
-        (1, Launch(3, 4, 3), None, None, ["cuda:0"]),
-        (0, Launch(1, 2, 1), None, None, [None]),
-    ],
-)
-def test_each_worker_has_a_device(gpus, launch, device, workers, devices, monkeypatch):
-    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
-    assert worker_devices(launch, device, workers) == devices
-
-
-@pytest.mark.parametrize(
-    ("launch", "device", "workers", "text"),
-    [
-        (Launch(0, 2, 0), "cuda:0", None, "--device cuda:0 for several workers.*expected no --device, cuda, or cpu"),
-        (Launch(), "auto", 2, "--device auto for several workers"),
-    ],
-)
-def test_workers_that_would_be_in_each_others_way_are_refused(launch, device, workers, text):
-    with pytest.raises(UserError, match=text):
-        worker_devices(launch, device, workers)
+        score_manifest(job, fail)

@@ -83,6 +83,13 @@ def statistic(value: float | None, low: float | None, high: float | None, reason
     return {**own, "n": 60, "dropped": 0, "undefined_resamples": 0}
 
 
+def dataset_of(pairs: Sequence[Pair], rows: Sequence[tuple[Any, ...]], *dimensions: Dimension) -> PairDataset:
+    """Pairs in memory, and rows of ratings: pair, rater, dimension, score."""
+    card = DatasetCard("made", dimensions, "made for a test", "CC0-1.0", True, content_hash="c" * 64)
+    ratings = pd.DataFrame(rows, columns=pd.Index(["pair_id", "rater_id", "dimension", "score"]))
+    return PairDataset(Path("made"), card, tuple(pairs), ratings)
+
+
 def tone_clip(tone: float, samples: int = 800) -> Clip:
     """A clip whose sound is its level: tone / 10 throughout."""
     return Clip(np.full(samples, tone / 10, dtype=np.float32), RATE)
@@ -117,6 +124,21 @@ class ToneJudge:
         context = tone_of(pair.context[-1].audio) if pair.context else 2.0
         noise = np.random.default_rng(int(pair.pair_id.rsplit("-", 1)[1])).normal()
         return true_score(context, tone_of(pair.response)) + self._noise * noise
+
+
+class MeasureJudge:
+    """Scores a pair by one measure; `seen` says how many pairs it was given each time."""
+
+    dimensions = ("empathy",)
+    only_given: str | None = None
+
+    def __init__(self, measure: Callable[[Pair], float], name: str = "judge") -> None:
+        self.name, self.measure = name, measure
+        self.seen: list[int] = []
+
+    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
+        self.seen.append(len(pairs))
+        return score_table(pairs, self.dimensions, np.array([[self.measure(pair)] for pair in pairs]))
 
 
 @pytest.fixture

@@ -15,14 +15,14 @@ import pytest
 from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import DataError
-from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
+from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset, Turn
 from empathy_judge.eval import challenges
-from empathy_judge.eval.challenges import aeq_bench, crossings, echomind, matched_accuracy
+from empathy_judge.eval.challenges import challenge, crossings, matched_accuracy
 from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.statistics.bootstrap import Resamples
 
-from .conftest import tone_of
+from .conftest import dataset_of, tone_of
 
 MakeDataset = Callable[..., PairDataset]
 
@@ -51,20 +51,6 @@ def test_right_questions_ties_and_missing_scores() -> None:
     assert dict(zip(found.tolist(), right.tolist(), strict=True)) == {
         "a": True, "b": False, "c": False, "d": True, "e": False, "f": False, "g": False, "h": True,
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("correct", "message"),
-    [
-        ([True, True, True, False], "question x: 2 options, 2 of them correct"),
-        ([False, False, True, False], "question x: 2 options, 0 of them correct"),
-    ],
-)
-def test_a_question_has_one_right_answer(correct: list[bool], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        challenges.right_questions(np.arange(4.0), np.array(correct), np.array(list("xxyy")))
-    with pytest.raises(ValueError, match="question z: 1 options, 1 of them correct"):
-        challenges.right_questions(np.arange(1.0), np.array([True]), np.array(["z"]))
 
 
 def test_the_score_by_hand() -> None:
@@ -185,10 +171,7 @@ def echo_pairs(scripts: int = 20, systems: int = 2, voices: tuple[str, ...] = VO
     ]  # fmt: skip
 
 
-def dataset_of(pairs: Sequence[Pair]) -> PairDataset:
-    card = DatasetCard("echo", (Dimension("fit", 0, 1),), "made for a test", "CC0-1.0")
-    ratings = pd.DataFrame(columns=["pair_id", "rater_id", "dimension", "score"])
-    return PairDataset(Path("echo"), card, tuple(pairs), ratings)
+ECHO = dataset_of(echo_pairs(), [], Dimension("fit", 0, 1))
 
 
 def test_accuracy_of_matched_responses_by_hand() -> None:
@@ -236,16 +219,16 @@ def test_every_pair_meets_the_responses_to_the_other_voices_of_its_script_and_sy
     ],
 )
 def test_judges_that_listen_and_that_do_not(rule: Callable[[float, float], float], accuracy: float) -> None:
-    found = echomind(LevelJudge(rule), dataset_of(echo_pairs()), split=None, resamples=50, seed=0)["dimensions"]
+    found = challenge("echomind", LevelJudge(rule), ECHO, split=None, resamples=50, seed=0)["dimensions"]
     assert [found["fit"][key] for key in ("value", "low", "high")] == pytest.approx([accuracy] * 3, abs=1e-12)
     assert found["fit"]["n"] == 20 * 2 * 6
     assert found["other"]["value"] == 0.5
 
 
 def test_one_voice_cannot_be_crossed() -> None:
-    dataset = dataset_of(echo_pairs(2, 2, VOICES[:1]))
+    dataset = dataclasses.replace(ECHO, pairs=tuple(echo_pairs(2, 2, VOICES[:1])))
     with pytest.raises(DataError, match="of 4 pairs none can be crossed"):
-        echomind(LevelJudge(lambda context, response: 1.0), dataset, split=None, resamples=0, seed=0)
+        challenge("echomind", LevelJudge(lambda context, response: 1.0), dataset, split=None, resamples=0, seed=0)
 
 
 # ---------------------------------------------------------------- known judges, and the command
@@ -264,17 +247,15 @@ def distinct(dataset: PairDataset) -> PairDataset:
 
 def test_aeq_bench_of_known_judges(make_dataset: MakeDataset, make_judge: Any) -> None:
     dataset = distinct(make_dataset(raters=3))
-    found = aeq_bench(make_judge(), dataset, split=None, resamples=50, seed=0)["dimensions"]["empathy"]
+    found = challenge("aeq-bench", make_judge(), dataset, split=None, resamples=50, seed=0)["dimensions"]["empathy"]
     assert set(found) == {"all", "context_variant", "tone_variant"}
     assert found["all"]["score"]["value"] == 1.0
     assert found["all"]["score"]["n"] == found["context_variant"]["score"]["n"] + found["tone_variant"]["score"]["n"]
     assert 0.25 <= found["all"]["chance"] <= 0.5
-    nothing = aeq_bench(ConstantJudge({"empathy": 3.0}), dataset, split=None, resamples=50, seed=0)["dimensions"][
-        "empathy"
-    ]
-    assert nothing["all"]["score"]["value"] == 0.0  # a tie is no answer
+    tied = challenge("aeq-bench", ConstantJudge({"empathy": 3.0}), dataset, split=None, resamples=50, seed=0)
+    assert tied["dimensions"]["empathy"]["all"]["score"]["value"] == 0.0  # a tie is no answer
     with pytest.raises(DataError, match="judge constant scores charm; dataset tones has ratings of empathy"):
-        aeq_bench(ConstantJudge({"charm": 3.0}), dataset, split=None, resamples=50, seed=0)
+        challenge("aeq-bench", ConstantJudge({"charm": 3.0}), dataset, split=None, resamples=50, seed=0)
 
 
 def test_the_command(dataset_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

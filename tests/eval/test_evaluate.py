@@ -22,7 +22,7 @@ from empathy_judge.eval.judges import INTERVAL_COLUMNS
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.judges.scores_file import ScoresFile
 from empathy_judge.eval.pages.report import render_page
-from empathy_judge.eval.probes import context_swapped
+from empathy_judge.eval.probes.pairs import context_swapped
 from empathy_judge.eval.statistics.reliability import reliability
 from scipy.stats import kendalltau, pearsonr, spearmanr
 

@@ -6,9 +6,11 @@ import json
 from contextlib import contextmanager
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from empathy_judge.cli import main
+from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval import layers
 from empathy_judge.eval.layers import ENCODER, LANGUAGE_MODEL, measure_layers
 from empathy_judge.eval.statistics.bootstrap import Resamples
@@ -24,8 +26,8 @@ def test_the_fewest_layers_that_are_not_told_apart_from_the_best_are_named():
     predicted = [human + spread * rng.normal(size=len(human)) for spread in noise.values()]
     costs = np.linspace(0, 1, 6)
     rows = layers._rows(LANGUAGE_MODEL, 1, "empathy", costs, predicted, human, draws)
-    assert [row.depth for row in rows] == [1, 2, 3, 4, 5]
-    assert [row.cost for row in rows] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert [row["depth"] for row in rows] == [1, 2, 3, 4, 5]
+    assert [row["cost"] for row in rows] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
     assert layers._enough(rows, LANGUAGE_MODEL) == 3
     assert layers._enough(rows, ENCODER) is None
 
@@ -43,8 +45,6 @@ def test_a_ridge_predicts_groups_that_it_was_not_fitted_to():
 
 def test_the_layer_that_carries_the_ratings_is_found(dataset_folder, backbone_folder, monkeypatch, tmp_path, capsys):
     """The backbone's own states, and in those of its third layer the ratings."""
-    from empathy_judge.data_modules.schema import PairDataset
-
     dataset = PairDataset.load(dataset_folder)
     means = dataset.mean_scores()
     of_pair = dict(zip((pair.pair_id for pair in dataset.pairs), means.to_numpy(), strict=True))
@@ -90,7 +90,6 @@ def test_the_layer_that_carries_the_ratings_is_found(dataset_folder, backbone_fo
 
 def test_what_a_layer_says_is_what_a_judge_of_that_depth_would_read(dataset_folder, backbone_folder):
     """The pooled state behind the norm: of a judge with so many layers, the one that its head reads."""
-    from empathy_judge.data_modules.schema import PairDataset
     from empathy_judge.models.judge import EmpathyJudge
     from empathy_judge.models.probe import without_adapters
     from empathy_judge.models.settings import JudgeSettings
@@ -116,10 +115,8 @@ def test_what_a_layer_says_is_what_a_judge_of_that_depth_would_read(dataset_fold
 
 
 def test_measured_without_a_known_layer_every_depth_has_a_row(dataset_folder, backbone_folder):
-    from empathy_judge.data_modules.schema import PairDataset
-
     found = measure_layers(str(backbone_folder), PairDataset.load(dataset_folder), resamples=100)
-    frame = found.to_frame()
+    frame = pd.DataFrame(found["rows"])
     assert sorted(frame[frame["part"] == LANGUAGE_MODEL]["depth"].unique()) == [1, 2, 3, 4]
     assert frame[frame["part"] == LANGUAGE_MODEL]["cost"].iloc[-1] == 1.0
     assert set(frame["n"]) == {21}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,32 +14,18 @@ from empathy_judge.data_modules import prosody
 from empathy_judge.data_modules.audio import Clip, decode
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
-from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
+from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset, Turn
 from empathy_judge.eval import evaluate as module
 from empathy_judge.eval.evaluate import LEFT_OUT, evaluate
-from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.listening import VOICE_PROBE, WORDS_PROBE, check_view, voice_and_words
 from empathy_judge.eval.probes import DEFAULT_PROBES, PROBES
 from empathy_judge.eval.statistics.bootstrap import Resamples
 
+from .conftest import MeasureJudge, dataset_of
+
 MakeDataset = Callable[..., PairDataset]
 VOICES = (Voice("en-us", "m", 105, 1.0), Voice("en", "f", 200, 1.16))
 TEXTS = ("The bus leaves at nine.", "I wrote it down for you.", "We can look at it on Monday.")
-
-
-class Listener:
-    """Scores the response by one measure of its sound, or by its transcript."""
-
-    dimensions = ("empathy",)
-    only_given: str | None = None
-
-    def __init__(self, name: str, measure: Callable[[Pair], float]) -> None:
-        self.name, self._measure = name, measure
-        self.seen: list[int] = []
-
-    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
-        self.seen.append(len(pairs))
-        return score_table(pairs, self.dimensions, np.array([[self._measure(pair)] for pair in pairs]))
 
 
 def heard(pair: Pair) -> prosody.Prosody:
@@ -66,18 +51,16 @@ def speech(groups: int = 6) -> PairDataset:
             context = (Turn("user", Clip(np.zeros(800, np.float32), 8000)),)
             pairs.append(Pair(pair_id, Clip(samples, rate), context, None, f"group-{group}", response_text=text))
             ratings += [(pair_id, f"r{rater}", "empathy", lively + rng.normal(0, 0.2)) for rater in range(3)]
-    card = DatasetCard("speech", (Dimension("empathy", -1, 4),), "made for a test", "CC0-1.0", True, "", "c" * 64)
-    columns = pd.Index(["pair_id", "rater_id", "dimension", "score"])
-    return PairDataset(Path("speech"), card, tuple(pairs), pd.DataFrame(ratings, columns=columns))
+    return dataset_of(pairs, ratings, Dimension("empathy", -1, 4))
 
 
-def checks_of(judge: Listener, probes: Sequence[str], **options: Any) -> dict[str, Any]:
+def checks_of(judge: MeasureJudge, probes: Sequence[str], **options: Any) -> dict[str, Any]:
     report = evaluate(judge, speech(), split=None, probes=probes, resamples=100, **options).report
     return {name: results["empathy"] for name, results in report["checks"].items()}
 
 
 def test_a_judge_of_intonation_loses_it_with_pitch_and_nothing_else() -> None:
-    judge = Listener("intonation", pitch_range)
+    judge = MeasureJudge(pitch_range, "intonation")
     gone, kept = ("silent", "flat_prosody", "monotone"), ("low_pass", "gain", "noise")
     found = checks_of(judge, (*gone, *kept))
     assert list(found) == [name for name in PROBES if name in gone + kept]
@@ -94,7 +77,7 @@ def test_a_judge_of_intonation_loses_it_with_pitch_and_nothing_else() -> None:
 
 
 def test_a_judge_of_loudness_is_caught_by_the_gain() -> None:
-    judge = Listener("loudness", lambda pair: heard(pair).level)
+    judge = MeasureJudge(lambda pair: heard(pair).level, "loudness")
     found = checks_of(judge, ("loudness", "gain"))
     assert found["gain"]["mean_change"] == pytest.approx(6, abs=0.01)
     assert found["gain"]["p95_change"] == pytest.approx(6, abs=0.01)
@@ -148,8 +131,8 @@ def test_clips_are_changed_in_portions_with_whole_groups(
     def measure(pair: Pair) -> float:
         return float(np.square(decode(pair.response, 8000)).mean())
 
-    whole = evaluate(Listener("power", measure), dataset, split=None, probes=["noise"], resamples=10)
-    judge = Listener("power", measure)
+    whole = evaluate(MeasureJudge(measure, "power"), dataset, split=None, probes=["noise"], resamples=10)
+    judge = MeasureJudge(measure, "power")
     monkeypatch.setattr(module, "_PORTION", 12)
     parts = evaluate(judge, dataset, split=None, probes=["noise"], resamples=10)
     assert judge.seen == [30, 12, 12, 6]
@@ -159,7 +142,7 @@ def test_clips_are_changed_in_portions_with_whole_groups(
 
 def test_probes_are_run_as_asked_for(make_dataset: MakeDataset) -> None:
     dataset = make_dataset(n_groups=4, per_group=2)
-    judge = Listener("lengths", lambda pair: float(len(decode(pair.response, 8000))))
+    judge = MeasureJudge(lambda pair: float(len(decode(pair.response, 8000))), "lengths")
     assert set(evaluate(judge, dataset, split=None, resamples=5).report["checks"]) == set(DEFAULT_PROBES)
     everything = evaluate(judge, dataset, split=None, probes="all", resamples=5).report["checks"]
     assert list(everything) == list(PROBES)

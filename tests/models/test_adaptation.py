@@ -8,14 +8,7 @@ import pytest
 import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.models.artifact import (
-    LoadedJudge,
-    Placement,
-    Provenance,
-    describe,
-    load_judge,
-    save_judge,
-)
+from empathy_judge.models.artifact import LoadedJudge, Placement, Provenance, describe, load_judge, save_judge
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.layers import recompute_activations
@@ -113,10 +106,7 @@ def test_lora_sits_in_the_layers_that_were_named(layers, there, make_judge):
     ("settings", "text"),
     [
         (LoraSettings(layers=(4, 9)), r"lora.layers \[4, 9\]: the language model of .* has 4 layers"),
-        (
-            LoraSettings(parts=["projector"], full_parts=["projector"]),
-            "LoRA on projector: its weights are trained",
-        ),
+        (LoraSettings(parts=["projector"], full_parts=["projector"]), "LoRA on projector: its weights are trained"),
         (LoraSettings(parts=["fusion"]), "train 'fusion': .* expected language_model, projector, audio_tower"),
         (LoraSettings(full_parts=["fusion"]), "train 'fusion': .* expected language_model, projector, audio_tower"),
     ],

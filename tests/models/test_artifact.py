@@ -15,15 +15,7 @@ import pytest
 import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.models.artifact import (
-    LoadedJudge,
-    Placement,
-    Provenance,
-    describe,
-    load_any,
-    load_judge,
-    save_judge,
-)
+from empathy_judge.models.artifact import LoadedJudge, Placement, Provenance, describe, load_any, load_judge, save_judge
 from empathy_judge.models.calibration import Calibration, no_calibration
 from empathy_judge.models.ensemble import write_ensemble
 from empathy_judge.models.export.check import synthetic_set

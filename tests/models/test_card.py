@@ -98,6 +98,20 @@ def test_the_backbone_is_named_where_the_hub_knows_it(backbone, expected, descri
     assert (found.get("base_model"), found.get("base_model_relation")) == (expected, "adapter" if expected else None)
 
 
+def test_where_training_began_and_what_it_added_is_said(description):
+    own = {"probe": 0.6834, "added": 0.0123, "low": -0.0101, "high": 0.0352}
+    certain, unknown = {**own, "low": 0.001}, dict.fromkeys(own)
+    description["provenance"]["start"] = {"empathy": own, "warmth": certain, "pace": unknown}
+    (first, second) = (line for line in render_card(description, None).splitlines() if "training began" in line)
+    assert first == (
+        "- On the validation split, empathy: training began at a probe with Spearman 0.683 and added +0.012 "
+        "(90 % interval -0.010 to +0.035); this is not told apart from the probe."
+    )
+    assert second.endswith("(90 % interval +0.001 to +0.035).")
+    del description["provenance"]["start"]
+    assert "training began" not in render_card(description, None)
+
+
 def test_forms(description, tmp_path):
     settings = {**description["settings"], "backbone": "Qwen/Qwen2-Audio-7B"}
     change = {"largest": 0.0123, "mean": 0.004, "between": 0.9991, "before": 0.72, "after": None}

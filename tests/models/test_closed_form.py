@@ -9,12 +9,12 @@ from empathy_judge.models import closed_form
 from empathy_judge.models.closed_form import PENALTIES, Portion, fit, fit_preferences
 from sklearn.linear_model import Ridge
 
-BLOCKS = (3, 5)
+BLOCKS = np.repeat([0, 1], [3, 5])
 
 
 def portion(n: int = 90, seed: int = 0, dimensions: int = 2, bent: bool = False) -> Portion:
     draw = np.random.default_rng(seed)
-    features = draw.normal(size=(n, sum(BLOCKS))) * [1, 1, 1, *[2] * 5]
+    features = draw.normal(size=(n, len(BLOCKS))) * [1, 1, 1, *[2] * 5]
     truth = features[:, :dimensions] + 0.5 * features[:, 3:4]
     if bent:
         truth = 2 * np.abs(features[:, :dimensions])
@@ -27,7 +27,7 @@ def test_it_is_ridge_and_kernel_ridge_regression(width, monkeypatch):
     monkeypatch.setattr(closed_form, "PENALTIES", np.array([0.3]))
     data = portion(dimensions=1)
     found = fit(data, BLOCKS, widths=(width,))
-    scale = np.repeat([data.features[:, :3].var(0).sum(), data.features[:, 3:].var(0).sum()], BLOCKS) ** -0.5 / 2**0.5
+    scale = np.repeat([data.features[:, :3].var(0).sum(), data.features[:, 3:].var(0).sum()], [3, 5]) ** -0.5 / 2**0.5
     scaled, new = data.features * scale, portion(20, 1, 1).features
     if width is None:
         reference = Ridge(alpha=0.3).fit(scaled, data.targets[:, 0]).predict(new * scale)
@@ -70,8 +70,8 @@ def test_groups_are_left_out_whole():
     groups = np.repeat(np.arange(40), 6)
     names, truth = draw.normal(size=(40, 8))[groups], draw.normal(size=40)[groups]
     targets = (truth + 0.01 * draw.normal(size=240))[:, None]
-    apart = fit(Portion(names, targets, np.ones_like(targets), groups), (8,), widths=(None, 0.6))
-    mixed = fit(Portion(names, targets, np.ones_like(targets), np.arange(240)), (8,), widths=(None, 0.6))
+    apart = fit(Portion(names, targets, np.ones_like(targets), groups), np.zeros(8, int), widths=(None, 0.6))
+    mixed = fit(Portion(names, targets, np.ones_like(targets), np.arange(240)), np.zeros(8, int), widths=(None, 0.6))
     assert min(apart.record["unexplained"].values()) > 0.9
     assert min(mixed.record["unexplained"].values()) < 0.1
 
@@ -108,6 +108,9 @@ def test_preferences_are_learned_in_logits():
     assert found.record["log_loss"] < np.log(2) * 0.8
 
 
+FIRST_NINE = np.repeat([0, 1], [9, 3])
+
+
 def bent_by_the_second_block(n: int, seed: int) -> Portion:
     draw = np.random.default_rng(seed)
     features = draw.normal(size=(n, 12))
@@ -117,8 +120,8 @@ def bent_by_the_second_block(n: int, seed: int) -> Portion:
 
 def test_a_first_block_that_says_nothing_is_omitted_and_one_that_speaks_is_not():
     train, new = bent_by_the_second_block(300, 0), bent_by_the_second_block(200, 1)
-    kept = fit(train, (9, 3))
-    chosen = fit(train, (9, 3), may_omit_first=True)
+    kept = fit(train, FIRST_NINE)
+    chosen = fit(train, FIRST_NINE, may_omit_first=True)
     assert (kept.record["omits_first"], chosen.record["omits_first"]) == (False, True)
     assert "without the language model" in chosen.in_words([Dimension("empathy", 1, 5, 1)])
     errors = [float(((own.predict(new.features) - new.targets) ** 2).mean()) for own in (kept, chosen)]
@@ -126,4 +129,11 @@ def test_a_first_block_that_says_nothing_is_omitted_and_one_that_speaks_is_not()
     moved = new.features + np.array([5.0] * 9 + [0.0] * 3)
     np.testing.assert_array_equal(chosen.predict(moved), chosen.predict(new.features))
     swapped = train._replace(features=train.features[:, ::-1])  # now the first three carry the ratings
-    assert not fit(swapped, (3, 9), may_omit_first=True).record["omits_first"]
+    assert not fit(swapped, 1 - FIRST_NINE[::-1], may_omit_first=True).record["omits_first"]
+
+
+def test_a_block_that_never_varies_takes_no_share():
+    """Such as what a head would read of contexts where there are none."""
+    data, new = portion(), portion(20, 1).features
+    still = fit(data._replace(features=np.pad(data.features, ((0, 0), (0, 4)))), np.repeat([0, 1, 2], [3, 5, 4]))
+    np.testing.assert_array_equal(still.predict(np.pad(new, ((0, 0), (0, 4)))), fit(data, BLOCKS).predict(new))

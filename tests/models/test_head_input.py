@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from empathy_judge.data_modules.audio import Clip
-from empathy_judge.data_modules.functionals import DELIVERY, delivery
+from empathy_judge.data_modules.functionals import DELIVERY, FUNCTIONALS, delivery
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_judge, save_judge
 from empathy_judge.models.feature_cache import DiskStore
@@ -59,6 +59,10 @@ def test_features_are_statistics_of_response_context_and_their_difference(judge)
     of_clips = features[:, hidden:]
     assert of_clips.mean(0).abs().max() < 1e-3  # of the pairs that the scale was taken from
     assert of_clips.abs().max() <= 5
+    # of the signal a probe weighs pitch, level, timing and voice apart from the spectrum
+    assert np.bincount(judge.head_input.blocks).tolist() == [hidden, 6 * width, 3 * 28, 3 * (len(DELIVERY) - 28)]
+    of_response = judge.head_input.blocks[hidden + 6 * width :][: len(DELIVERY)]
+    assert [name for name, block in zip(DELIVERY, of_response, strict=True) if block == 2] == list(FUNCTIONALS)
     # together they weigh as much as the pooled state behind its layer norm
     assert 0.5 < of_clips.square().sum(1).mean() / hidden < 1.01
 
@@ -67,7 +71,7 @@ def test_features_are_statistics_of_response_context_and_their_difference(judge)
 def test_without_a_context_its_features_are_the_mean_and_nothing_else_changes(judge):
     with_context, without = pair(1), Pair(pair_id="q", group_id="g", context=(), response=pair(1).response)
     assert (pair(1, turns=2).context[0].audio.samples != pair(1, turns=2).context[1].audio.samples[:1]).any()
-    hidden, (_, audio, _) = judge.backbone.hidden_size, judge.head_input.blocks
+    hidden, audio = np.bincount(judge.head_input.blocks)[:2]
     both = judge.pooled(judge.build_inputs([with_context, without]))[:, hidden : hidden + audio].unflatten(1, (3, -1))
     assert torch.equal(both[0, 0], both[1, 0])
     assert not both[1, 1:].any()

@@ -210,8 +210,7 @@ def test_what_there_is_not_is_said_in_one_line(judge_folder, hub):
 
 
 @pytest.mark.parametrize(
-    ("status", "reason"),
-    [(401, "not logged in|not found"), (403, "has no right to it"), (400, "the hub answered 400")],
+    ("status", "reason"), [(401, "not logged in|not found"), (403, "has no right to it"), (400, "the hub answered 400")]
 )
 def test_a_push_that_the_hub_refuses(status, reason, judge_folder, hub):
     hub.status = status

@@ -178,8 +178,7 @@ def test_a_device_that_holds_no_values_is_refused(name):
 
 
 @pytest.mark.parametrize(
-    "template",
-    ["{{ 1 / 0 }}", "{{ messages[9].content }}", "{% for", "{{ raise_exception('no') }}", "no clips at all"],
+    "template", ["{{ 1 / 0 }}", "{{ messages[9].content }}", "{% for", "{{ raise_exception('no') }}", "no clips at all"]
 )
 def test_a_hostile_chat_template_is_refused_in_one_line(
     template, judge_folder, backbone_folder, dataset_folder, tmp_path

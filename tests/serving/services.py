@@ -204,3 +204,20 @@ def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < end, "it never came true"
         time.sleep(0.005)
+
+
+def error_of(answer: Any) -> tuple[int, str, str]:
+    """Status, code and message of an error, which has the form of all errors."""
+    body = answer.json()
+    assert list(body) == ["error"]
+    assert list(body["error"]) == ["code", "message"]
+    assert "\n" not in body["error"]["message"]
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-request-id"]
+    return answer.status_code, body["error"]["code"], body["error"]["message"]
+
+
+def counter(service: InProcess, line: str) -> float:
+    """The value of a line of `/metrics`."""
+    (found,) = [own for own in service("GET", "/metrics").text.splitlines() if own.startswith(f"{line} ")]
+    return float(found.rsplit(" ", 1)[1])

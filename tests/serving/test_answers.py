@@ -4,42 +4,24 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from empathy_judge.data_modules.errors import AudioError, TextError, UserError
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.models.assessment import Caution
 from empathy_judge.scorer import Scorer
 from empathy_judge.serving.records import JsonLines
 
-from .services import FakeScorer, InProcess, in_process, until, wav
+from .services import FakeScorer, InProcess, counter, error_of, in_process, wav
 
 Shared = tuple[InProcess, FakeScorer]
 LEVELS = "0.5, 0.8, 0.9, 0.95"
 UNKNOWN = "a part of the form is not known; expected response, context, situation"
 PART = b'--a\r\nContent-Disposition: form-data; name="response"\r\n\r\n'
 FORM = {"Content-Type": "multipart/form-data; boundary=a"}
-
-
-def error_of(answer: Any) -> tuple[int, str, str]:
-    """Status, code and message of an error, which has the form of all errors."""
-    body = answer.json()
-    assert list(body) == ["error"]
-    assert list(body["error"]) == ["code", "message"]
-    assert "\n" not in body["error"]["message"]
-    assert answer.headers["content-type"] == "application/json"
-    assert answer.headers["x-request-id"]
-    return answer.status_code, body["error"]["code"], body["error"]["message"]
-
-
-def counter(service: InProcess, line: str) -> float:
-    """The value of a line of `/metrics`."""
-    (found,) = [own for own in service("GET", "/metrics").text.splitlines() if own.startswith(f"{line} ")]
-    return float(found.rsplit(" ", 1)[1])
 
 
 # ---------------------------------------------------------------- scores
@@ -181,19 +163,6 @@ def test_a_form_that_is_wrong_is_told_what_is_expected(shared: Shared, fields: A
     assert found.startswith(message)
 
 
-def test_very_long_texts_are_refused_before_any_work_and_nobody_waits_for_them(scorer: FakeScorer) -> None:
-    """Tokens of a judge are at most as many as bytes; 4,000 emoji are 16,000 of them."""
-    with in_process(scorer) as service, ThreadPoolExecutor() as pool:
-        scorer.open.clear()  # whoever gets to the judge waits
-        long = [pool.submit(service.score, wav(), situation="\N{BOUQUET}" * 4000) for _ in range(4)]
-        answers = [error_of(future.result(20)) for future in long]
-        assert {answer[:2] for answer in answers} == {(422, "invalid")}
-        assert 'stage="decode"' not in service("GET", "/metrics").text
-        scorer.open.set()
-        assert service.score(wav(), situation="x" * 4000).status_code == 200
-    assert len(scorer.heard) == 1
-
-
 @pytest.mark.parametrize(
     ("clip", "message"),
     [
@@ -280,188 +249,12 @@ def test_intervals_are_not_asked_of_a_judge_without_calibration() -> None:
 # ---------------------------------------------------------------- errors
 
 
-def test_what_is_wrong_with_one_pair_is_no_fault_of_those_scored_with_it(caplog: pytest.LogCaptureFixture) -> None:
-    scorer = FakeScorer()
-
-    def fails(pair: Any) -> Exception | None:
-        errors = {"user": UserError("pair: no"), "text": TextError("situation: no"), "audio": AudioError("r: no")}
-        return {"bug": ValueError("secret words"), **errors}.get(pair.situation or "")
-
-    scorer.fails = fails
-    caplog.set_level(logging.INFO)
-    with in_process(scorer) as service, ThreadPoolExecutor() as pool:
-        scorer.open.clear()
-        first = pool.submit(service.score, wav())
-        until(lambda: len(scorer.heard) == 1)
-        sent = [pool.submit(service.score, wav(), situation=word) for word in ("bug", "user", "text", "audio", "fine")]
-        until(lambda: counter(service, "empathy_judge_queue_pairs") == 5)
-        scorer.open.set()
-        answers = [future.result() for future in (first, *sent)]
-    assert [answer.status_code for answer in answers] == [200, 500, 422, 422, 422, 200]
-    assert [error_of(answer)[1] for answer in answers[1:5]] == ["internal", "invalid", "invalid", "bad_audio"]
-    assert scorer.sizes()[:2] == [1, 4]
-    lines = [JsonLines().format(record) for record in caplog.records if record.name == "empathy_judge.serving"]
-    assert not any("secret words" in line for line in lines)
-    (bug,) = [json.loads(line) for line in lines if json.loads(line)["event"] == "bug"]
-    assert bug["error"] == "ValueError"
-    assert any("batcher.py" in place for place in bug["where"])
-
-
-def test_while_the_judge_is_loaded_requests_are_told_to_come_back() -> None:
-    scorer, go = FakeScorer(), threading.Event()
-
-    def load() -> Any:
-        assert go.wait(30)
-        return scorer
-
-    with in_process(load) as service:
-        for method, path in (("GET", "/readyz"), ("GET", "/v1/judge"), ("POST", "/v1/score")):
-            answer = service(method, path, files={"response": wav()} if method == "POST" else None)
-            assert error_of(answer)[:2] == (503, "loading")
-            assert int(answer.headers["retry-after"]) >= 1
-        assert service("GET", "/healthz").json() == {"status": "ok"}
-        assert service("GET", "/").status_code == 200
-        go.set()
-        until(lambda: service("GET", "/readyz").status_code == 200)
-        assert service.score(wav()).status_code == 200
-
-
-def test_a_full_queue_refuses_and_loses_nobody(scorer: FakeScorer) -> None:
-    with in_process(scorer, max_queue=3) as service, ThreadPoolExecutor() as pool:
-        scorer.open.clear()
-        first = pool.submit(service.score, wav())
-        until(lambda: len(scorer.heard) == 1)
-        waiting = [pool.submit(service.score, wav(), address=address) for address in "abc"]
-        until(lambda: counter(service, "empathy_judge_queue_pairs") == 3)
-        refused = service.score(wav(), address="d")
-        assert error_of(refused)[:2] == (429, "busy")
-        assert 1 <= int(refused.headers["retry-after"]) <= 60
-        scorer.open.set()
-        assert {future.result().status_code for future in (first, *waiting)} == {200}
-        assert service.score(wav()).status_code == 200
-        # more responses than there are places are refused as a whole
-        assert error_of(service.score(*[wav()] * 4, path="/v1/rank"))[:2] == (429, "busy")
-        assert counter(service, 'empathy_judge_refused_total{code="busy"}') == 2
-    assert len(scorer.heard) == 5
-
-
-def test_long_pairs_are_refused_while_those_who_wait_would_have_no_answer_in_time(scorer: FakeScorer) -> None:
-    scorer.windows = True
-    with in_process(scorer) as service, ThreadPoolExecutor() as pool:
-        scorer.open.clear()
-        sent = [pool.submit(service.score, wav())]
-        until(lambda: len(scorer.heard) == 1)
-        for waiting, address in enumerate("ab", start=1):
-            sent.append(pool.submit(service.score, wav(0.1, 85.0), address=address))
-            until(lambda count=waiting: counter(service, "empathy_judge_queue_pairs") == count)
-        refused = service.score(wav(0.1, 85.0), address="c")
-        # 2 x 9 windows of half a second each, in half of the time; with 25 s of grace 12.5 s may be waited for
-        assert error_of(refused) == (429, "busy", "too many requests wait; ask again in 18 s")
-        assert refused.headers["retry-after"] == "18"
-        sent.append(pool.submit(service.score, wav(), address="d"))
-        until(lambda: counter(service, "empathy_judge_queue_pairs") == 3)
-        scorer.open.set()
-        assert {future.result().status_code for future in sent} == {200}
-
-
-def test_one_client_leaves_places_for_the_others(scorer: FakeScorer) -> None:
-    with in_process(scorer, max_queue=8) as service, ThreadPoolExecutor(16) as pool:
-        scorer.open.clear()
-        sent = [pool.submit(service.score, wav())]
-        until(lambda: len(scorer.heard) == 1)
-        sent += [pool.submit(service.score, wav()) for _ in range(4)]
-        until(lambda: counter(service, "empathy_judge_queue_pairs") == 4)
-        assert error_of(service.score(wav()))[:2] == (429, "busy")
-        sent += [pool.submit(service.score, wav(), address="other") for _ in range(2)]
-        until(lambda: counter(service, "empathy_judge_queue_pairs") == 6)
-        scorer.open.set()
-        assert {future.result().status_code for future in sent} == {200}
-
-
-def test_what_is_not_scored_in_time_is_answered_and_dropped(scorer: FakeScorer) -> None:
-    with in_process(scorer, request_seconds=0.3) as service, ThreadPoolExecutor() as pool:
-        scorer.open.clear()
-        first = pool.submit(service.score, wav())
-        until(lambda: len(scorer.heard) == 1)
-        late = service.score(wav())
-        assert error_of(late) == (504, "timeout", "no score within 0.3 s; ask again when the service is less busy")
-        assert first.result().status_code == 504
-        assert counter(service, "empathy_judge_queue_pairs") == 0
-        scorer.open.set()
-        assert service.score(wav()).status_code == 200
-    assert len(scorer.heard) == 2  # the late one was never begun
-
-
-def test_requests_that_wait_are_scored_together_and_levels_apart(scorer: FakeScorer) -> None:
-    with in_process(scorer) as service, ThreadPoolExecutor(16) as pool:
-        scorer.open.clear()
-        sent = [pool.submit(service.score, wav(0.1), level="0.5")]
-        until(lambda: len(scorer.heard) == 1)
-        sent += [pool.submit(service.score, wav(0.05 * n), level="0.5" if n < 6 else "0.95") for n in range(1, 10)]
-        until(lambda: counter(service, "empathy_judge_queue_pairs") == 9)
-        scorer.open.set()
-        bodies = [future.result().json() for future in sent]
-        assert counter(service, 'empathy_judge_batch_pairs_bucket{le="4.0"}') == 5  # with the trial
-        assert counter(service, "empathy_judge_batch_pairs_sum") == 11
-    assert [body["scores"]["empathy"]["score"] for body in bodies[1:]] == pytest.approx(
-        [1 + 0.2 * n for n in range(1, 10)], abs=1e-3
-    )
-    for body in bodies:
-        own = body["scores"]["empathy"]
-        assert own["high"] - own["low"] == pytest.approx(2 * body["level"])
-    assert sum(scorer.sizes()) == 10
-    assert max(scorer.sizes()) <= 4
-    assert all(len({pair.pair_id for pair in pairs}) == len(pairs) for pairs, _ in scorer.batches)
-
-
 def test_a_text_that_the_judge_cannot_read_is_refused_before_any_work(shared: Shared) -> None:
     service, scorer = shared
     before = len(scorer.heard), counter(service, "empathy_judge_accepted_total")
     answer = service.score(b"no sound", situation="a <|AUDIO|>")  # nobody looked at the sound
     assert error_of(answer) == (422, "invalid", "situation text may not contain <|AUDIO|>")
     assert (len(scorer.heard), counter(service, "empathy_judge_accepted_total")) == (before[0], before[1] + 1)
-
-
-def test_work_of_a_request_is_bounded(scorer: FakeScorer) -> None:
-    scorer.windows = True
-    turns, text = [wav(0.1, 15.0, rate=4_000)] * 5, "x" * 3_000
-    with in_process(scorer) as service:
-        found = [
-            service.score(wav(), context=turns),  # refused before the response is looked at
-            service.score(wav(0.1, 55.0, rate=4_000), situation=text),
-            service.score(*[turns[0]] * 9, context=turns[:2], path="/v1/rank", situation=text),
-        ]
-        assert service.score(wav(0.1, 50.0, rate=4_000), situation=text).status_code == 200
-    assert [error_of(answer)[2] for answer in found] == [
-        "context and response make 32 windows of 10 s; expected at most 20",
-        "context and response make 6 windows of 10 s; expected at most 5 beside a situation of this length",
-        "context and response make 8 windows of 10 s; expected at most 5 beside a situation of this length",
-    ]
-    scorer = FakeScorer()
-    scorer.windows = True
-    with in_process(scorer) as service:
-        answer = service.score(*[turns[0]] * 9, context=turns[:3], path="/v1/rank")
-    assert error_of(answer)[2] == "the responses make 80 windows of 10 s; expected at most 64"
-    assert not scorer.heard
-
-
-def test_nobody_waits_for_all_pairs_of_many_windows(scorer: FakeScorer) -> None:
-    """A context of 21 s and a response of 15 s are 3 x 2 windows: as much work as six pairs."""
-    scorer.windows = True
-    with in_process(scorer) as service, ThreadPoolExecutor(16) as pool:
-        scorer.open.clear()
-        sent = [pool.submit(service.score, wav(0.1))]
-        until(lambda: len(scorer.heard) == 1)
-        sent += [pool.submit(service.score, wav(0.1, 15.0), context=[wav(0.1, 21.0)]) for _ in range(3)]
-        until(lambda: counter(service, "empathy_judge_queue_pairs") == 3)
-        sent += [pool.submit(service.score, wav(0.1, 21.0)) for _ in range(3)]  # three windows each
-        until(lambda: counter(service, "empathy_judge_queue_pairs") == 6)
-        scorer.open.set()
-        assert {future.result().status_code for future in sent} == {200}
-        long = service.score(wav(0.1, 45.0), context=[wav(0.1, 45.0)])
-        assert error_of(long) == (422, "bad_audio", "context and response make 25 windows of 10 s; expected at most 20")
-        assert service.score(wav(0.1, 45.0), context=[wav(0.1, 35.0)]).status_code == 200
-    assert scorer.sizes() == [1, 1, 3, 1, 1, 1]
 
 
 # ---------------------------------------------------------------- access and records

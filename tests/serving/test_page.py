@@ -8,7 +8,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from empathy_judge.serving.app import Page
+from empathy_judge.serving.app import page_of
 from empathy_judge.serving.settings import MAX_SITUATION
 
 VOID = {"meta", "input", "link", "br"}
@@ -36,9 +36,9 @@ class Elements(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def page() -> Page:
+def page() -> str:
     """Of a service with a token."""
-    return Page(needs_token=True)
+    return page_of(needs_token=True)[0]
 
 
 def inside(html: str, tag: str) -> str:
@@ -47,34 +47,34 @@ def inside(html: str, tag: str) -> str:
     return text
 
 
-def test_nothing_is_loaded_from_anywhere(page: Page) -> None:
-    assert not re.search(r"https?://|//[a-z]+\.|@import|url\(", page.html)
-    elements = Elements(page.html).found
+def test_nothing_is_loaded_from_anywhere(page: str) -> None:
+    assert not re.search(r"https?://|//[a-z]+\.|@import|url\(", page)
+    elements = Elements(page).found
     assert not [tag for tag, _ in elements if tag in ("link", "img", "iframe", "object")]
     assert [own for tag, own in elements if tag == "script"] == [{}]
 
 
-def test_its_policy_allows_its_own_script_and_style_and_nothing_else(page: Page) -> None:
-    policy = dict(part.split(" ", 1) for part in page.headers["Content-Security-Policy"].split("; "))
+def test_its_policy_allows_its_own_script_and_style_and_nothing_else(page: str) -> None:
+    policy = dict(part.split(" ", 1) for part in page_of(needs_token=True)[1]["Content-Security-Policy"].split("; "))
     for directive, tag in (("script-src", "script"), ("style-src", "style")):
-        digest = base64.b64encode(hashlib.sha256(inside(page.html, tag).encode()).digest()).decode()
+        digest = base64.b64encode(hashlib.sha256(inside(page, tag).encode()).digest()).decode()
         assert policy[directive] == f"'sha256-{digest}'"
     assert policy["default-src"] == "'none'"
     assert policy["connect-src"] == "'self'"
-    for tag, own in Elements(page.html).found:  # such a policy would stop these
+    for tag, own in Elements(page).found:  # such a policy would stop these
         assert not [name for name in own if name == "style" or name.startswith("on")], tag
 
 
-def test_every_element_that_the_script_uses_is_there(page: Page) -> None:
-    ids = [own["id"] for _, own in Elements(page.html).found if "id" in own]
+def test_every_element_that_the_script_uses_is_there(page: str) -> None:
+    ids = [own["id"] for _, own in Elements(page).found if "id" in own]
     assert len(ids) == len(set(ids))
-    used = set(re.findall(r'\$\("([a-z-]+)"\)', page.html))
+    used = set(re.findall(r'\$\("([a-z-]+)"\)', page))
     assert used
     assert used <= set(ids)
 
 
-def test_every_control_has_a_name(page: Page) -> None:
-    elements = Elements(page.html).found
+def test_every_control_has_a_name(page: str) -> None:
+    elements = Elements(page).found
     labelled = {own.get("for") for tag, own in elements if tag == "label"}
     ids = {own.get("id") for _, own in elements}
     for tag, own in elements:
@@ -88,8 +88,8 @@ def test_every_control_has_a_name(page: Page) -> None:
     assert ("html", {"lang": "en"}) in elements
 
 
-def test_it_asks_for_a_token_only_where_there_is_one(page: Page) -> None:
-    assert 'id="token"' in page.html
-    without = Page(needs_token=False).html
+def test_it_asks_for_a_token_only_where_there_is_one(page: str) -> None:
+    assert 'id="token"' in page
+    without = page_of(needs_token=False)[0]
     assert 'id="token"' not in without
     assert f'maxlength="{MAX_SITUATION}"' in without

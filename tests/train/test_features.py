@@ -62,8 +62,7 @@ def curve(losses: list[float], words: list[str]) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("cache", "options"),
-    [("audio", {}), pytest.param("audio", UPPER, marks=pytest.mark.long), ("layers", UPPER)],
+    ("cache", "options"), [("audio", {}), pytest.param("audio", UPPER, marks=pytest.mark.long), ("layers", UPPER)]
 )
 def test_the_loss_curve_is_that_of_the_plain_path(cache, options, train_arguments, tmp_path, losses):
     common = {
@@ -220,10 +219,7 @@ def test_what_a_killed_process_left_is_deleted(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("options", "compiled", "run"),
-    [
-        pytest.param({"cache__what": "none"}, 8, 8, marks=pytest.mark.long),
-        ({"cache__what": "layers", **UPPER}, 5, 1),
-    ],
+    [pytest.param({"cache__what": "none"}, 8, 8, marks=pytest.mark.long), ({"cache__what": "layers", **UPPER}, 5, 1)],
 )
 def test_compiled_layers_make_the_same_curve(options, compiled, run, train_arguments, tmp_path, losses, monkeypatch):
     """What torch takes apart and puts together again, in every step; without the compiler, which takes a minute."""

@@ -68,11 +68,7 @@ def test_the_prediction_is_near_what_a_step_allocates(lora, gradient_checkpointi
     settings = JudgeSettings(backbone=str(backbone_folder), lora=lora)
     judge, activations = real_step(settings, gradient_checkpointing, device)
     found = step_memory(
-        settings,
-        batch=BATCH,
-        seconds=SECONDS,
-        mixed_precision=False,
-        gradient_checkpointing=gradient_checkpointing,
+        settings, batch=BATCH, seconds=SECONDS, mixed_precision=False, gradient_checkpointing=gradient_checkpointing
     )
     # a GPU's kernels have buffers of their own, and it gives memory out in blocks of 512 bytes
     assert 0.95 * activations <= found.activations <= (1.15 if device.type == "cpu" else 1.4) * activations

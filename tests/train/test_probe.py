@@ -91,7 +91,7 @@ def test_its_scores_keep_the_order_of_the_regression(probe, dataset_folder):
         assert spearmanr(scores[:, column], expected[:, column]).statistic > 0.999
 
 
-def test_training_never_publishes_less_than_its_start(train_arguments, tmp_path):
+def test_training_never_publishes_less_than_its_start(train_arguments, tmp_path, capsys):
     """With a learning rate that destroys everything, the start is what is published."""
     run = tmp_path / "run"
     train(
@@ -104,6 +104,14 @@ def test_training_never_publishes_less_than_its_start(train_arguments, tmp_path)
     assert best["global_step"] == 0
     assert not last["agreement"] >= best["agreement"]  # NaN where all scores became one
     assert best["validation"]["score"].shape == last["validation"]["score"].shape
+    # the start is said, and what was added to it since: nothing, and the harm of the last epoch
+    for name, own in best["description"]["provenance"]["start"].items():
+        assert own["probe"] == best["description"]["provenance"]["validation"][name]
+        assert own["added"] == 0
+    np.testing.assert_array_equal(last["start"], best["validation"]["score"])
+    said = [line for line in capsys.readouterr().err.splitlines() if "training began at a probe" in line]
+    assert len(said) == 2
+    assert re.fullmatch(r"empathy: training began at a probe with Spearman -?0\.\d{3} and added \+0\.000", said[0])
 
 
 @pytest.mark.parametrize("name", ["regression", "gaussian", "histogram", "coral", "corn"])

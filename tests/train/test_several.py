@@ -173,12 +173,13 @@ def test_auto_keeps_the_probe_unless_adapters_are_clearly_better(train_arguments
     words = {"method": "auto", **EAR, "optimizer__head_learning_rate": 30.0, "optimizer__learning_rate": 3.0}
     run = train(train_arguments(tmp_path / "run", **words, trainer__max_epochs=1))
     (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("auto: "))
-    chosen, lora, probe, pairs, lead, error = re.fullmatch(
+    chosen, lora, probe, pairs, lead, low, high = re.fullmatch(
         r"auto: (\w+): mean Spearman of lora (\S+), of the probe (\S+) on (\d+) pairs that neither was trained on; "
-        r"lora leads by (\S+), standard error (\S+)",
+        r"lora leads by (\S+) \(90 % interval (\S+) to (\S+); it must not begin below 0\)",
         line,
     ).groups()
-    assert chosen == ("lora" if float(lead) > float(error) else "probe")
+    assert chosen == ("lora" if float(low) >= 0 else "probe")
+    assert float(low) <= float(high)
     assert float(lead) == pytest.approx(float(lora) - float(probe), abs=2e-3)
     assert pairs == "9"
     kept = best_of(run.folder)

@@ -56,10 +56,7 @@ def table(out: Path) -> list[dict[str, str]]:
         ({"search": {"judge.head": {"choices": []}}}, "judge.head: choices: List should have at least 1 item"),
         ({"search": {"judge.head": {"choices": ["regression", "regresion"]}}}, "regresion"),
         ({"search": {"judge.lora.rank": {"choices": [8, 8]}}}, "8 stands there twice"),
-        (
-            {"search": {"judge.lora.rank": {"choices": [8], "low": 1}}},
-            "judge.lora.rank: choices beside a range",
-        ),
+        ({"search": {"judge.lora.rank": {"choices": [8], "low": 1}}}, "judge.lora.rank: choices beside a range"),
         ({"search": {"judge.lora.rank": {"low": 1.5, "high": 2.5}}}, "judge.lora.rank 1.5; expected int"),
         ({"search": {"judge.lora.rank": {"low": 1, "high": 8, "step": 0.5}}}, "step 0.5 between integers"),
         ({"search": {"judge.lora.rank": {"low": 8, "high": 8}}}, "low 8, high 8; expected low below high"),

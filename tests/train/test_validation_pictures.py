@@ -1,4 +1,4 @@
-"""What validation shows: the right items, where they are drawn, and whose ears recordings reach."""
+"""What validation shows: the right items, where they are drawn, and who gets recordings."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from empathy_judge.train.run import train
 from empathy_judge.train.validation import Validation
 from empathy_judge.train.validation_pictures import Miss, ValidationPictures, coverage, draw, worst_items
 from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
+from scipy.stats import spearmanr
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 EMPATHY, WARMTH = Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10)
@@ -51,6 +52,23 @@ def test_the_worst_items_by_the_length_of_their_scale(validation):
     assert found[0].prediction - found[0].rating == pytest.approx(2)
     assert found[1].row()[-1] == -3
     assert len(worst_items(validation, (EMPATHY, WARMTH), count=20)) == 8  # without the one that nobody rated
+
+
+def test_what_training_added_is_told_with_an_interval_over_groups(validation):
+    draw = np.random.default_rng(0)
+    validation.targets[:, 0] = np.arange(9.0)
+    validation.scores = np.stack([np.arange(9.0), draw.normal(size=9)], 1)
+    start = np.stack([draw.normal(size=9), validation.scores[:, 1]], 1)
+    start[8, 0] = np.nan  # not scored then: left out of both
+    found = validation.added_to(start, np.arange(9) // 1.5)
+    before = spearmanr(start[:8, 0], np.arange(8)).statistic
+    assert (found["empathy"]["probe"], found["empathy"]["added"]) == pytest.approx((before, 1 - before))
+    assert 0 < found["empathy"]["low"] < 1 - before < found["empathy"]["high"]
+    assert [found["warmth"][name] for name in ("added", "low", "high")] == [0, 0, 0]
+    few = validation.added_to(start, np.arange(9) // 3)
+    assert few["empathy"] == {**found["empathy"], "low": None, "high": None}
+    validation.targets[:, 0] = np.nan
+    assert set(validation.added_to(start, np.arange(9))["empathy"].values()) == {None}
 
 
 def test_deviations_are_gathered_with_the_scores(validation):

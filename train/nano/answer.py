@@ -33,12 +33,8 @@ _SILENT_CLIP = AudioClip(np.zeros(1600, np.float32), 16_000)  # stands for any c
 
 @dataclass(frozen=True)
 class Dialogue:
-    """Chats about pairs of clips as token ids, padded on the right.
-
-    Attributes:
-        inputs: As a judge reads them.
-        is_answer: Tokens that the model must produce `(batch, tokens)`.
-    """
+    """Chats about pairs of clips as a judge reads them, padded on the right, and which tokens the model must produce
+    `(batch, tokens)`."""
 
     inputs: Inputs
     is_answer: Tensor
@@ -82,11 +78,9 @@ class Writer:
         ids: list[int] = []
         is_answer: list[bool] = []
         for number, (question, answer) in enumerate(exchanges):
-            chat: Any = (
-                messages(Pair("", _SILENT_CLIP, context), question)
-                if number == 0
-                else [{"role": "user", "content": question}]
-            )
+            chat: Any = [{"role": "user", "content": question}]
+            if number == 0:
+                chat = messages(Pair("", _SILENT_CLIP, context), question)
             opening = self._processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
             pieces = opening.split(self._processor.audio_token)
             asked = self.ids(pieces[0])
@@ -143,7 +137,12 @@ def train_language_model(
     optimizer = torch.optim.AdamW(weights, lr=2e-3, weight_decay=0.02, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps, pct_start=0.05)
     trained = nn.ModuleDict({"model": model, "readouts": nn.ModuleList(readouts)})
-    first = _continue(trained, optimizer, schedule, kept)
+    state, first = {"trained": trained, "optimizer": optimizer, "schedule": schedule}, 0
+    if kept.exists():  # what an interrupted call left
+        saved = torch.load(kept, weights_only=True)
+        for name, part in state.items():
+            part.load_state_dict(saved[name])
+        first = saved["step"]
     start, totals = time.monotonic(), np.zeros(2)
     for step in range(first + 1, steps + 1):
         rows = list(_draw(listener, np.random.default_rng([seed, step])))
@@ -162,30 +161,11 @@ def train_language_model(
         if step % _SAVE_EVERY == 0:
             mean = totals / _SAVE_EVERY
             seconds = time.monotonic() - start
-            print(
-                f"language model step {step}: answers {mean[0]:.3f}, delivery {mean[1]:.3f}, {seconds:.0f} s",
-                flush=True,
-            )
+            means = f"answers {mean[0]:.3f}, delivery {mean[1]:.3f}"
+            print(f"language model step {step}: {means}, {seconds:.0f} s", flush=True)
             totals[:] = 0
-            state = {"trained": trained, "optimizer": optimizer, "schedule": schedule}
             saved = {name: part.state_dict() for name, part in state.items()} | {"step": step}
             replace_file(kept, lambda temporary, saved=saved: torch.save(saved, temporary))
-
-
-def _continue(
-    trained: nn.ModuleDict,
-    optimizer: torch.optim.Optimizer,
-    schedule: torch.optim.lr_scheduler.LRScheduler,
-    kept: Path,
-) -> int:
-    """Load what an interrupted call left and return how many steps it had done."""
-    if not kept.exists():
-        return 0
-    saved = torch.load(kept, weights_only=True)
-    trained.load_state_dict(saved["trained"])
-    optimizer.load_state_dict(saved["optimizer"])
-    schedule.load_state_dict(saved["schedule"])
-    return saved["step"]
 
 
 @torch.no_grad()
@@ -224,14 +204,8 @@ def measure_answers(
             wrong[is_answer] = given != dialogue.inputs.input_ids[:, 1:][is_answer]
             hits += int((~wrong.any(-1)).sum())  # teacher-forced greedy: right as a whole or not at all
         commonest = Counter(right for *_, right in asked).most_common(1)[0][1]
-        rows.append(
-            {
-                "question": question.name,
-                "n": len(asked),
-                "majority": commonest / len(asked),
-                "accuracy": hits / len(asked),
-            }
-        )
+        shares = {"majority": commonest / len(asked), "accuracy": hits / len(asked)}
+        rows.append({"question": question.name, "n": len(asked), **shares})
     return rows
 
 

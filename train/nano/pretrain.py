@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import jinja2
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -26,6 +27,7 @@ from .corpus import build_corpora
 from .listen import train_tower
 from .questions import all_texts
 
+_README = Path(__file__).with_name("README.md.j2")
 _PROMPTS = [QUESTION, "Context: ", "Response: ", "Situation: ", "<|im_start|>user\n<|im_end|>assistant"]
 
 
@@ -33,22 +35,15 @@ def main() -> None:
     """Parse arguments, pre-train, save, measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for model, processor and README.md")
-    parser.add_argument(
-        "--work",
-        type=Path,
-        default=Path("nano_work"),
-        help="folder for corpora and audio tower (1 GB); what is there is not made again",
-    )
-    parser.add_argument("--real-speech", type=Path, help="folder of recordings with metadata.csv "
-                        "(clip, speaker_id, text, gender, age)")  # fmt: skip
+    about = "folder for corpora and audio tower (1 GB); what is there is not made again"
+    parser.add_argument("--work", type=Path, default=Path("nano_work"), help=about)
+    about = "folder of recordings with metadata.csv (clip, speaker_id, text, gender, age)"
+    parser.add_argument("--real-speech", type=Path, help=about)
     parser.add_argument("--clips", type=int, default=20_000, help="synthetic clips")
     parser.add_argument("--tower-epochs", type=int, default=6)
     parser.add_argument("--steps", type=int, default=5_500, help="steps of the language model")
     parser.add_argument("--seed", type=int, default=7)
-    options = parser.parse_args()
-    pretrain(
-        options.out, options.work, options.real_speech, options.clips, options.tower_epochs, options.steps, options.seed
-    )
+    pretrain(**vars(parser.parse_args()))
 
 
 def pretrain(
@@ -61,17 +56,11 @@ def pretrain(
     seed: int,
     measured_pairs: int = 400,
 ) -> None:
-    """Run both stages and write model, processor and a README with held-out accuracy.
+    """Run both stages and write model, processor and a README with held-out accuracy into `out`.
 
-    Args:
-        out: Where the backbone goes.
-        work: Where corpora and audio tower are kept between runs.
-        real_speech: Recordings to train on beside synthetic speech; None = synthetic speech alone.
-        clips: Synthetic clips.
-        tower_epochs: Passes of the audio tower over all clips.
-        steps: Steps of the language model.
-        seed: Of corpora, weights and order.
-        measured_pairs: Pairs of held-out clips that each question is asked about at the end.
+    Corpora and audio tower are kept in `work` between runs. `real_speech` = recordings to train on beside so many
+    synthetic clips; None = synthetic speech alone. At the end each question is asked about `measured_pairs` of held-out
+    clips.
     """
     clock = _Clock(work / "seconds.json")
     with clock.of("corpora"):
@@ -107,7 +96,8 @@ def pretrain(
         "seed": seed,
         "seconds": clock.seconds,
     }
-    (out / "README.md").write_text(render_readme(recipe, measured), encoding="utf-8")
+    page = jinja2.Template(_README.read_text(encoding="utf-8"), keep_trailing_newline=True)
+    (out / "README.md").write_text(page.render(longest=SECONDS, measured=measured, **recipe), encoding="utf-8")
     (out / "measured.json").write_text(json.dumps({**recipe, "accuracy": measured}, indent=1) + "\n", encoding="utf-8")
 
 
@@ -126,44 +116,6 @@ class _Clock:
         spent = round(time.monotonic() - start)
         self.seconds[stage] = self.seconds.get(stage, 0) + spent
         self._path.write_text(json.dumps(self.seconds))
-
-
-def render_readme(recipe: Mapping, measured: Mapping[str, Sequence[Mapping]]) -> str:
-    """What the backbone is, how it was made and how well it hears."""
-    clips = ", ".join(f"{name}: {count:,}" for name, count in recipe["clips"].items())
-    cost = ", ".join(f"{name} {value / 60:.0f} min" for name, value in recipe["seconds"].items())
-    lines = [
-        "# The nano backbone",
-        "",
-        "Qwen2-Audio in miniature: `Qwen2AudioForConditionalGeneration` with its processor, loaded by plain",
-        f"`from_pretrained`, {recipe['parameters'] / 1e6:.2f} million parameters (float32), clips up to {SECONDS} s. It listens to",
-        "delivery (pitch, pitch range, rate, loudness, voice quality, ...) and answers questions about it in words. It does not",
-        "understand speech: it exists so that the whole pipeline runs anywhere, and is no judge of people.",
-        "",
-        "## How it was made",
-        "",
-        "`python -m empathy_judge.train.nano.pretrain --out checkpoints/nano --real-speech FOLDER`",
-        "",
-        f"- **Data**: clips ({clips}). Synthetic ones are spoken by espeak-ng in 240 voices of random pitch, vocal tract and",
-        "  accent, in random tones (pitch, pitch range, rate, level, voice quality), a part of them muffled, noisy or distorted.",
-        "  Real ones are recordings of speechocean762 (Zhang et al., 2021; read English of learners, half of them children;",
-        "  Apache-2.0 as stated by its author at tag v1.2.0), once as they are and twice degraded.",
-        "- **Targets**: what the synthesiser was asked for (voice quality, sex, pitch shift, recording) or what is measured from",
-        "  the signal (pitch, range, level, harmonicity, syllables per second).",
-        f"- **Recipe**: {recipe['tower_epochs']} epochs of the audio tower by direct regression, clip and frame level; then",
-        f"  {recipe['steps']:,} steps of the language model on 8 dialogues of six questions each, over the frozen tower.",
-        f"- **Cost** on two CPU cores: {cost}.",
-        "",
-        "## How well it hears",
-        "",
-        "Accuracy of the whole answer against the share of the commonest answer. A question is asked about the context or the",
-        "response of a random pair of held-out clips; \"more ...\" asks which of the two has more (or the same).",
-    ]  # fmt: skip
-    titles = {"unseen_voices": "Synthetic speech, unseen voices", "real": "Real recordings, unseen speakers"}
-    for name, rows in measured.items():
-        lines += ["", f"### {titles[name]}", "", "| question | n | majority | accuracy |", "|---|---|---|---|"]
-        lines += [f"| {r['question']} | {r['n']} | {r['majority']:.2f} | {r['accuracy']:.2f} |" for r in rows]
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

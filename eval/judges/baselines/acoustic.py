@@ -1,4 +1,4 @@
-"""The baseline that hears delivery through a list of measures: no words, no learned ear."""
+"""The baseline that hears delivery through a list of measures: no words, no learned encoder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ....data_modules.parallel import map_threads
 from ....data_modules.prosody import RATE
 from ....data_modules.schema import Pair, PairDataset
 from .. import OK
-from .regression import Learn, RegressionJudge, Standardised, fit, searched, the_best_of
+from .regression import Learn, RegressionJudge, Standardised, searched, the_best_of
 
 ITERATIONS = 300
 """Trees of gradient boosting for each dimension."""
@@ -123,32 +123,13 @@ class AcousticJudge(RegressionJudge):
     Ridge regression can only weigh them; with a Gaussian kernel it can also learn which delivery suits which.
     """
 
-    identity: Sequence[Any] = ()
-
-    @classmethod
-    def fitted_to(cls, dataset: PairDataset, measures: Measures = OURS, name: str = "acoustic", seed: int = 0):
-        """Fits it to the mean ratings of `dataset` (its training split).
-
-        Pairs with a clip that cannot be used are left out and counted in the record.
-
-        Raises:
-            DataError: If there are too few usable pairs with ratings.
-        """
-        features = ClipFeatures(measures)
-        found, statuses = features.of(dataset.pairs)
-        usable = [status == OK for status in statuses]
+    def __init__(self, dataset: PairDataset, measures: Measures = OURS, name: str = "acoustic", seed: int = 0) -> None:
+        """Fits it to a dataset (its training split); see `RegressionJudge`."""
         learn = the_best_of(partial(Standardised.learn, seed=seed), boosting(seed))
-        regression = fit(name, dataset, found, usable, learn)
-        record = {
-            "measures": list(measures.names),
-            "unusable_pairs": usable.count(False),
-            "fitted": dict(regression.record),
-        }
-        judge = cls(name, features.of, regression, record)
-        sizes = {of: (own["pairs"], own["groups"]) for of, own in regression.record.items()}
+        super().__init__(name, dataset, ClipFeatures(measures).of, learn, measures=list(measures.names))
+        sizes = {of: (own["pairs"], own["groups"]) for of, own in self.record["fitted"].items()}
         # in signatures: what was fitted to what, and no errors, whose last digits another CPU has otherwise
-        judge.identity = [measures.names, sizes]
-        return judge
+        self.identity: Sequence[Any] = [measures.names, sizes]
 
 
 def boosting(seed: int) -> Learn:

@@ -14,7 +14,7 @@ from sklearn.model_selection import GridSearchCV, GroupKFold
 from ....data_modules.errors import DataError
 from ....data_modules.schema import Dimension, Pair, PairDataset
 from ....models import closed_form
-from ...probes import group_of
+from ...probes.pairs import group_of
 from .. import OK, score_table
 
 FOLDS = 5
@@ -31,100 +31,58 @@ Learn = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[Model, Mapping[str,
 """From features `(n, k)`, targets `(n,)` and groups `(n,)` to a model and what was chosen."""
 
 
-@dataclass(frozen=True)
-class Regression:
-    """Fitted models.
-
-    Attributes:
-        dimensions: What they score.
-        models: One per dimension.
-        record: Dimension -> on how many pairs and groups its model was fitted, and what `Learn` says. Fits strict JSON.
-    """
-
-    dimensions: tuple[Dimension, ...]
-    models: tuple[Model, ...]
-    record: Mapping[str, Any]
-
-    def predict(self, features: np.ndarray, usable: Sequence[bool] | np.ndarray) -> np.ndarray:
-        """Scores inside the scales.
-
-        Args:
-            features: Shape (n, k), as in fitting.
-            usable: Shape (n,), which rows may be predicted.
-
-        Returns:
-            Shape (n, dimensions), rating points; NaN in the other rows.
-        """
-        rows = np.flatnonzero(usable)
-        scores = np.full((len(features), len(self.dimensions)), np.nan)
-        if rows.size:
-            for column, (dimension, model) in enumerate(zip(self.dimensions, self.models, strict=True)):
-                scores[rows, column] = np.clip(model.predict(features[rows]), dimension.minimum, dimension.maximum)
-        return scores
-
-
 Features = Callable[[Sequence[Pair]], tuple[np.ndarray, list[str]]]
 """From n pairs to features `(n, k)` and per pair ``ok``, or why it has none."""
 
 
 class RegressionJudge:
-    """Implements `Judge` by regression on features of pairs.
+    """Implements `Judge`: on each dimension a regression on features of a pair, fitted to the mean ratings.
+
+    Pairs without features are left out and counted; pairs without a rating of a dimension do not count for it.
 
     Args:
         name: How reports call it.
+        dataset: The training pairs.
         features: Of pairs.
-        regression: Fitted to them.
-        record: What it says of itself; fits strict JSON.
-    """
-
-    only_given: str | None = None
-
-    def __init__(self, name: str, features: Features, regression: Regression, record: Mapping[str, Any]) -> None:
-        self.name, self.record = name, record
-        self.dimensions = tuple(dimension.name for dimension in regression.dimensions)
-        self._features, self._regression = features, regression
-
-    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
-        """See `Judge.score`. A pair without features has no score and says why in `status`."""
-        found, statuses = self._features(pairs)
-        scores = self._regression.predict(found, [status == OK for status in statuses])
-        return score_table(pairs, self.dimensions, scores, statuses=statuses)
-
-
-def fit(
-    judge: str, dataset: PairDataset, features: np.ndarray, usable: Sequence[bool] | np.ndarray, learn: Learn
-) -> Regression:
-    """Fits the mean ratings of each dimension; pairs without a rating of it do not count for it.
-
-    Args:
-        judge: Its name, for messages.
-        dataset: The n training pairs.
-        features: Shape (n, k).
-        usable: Shape (n,), which rows have features.
         learn: Fits one dimension; gets pairs of two groups or more.
+        record: What else it says of itself; fits strict JSON.
 
     Raises:
         DataError: If no dimension has rated pairs of at least two groups.
     """
-    means = dataset.mean_scores()
-    groups = np.array([group_of(pair) for pair in dataset.pairs])
-    dimensions, models, record = [], [], {}
-    for dimension in dataset.card.dimensions:
-        rated = np.flatnonzero(np.asarray(usable) & means[dimension.name].notna().to_numpy())
-        n_groups = len(np.unique(groups[rated]))
-        if n_groups < 2:
-            continue
-        model, chosen = learn(features[rated], means[dimension.name].to_numpy()[rated], groups[rated])
-        dimensions.append(dimension)
-        models.append(model)
-        record[dimension.name] = {**chosen, "pairs": len(rated), "groups": n_groups}
-    if not dimensions:
-        names = ", ".join(dimension.name for dimension in dataset.card.dimensions)
-        raise DataError(
-            f"{dataset.root}: judge {judge} cannot be fitted, there are not two groups with usable pairs that are "
-            f"rated on {names}; expected more groups in the training split"
-        )
-    return Regression(tuple(dimensions), tuple(models), record)
+
+    only_given: str | None = None
+
+    def __init__(self, name: str, dataset: PairDataset, features: Features, learn: Learn, **record: Any) -> None:
+        found, statuses = features(dataset.pairs)
+        usable, means = np.array([status == OK for status in statuses]), dataset.mean_scores()
+        groups = np.array([group_of(pair) for pair in dataset.pairs])
+        self._models: list[tuple[Dimension, Model]] = []
+        fitted = {}
+        for dimension in dataset.card.dimensions:
+            rated = np.flatnonzero(usable & means[dimension.name].notna().to_numpy())
+            n_groups = len(np.unique(groups[rated]))
+            if n_groups >= 2:
+                model, chosen = learn(found[rated], means[dimension.name].to_numpy()[rated], groups[rated])
+                self._models.append((dimension, model))
+                fitted[dimension.name] = {**chosen, "pairs": len(rated), "groups": n_groups}
+        if not fitted:
+            names = ", ".join(dimension.name for dimension in dataset.card.dimensions)
+            raise DataError(
+                f"{dataset.root}: judge {name} cannot be fitted, there are not two groups with usable pairs that are "
+                f"rated on {names}; expected more groups in the training split"
+            )
+        self.name, self.dimensions, self._features = name, tuple(fitted), features
+        self.record: Mapping[str, Any] = {**record, "unusable_pairs": int((~usable).sum()), "fitted": fitted}
+
+    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
+        """See `Judge.score`. Scores lie inside the scales; a pair without features says why in `status`."""
+        found, statuses = self._features(pairs)
+        rows = [row for row, status in enumerate(statuses) if status == OK]
+        scores = np.full((len(pairs), len(self._models)), np.nan)
+        for column, (dimension, model) in enumerate(self._models if rows else ()):
+            scores[rows, column] = np.clip(model.predict(found[rows]), dimension.minimum, dimension.maximum)
+        return score_table(pairs, self.dimensions, scores, statuses=statuses)
 
 
 def searched(name: str, model: BaseEstimator, settings: Mapping[str, Sequence[float]], seed: int) -> Learn:
@@ -187,7 +145,7 @@ class Standardised:
         every = closed_form.Portion(standardised, target[order, None], np.ones((len(order), 1)), groups[order])
         whole = len(order) <= closed_form.EXACT
         few = every if whole else closed_form.Portion(*(own[: closed_form.LANDMARKS] for own in every))
-        solution = closed_form.fit(few, (features.shape[1],), None if whole else [every], seed=seed)
+        solution = closed_form.fit(few, np.zeros(features.shape[1], int), None if whole else [every], seed=seed)
         spread, record = float(np.std(target)), solution.record
         errors = {name: spread * max(0.0, share) ** 0.5 for name, share in record["unexplained"].items()}
         chosen = {"kernel": record["kernel"], "width": record["width"], "penalty": record["penalty"][0]}

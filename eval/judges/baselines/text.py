@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from ....data_modules.errors import DataError
 from ....data_modules.schema import Pair, PairDataset
 from .. import OK
-from .regression import Learn, RegressionJudge, fit, searched
+from .regression import Learn, RegressionJudge, searched
 
 NO_TRANSCRIPT = "no transcript of the response"
 _NO_CONTEXT = "(no context)"  # a word of its own: no column is ever without words
@@ -27,25 +27,18 @@ class TextJudge(RegressionJudge):
     it; where it agrees with the raters, they, or the writers of the responses, let words decide.
     """
 
-    name = "text"
-
-    @classmethod
-    def fitted_to(cls, dataset: PairDataset, seed: int = 0) -> TextJudge:
-        """Fits it to the mean ratings of `dataset` (its training split); pairs without transcripts are left out.
+    def __init__(self, dataset: PairDataset, seed: int = 0) -> None:
+        """Fits it to a dataset (its training split); see `RegressionJudge`.
 
         Raises:
-            DataError: If no response has a transcript, or there are too few with ratings.
+            DataError: Also if no response has a transcript.
         """
-        documents, statuses = _documents(dataset.pairs)
-        usable = [status == OK for status in statuses]
-        if not any(usable):
+        if OK not in _documents(dataset.pairs)[1]:
             raise DataError(
-                f"{dataset.root}: judge {cls.name} reads transcripts, and none of the {len(usable)} pairs to fit it on "
-                "has a response_text; expected pairs with transcripts"
+                f"{dataset.root}: judge text reads transcripts, and none of the {len(dataset.pairs)} pairs to fit it "
+                "on has a response_text; expected pairs with transcripts"
             )
-        regression = fit(cls.name, dataset, documents, usable, _ridge(seed))
-        record = {"unusable_pairs": usable.count(False), "fitted": dict(regression.record)}
-        return cls(cls.name, _documents, regression, record)
+        super().__init__("text", dataset, _documents, _ridge(seed))
 
 
 def _documents(pairs: Sequence[Pair]) -> tuple[np.ndarray, list[str]]:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from ....data_modules.errors import AudioError, TextError, UserError
@@ -52,7 +53,8 @@ class LocalProvider:
         self._device = choose_device(None if device == SPREAD else device)
         dtype = torch.float32 if self._device.type == "cpu" else torch.bfloat16
         precision = str(dtype).removeprefix("torch.") if quantization == "none" else quantization
-        name, known = _pinned(model)
+        name, _, revision = (model, "", "") if _is_here(model) else model.partition("@")
+        known = identity(Checkpoint(name, revision or None))
         revision = None if _is_here(name) else known
         self._checkpoint = Checkpoint(
             name, revision, dtype, quantization=quantization, device_map="auto" if device == SPREAD else None
@@ -103,10 +105,10 @@ class LocalProvider:
         assert self._loaded is not None
         assert self._digits, "check_mode comes first"
         scores, text, audio = self._loaded.first_token(_chat(question))
-        together: dict[str, float] = {}
+        logarithms: dict[str, list[float]] = {}  # several tokens may spell one digit
         for token, digit in self._digits.items():
-            parts = [scores[token].item(), together.get(digit, float("-inf"))]
-            together[digit] = torch.tensor(parts, dtype=torch.float64).logsumexp(0).item()
+            logarithms.setdefault(digit, []).append(scores[token].item())
+        together = {digit: float(np.logaddexp.reduce(own)) for digit, own in logarithms.items()}
         likeliest = self._loaded.text_of(int(scores.argmax()))
         return Reply(ANSWERED, likeliest, self.version, Usage(text, audio, 0), together)
 
@@ -115,18 +117,6 @@ class LocalProvider:
         written, text, audio = self._loaded.write(_chat(question), question.max_tokens, question.temperature)
         kind = CUT_OFF if not written.complete else ANSWERED if written.text.strip() else EMPTY
         return Reply(kind, written.text, self.version, Usage(text, audio, written.tokens))
-
-
-def _pinned(model: str) -> tuple[str, str]:
-    """Name of a checkpoint, and what it holds (`identity`).
-
-    Raises:
-        UserError: If there is none.
-    """
-    if _is_here(model):
-        return model, identity(Checkpoint(model))
-    name, _, revision = model.partition("@")
-    return name, identity(Checkpoint(name, revision or None))
 
 
 def _is_here(model: str) -> bool:

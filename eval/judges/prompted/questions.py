@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import soundfile
@@ -45,23 +45,42 @@ class Unread(Exception):
 
 
 @dataclass(frozen=True)
-class Scores:
-    """The form of an answer with a number for each dimension, on its scale (rating points).
+class Form:
+    """What an answer must hold.
 
-    Numbers between the steps of a scale are taken as they are; numbers outside are not moved to its end.
+    Attributes:
+        dimensions: What is asked about; one where a number is asked for.
+        kind: ``scores``: a number for each dimension, on its scale (rating points). Numbers between its steps are taken
+            as they are; numbers outside are not moved to its end. ``verdicts``: for each the better response, 1 = the
+            first, -1 = the second, 0 = a tie. ``number``: one number alone, for the expectation over its first token
+            (`expected_score`).
     """
 
     dimensions: tuple[Dimension, ...]
-    _ASKS: ClassVar[str] = "what the voices sound like, one sentence"
+    kind: Literal["scores", "verdicts", "number"] = "scores"
 
     def schema(self) -> dict[str, Any]:
         """The form as a JSON schema."""
-        reason = {"type": "string", "description": self._ASKS}
-        return _object({REASON: reason, **{d.name: self._field(d) for d in self.dimensions}})
+        if self.kind == "number":
+            return _object({self.dimensions[0].name: {"type": "number"}})
+        asks = "how the voices differ" if self.kind == "verdicts" else "what the voices sound like"
+        fields: dict[str, Any] = {REASON: {"type": "string", "description": f"{asks}, one sentence"}}
+        for own in self.dimensions:
+            low, high = (int(x) if float(x).is_integer() else x for x in (own.minimum, own.maximum))
+            whole = own.step is not None and all(float(x).is_integer() for x in (own.step, own.minimum))
+            kind = "integer" if whole else "number"
+            scale = {"type": kind, "description": own.scale, "minimum": low, "maximum": high}
+            fields[own.name] = {"type": "string", "enum": [*_PREFERENCE]} if self.kind == "verdicts" else scale
+        return _object(fields)
 
     def in_words(self) -> str:
         """The form as an instruction, for models that take no schema."""
-        fields = ", ".join(f'"{d.name}": {self._in_words(d)}' for d in self.dimensions)
+        if self.kind == "number":
+            return f"Answer with one number alone, {self.dimensions[0].scale}."
+        choice = '"first" or "second" or "tie"'
+        fields = ", ".join(
+            f'"{d.name}": {choice if self.kind == "verdicts" else f"<{d.scale}>"}' for d in self.dimensions
+        )
         return f'Answer with one JSON object and nothing else: {{"{REASON}": "<one sentence>", {fields}}}'
 
     def read(self, answer: str) -> dict[str, float]:
@@ -71,59 +90,16 @@ class Scores:
             Unread: If the answer does not have the form.
         """
         names = [d.name for d in self.dimensions]
+        if self.kind == "number":
+            numbers = re.findall(r"-?\d+(?:\.\d+)?", answer)
+            if len(numbers) != 1:
+                raise Unread(UNREADABLE, f"{shown(answer)} is not one number")
+            return {names[0]: _on_scale(numbers[0], self.dimensions[0])}
         found = [value for value in _objects(answer[-_LONGEST:]) if all(name in value for name in names)]
         if not found:
             raise Unread(UNREADABLE, f"no JSON object with {', '.join(names)} in {shown(answer)}")
-        return {d.name: self._value(found[-1][d.name], d) for d in self.dimensions}
-
-    def _field(self, dimension: Dimension) -> dict[str, Any]:
-        low, high = (int(x) if float(x).is_integer() else x for x in (dimension.minimum, dimension.maximum))
-        whole = dimension.step is not None and all(float(x).is_integer() for x in (dimension.step, dimension.minimum))
-        kind = "integer" if whole else "number"
-        return {"type": kind, "description": dimension.scale, "minimum": low, "maximum": high}
-
-    def _in_words(self, dimension: Dimension) -> str:
-        return f"<{dimension.scale}>"
-
-    def _value(self, value: Any, dimension: Dimension) -> float:
-        return _on_scale(value, dimension)
-
-
-class Preferred(Scores):
-    """The form of a verdict: for each dimension the better response; 1 = the first, -1 = the second, 0 = a tie."""
-
-    _ASKS = "how the voices differ, one sentence"
-
-    def _field(self, dimension: Dimension) -> dict[str, Any]:
-        return {"type": "string", "enum": [*_PREFERENCE]}
-
-    def _in_words(self, dimension: Dimension) -> str:
-        return '"first" or "second" or "tie"'
-
-    def _value(self, value: Any, dimension: Dimension) -> float:
-        word = str(value).strip().lower()
-        if word not in _PREFERENCE:
-            raise Unread(UNREADABLE, f"{dimension.name}: {shown(word)}; expected one of {', '.join(_PREFERENCE)}")
-        return _PREFERENCE[word]
-
-
-class Number(Scores):
-    """The form of an answer that is one number alone, for the expectation over its first token (`expected_score`)."""
-
-    def schema(self) -> dict[str, Any]:
-        """See `Scores.schema`."""
-        return _object({self.dimensions[0].name: {"type": "number"}})
-
-    def in_words(self) -> str:
-        """See `Scores.in_words`."""
-        return f"Answer with one number alone, {self.dimensions[0].scale}."
-
-    def read(self, answer: str) -> dict[str, float]:
-        """See `Scores.read`."""
-        numbers = re.findall(r"-?\d+(?:\.\d+)?", answer)
-        if len(numbers) != 1:
-            raise Unread(UNREADABLE, f"{shown(answer)} is not one number")
-        return {self.dimensions[0].name: _on_scale(numbers[0], self.dimensions[0])}
+        read = _verdict if self.kind == "verdicts" else _on_scale
+        return {d.name: read(found[-1][d.name], d) for d in self.dimensions}
 
 
 def expected_score(alternatives: Mapping[str, float], dimension: Dimension) -> float | None:
@@ -157,6 +133,13 @@ def _objects(text: str) -> Iterator[Mapping[str, Any]]:
         else:
             yield value
         start = text.find("{", end)
+
+
+def _verdict(value: Any, dimension: Dimension) -> float:
+    word = str(value).strip().lower()
+    if word not in _PREFERENCE:
+        raise Unread(UNREADABLE, f"{dimension.name}: {shown(word)}; expected one of {', '.join(_PREFERENCE)}")
+    return _PREFERENCE[word]
 
 
 def _on_scale(value: Any, dimension: Dimension) -> float:
@@ -243,7 +226,7 @@ class Question:
 
     system: str
     messages: tuple[Message, ...]
-    form: Scores
+    form: Form
     mode: AnswerMode
     temperature: float
     max_tokens: int
@@ -308,7 +291,7 @@ def score_question(
             Message("assistant", (_example_answer(example, dimensions, settings),)),
         ]
     scene = _READ if settings.hears == "transcript" else _ONE
-    form = (Number if settings.answers == "logprobs" else Scores)(tuple(dimensions))
+    form = Form(tuple(dimensions), "number" if settings.answers == "logprobs" else "scores")
     return _question(settings, max_tokens, scene, shown_first, _pair_parts(pair, settings), _ASK, form)
 
 
@@ -320,7 +303,7 @@ def comparison_question(
         *_pair_parts(first, settings, "First response"),
         *_side(settings, "Second response", [("Second response", second.response)], second, "response_text"),
     ]
-    return _question(settings, max_tokens, _TWO, (), parts, _WHICH, Preferred(tuple(dimensions)))
+    return _question(settings, max_tokens, _TWO, (), parts, _WHICH, Form(tuple(dimensions), "verdicts"))
 
 
 def _question(
@@ -330,7 +313,7 @@ def _question(
     before: Sequence[Message],
     parts: Sequence[str | Sound],
     ask: str,
-    form: Scores,
+    form: Form,
 ) -> Question:
     mode = settings.answers
     assert mode != "auto"

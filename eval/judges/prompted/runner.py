@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ....data_modules.errors import ASKED_TO_STOP, AudioError, UserError
-from ....data_modules.parallel import ProgressBar
+from ....data_modules.parallel import ProgressBar, listen, restore
 from .cache import Answer, AnswerCache, cache_key
 from .costs import PRICES, Budget, Plan
 from .provider import ANSWERED, CUT_OFF, REFUSED, Provider, Reply, RequestError
-from .questions import Number, Question, Scores, Unread, expected_score
+from .questions import Form, Question, Unread, expected_score
 from .settings import Settings
 
 ATTEMPTS = 6
@@ -74,11 +74,11 @@ class Outcome:
     kept: bool = False
 
 
-def values_in(reply: Reply, form: Scores) -> dict[str, float]:
+def values_in(reply: Reply, form: Form) -> dict[str, float]:
     """The numbers of a reply; raises `Unread` with what is wrong with it."""
     if reply.kind not in (ANSWERED, CUT_OFF):
         raise Unread(reply.kind)
-    if isinstance(form, Number):
+    if form.kind == "number":
         (dimension,) = form.dimensions
         expected = expected_score(reply.alternatives, dimension)
         if expected is not None:
@@ -321,22 +321,14 @@ def _in_a_thread(work: Coroutine[Any, Any, _T]) -> _T:
 def _stopped_by_signals(stop: threading.Event) -> Iterator[list[int]]:
     """The first signal lets what is under way end, the second ends the program. Yields the first one's number."""
     received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-    before: dict[signal.Signals, Any] = {}
-
-    def restore() -> None:
-        for name, handler in before.items():
-            signal.signal(name, handler)
 
     def ask_to_stop(number: int, frame: object) -> None:
         received.append(number)
         stop.set()
-        restore()
+        restore(before)
 
-    before |= {name: signal.signal(name, ask_to_stop) for name in (signal.SIGINT, signal.SIGTERM)}
+    before = listen(ask_to_stop, (signal.SIGINT, signal.SIGTERM))
     try:
         yield received
     finally:
-        restore()
+        restore(before)

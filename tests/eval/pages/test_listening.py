@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from empathy_judge.data_modules import prosody
 from empathy_judge.data_modules.audio import AudioSource, Clip, decode
 from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
-from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
+from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.eval.evaluate import evaluate
-from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.listening import Listening, listening_sentence
 from empathy_judge.eval.probes import DEFAULT_PROBES, PROBES
 from empathy_judge.eval.results import Report
 
-from ..conftest import statistic
+from ..conftest import MeasureJudge, dataset_of, statistic
 
 FULL = 0.8
 TEXTS = ("The bus leaves at nine.", "I wrote it down for you.", "We can look at it on Monday.")
@@ -150,19 +147,6 @@ def test_a_weak_judge_must_lose_half_not_a_tenth() -> None:
 # ---------------------------------------------------------------- judges that hear
 
 
-class Judge:
-    """Scores a pair by one measure; people say the same with some noise."""
-
-    dimensions = ("empathy",)
-    only_given: str | None = None
-
-    def __init__(self, measure: Callable[[Pair], float]) -> None:
-        self.name, self.measure = "judge", measure
-
-    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
-        return score_table(pairs, self.dimensions, np.array([[self.measure(pair)] for pair in pairs]))
-
-
 @cache
 def pairs() -> tuple[Pair, ...]:
     """Contexts and responses of many ranges of pitch; what is said and how are drawn apart."""
@@ -220,20 +204,16 @@ MEASURES: dict[str, Callable[[Pair], float]] = {
 
 @pytest.mark.parametrize("kind", MEASURES)
 def test_judges_of_known_hearing_are_told_apart(kind: str) -> None:
-    judge = Judge(MEASURES[kind])
+    judge = MeasureJudge(MEASURES[kind])
     scores = np.array([judge.measure(pair) for pair in pairs()])
     rng = np.random.default_rng(1)
-    ratings = pd.DataFrame(
-        [
-            (pair.pair_id, f"r{rater}", "empathy", score + 0.3 * scores.std() * rng.normal())
-            for pair, score in zip(pairs(), scores, strict=True)
-            for rater in range(3)
-        ],
-        columns=pd.Index(["pair_id", "rater_id", "dimension", "score"]),
-    )
+    ratings = [
+        (pair.pair_id, f"r{rater}", "empathy", score + 0.3 * scores.std() * rng.normal())
+        for pair, score in zip(pairs(), scores, strict=True)
+        for rater in range(3)
+    ]
     scale = Dimension("empathy", float(scores.min()) - 1e6, float(scores.max()) + 1e6)
-    card = DatasetCard("speech", (scale,), "made for a test", "CC0-1.0", True, "", "c" * 64)
-    dataset = PairDataset(Path("speech"), card, pairs(), ratings)
+    dataset = dataset_of(pairs(), ratings, scale)
     report: Any = evaluate(judge, dataset, split=None, probes=DEFAULT_PROBES, resamples=200).report
     checks = {name: results["empathy"] for name, results in report["checks"].items()}
     found = listening_sentence(checks, report["dimensions"]["empathy"]["spearman"])

@@ -60,12 +60,15 @@ def test_a_report_with_nan_is_refused_before_anything_is_written(evaluation: Res
 
 
 def test_the_page_says_what_the_numbers_are(evaluation: Results) -> None:
+    start = {"empathy": {"probe": 0.5, "added": -0.02, "low": -0.1, "high": 0.04}}
+    evaluation.report["provenance"]["provenance"] = {"start": start}
     page = Page(render_page(evaluation.report, evaluation.items))
     own: Any = evaluation.report["dimensions"]["empathy"]
     text = page.text
     value, low, high = (f"{own['spearman'][key]:.2f}" for key in ("value", "low", "high"))
     assert f"with a Spearman correlation of {value} (95 % interval {low} to {high})" in text
     assert f"{100 * own['share_of_panel_ceiling']['value']:.0f} %" in text
+    assert "training began at a probe with Spearman 0.500 and added -0.020 (90 % interval -0.100 to +0.040)" in text
     worst = (evaluation.items["score"] - evaluation.items["human_mean"]).abs().idxmax()
     disagreements = text[text.index("Largest disagreements") :]
     assert evaluation.items["pair_id"][worst] == re.findall(r"pair-\d+", disagreements)[0]

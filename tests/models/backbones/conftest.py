@@ -19,6 +19,7 @@ import transformers
 from empathy_judge.models.backbones.audio_language_model import QUESTION
 from huggingface_hub import constants
 from packaging.version import Version
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 
@@ -234,3 +235,15 @@ def same() -> Callable[..., bool]:
         return bool((found.cpu() - expected).abs().max() <= share * max(1.0, float(expected.abs().max())))
 
     return compare
+
+
+@pytest.fixture
+def with_weights(tmp_path: Path) -> Callable[..., Path]:
+    """A copy of a checkpoint with other tensors: of a folder, and of what makes others of those in its file."""
+
+    def make(folder: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Path:
+        copy = Path(shutil.copytree(folder, tmp_path / "with-weights"))
+        save_file(change(load_file(copy / "model.safetensors")), copy / "model.safetensors", metadata={"format": "pt"})
+        return copy
+
+    return make

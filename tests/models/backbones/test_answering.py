@@ -72,7 +72,7 @@ def test_the_first_token_is_as_likely_as_official_states_and_head_say(language_m
 def test_what_was_read_is_remembered_exactly(language_model, pair, same):
     """Token by token, or the whole chat again for each token."""
     model = opened(language_model.folder)
-    inputs = model._read(chat_of(pair)).inputs
+    inputs, _, _ = model._read(chat_of(pair))
     with torch.inference_mode(), kv_cache(model._language_model):
         read_on = [model._scores(inputs), *(model._scores(_continued(torch.tensor([[n]]))) for n in (70, 65, 80))]
     with torch.inference_mode():
@@ -130,7 +130,7 @@ def test_a_chat_of_several_turns_is_read_in_order(language_model, noise):
         {"role": "user", "content": [text("Then: "), audio, text(" and "), audio, text("Rate.")]},
     ]
     model = opened(language_model.folder)
-    ids = model._read(Chat(turns, clips)).inputs.input_ids[0]
+    ids = model._read(Chat(turns, clips))[0].input_ids[0]
     written = model._backbone.tokenizer.decode(ids)
     places = [written.index(words) for words in ("You rate.", "First:", "4", "Then:", "and")]
     assert places == sorted(places)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.settings import LoraSettings
-from safetensors.torch import load_file, save_file
 
 RATE, WINDOW = 16_000, 81_920
 
@@ -21,14 +18,6 @@ RATE, WINDOW = 16_000, 81_920
 @pytest.fixture(scope="module")
 def folder(make_family) -> Path:
     return make_family("gemma3n").folder
-
-
-def changed(folder: Path, tmp_path: Path, change) -> Path:
-    copy = Path(shutil.copytree(folder, tmp_path / "changed"))
-    tensors = load_file(copy / "model.safetensors")
-    change(tensors)
-    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
-    return copy
 
 
 def test_what_a_short_clip_leaves_over_is_the_embedding_of_one_token(folder, noise):
@@ -57,29 +46,8 @@ def test_a_pair_of_the_longest_clips_equals_the_official_one(make_family, make_j
     assert same(judge.backbone.hidden_states(inputs), expected)
 
 
-def test_vision_is_neither_made_nor_read_and_timm_not_imported(folder, tmp_path):
-    assert any("vision" in key for key in load_file(folder / "model.safetensors"))
-
-    def drop(tensors):
-        for key in [key for key in tensors if "vision" in key]:
-            del tensors[key]
-
-    backbone = load_backbone(Checkpoint(str(changed(folder, tmp_path, drop))))
-    assert not any("vision" in name for name, _ in backbone.network.named_modules())
-    assert "timm" not in sys.modules
-
-
-def test_keys_and_values_of_layers_that_share_them_are_passed_over(folder, tmp_path):
+def test_keys_and_values_of_layers_that_share_them_are_passed_over(folder, with_weights):
     """Checkpoints may hold them; the official class does not read them either."""
     name = "model.language_model.layers.{}.self_attn.k_proj.weight"
-
-    def add(tensors):
-        tensors[name.format(3)] = tensors[name.format(1)].clone()
-
-    load_backbone(Checkpoint(str(changed(folder, tmp_path, add))))
-
-
-def test_without_weights_nothing_is_allocated(folder):
-    backbone = load_backbone(Checkpoint(str(folder), weights=False))
-    assert all(weight.is_meta for weight in backbone.network.parameters())
-    assert backbone.max_seconds == 5.12
+    copy = with_weights(folder, lambda tensors: {**tensors, name.format(3): tensors[name.format(1)].clone()})
+    load_backbone(Checkpoint(str(copy)))

@@ -76,17 +76,6 @@ def test_the_layout_that_needs_code_of_its_own_is_refused_and_its_code_not_run(f
     assert not ran.exists()
 
 
-def test_vision_is_neither_kept_nor_its_layers_read(folder, tmp_path):
-    blind = copied(folder, tmp_path)
-    tensors = load_file(blind / "model.safetensors")
-    kept = {key: value for key, value in tensors.items() if "image_embed" not in key}
-    assert len(kept) < len(tensors)
-    save_file(kept, blind / "model.safetensors", metadata={"format": "pt"})
-    backbone = load_backbone(Checkpoint(str(blind)))
-    assert sorted(backbone.network.keys()) == ["audio_tower", "language_model", "projector"]
-    assert not any("image" in name or "vision" in name for name, _ in backbone.network.named_parameters())
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("samples", [640_000, 640_400, 700_001, 1_281_000])
 def test_clips_around_and_over_windows_of_40_s_equal_the_official_ones(make_family, make_judge, noise, same, samples):

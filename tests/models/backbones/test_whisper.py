@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 
 @pytest.fixture
@@ -17,36 +16,15 @@ def folder(make_family) -> Path:
     return make_family("whisper").folder
 
 
-def changed(folder, tmp_path, change) -> Path:
-    copy = Path(shutil.copytree(folder, tmp_path / "changed"))
-    tensors = load_file(copy / "model.safetensors")
-    change(tensors)
-    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
-    return copy
-
-
-def test_the_decoder_is_not_there(folder, tmp_path):
+def test_the_decoder_is_not_there_whatever_its_shape(folder, with_weights):
     network = load_backbone(Checkpoint(str(folder))).network
     tensors = load_file(folder / "model.safetensors")
     encoder = sum(tensor.numel() for key, tensor in tensors.items() if key.startswith("model.encoder."))
-    assert any(key.startswith("model.decoder.") for key in tensors)
     assert sum(weight.numel() for weight in network.encoder.parameters()) == encoder
-
-    def without(tensors):
-        for key in [key for key in tensors if ".decoder." in key]:
-            del tensors[key]
-
-    load_backbone(Checkpoint(str(changed(folder, tmp_path, without))))
-
-
-def test_a_decoder_of_any_shape_is_not_looked_at(folder, tmp_path):
-    def shrink(tensors):
-        for key in [key for key in tensors if ".decoder." in key]:
-            tensors[key] = torch.full((1,), float("nan"))
-
-    weights = load_backbone(Checkpoint(str(changed(folder, tmp_path, shrink)))).network.encoder.state_dict()
-    for key, weight in load_backbone(Checkpoint(str(folder))).network.encoder.state_dict().items():
-        assert torch.equal(weights[key], weight)
+    nothing = torch.full((1,), float("nan"))
+    shrunk = with_weights(folder, lambda own: {k: nothing.clone() if ".decoder." in k else v for k, v in own.items()})
+    weights = load_backbone(Checkpoint(str(shrunk))).network.encoder.state_dict()
+    assert all(torch.equal(weights[key], weight) for key, weight in network.encoder.state_dict().items())
 
 
 @torch.no_grad()

@@ -37,19 +37,6 @@ def test_gaussian_nll_is_scipys_without_the_constant() -> None:
     assert gaussian_nll(PREDICTION, variance, TARGET, WEIGHTS).item() == pytest.approx(expected / 4)
 
 
-def test_gaussian_nll_is_least_at_the_squared_error() -> None:
-    """Which is what makes the variance a statement about errors (Nix & Weigend, 1994)."""
-    variances = torch.linspace(0.05, 0.5, 91, dtype=torch.float64)  # steps of 0.005
-    mean, target = torch.zeros(1, 1, dtype=torch.float64), torch.full((1, 1), 0.5, dtype=torch.float64)
-    losses = [gaussian_nll(mean, variance.reshape(1, 1), target, torch.ones(1, 1)).item() for variance in variances]
-    assert variances[int(np.argmin(losses))].item() == pytest.approx(0.25)
-
-
-def test_gaussian_nll_refuses_variances_of_another_shape() -> None:
-    with pytest.raises(ValueError, match=r"variance \(1, 2\); expected the shape \(2, 2\)"):
-        gaussian_nll(PREDICTION, torch.ones(1, 2), TARGET, WEIGHTS)
-
-
 def test_the_mean_of_faithful_nll_learns_from_the_squared_error_and_the_variance_from_the_likelihood() -> None:
     def gradients(loss: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor | None, Tensor | None]:
         mean = PREDICTION.clone().requires_grad_()
@@ -62,11 +49,6 @@ def test_the_mean_of_faithful_nll_learns_from_the_squared_error_and_the_variance
     _, likelihood = gradients(lambda mean, variance: gaussian_nll(mean, variance, TARGET, WEIGHTS))
     torch.testing.assert_close(of_mean, half_the_square, rtol=0, atol=0)
     torch.testing.assert_close(of_variance, likelihood, rtol=0, atol=0)
-
-
-def test_targets_are_not_broadcast() -> None:
-    with pytest.raises(ValueError, match=r"target \(2, 1\); expected the shape \(2, 2\)"):
-        mse(PREDICTION, TARGET[:, :1], WEIGHTS)
 
 
 def test_ccc_is_one_minus_the_statistic_of_reports() -> None:

@@ -31,15 +31,6 @@ def _mean(values: list[float]) -> float:
     return float(np.average(values, weights=[WEIGHTS[i, d] for i, d, _ in _entries()]))
 
 
-def test_coral_by_hand() -> None:
-    """Four raters on 1, 3, 3 and 4 of 1 to 4: shares above are 3/4, 3/4 and 1/4."""
-    logits = torch.tensor([[[0.0, 1.0, -2.0]]])
-    at = [0.75 * log(2) + 0.25 * log(2)]
-    at += [0.75 * log(1 + exp(-1)) + 0.25 * log(1 + exp(1)), 0.25 * log(1 + exp(2)) + 0.75 * log(1 + exp(-2))]
-    loss = coral(logits, COUNTS[:1, :1], torch.ones(1, 1), EXISTS[:1])
-    assert loss.item() == pytest.approx(sum(at) / 3, abs=1e-6)
-
-
 def test_coral_by_a_loop_over_raters() -> None:
     values = []
     for i, d, thresholds in _entries():

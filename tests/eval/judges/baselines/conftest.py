@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from empathy_judge.data_modules.audio import Clip
-from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
+from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset, Turn
+
+from ...conftest import dataset_of
 
 RATE = 16_000
 EMPATHY, WARMTH = Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10)
@@ -44,6 +44,4 @@ def delivered(make_buzz: Callable[..., np.ndarray]) -> PairDataset:
                 ratings.append((name, f"rater-{rater}", "empathy", 3 + loud - high + 0.2 * (rater - 1)))
                 if member != 1:
                     ratings.append((name, f"rater-{rater}", "warmth", 5 + 2 * high))
-    card = DatasetCard("delivered", (EMPATHY, WARMTH), "made for a test", "CC0-1.0", True, content_hash="c" * 64)
-    table = pd.DataFrame(ratings, columns=["pair_id", "rater_id", "dimension", "score"])
-    return PairDataset(Path("delivered"), card, tuple(pairs), table)
+    return dataset_of(pairs, ratings, EMPATHY, WARMTH)

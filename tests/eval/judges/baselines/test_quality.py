@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,18 +59,3 @@ def test_a_clip_that_cannot_be_read_has_a_status_and_the_context_does_not_matter
     table = judge.score([bad, good])
     assert table["status"].tolist() == [f"{tmp_path / 'none.wav'}: no such file"] * 3 + [OK] * 3
     assert table["score"].isna().tolist() == [True] * 3 + [False] * 3
-
-
-@pytest.mark.parametrize("absent", ["onnxruntime", "speechmos"])
-def test_without_its_packages_it_is_one_line(absent: str, tmp_path: Path) -> None:
-    (tmp_path / f"{absent}.py").write_text("raise ImportError('as if it were not installed')")
-    program = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from empathy_judge.data_modules.errors import UserError\n"
-        "from empathy_judge.eval.judges.baselines.quality import QualityJudge\n"
-        "try:\n    QualityJudge([])\nexcept UserError as error:\n    print(error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == (
-        "quality: onnxruntime and speechmos are not both installed; run pip install 'empathy-judge[quality]'\n"
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -81,3 +82,30 @@ def test_mistakes_are_one_line(
     errors = [line for line in captured.err.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
     assert message in errors[0]
+
+
+@pytest.mark.parametrize(
+    ("absent", "spec", "message"),
+    [
+        ("opensmile", "acoustic:egemaps", "opensmile is not installed; run pip install 'empathy-judge[acoustic]'"),
+        *(
+            (
+                one,
+                "quality",
+                "onnxruntime and speechmos are not both installed; run pip install 'empathy-judge[quality]'",
+            )
+            for one in ("onnxruntime", "speechmos")
+        ),
+    ],
+)
+def test_a_package_that_is_not_there_is_one_line(
+    absent: str,
+    spec: str,
+    message: str,
+    dataset_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, absent, None)
+    assert main(["evaluate", spec, "--data", str(dataset_folder), *FAST]) == 2
+    assert capsys.readouterr().err == f"error: {spec}: {message}\n"

@@ -38,7 +38,7 @@ def worded(delivered: PairDataset) -> PairDataset:
 
 @pytest.fixture(scope="module")
 def judge(worded: PairDataset) -> TextJudge:
-    return TextJudge.fitted_to(worded.subset("train"))
+    return TextJudge(worded.subset("train"))
 
 
 def test_it_learns_what_words_say_of_unseen_groups(judge: TextJudge, worded: PairDataset) -> None:
@@ -67,7 +67,7 @@ def test_only_the_pairs_it_is_given_teach_it(judge: TextJudge, worded: PairDatas
     test = worded.subset("test")
     ratings = worded.ratings.copy()
     ratings.loc[ratings["pair_id"].isin([pair.pair_id for pair in test.pairs]), "score"] = 1.0
-    again = TextJudge.fitted_to(dataclasses.replace(worded, ratings=ratings).subset("train"))
+    again = TextJudge(dataclasses.replace(worded, ratings=ratings).subset("train"))
     np.testing.assert_array_equal(again.score(test.pairs)["score"], judge.score(test.pairs)["score"])
 
 
@@ -89,11 +89,11 @@ def test_punctuation_and_other_scripts_are_text(worded: PairDataset) -> None:
     ]
     ratings = worded.ratings.assign(score=[2.0 + n % 2 for n in range(len(pairs))])
     dataset = dataclasses.replace(worded, pairs=tuple(pairs), ratings=ratings)
-    found = TextJudge.fitted_to(dataset.subset("train")).score(dataset.subset("test").pairs)["score"]
+    found = TextJudge(dataset.subset("train")).score(dataset.subset("test").pairs)["score"]
     np.testing.assert_allclose(found, dataset.subset("test").mean_scores()["empathy"], atol=0.1)
 
 
 def test_a_dataset_without_transcripts_is_refused_in_one_line(worded: PairDataset) -> None:
     pairs = tuple(dataclasses.replace(pair, response_text=None) for pair in worded.pairs)
     with pytest.raises(DataError, match=r"judge text reads transcripts, and none of the 48 pairs .* response_text"):
-        TextJudge.fitted_to(dataclasses.replace(worded, pairs=pairs).subset("train"))
+        TextJudge(dataclasses.replace(worded, pairs=pairs).subset("train"))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.ratings import Dimension
@@ -17,8 +19,14 @@ from empathy_judge.eval.judges.prompted.openai import OpenAIProvider
 from empathy_judge.eval.judges.prompted.runner import Session
 from empathy_judge.eval.judges.prompted.settings import parse_settings
 
+from .servers import Request, Response, in_turn, serve
+
 EMPATHY = Dimension("vocal_empathy", 1, 5, 1)
-OPENAI_PRICE, GEMINI_PRICE = "price=2.5:32:10", "price=2:2:12"
+OPENAI_PRICE = "price=2.5:32:10"
+GOOD = {"reason": "a warm voice", "vocal_empathy": 4}
+RUNNER = "empathy_judge.eval.judges.prompted.runner"
+Make = Callable[..., Any]
+Pairs = Callable[[int], list[Pair]]
 
 
 def clip(hertz: float, seconds: float = 0.2, rate: int = 8_000) -> Clip:
@@ -82,3 +90,36 @@ def make_judge(store: AnswerCache) -> Callable[..., PointwiseJudge | PairwiseJud
         return judge(vendor, session, dimensions)
 
     return make
+
+
+class Scored(NamedTuple):
+    """What a judge made of the answers of a server.
+
+    Attributes:
+        table: Scores.
+        requests: What the server got.
+        judge: Whose they are.
+    """
+
+    table: pd.DataFrame
+    requests: list[Request]
+    judge: Any
+
+    @property
+    def row(self) -> Any:
+        """The first one."""
+        return self.table.iloc[0]
+
+
+@pytest.fixture
+def scored(make_judge: Make, make_pairs: Pairs) -> Callable[..., Scored]:
+    """Vendor, responses of its server in turn, pairs (or how many), options of `make_judge` -> what came of it."""
+
+    def score(vendor: str, *responses: Any, pairs: Any = 1, **options: Any) -> Scored:
+        made = [one if isinstance(one, Response) else Response(one) for one in responses]
+        with serve(in_turn(made)) as server:
+            judge = make_judge(vendor, server.url, **options)
+            table = judge.score(make_pairs(pairs) if isinstance(pairs, int) else pairs)
+        return Scored(table, server.requests, judge)
+
+    return score

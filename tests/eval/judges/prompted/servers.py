@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -105,6 +105,12 @@ def serve(behave: Callable[[Request], Response]) -> Iterator[Server]:
         thread.join()
 
 
+def in_turn(responses: Sequence[Response]) -> Callable[[Request], Response]:
+    """One after the other, the last one for ever."""
+    left = list(responses)
+    return lambda request: left.pop(0) if len(left) > 1 else left[0]
+
+
 # ---------------------------------------------------------------- what the vendors answer
 
 
@@ -176,3 +182,9 @@ def gemini_answer(text: str | None = None, **changes: Any) -> dict[str, Any]:
 def gemini_error(code: int, status: str, message: str, details: list[dict[str, Any]] | None = None) -> Response:
     """An error of Google's APIs."""
     return Response({"error": {"code": code, "message": message, "status": status, "details": details or []}}, code)
+
+
+def answer(vendor: str, content: Any, **changes: Any) -> dict[str, Any]:
+    """What a vendor answers; content that is no text is written as JSON."""
+    text = content if isinstance(content, str) or content is None else json.dumps(content)
+    return openai_answer(text, **changes) if vendor == "openai" else gemini_answer(text, **changes)

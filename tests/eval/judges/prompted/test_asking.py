@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, get_args
 
-import pandas as pd
 import pytest
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.ratings import Dimension
-from empathy_judge.data_modules.schema import DatasetCard, Pair, PairDataset
+from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.eval.judges.prompted.cache import cache_key
 from empathy_judge.eval.judges.prompted.costs import disclosure
 from empathy_judge.eval.judges.prompted.factory import choose_examples, open_prompted
 from empathy_judge.eval.judges.prompted.questions import (
-    Preferred,
-    Scores,
+    Form,
     Sound,
     Unread,
     describe,
@@ -28,20 +24,16 @@ from empathy_judge.eval.judges.prompted.questions import (
 )
 from empathy_judge.eval.judges.prompted.settings import Price, RubricName, Settings, parse_settings
 
-from .conftest import EMPATHY, clip
-from .servers import Response, gemini_answer, openai_answer, serve
-
-Pairs = Callable[[int], list[Pair]]
+from ...conftest import dataset_of
+from .conftest import EMPATHY, GOOD, Pairs, clip
+from .servers import Response, answer, serve
 
 
 def test_settings() -> None:
     settings = parse_settings(["rubric=support", "samples=5", "price=2.5:32:10", "base_url=http://h:1/v1/"], "x")
     assert settings == Settings(rubric="support", samples=5, price=Price(2.5, 32, 10), base_url="http://h:1/v1")
-    assert (parse_settings([], "x").sampling_temperature, parse_settings(["samples=1"], "x").sampling_temperature) == (
-        1,
-        0,
-    )
-    assert parse_settings(["samples=1", "temperature=0.7"], "x").sampling_temperature == 0.7
+    for words, temperature in (([], 1), (["samples=1"], 0), (["samples=1", "temperature=0.7"], 0.7)):
+        assert parse_settings(words, "x").sampling_temperature == temperature
 
 
 @pytest.mark.parametrize(
@@ -89,12 +81,12 @@ def test_flatness_stands_where_each_construct_has_it() -> None:
 
 
 def test_what_a_form_describes_it_reads() -> None:
-    form = Scores((EMPATHY, Dimension("warmth", 0, 10)))
+    form = Form((EMPATHY, Dimension("warmth", 0, 10)))
     assert form.schema()["required"] == ["reason", "vocal_empathy", "warmth"]
     assert form.read('{"reason": "x", "vocal_empathy": 4, "warmth": 7.5}') == {"vocal_empathy": 4, "warmth": 7.5}
     with pytest.raises(Unread, match="warmth"):
         form.read('{"vocal_empathy": 4}')
-    preferred = Preferred((EMPATHY,))
+    preferred = Form((EMPATHY,), "verdicts")
     assert preferred.schema()["properties"]["vocal_empathy"]["enum"] == ["first", "tie", "second"]
     assert preferred.read('{"reason": "", "vocal_empathy": "Second "}') == {"vocal_empathy": -1}
     with pytest.raises(Unread, match="both"):
@@ -102,9 +94,7 @@ def test_what_a_form_describes_it_reads() -> None:
 
 
 def test_the_last_object_counts() -> None:
-    assert Scores((EMPATHY,)).read('First {"vocal_empathy": 2}, but rather {"vocal_empathy": 3}') == {
-        "vocal_empathy": 3
-    }
+    assert Form((EMPATHY,)).read('First {"vocal_empathy": 2}, but rather {"vocal_empathy": 3}') == {"vocal_empathy": 3}
 
 
 def test_expectation_over_what_is_on_the_scale() -> None:
@@ -129,19 +119,12 @@ def test_transcripts_alone_hold_no_sound(make_pairs: Pairs) -> None:
 
 def rated(count: int) -> PairDataset:
     """Pair n of group n // 2 has the mean rating 1 + 4 n / (count - 1)."""
-    pairs = tuple(
-        Pair(
-            f"p{n:02d}",
-            clip(200 + n),
-            group_id=f"g{n // 2}",
-            split="train" if n < count - 2 else "test",
-            response_text="Oh.",
-        )
-        for n in range(count)
-    )
-    rows = [(f"p{n:02d}", "r", EMPATHY.name, 1 + 4 * n / (count - 1)) for n in range(count)]
-    ratings = pd.DataFrame(rows, columns=["pair_id", "rater_id", "dimension", "score"])
-    return PairDataset(Path("memory"), DatasetCard("d", (EMPATHY,), "s", "l"), pairs, ratings)
+    splits = ["train"] * (count - 2) + ["test"] * 2
+    pairs = [
+        Pair(f"p{n:02d}", clip(200 + n), group_id=f"g{n // 2}", split=split, response_text="Oh.")
+        for n, split in enumerate(splits)
+    ]
+    return dataset_of(pairs, [(f"p{n:02d}", "r", EMPATHY.name, 1 + 4 * n / (count - 1)) for n in range(count)], EMPATHY)
 
 
 def test_examples_span_the_scale_and_come_from_the_training_split() -> None:
@@ -198,9 +181,7 @@ def test_a_dry_run_needs_no_key(spec: str, store: Any) -> None:
 
 
 def test_probabilities_need_single_digits(store: Any) -> None:
-    wide = rated(22)
-    card = DatasetCard("d", (Dimension("vocal_empathy", 0, 100),), "s", "l")
-    dataset = PairDataset(wide.root, card, wide.pairs, wide.ratings)
+    dataset = dataset_of(rated(22).pairs, [], Dimension("vocal_empathy", 0, 100))
     with pytest.raises(UserError, match="single digits"):
         open_prompted("openai:m,base_url=http://h,answers=logprobs", dataset, ["train"], {"answers": store.path})
 
@@ -270,9 +251,7 @@ def test_the_key_of_the_sdk_goes_to_the_server_of_the_sdk(
     vendor: str, store: Any, make_pairs: Pairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, variable, key, _ = VENDORS[vendor]
-    answers = {"openai": openai_answer, "gemini": gemini_answer}
-    good = Response(answers[vendor]('{"reason": "warm", "vocal_empathy": 4}'))
-    with serve(lambda request: good) as server:
+    with serve(lambda request: Response(answer(vendor, GOOD))) as server:
         monkeypatch.setenv(variable, f"{server.url}/v1" if vendor == "openai" else server.url)
         for value in ("sk-of-the-vendor", None):
             monkeypatch.setenv(key, value) if value else monkeypatch.delenv(key)

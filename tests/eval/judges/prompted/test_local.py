@@ -14,7 +14,7 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.ratings import Dimension
-from empathy_judge.data_modules.schema import DatasetCard, Pair, PairDataset, Turn
+from empathy_judge.data_modules.schema import Turn
 from empathy_judge.eval.judges.prompted import local
 from empathy_judge.eval.judges.prompted.cache import AnswerCache
 from empathy_judge.eval.judges.prompted.factory import open_prompted
@@ -22,21 +22,21 @@ from empathy_judge.eval.judges.prompted.judges import PromptedJudge
 from empathy_judge.models.backbones import NANO_FOLDER
 from empathy_judge.models.generate import AnsweringModel
 
-Pairs = Callable[[int], list[Pair]]
+from ...conftest import dataset_of
+from .conftest import Pairs
+
 EMPATHY, WARMTH = Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 100)
 
 
 @pytest.fixture
 def opened(store: AnswerCache, make_pairs: Pairs) -> Callable[..., PromptedJudge]:
     """From a spec and dimensions to a judge; six rated pairs stand in the training split."""
-    import pandas as pd
 
     def make(spec: str, *dimensions: Dimension) -> PromptedJudge:
-        card = DatasetCard("tones", dimensions or (EMPATHY,), "a test", "CC0-1.0", True, "c" * 64)
-        pairs = tuple(replace(pair, split="train") for pair in make_pairs(6))
-        rows = [(pair.pair_id, "r", d.name, 1.0 + n % 5) for n, pair in enumerate(pairs) for d in card.dimensions]
-        ratings = pd.DataFrame(rows, columns=["pair_id", "rater_id", "dimension", "score"])
-        return open_prompted(spec, PairDataset(Path("tones"), card, pairs, ratings), ["train"], {"answers": store.path})
+        dimensions = dimensions or (EMPATHY,)
+        pairs = [replace(pair, split="train") for pair in make_pairs(6)]
+        rows = [(pair.pair_id, "r", d.name, 1.0 + n % 5) for n, pair in enumerate(pairs) for d in dimensions]
+        return open_prompted(spec, dataset_of(pairs, rows, *dimensions), ["train"], {"answers": store.path})
 
     return make
 
@@ -149,10 +149,7 @@ def test_markup_in_a_transcript_stops_no_run(opened, make_pairs) -> None:
     ("settings", "message"),
     [
         ("samples=3,answers=logprobs", "probabilities do not vary; use samples=1, or answers=text"),
-        (
-            "rpm=5",
-            "setting 'rpm=5'; expected NAME=VALUE of mode, rubric, hears, examples, samples",
-        ),
+        ("rpm=5", "setting 'rpm=5'; expected NAME=VALUE of mode, rubric, hears, examples, samples"),
         ("price=1:1:1", "setting 'price=1:1:1'; expected NAME=VALUE of mode"),
         ("base_url=http://localhost", "setting 'base_url=http://localhost'; expected NAME=VALUE of mode"),
         ("answers=schema", "answers=schema; expected one of logprobs, text"),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from empathy_judge.data_modules.audio import Clip
@@ -14,10 +12,9 @@ from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.eval.judges import OK
 from empathy_judge.eval.judges.prompted.judges import ALONE, matches
 
-from .conftest import clip
+from .conftest import Make, clip
 from .servers import Request, Response, openai_answer, serve
 
-Make = Callable[..., Any]
 DIMENSIONS = (Dimension("warmth", 1, 5, 1), Dimension("noise", 0, 100, higher_is_better=False))
 PAIRWISE = ["mode=pairwise", "samples=1", "opponents=0"]
 

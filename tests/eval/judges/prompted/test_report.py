@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-import pandas as pd
 import pytest
-from empathy_judge.data_modules.schema import DatasetCard, Pair, PairDataset
+from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.rendering import sentences
 
-from .conftest import EMPATHY, OPENAI_PRICE
+from ...conftest import dataset_of
+from .conftest import EMPATHY, OPENAI_PRICE, Make, Pairs
 from .servers import Request, Response, openai_answer, serve
-
-Make = Callable[..., Any]
 
 
 def rated(pairs: list[Pair]) -> PairDataset:
@@ -27,12 +22,10 @@ def rated(pairs: list[Pair]) -> PairDataset:
         for number, pair in enumerate(pairs)
         for late, rater in enumerate(("ann", "bob"))
     ]
-    card = DatasetCard("pairs", (EMPATHY,), "made for a test", "CC0-1.0", True, content_hash="c" * 64)
-    table = pd.DataFrame(rows, columns=["pair_id", "rater_id", "dimension", "score"])
-    return PairDataset(Path("pairs"), card, tuple(pairs), table)
+    return dataset_of(pairs, rows, EMPATHY)
 
 
-def test_a_model_that_is_exchanged_while_it_is_asked(make_judge: Make, make_pairs: Callable[[int], list[Pair]]) -> None:
+def test_a_model_that_is_exchanged_while_it_is_asked(make_judge: Make, make_pairs: Pairs) -> None:
     """Two of three answers by the old version, the third one a point higher by the new one; every fourth is refused."""
     numbers = itertools.count()
 
@@ -68,25 +61,3 @@ def test_a_model_that_is_exchanged_while_it_is_asked(make_judge: Make, make_pair
     assert again["asking"] is not None
     assert again["asking"]["kept"] == 24
     assert {**again["asking"], "kept": 0} == asking
-
-
-def test_a_model_that_always_prefers_the_first_response(
-    make_judge: Make, make_pairs: Callable[[int], list[Pair]]
-) -> None:
-    pairs = make_pairs(12)
-    shared = [Pair(p.pair_id, p.response, pairs[n // 2].context, group_id=f"g{n // 2}") for n, p in enumerate(pairs)]
-
-    def behave(request: Request) -> Response:
-        return Response(openai_answer(json.dumps({"reason": "warm", EMPATHY.name: "first"})))
-
-    with serve(behave) as server:
-        judge = make_judge("openai", server.url, ["samples=1", "mode=pairwise"])
-        report = evaluate(judge, rated(shared), split=None, probes=(), resamples=50).report
-    asked = report["dimensions"][EMPATHY.name]["asked"]
-    assert asked is not None
-    assert (asked["orders"]["inconsistent"]["value"], asked["orders"]["inconsistent"]["n"]) == (1.0, 6)
-    assert asked["orders"]["first_preferred"]["value"] == 1.0
-    assert asked["repeats"]["icc"]["reason"] == "no item has two answers"
-    assert "100 % [100, 100] of verdicts are for the first place, which it clearly prefers." in " ".join(
-        sentences("prompted", report=report)
-    )

@@ -15,7 +15,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -27,12 +26,8 @@ from empathy_judge.eval.judges import OK
 from empathy_judge.eval.judges.prompted.cache import AnswerCache
 from empathy_judge.eval.judges.prompted.runner import RateLimit
 
-from .conftest import EMPATHY, clip
-from .servers import Request, Response, gemini_answer, gemini_error, openai_answer, openai_error, serve
-
-GOOD = json.dumps({"reason": "a warm voice", "vocal_empathy": 4})
-Make = Callable[..., Any]
-Pairs = Callable[[int], list[Pair]]
+from .conftest import EMPATHY, GOOD, RUNNER, Make, Pairs, clip
+from .servers import Request, Response, answer, gemini_error, openai_answer, openai_error, serve
 
 
 def asked_about(request: Request) -> str:
@@ -72,15 +67,12 @@ class LimitedServer:
                 self._failed.add(key)
                 return self._random.choice(self._faults())
             self.charged[key] += 1
-        return Response(self._answer(GOOD), delay=0.05)
-
-    def _answer(self, text: str) -> Any:
-        return openai_answer(text) if self.vendor == "openai" else gemini_answer(text)
+        return Response(answer(self.vendor, GOOD), delay=0.05)
 
     def _faults(self) -> list[Response]:
         if self.vendor == "openai":
-            return [openai_error(500, "oops"), openai_error(503, "busy"), Response(self._answer(GOOD), cut=True)]
-        return [gemini_error(500, "INTERNAL", "oops"), Response(self._answer(GOOD), cut=True)]
+            return [openai_error(500, "oops"), openai_error(503, "busy"), Response(answer(self.vendor, GOOD), cut=True)]
+        return [gemini_error(500, "INTERNAL", "oops"), Response(answer(self.vendor, GOOD), cut=True)]
 
     def _limit(self, wait: float) -> Response:
         if self.vendor == "openai":
@@ -102,7 +94,7 @@ class LimitedServer:
 def test_a_thousand_pairs_at_the_limit_with_a_fifth_failing(
     vendor: str, hints: bool, count: int, make_judge: Make, make_pairs: Pairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("empathy_judge.eval.judges.prompted.runner._FIRST_DELAY", 0.1)
+    monkeypatch.setattr(f"{RUNNER}._FIRST_DELAY", 0.1)
     rate = 60.0
     limited = LimitedServer(vendor, rate, hints)
     with serve(limited) as server:
@@ -134,8 +126,8 @@ def test_the_pace_follows_what_the_server_asks(monkeypatch: pytest.MonkeyPatch) 
     async def sleep(seconds: float) -> None:
         clock[0] += seconds
 
-    monkeypatch.setattr("empathy_judge.eval.judges.prompted.runner.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr("empathy_judge.eval.judges.prompted.runner.asyncio.sleep", sleep)
+    monkeypatch.setattr(f"{RUNNER}.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(f"{RUNNER}.asyncio.sleep", sleep)
 
     def turn(limit: RateLimit) -> float:
         try:
@@ -159,7 +151,7 @@ def test_the_pace_follows_what_the_server_asks(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_budget_is_never_passed(make_judge: Make, make_pairs: Pairs) -> None:
     # each answer costs 0.425 cents, and might cost at most some more
-    with serve(lambda request: Response(openai_answer(GOOD), delay=0.02)) as server:
+    with serve(lambda request: Response(answer("openai", GOOD), delay=0.02)) as server:
         judge = make_judge("openai", server.url, ["samples=1", "price=2.5:32:10"], budget=0.1)
         table = judge.score(make_pairs(60))
     spent = sum(meta["cost"] or 0 for meta in table["meta"])
@@ -180,7 +172,7 @@ def test_answers_under_way_are_kept_where_the_run_ends(make_judge: Make, make_pa
             last = len(seen) > 4
         if last:
             return openai_error(429, "You exceeded your current quota", "insufficient_quota")
-        return Response(openai_answer(GOOD), delay=0.5)
+        return Response(answer("openai", GOOD), delay=0.5)
 
     with serve(behave) as server:
         judge = make_judge("openai", server.url, ["samples=1", "concurrency=6"])
@@ -203,7 +195,7 @@ def test_failures_are_results_that_are_paid_once(make_judge: Make, make_pairs: P
 
 def test_other_questions_are_other_answers(make_judge: Make, make_pairs: Pairs) -> None:
     """The key has the model, the words, the parameters, the clips and the sample."""
-    with serve(lambda request: Response(openai_answer(GOOD))) as server:
+    with serve(lambda request: Response(answer("openai", GOOD))) as server:
         for settings in (
             ["samples=1"],
             ["samples=2", "temperature=0"],
@@ -218,13 +210,12 @@ def test_other_questions_are_other_answers(make_judge: Make, make_pairs: Pairs) 
         assert len(server.requests) == 12  # the second one asks for one more sample, the others for both pairs
 
 
-def test_a_clip_that_cannot_be_read_costs_its_pair_alone(make_judge: Make, make_pairs: Pairs, tmp_path: Path) -> None:
+def test_a_clip_that_cannot_be_read_costs_its_pair_alone(scored: Make, make_pairs: Pairs, tmp_path: Path) -> None:
     (tmp_path / "bad.wav").write_bytes(b"no audio")
     pairs = [*make_pairs(1), Pair("bad", tmp_path / "bad.wav", group_id="g")]
-    with serve(lambda request: Response(openai_answer(GOOD))) as server:
-        table = make_judge("openai", server.url).score(pairs)
-    assert table["status"].iloc[0] == OK
-    assert "bad.wav" in table["status"].iloc[1]
+    good, bad = scored("openai", answer("openai", GOOD), pairs=pairs).table["status"]
+    assert good == OK
+    assert "bad.wav" in bad
 
 
 # ---------------------------------------------------------------- whole programs
@@ -265,7 +256,7 @@ def counting() -> tuple[Counter[str], Callable[[Request], Response]]:
             if chance.random() < 0.2:
                 return openai_error(503, "busy", headers={"retry-after": "0.01"})
             charged[asked_about(request)] += 1
-        return Response(openai_answer(GOOD), delay=0.05)
+        return Response(answer("openai", GOOD), delay=0.05)
 
     return charged, behave
 
@@ -277,38 +268,28 @@ def command(url: str, data: Path, answers: Path, *more: str) -> list[str]:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_stopped_twice_and_resumed_nothing_is_paid_twice(
-    rated_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    number: signal.Signals, rated_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Killed without warning, at most what was under way is lost."""
     charged, behave = counting()
     with serve(behave) as server:
         arguments = command(server.url, rated_folder, tmp_path / "answers.sqlite")
         for wanted in (40, 110):
-            process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             while sum(charged.values()) < wanted and process.poll() is None:
                 time.sleep(0.01)
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(number)
             _, told = process.communicate(timeout=60)
-            assert process.returncode == 75, told
-            assert "the same command goes on" in told
+            if number == signal.SIGTERM:
+                assert process.returncode == 75, told
+                assert "the same command goes on" in told
         assert main([*arguments[3:], "--json"]) == 0
-    assert len(charged) == 100
-    assert set(charged.values()) == {2}  # two samples of each pair, none asked a third time
     assert '"n_items": 100' in capsys.readouterr().out
-
-
-@pytest.mark.long
-def test_killed_without_warning_at_most_what_was_under_way_is_lost(rated_folder: Path, tmp_path: Path) -> None:
-    charged, behave = counting()
-    with serve(behave) as server:
-        arguments = command(server.url, rated_folder, tmp_path / "answers.sqlite")
-        for wanted in (40, 110):
-            process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            while sum(charged.values()) < wanted and process.poll() is None:
-                time.sleep(0.01)
-            process.kill()
-            process.wait()
-        assert main(arguments[3:]) == 0
+    if number == signal.SIGTERM:
+        assert len(charged) == 100
+        assert set(charged.values()) == {2}  # two samples of each pair, none asked a third time
     assert 200 <= sum(charged.values()) <= 200 + 2 * 4
 
 
@@ -331,7 +312,7 @@ def test_no_key_and_no_audio_in_anything_that_is_written(
         if random.random() < 0.1:
             told = f"bad request with {sent}"
             return openai_error(400, told) if to_openai else gemini_error(400, "INVALID_ARGUMENT", told)
-        return Response(openai_answer(GOOD) if to_openai else gemini_answer(GOOD))
+        return Response(answer("openai", GOOD) if to_openai else answer("gemini", GOOD))
 
     environment = os.environ | {"EMPATHY_JUDGE_API_KEY": KEY, "OPENAI_LOG": "debug"}
     with serve(behave) as server:
@@ -381,7 +362,7 @@ def test_a_store_of_something_else_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_answer_is_not_paid_again(
     reply: str, make_judge: Make, make_pairs: Pairs, store: AnswerCache
 ) -> None:
-    with serve(lambda request: Response(openai_answer(GOOD))) as server:
+    with serve(lambda request: Response(answer("openai", GOOD))) as server:
         judge = make_judge("openai", server.url)
         judge.score(make_pairs(1))
         store._base.execute("UPDATE answers SET reply = ?", (reply,))

@@ -1,0 +1,233 @@
+"""Qwen2.5-Omni and Qwen3-Omni (Xu et al., 2025), of each the thinker alone, out of a whole checkpoint or saved by
+itself. Without images the three rows of their positions are equal.
+
+Qwen2.5-Omni: Whisper-like tower, linear projector, Qwen2.5. Exact: hidden states equal those of the official classes
+with the official processor on each pair. The tower attends within blocks of 2 s, of which each is a row here, so that
+clips share a batch without attending to each other; the official processor pads every clip to 300 s, ours to the
+longest.
+
+Qwen3-Omni: AuT tower, projector of two layers, Qwen3 as a mixture of experts. Exact: hidden states equal those of the
+official feature extractor and encoder on each clip alone, and of the official language model on each pair. Clips of an
+official batch change each other: the longest ends in its mirror image, the others in zeros, which also decides how
+their frames are rounded; and the convolutions see the padding of clips under a second. Neither processor nor tower
+limits a clip; what does are the positions of the language model. LoRA reaches the attention: experts are no linear
+layers but stacked weights, and stay frozen. For the same reason NF4 leaves them whole, which is nearly all of the
+language model.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoConfig, Qwen2_5OmniThinkerConfig, Qwen3OmniMoeThinkerConfig
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
+from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import (
+    Qwen2_5OmniAudioEncoder,
+    Qwen2_5OmniPreTrainedModel,
+    Qwen2_5OmniThinkerTextModel,
+)
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
+    Qwen3OmniMoeAudioEncoder,
+    Qwen3OmniMoePreTrainedModel,
+    Qwen3OmniMoeThinkerTextModel,
+)
+
+from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel
+from .base import Checkpoint, Clips, Layout, Part
+from .layers import LayerStatistics, attend_in_rows, on_device, padding_mask, watching, without_padding
+from .loading import SpeechProcessor
+from .qwen2_audio import WHISPER_TOWER, WhisperTowerModel, after_convolutions
+
+# transformers 5.17 stacks the experts of the hub's files for the whole model alone, not for its language model
+if get_checkpoint_conversion_mapping("qwen3_omni_moe_text") is None:
+    register_checkpoint_conversion_mapping("qwen3_omni_moe_text", get_checkpoint_conversion_mapping("qwen2_moe") or [])
+
+
+class Thinker(AudioLanguageModel):
+    """What both have in common: how a thinker is found in a checkpoint."""
+
+    # of keys as the hub has them and as the modules are called since transformers 5 (`model.audio_tower`)
+    key_mapping = {
+        r"^(?:thinker\.)?(?:model\.)?audio_tower\.": "audio_tower.",
+        r"^(?:thinker\.)?(?:model\.)?visual\.": "visual.",
+        r"^(?:thinker\.)?model\.(?:language_model\.)?": "language_model.",
+    }
+    ignored_keys = r"^(?:thinker\.lm_head|lm_head|visual|talker|token2wav|code2wav|audio_tower\.audio_bos_eos_token)\."
+    processor_of = SpeechProcessor
+
+    @classmethod
+    def unquantized(cls) -> list[str]:
+        """The tower, which has the projector in it when it is loaded."""
+        return ["audio_tower"]
+
+    @classmethod
+    def config_of(cls, checkpoint: Checkpoint) -> Any:
+        """Of the thinker: as it is, or out of that of the whole model."""
+        config: Any = AutoConfig.from_pretrained(checkpoint.name, revision=checkpoint.revision)
+        if config.model_type.endswith("_thinker"):
+            return config
+        thinker = config.thinker_config
+        if (stored := getattr(config, "quantization_config", None)) is not None:  # a judge was exported in this form
+            thinker.quantization_config = stored
+        return thinker
+
+
+class Qwen2_5Thinker(Qwen2_5OmniPreTrainedModel):
+    """The parts of a thinker that audio and text need."""
+
+    def __init__(self, config: Qwen2_5OmniThinkerConfig) -> None:
+        super().__init__(config)  # pyright: ignore[reportArgumentType] the annotation names the whole model's
+        self.audio_tower = Qwen2_5OmniAudioEncoder._from_config(config.audio_config)
+        self.language_model = Qwen2_5OmniThinkerTextModel._from_config(config.text_config)
+        self.post_init()
+
+
+class Qwen2_5Omni(Thinker, WhisperTowerModel):
+    """Spectrograms as Qwen2-Audio makes them, through a tower that attends in blocks; its `forward` is not called."""
+
+    model_class = Qwen2_5Thinker
+    layout = Layout({"": "", "projector.": "audio_tower.proj."})
+    parts = {"language_model": LANGUAGE_MODEL, "projector": Part("projector", ()), "audio_tower": WHISPER_TOWER}
+
+    @classmethod
+    def network_of(cls, model: Any, checkpoint: Checkpoint) -> Any:
+        """With the projector beside the tower."""
+        tower = model.audio_tower
+        model.projector, tower.proj = tower.proj, nn.Identity()
+        del tower.audio_bos_eos_token  # no forward pass reads it
+        for layer in tower.layers:
+            attend_in_rows(layer.self_attn)
+        return model
+
+    def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
+        tower, device = self.tower, clips.features.device
+        rows = zip(clips.features.transpose(1, 2), clips.lengths, strict=True)
+        blocks = [block for row, length in rows for block in row[:length].split(2 * tower.n_window)]
+        widths = [len(block) for block in blocks]
+        states = pad_sequence(blocks, batch_first=True).transpose(1, 2).to(tower.conv1.weight.dtype)
+        states = gelu(tower.conv1(states))
+        if (real := padding_mask(widths, states.shape[2], device)) is not None:
+            states = states * real[:, None]  # the second convolution must see zeros there
+        states = gelu(tower.conv2(states)).transpose(1, 2)
+        states = states + tower.positional_embedding.positional_embedding[: states.shape[1]].to(states)
+        counts = [after_convolutions(width) for width in widths]
+        real = padding_mask(counts, states.shape[1], device)
+        blocks_of = [-(-length // (2 * tower.n_window)) for length in clips.lengths]
+        with watching(heard, tower.layers, replace(clips, rows=blocks_of).by_clip(counts)):
+            for layer in tower.layers:
+                states = layer(states, None if real is None else real[:, None, None])[0]
+        states = without_padding(states, counts)
+        # two states side by side make one, across the blocks of a clip; an odd one at its end is left out
+        bounds = list(itertools.accumulate(map(after_convolutions, clips.lengths), initial=0))
+        firsts = [first for start, end in itertools.pairwise(bounds) for first in range(start, end - 1, 2)]
+        first = on_device(firsts, device)
+        return tower.ln_post((states[first] + states[first + 1]) / 2)
+
+
+class Qwen3Thinker(Qwen3OmniMoePreTrainedModel):
+    """The parts of a thinker that audio and text need."""
+
+    def __init__(self, config: Qwen3OmniMoeThinkerConfig) -> None:
+        super().__init__(config)  # pyright: ignore[reportArgumentType] the annotation names the whole model's
+        self.audio_tower = Qwen3OmniMoeAudioEncoder._from_config(config.audio_config)
+        self.language_model = Qwen3OmniMoeThinkerTextModel._from_config(config.text_config)
+        self.post_init()
+
+
+class Qwen3OmniMoe(Thinker):
+    """Chunks of 1 s through the convolutions, attention within windows of 8 s (on the hub); the `forward` of the tower
+    is not called."""
+
+    model_class = Qwen3Thinker
+    layout = Layout({"": "", "projector.": "audio_tower."})
+    tower_width = "d_model"
+    parts = {
+        "language_model": Part(
+            "language_model", ("q_proj", "k_proj", "v_proj", "o_proj"), layers="language_model.layers"
+        ),
+        "projector": Part("projector", ("proj1", "proj2")),
+        "audio_tower": Part(
+            "audio_tower",
+            ("conv_out", "q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"),
+            layers="audio_tower.layers",
+        ),
+    }
+
+    @classmethod
+    def network_of(cls, model: Any, checkpoint: Checkpoint) -> Any:
+        """With the projector beside the tower."""
+        # of a type that it knows as mixture of experts, PEFT 0.21 makes names of a pattern; the tower has them too
+        model.config.model_type = "thinker"
+        tower = model.audio_tower
+        model.projector = nn.Sequential(OrderedDict(proj1=tower.proj1, act=tower.act, proj2=tower.proj2))
+        del tower.proj1, tower.act, tower.proj2
+        for layer in tower.layers:
+            attend_in_rows(layer.self_attn)
+        return model
+
+    def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint) -> None:
+        super().__init__(network, processor, checkpoint)
+        self._chunk: int = 2 * self.tower.n_window
+        # a clip may take half of the positions of the language model, so that context and response both fit
+        chunks = self.language_model.config.max_position_embeddings // 2 // _thrice_halved(self._chunk)
+        self.max_seconds = float(chunks * self._chunk * self.extractor.hop_length // self.sampling_rate)
+
+    def audio_tokens(self, samples: int) -> int:
+        whole, rest = divmod(samples // self.extractor.hop_length, self._chunk)
+        return whole * _thrice_halved(self._chunk) + _thrice_halved(rest)
+
+    def spectrogram(self, clip: np.ndarray) -> Tensor:
+        """See `AudioLanguageModel`."""
+        options = {"padding": True, "truncation": False, "return_tensors": "pt"}
+        return self.extractor(clip, sampling_rate=self.sampling_rate, **options)["input_features"][0].T
+
+    def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
+        tower, chunk, device = self.tower, self._chunk, clips.features.device
+        rows = zip(clips.features, clips.lengths, strict=True)
+        pieces = [piece for row, length in rows for piece in row[:length].split(chunk)]
+        # the last chunk of a clip is padded to the length of its first; what is behind that does not exist
+        widths = [min(length, chunk) for length in clips.lengths for _ in range(-(-length // chunk))]
+        padded, size = pad_sequence(pieces, batch_first=True).transpose(1, 2), tower.conv_chunksize
+        parts = zip(padded.split(size), on_device(widths, device).split(size), strict=True)
+        states = torch.cat([self._convolve(part, width) for part, width in parts])
+        states = states + tower.positional_embedding.positional_embedding[: states.shape[1]].to(states)
+        states = without_padding(states, [_thrice_halved(len(piece)) for piece in pieces])
+        window = _thrice_halved(chunk) * (tower.n_window_infer // chunk)
+        counts = [self.audio_tokens(length * self.extractor.hop_length) for length in clips.lengths]
+        # each window is a row from here on: attention does not reach beyond it
+        sizes = [min(window, count - start) for count in counts for start in range(0, count, window)]
+        states = pad_sequence(list(states.split(sizes)), batch_first=True)
+        real = padding_mask(sizes, states.shape[1], device)
+        windows = replace(clips, rows=[-(-count // window) for count in counts])
+        with watching(heard, tower.layers, windows.by_clip(sizes)):
+            for layer in tower.layers:
+                states = layer(states, None if real is None else real[:, None, None])[0]
+        return tower.ln_post(without_padding(states, sizes))
+
+    def _convolve(self, chunks: Tensor, widths: Tensor) -> Tensor:
+        """From chunks `(chunks, bins, frames)` that are so many frames wide to `(chunks, positions, audio size)`."""
+        tower = self.tower
+        states = chunks[:, None].to(tower.conv2d1.weight.dtype)
+        for convolution in (tower.conv2d1, tower.conv2d2, tower.conv2d3):
+            states, widths = gelu(convolution(states)), _halved(widths)
+            inside = torch.arange(states.shape[-1], device=states.device) < widths[:, None]
+            states = states * inside[:, None, None]
+        return tower.conv_out(states.permute(0, 3, 1, 2).flatten(2))
+
+
+def _halved(frames):
+    """Positions behind a convolution of stride 2."""
+    return (frames + 1) // 2
+
+
+def _thrice_halved(frames):
+    """Audio states of so many frames of one chunk."""
+    return _halved(_halved(_halved(frames)))

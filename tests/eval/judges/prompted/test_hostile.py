@@ -1,0 +1,154 @@
+"""Servers that are not to be trusted: every pair has a score or a named failure, and the budget is not passed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.eval.judges import OK
+
+from .conftest import GOOD, OPENAI_PRICE, RUNNER, Make, Pairs
+from .servers import Response, answer, gemini_error, in_turn, openai_error, serve
+
+VENDORS = ("openai", "gemini")
+
+
+def changed(body: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """An answer in which one field, named by its path, has another value."""
+    body = json.loads(json.dumps(body))
+    *way, last = [int(step) if step.isdigit() else step for step in path.split(".")]
+    inner: Any = body
+    for step in way:
+        inner = inner[step]
+    inner[last] = value
+    return body
+
+
+FIELDS = {
+    "openai": (
+        "id", "choices", "choices.0", "choices.0.message", "choices.0.message.content", "choices.0.message.tool_calls",
+        "choices.0.message.refusal", "choices.0.finish_reason", "choices.0.logprobs", "model", "usage",
+        "usage.prompt_tokens", "usage.completion_tokens", "usage.prompt_tokens_details",
+        "usage.prompt_tokens_details.audio_tokens",
+    ),
+    "gemini": (
+        "candidates", "candidates.0", "candidates.0.content", "candidates.0.content.parts",
+        "candidates.0.content.parts.0", "candidates.0.content.parts.0.text", "candidates.0.finishReason",
+        "candidates.0.logprobsResult", "promptFeedback", "modelVersion", "usageMetadata",
+        "usageMetadata.promptTokenCount", "usageMetadata.candidatesTokenCount", "usageMetadata.promptTokensDetails",
+        "usageMetadata.promptTokensDetails.1", "usageMetadata.promptTokensDetails.1.tokenCount",
+    ),
+}  # fmt: skip
+VALUES = (None, True, -1, 10**400, 1e308, "text", "\ud800\x00", [], [1, [2]], {}, {"a": {"b": []}})
+NAMED = {
+    OK, "malformed response", "unreadable answer", "empty answer", "refused", "blocked by safety filter", "cut off",
+    "score out of range",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_any_field_of_an_answer_may_be_of_any_type(vendor: str, scored: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{RUNNER}.ATTEMPTS", 1)
+    bodies = [changed(answer(vendor, GOOD), path, value) for path in FIELDS[vendor] for value in VALUES]
+    found = scored(vendor, *bodies, pairs=len(bodies), settings=["samples=1", "price=0.1:0.1:0.1"], budget=1e9)
+    assert len(found.requests) == len(bodies)
+    assert set(found.table["status"]) <= NAMED
+    assert (found.table["status"] == OK).sum() > len(bodies) / 4
+    assert found.table["score"].dropna().between(1, 5).all()
+    assert min(meta["cost"] for meta in found.table["meta"] if meta["cost"] is not None) >= 0
+
+
+HOSTILE = {
+    "null": b"null",
+    "a number": b"7",
+    "a list": b"[]",
+    "an empty object": b"{}",
+    "nothing": b"",
+    "no text": b"\xff\xfe\x00",
+    "deep lists": b"[" * 1_000_000,
+    "deep objects": b'{"choices":' * 200_000 + b"1" + b"}" * 200_000,
+    "deep in a field": b'{"choices": [], "usage": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "huge": b'{"choices": [{"message": {"content": "' + b"x" * 30_000_000 + b'"}}]}',
+    "a long number": b'{"choices": [{"index": ' + b"9" * 1_000_000 + b"}]}",
+}
+
+
+@pytest.mark.parametrize("status", [200, 400, 500])
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_any_body_ends_in_a_named_failure(
+    vendor: str, status: int, scored: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{RUNNER}.ATTEMPTS", 1)
+    monkeypatch.setattr(f"{RUNNER}._HOPELESS", 99)
+    responses = [Response(body, status) for body in HOSTILE.values()]
+    table = scored(vendor, *responses, pairs=len(HOSTILE), settings=["samples=1", "concurrency=1"]).table
+    told = {200: "malformed response", 400: "HTTP 400", 500: "server error"}[status]
+    found = dict(zip(HOSTILE, table["status"], strict=True))
+    expected = dict.fromkeys(HOSTILE, told) | {"huge": "malformed response"}
+    if status == 200 and vendor == "gemini":  # answers without a candidate
+        expected |= {"an empty object": "empty answer", "a long number": found["a long number"]}
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("vendor", "error"),
+    [
+        ("openai", openai_error(404, "no\nsuch \x1b[31mmodel " * 10_000)),
+        ("gemini", gemini_error(404, "NOT_FOUND", "no such model " * 10_000, [{"x": []}])),
+        ("openai", Response(b"<html>" * 100_000, 404)),
+        ("openai", Response({"error": {"message": {"deep": []}, "code": ["insufficient_quota"]}}, 401)),
+    ],
+)
+def test_what_is_long_in_an_error_stays_out_of_ours(vendor: str, error: Response, scored: Make) -> None:
+    with pytest.raises(UserError, match="a-model: HTTP 40") as told:
+        scored(vendor, error)
+    assert len(str(told.value)) < 600
+    assert "\n" not in str(told.value)
+
+
+def test_a_packed_answer_is_not_unpacked(scored: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{RUNNER}.ATTEMPTS", 1)
+    packed = Response(gzip.compress(bytes(50_000_000)), headers={"Content-Encoding": "gzip"})
+    found = scored("openai", packed)
+    assert found.row["status"] == "malformed response"
+    assert found.requests[0].headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_a_redirection_gets_neither_key_nor_audio(vendor: str, scored: Make) -> None:
+    with serve(in_turn([Response(answer("openai", GOOD))])) as other:
+        away = Response(b"", 307, {"Location": f"{other.url}/v1/chat/completions"})
+        row = scored(vendor, away).row
+    assert (row["status"], other.requests) == ("HTTP 307", [])
+
+
+@pytest.mark.parametrize(
+    ("response", "kind"),
+    [
+        (Response(answer("openai", GOOD), drip=0.1), "timeout"),  # each byte in time, the whole never
+        (Response(answer("openai", GOOD), cut=True), "connection failed"),
+        (Response(b'{"id": "x", "choi'), "malformed response"),
+    ],
+)
+def test_answers_that_do_not_arrive_count_for_the_budget(
+    response: Response, kind: str, scored: Make, make_pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The vendor may want money for them: what a request may cost at most is counted each time."""
+    monkeypatch.setattr(f"{RUNNER}._FIRST_DELAY", 0.01)
+    settings = ["samples=1", "timeout=0.5", OPENAI_PRICE, "concurrency=4"]
+    table, requests, judge = scored("openai", response, pairs=30, settings=settings, budget=0.05)
+    most = judge.session.budget.estimate(judge.tasks(make_pairs(1))[0].build(), likely=False)
+    assert set(table["status"]) == {kind, "not asked: the budget is used up"}
+    assert len(requests) == int(0.05 / most)
+    assert 0.05 - most < judge.session.budget.spent <= 0.05
+
+
+def test_answers_that_hide_their_tokens_count_for_the_budget(scored: Make) -> None:
+    hidden = answer("openai", GOOD, usage=None)
+    table, requests, judge = scored("openai", hidden, pairs=30, settings=["samples=1", OPENAI_PRICE], budget=0.05)
+    assert {meta["cost"] for meta in table["meta"]} == {None}
+    assert 0 < len(requests) == (table["status"] == OK).sum() < 30
+    assert judge.session.budget.spent <= 0.05

@@ -1,0 +1,208 @@
+"""What a checkpoint of any family may look like, and what is refused of it in one line."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import tomllib
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.models.backbones import TRANSFORMERS, load_backbone
+from empathy_judge.models.backbones.base import Checkpoint
+from empathy_judge.models.export.write import write_backbone
+from safetensors.torch import load_file, save_file
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ImportError("cannot import name 'Qwen2AudioModel' from 'transformers'", name="transformers"),
+        ModuleNotFoundError("Could not import module 'Qwen2AudioModel'.\nAre its requirements there?"),
+    ],
+)
+def test_a_family_that_the_installed_transformers_lacks_is_named_in_one_line(error, backbone_folder, monkeypatch):
+    monkeypatch.setattr("empathy_judge.models.backbones.transformers.__version__", "5.0.0")
+    with (
+        mock.patch("importlib.import_module", side_effect=error),
+        pytest.raises(UserError, match=r"family 'qwen2_audio' .* transformers 5\.0\.0; expected ") as found,
+    ):
+        load_backbone(Checkpoint(str(backbone_folder)))
+    line = str(found.value)
+    assert "\n" not in line
+    assert TRANSFORMERS in line
+    assert "Qwen2AudioModel" in line
+
+
+def test_a_broken_import_of_our_own_is_no_error_of_the_user(backbone_folder):
+    error = ImportError("cannot import name 'x'", name="empathy_judge.models.backbones.base")
+    with mock.patch("importlib.import_module", side_effect=error), pytest.raises(ImportError, match="name 'x'"):
+        load_backbone(Checkpoint(str(backbone_folder)))
+
+
+def test_the_transformers_that_is_asked_for_is_that_of_the_package():
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    assert TRANSFORMERS in project["dependencies"]
+
+
+def _replace(config, key, value) -> bool:
+    """Replace the first entry of that name, however deep; False if there is none."""
+    if key in config:
+        config[key] = value
+        return True
+    return any(_replace(part, key, value) for part in config.values() if isinstance(part, dict))
+
+
+def _with_config(folder, tmp_path, change) -> Path:
+    copy = Path(shutil.copytree(folder, tmp_path / "changed"))
+    config = json.loads((copy / "config.json").read_text())
+    change(config)
+    (copy / "config.json").write_text(json.dumps(config))
+    return copy
+
+
+@pytest.mark.parametrize("weights", [True, False])
+def test_layers_that_are_no_number_are_refused_in_one_line(family, weights, tmp_path):
+    def change(config):
+        assert _replace(config, "num_hidden_layers", "many") or _replace(config, "encoder_layers", "many")
+
+    folder = _with_config(family.folder, tmp_path, change)
+    with pytest.raises(UserError, match=r"^backbone '.*changed': config\.json: .*layers'.* got str") as found:
+        load_backbone(Checkpoint(str(folder), weights=weights))
+    assert "\n" not in str(found.value)
+
+
+def test_more_types_of_layers_than_layers_are_refused_in_one_line(backbone_folder, tmp_path):
+    def change(config):
+        config["text_config"]["layer_types"] = ["full_attention"] * 5
+
+    folder = _with_config(backbone_folder, tmp_path, change)
+    with pytest.raises(UserError, match=r"^backbone '.*changed': config\.json: .*\(4\).*layer_types`? \(5\)") as found:
+        load_backbone(Checkpoint(str(folder)))
+    assert "\n" not in str(found.value)
+
+
+def weights_of(folder, all_of_it: bool = False) -> dict[str, torch.Tensor]:
+    """By default without those of the fusion, which no file holds."""
+    weights = load_backbone(Checkpoint(str(folder))).network.state_dict()
+    return {key: value for key, value in weights.items() if all_of_it or not key.startswith("joiner.")}
+
+
+def renamed(rename):
+    def change(tensors):
+        found = {rename(key): value for key, value in tensors.items()}
+        assert len(found) == len(tensors)
+        return found
+
+    return change
+
+
+def test_both_layouts_of_the_hub_load_the_same_weights(family, with_weights):
+    if family.other_layout is None:
+        pytest.skip("no file of this family was ever written in another layout")
+    plain = weights_of(family.folder)
+    other = weights_of(with_weights(family.folder, renamed(family.other_layout)))
+    assert plain.keys() == other.keys()
+    assert all(torch.equal(plain[key], other[key]) for key in plain)
+
+
+def test_a_foreign_layout_is_refused(family, with_weights):
+    folder = with_weights(family.folder, renamed(lambda key: re.sub(r"layers\.", "blocks.", key)))
+    with pytest.raises(UserError, match=r"missing \['.*layers.*unexpected \['.*blocks"):
+        load_backbone(Checkpoint(str(folder)))
+
+
+def test_a_weight_too_few_or_too_many_is_refused_by_name(family, tmp_path):
+    folder = Path(shutil.copytree(family.folder, tmp_path / "changed"))
+    tensors = load_file(folder / "model.safetensors")
+    of_tower = re.compile(r"^(?!talker|code2wav|token2wav).*(?:audio|encoder).*(?:layers?|conformer|encoders)\.0\.")
+    key = next(key for key in sorted(tensors) if of_tower.search(key))
+    weight = tensors.pop(key)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    end = re.escape(key.rpartition(".0.")[2])
+    with pytest.raises(UserError, match=rf"missing \['.*{end}"):
+        load_backbone(Checkpoint(str(folder)))
+    surplus = {**tensors, key: weight, key.replace(".0.", ".97.", 1): weight.clone()}
+    save_file(surplus, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=rf"unexpected \['.*97.*{end}"):
+        load_backbone(Checkpoint(str(folder)))
+
+
+def test_without_weights_nothing_is_allocated(family):
+    loaded = load_backbone(Checkpoint(str(family.folder))).network.state_dict()
+    counted = load_backbone(Checkpoint(str(family.folder), weights=False)).network.state_dict()
+    assert {key: weight.shape for key, weight in counted.items()} == {key: w.shape for key, w in loaded.items()}
+    assert all(weight.is_meta for weight in counted.values())
+
+
+def test_shards_are_read(family, tmp_path):
+    folder = Path(shutil.copytree(family.folder, tmp_path / "shards"))
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    half = len(tensors) // 2
+    parts = [dict(list(tensors.items())[:half]), dict(list(tensors.items())[half:])]
+    names = [f"model-{n + 1:05d}-of-00002.safetensors" for n in range(2)]
+    for name, part in zip(names, parts, strict=True):
+        save_file(part, folder / name, metadata={"format": "pt"})
+    where = {key: name for name, part in zip(names, parts, strict=True) for key in part}
+    total = sum(tensor.nbytes for tensor in tensors.values())
+    index = {"metadata": {"total_size": total}, "weight_map": where}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    plain, sharded = weights_of(family.folder), weights_of(folder)
+    assert plain.keys() == sharded.keys()
+    assert all(torch.equal(plain[key], sharded[key]) for key in plain)
+
+
+def test_an_adapter_of_somebody_else_beside_the_weights_is_refused(family, tmp_path):
+    folder = Path(shutil.copytree(family.folder, tmp_path / "adapted"))
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4, "target_modules": ["q_proj"]}')
+    with pytest.raises(UserError, match="adapter"):
+        load_backbone(Checkpoint(str(folder)))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("quantization", ["int8", "nf4"])
+def test_quantized_weights_are_read_as_they_were_written(quantization, dtype, language_model, tmp_path):
+    made = load_backbone(Checkpoint(str(language_model.folder), dtype=dtype, quantization=quantization))
+    write_backbone(made, None, str(dtype).removeprefix("torch."), tmp_path / "backbone", quantized=True)
+    again = load_backbone(Checkpoint(str(tmp_path / "backbone"), dtype=dtype)).network.state_dict()
+    weights = made.network.state_dict()
+    assert set(again) == set(weights)
+    small = 0
+    for name, weight in weights.items():
+        found = again[name]
+        if type(weight) is not torch.Tensor:  # of torchao
+            weight, found, small = weight.dequantize(), found.dequantize(), small + 1
+        small += weight.dtype == torch.uint8
+        assert torch.equal(weight, found), name
+    assert small >= 8
+    assert {path.suffix for path in (tmp_path / "backbone").iterdir()} <= {".json", ".jinja", ".safetensors", ".txt"}
+
+
+@pytest.mark.parametrize("quantization", ["int8", "nf4"])
+def test_an_encoder_has_no_language_model_to_quantize(quantization, encoder):
+    with pytest.raises(UserError, match=f"quantization {quantization} is for language models"):
+        load_backbone(Checkpoint(str(encoder.folder), quantization=quantization))
+
+
+@pytest.mark.parametrize(
+    ("family", "unused"),
+    [("gemma3n", "vision"), ("gemma4", "vision"), ("phi4_multimodal", "image_embed"), ("whisper", ".decoder.")],
+    indirect=["family"],
+)
+def test_what_a_judge_does_not_use_is_neither_made_nor_needed(family, unused, with_weights):
+    def without(tensors):
+        kept = {key: value for key, value in tensors.items() if unused not in key}
+        assert len(kept) < len(tensors)
+        return kept
+
+    network = load_backbone(Checkpoint(str(with_weights(family.folder, without)))).network
+    assert network.state_dict().keys() == weights_of(family.folder, all_of_it=True).keys()
+    assert not any(unused in name for name, _ in network.named_modules())
+    assert "timm" not in sys.modules

@@ -1,0 +1,32 @@
+"""A judge, four voices, and the judge as a reward of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from empathy_judge import Scorer
+from empathy_judge.data_modules.audio import Clip
+from empathy_judge.reward import EmpathyReward
+
+RATE = 16_000
+
+
+@pytest.fixture(scope="module")
+def scorer(judge_folder: Path) -> Scorer:
+    return Scorer.from_pretrained(judge_folder, device="cpu", batch_size=4)
+
+
+@pytest.fixture
+def voices(make_tone) -> list[Clip]:
+    return [Clip(make_tone(0.6 + 0.1 * n, 150 + 60 * n, 0.1 + 0.1 * n, 0.1), RATE) for n in range(4)]
+
+
+def silence() -> Clip:
+    return Clip(np.zeros(RATE, np.float32), RATE)
+
+
+def reward_of(scorer, clips, **options) -> EmpathyReward:
+    """Completions are numbers of clips."""
+    return EmpathyReward(scorer, lambda completions, **_: [clips[int(text)] for text in completions], **options)

@@ -1,0 +1,205 @@
+"""Who waits, for how long, and who is refused: queue, work, clients, and the judge while it is loaded."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from empathy_judge.data_modules.errors import AudioError, TextError, UserError
+from empathy_judge.serving.records import JsonLines
+
+from .services import FakeScorer, InProcess, counter, error_of, in_process, until, wav
+
+QUEUE = "empathy_judge_queue_pairs"
+
+
+class Crowd:
+    """A service whose judge is at work on one pair until `release`: what is sent meanwhile waits."""
+
+    def __init__(self, service: InProcess, scorer: FakeScorer, pool: ThreadPoolExecutor) -> None:
+        self.service, self.scorer, self._pool = service, scorer, pool
+        self._sent: list[Future[Any]] = []
+        scorer.open.clear()
+        self.send(wav(0.1), level="0.5")
+        until(lambda: len(scorer.heard) == 1)
+
+    def send(self, *clips: bytes, waiting: int | None = None, **form: Any) -> None:
+        """A request; return when so many pairs wait."""
+        self._sent.append(self._pool.submit(self.service.score, *clips, **form))
+        if waiting is not None:
+            until(lambda: counter(self.service, QUEUE) == waiting)
+
+    def release(self) -> list[Any]:
+        """All answers, in the order in which they were asked for."""
+        self.scorer.open.set()
+        return [future.result(30) for future in self._sent]
+
+
+@contextmanager
+def crowd(scorer: FakeScorer, **settings: Any) -> Iterator[Crowd]:
+    with in_process(scorer, **settings) as service, ThreadPoolExecutor(16) as pool:
+        yield Crowd(service, scorer, pool)
+
+
+def statuses(answers: list[Any]) -> set[int]:
+    return {answer.status_code for answer in answers}
+
+
+def test_while_the_judge_is_loaded_requests_are_told_to_come_back() -> None:
+    scorer, go = FakeScorer(), threading.Event()
+
+    def load() -> Any:
+        assert go.wait(30)
+        return scorer
+
+    with in_process(load) as service:
+        for method, path in (("GET", "/readyz"), ("GET", "/v1/judge"), ("POST", "/v1/score")):
+            answer = service(method, path, files={"response": wav()} if method == "POST" else None)
+            said = "the judge is still being loaded; ask again in 5 s, or wait until GET /readyz answers 200"
+            assert error_of(answer) == (503, "loading", said)
+            assert int(answer.headers["retry-after"]) >= 1
+        assert service("GET", "/healthz").json() == {"status": "ok"}
+        assert service("GET", "/").status_code == 200
+        go.set()
+        until(lambda: service("GET", "/readyz").status_code == 200)
+        assert service.score(wav()).status_code == 200
+
+
+def test_very_long_texts_are_refused_before_any_work_and_nobody_waits_for_them(scorer: FakeScorer) -> None:
+    """Tokens of a judge are at most as many as bytes; 4,000 emoji are 16,000 of them."""
+    with in_process(scorer) as service, ThreadPoolExecutor() as pool:
+        scorer.open.clear()  # whoever gets to the judge waits
+        long = [pool.submit(service.score, wav(), situation="\N{BOUQUET}" * 4000) for _ in range(4)]
+        answers = [error_of(future.result(20)) for future in long]
+        assert {answer[:2] for answer in answers} == {(422, "invalid")}
+        assert 'stage="decode"' not in service("GET", "/metrics").text
+        scorer.open.set()
+        assert service.score(wav(), situation="x" * 4000).status_code == 200
+    assert len(scorer.heard) == 1
+
+
+def test_what_is_wrong_with_one_pair_is_no_fault_of_those_scored_with_it(
+    scorer: FakeScorer, caplog: pytest.LogCaptureFixture
+) -> None:
+    errors = {"user": UserError("pair: no"), "text": TextError("situation: no"), "audio": AudioError("r: no")}
+    scorer.fails = lambda pair: {"bug": ValueError("secret words"), **errors}.get(pair.situation or "")
+    caplog.set_level(logging.INFO)
+    with crowd(scorer) as own:
+        for waiting, word in enumerate(("bug", "user", "text", "audio", "fine"), start=1):
+            own.send(wav(), waiting=waiting, situation=word, level="0.5")
+        answers = own.release()
+    assert [answer.status_code for answer in answers] == [200, 500, 422, 422, 422, 200]
+    assert [error_of(answer)[1] for answer in answers[1:5]] == ["internal", "invalid", "invalid", "bad_audio"]
+    assert scorer.sizes()[:2] == [1, 4]
+    lines = [JsonLines().format(record) for record in caplog.records if record.name == "empathy_judge.serving"]
+    assert not any("secret words" in line for line in lines)
+    (bug,) = [json.loads(line) for line in lines if json.loads(line)["event"] == "bug"]
+    assert bug["error"] == "ValueError"
+    assert any("batcher.py" in place for place in bug["where"])
+
+
+def test_a_full_queue_refuses_and_loses_nobody(scorer: FakeScorer) -> None:
+    with crowd(scorer, max_queue=3) as own:
+        for waiting, address in enumerate("abc", start=1):
+            own.send(wav(), waiting=waiting, address=address)
+        refused = own.service.score(wav(), address="d")
+        assert error_of(refused)[:2] == (429, "busy")
+        assert 1 <= int(refused.headers["retry-after"]) <= 60
+        assert statuses(own.release()) == {200}
+        assert own.service.score(wav()).status_code == 200
+        # more responses than there are places are refused as a whole
+        assert error_of(own.service.score(*[wav()] * 4, path="/v1/rank"))[:2] == (429, "busy")
+        assert counter(own.service, 'empathy_judge_refused_total{code="busy"}') == 2
+    assert len(scorer.heard) == 5
+
+
+def test_long_pairs_are_refused_while_those_who_wait_would_have_no_answer_in_time(scorer: FakeScorer) -> None:
+    scorer.windows = True
+    with crowd(scorer) as own:
+        for waiting, address in enumerate("ab", start=1):
+            own.send(wav(0.1, 85.0), waiting=waiting, address=address)
+        refused = own.service.score(wav(0.1, 85.0), address="c")
+        # 2 x 9 windows of half a second each, in half of the time; with 25 s of grace 12.5 s may be waited for
+        assert error_of(refused) == (429, "busy", "too many requests wait; ask again in 18 s")
+        assert refused.headers["retry-after"] == "18"
+        own.send(wav(), waiting=3, address="d")
+        assert statuses(own.release()) == {200}
+
+
+def test_one_client_leaves_places_for_the_others(scorer: FakeScorer) -> None:
+    with crowd(scorer, max_queue=8) as own:
+        for waiting in range(1, 5):
+            own.send(wav(), waiting=waiting)
+        assert error_of(own.service.score(wav()))[:2] == (429, "busy")
+        for waiting in (5, 6):
+            own.send(wav(), waiting=waiting, address="other")
+        assert statuses(own.release()) == {200}
+
+
+def test_what_is_not_scored_in_time_is_answered_and_dropped(scorer: FakeScorer) -> None:
+    with crowd(scorer, request_seconds=0.3) as own:
+        late = own.service.score(wav())
+        assert error_of(late) == (504, "timeout", "no score within 0.3 s; ask again when the service is less busy")
+        until(lambda: counter(own.service, QUEUE) == 0)
+        assert statuses(own.release()) == {504}
+        assert own.service.score(wav()).status_code == 200
+    assert len(scorer.heard) == 2  # the late one was never begun
+
+
+def test_requests_that_wait_are_scored_together_and_levels_apart(scorer: FakeScorer) -> None:
+    with crowd(scorer) as own:
+        for n in range(1, 10):
+            own.send(wav(0.05 * n), waiting=n, level="0.5" if n < 6 else "0.95")
+        bodies = [answer.json() for answer in own.release()]
+        assert counter(own.service, 'empathy_judge_batch_pairs_bucket{le="4.0"}') == 5  # with the trial
+        assert counter(own.service, "empathy_judge_batch_pairs_sum") == 11
+    assert [body["scores"]["empathy"]["score"] for body in bodies[1:]] == pytest.approx(
+        [1 + 0.2 * n for n in range(1, 10)], abs=1e-3
+    )
+    for body in bodies:
+        score = body["scores"]["empathy"]
+        assert score["high"] - score["low"] == pytest.approx(2 * body["level"])
+    assert sum(scorer.sizes()) == 10
+    assert max(scorer.sizes()) <= 4
+    assert all(len({pair.pair_id for pair in pairs}) == len(pairs) for pairs, _ in scorer.batches)
+
+
+def test_work_of_a_request_is_bounded(scorer: FakeScorer) -> None:
+    scorer.windows = True
+    turns, text = [wav(0.1, 15.0, rate=4_000)] * 5, "x" * 3_000
+    with in_process(scorer) as service:
+        found = [
+            service.score(wav(), context=turns),  # refused before the response is looked at
+            service.score(wav(0.1, 55.0, rate=4_000), situation=text),
+            service.score(*[turns[0]] * 9, context=turns[:2], path="/v1/rank", situation=text),
+            service.score(*[turns[0]] * 9, context=turns[:3], path="/v1/rank"),
+        ]
+        assert not scorer.heard
+        assert service.score(wav(0.1, 50.0, rate=4_000), situation=text).status_code == 200
+    assert [error_of(answer)[2] for answer in found] == [
+        "context and response make 32 windows of 10 s; expected at most 20",
+        "context and response make 6 windows of 10 s; expected at most 5 beside a situation of this length",
+        "context and response make 8 windows of 10 s; expected at most 5 beside a situation of this length",
+        "the responses make 80 windows of 10 s; expected at most 64",
+    ]
+
+
+def test_nobody_waits_for_all_pairs_of_many_windows(scorer: FakeScorer) -> None:
+    """A context of 21 s and a response of 15 s are 3 x 2 windows: as much work as six pairs."""
+    scorer.windows = True
+    with crowd(scorer) as own:
+        for waiting in range(1, 4):
+            own.send(wav(0.1, 15.0), waiting=waiting, context=[wav(0.1, 21.0)])
+        for waiting in range(4, 7):
+            own.send(wav(0.1, 21.0), waiting=waiting)  # three windows each
+        assert statuses(own.release()) == {200}
+        long = own.service.score(wav(0.1, 45.0), context=[wav(0.1, 45.0)])
+        assert error_of(long) == (422, "bad_audio", "context and response make 25 windows of 10 s; expected at most 20")
+        assert own.service.score(wav(0.1, 45.0), context=[wav(0.1, 35.0)]).status_code == 200
+    assert scorer.sizes() == [1, 1, 3, 1, 1, 1]
