@@ -63,11 +63,11 @@ def main() -> None:
     sys.exit(0 if apart <= TOLERANCE or device.type != "cpu" else 1)
 
 
-def random_judge(checkpoint: str, device: torch.device) -> EmpathyJudge:
-    """With LoRA that does something."""
+def random_judge(checkpoint: str, device: torch.device, depth: float | None = None) -> EmpathyJudge:
+    """With LoRA that does something; `depth` is the share of the layers that it reads."""
     torch.manual_seed(0)
     dtype = "bfloat16" if device.type == "cuda" else "float32"
-    settings = JudgeSettings(checkpoint, dtype=dtype, lora=LoraSettings(rank=RANK, alpha=ALPHA))
+    settings = JudgeSettings(checkpoint, dtype=dtype, lora=LoraSettings(rank=RANK, alpha=ALPHA), depth=depth)
     judge = EmpathyJudge(settings, [Dimension("fit", MINIMUM, MAXIMUM)]).to(device)
     with torch.no_grad():
         for name, weight in judge.trainable().items():

@@ -1,8 +1,9 @@
 """How many ratings a measurement needs, from a pilot with ratings per rater or from assumed variances.
 
-Everything is a formula; nothing is simulated. From the pilot come the reliability of a single rating (split halves of
-the raters, so that rounding to the steps of the scale, and raters' severities where they count, are in it as they are
-in the data), the design effect of groups and systems, and variance components for the reader. With k ratings per item:
+Everything is a formula; nothing is simulated. From the pilot come the reliability of a single rating (splits of the
+raters in two, so that rounding to the steps of the scale, and raters' severities where they count, are in it as they
+are in the data), the design effect of groups and systems, and variance components for the reader. With k ratings per
+item:
 
 - **noise ceiling**: sqrt(rel_k), rel_k by Spearman-Brown; **leave-one-out agreement**: sqrt(own rel_(k-1)), with
   the reliability `own` of one rater's ratings, whose severity does not count there;

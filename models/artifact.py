@@ -315,7 +315,7 @@ def _build(path: Path, description: Description, placement: Placement) -> Empath
     trained, stored = description.settings, "none"
     backbone = placement.backbone or trained.backbone
     if description.export is not None:
-        from .export.backbone_folder import check_backbone
+        from .export.write import check_backbone
 
         if placement.backbone is not None:
             raise UserError(f"{path}: has its backbone in its own folder; {placement.backbone} cannot take its place")

@@ -114,13 +114,8 @@ class Assessment:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A response and its place among others.
-
-    Attributes:
-        index: Its position in the list that was ranked, from 0.
-        merit: What the order follows (`Assessment.merit`); None where it has no score.
-        found: What the judge says of it, or what is wrong with its audio.
-    """
+    """A response and its place among others: its position in the list that was ranked (from 0), the merit that the
+    order follows (None where it has no score), and what the judge says of it, or what is wrong with its audio."""
 
     index: int
     merit: float | None
@@ -232,13 +227,8 @@ def _wider(name: str, low: float, high: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Caution:
-    """A reason not to trust a score.
-
-    Attributes:
-        code: For programs.
-        text: For people: which clip, what was found, and what would be usual.
-        about: What is unusual.
-    """
+    """A reason not to trust a score: a code for programs, a text for people (which clip, what was found, what would be
+    usual), and what is unusual."""
 
     code: CautionCode
     text: str

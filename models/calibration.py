@@ -58,15 +58,11 @@ class Unmapped:
 
 @dataclass(frozen=True)
 class Isotonic:
-    """Piecewise linear and rising: straight lines between knots, constant beyond the first and the last.
+    """Piecewise linear and rising from judge scores to rating points: straight lines between knots, constant beyond the
+    first and the last.
 
     Scores beyond these two tie. Between knots that lie close together the curve is steep, and a difference that comes
     from rounding grows with it.
-
-    Attributes:
-        scores: Judge scores of the knots, rising.
-        ratings: Rating points there, rising.
-        method: For the file.
     """
 
     scores: Annotated[tuple[_Finite, ...], Field(min_length=1)]
@@ -88,14 +84,10 @@ class Isotonic:
 
 @dataclass(frozen=True)
 class Temperature:
-    """The logit of the normalised score divided by a temperature, and shifted (Platt, 1999; Guo et al., 2017).
+    """The logit of the normalised score divided by a temperature (above 1 draws scores to the middle, below 1 apart),
+    and shifted (Platt, 1999; Guo et al., 2017).
 
     Strictly rising: the order of the scores stays, but for those nearer than a millionth of the scale to its ends.
-
-    Attributes:
-        temperature: Above 1 draws scores to the middle, below 1 apart.
-        shift: Of the logit.
-        method: For the file.
     """
 
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -152,13 +144,8 @@ def _logit(score: np.ndarray, dimension: Dimension) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Quantile:
-    """Quantile of the errors on calibration pairs.
-
-    Attributes:
-        level: Of `LEVELS`.
-        value: In deviations of the head, or in rating points where it has none; None = undefined.
-        reason: Why it is undefined.
-    """
+    """Quantile of this level of the errors on calibration pairs: in deviations of the head, or in rating points where
+    it has none; None = undefined, for a reason."""
 
     level: _Finite
     value: _NotNegative | None

@@ -33,13 +33,8 @@ _STATUSES = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUDA er
 
 
 class Encoded(NamedTuple):
-    """What is known of some clips.
-
-    Attributes:
-        states: Audio states of those that can be used.
-        facts: What was measured of these, where it was.
-        failed: Why the others cannot be used.
-    """
+    """What is known of some clips: audio states of those that can be used, what was measured of these, where it was,
+    and why the others cannot be used."""
 
     states: dict[AudioSource, EncodedClip]
     facts: dict[AudioSource, ClipFacts]
@@ -191,12 +186,7 @@ class AutoBatch:
 
 @dataclass
 class Batch:
-    """Some consecutive items. As a context it notes that memory ran out, and lets other errors pass.
-
-    Attributes:
-        rows: Which.
-        ran_out: Whether it did.
-    """
+    """Some consecutive items (`rows`). As a context it notes whether memory ran out, and lets other errors pass."""
 
     rows: slice
     ran_out: bool = False

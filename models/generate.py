@@ -35,25 +35,16 @@ _ROWS = 16_384  # of the vocabulary at a time in float32
 
 @dataclass(frozen=True)
 class Chat:
-    """What is said to a model.
-
-    Attributes:
-        messages: Turns, of which the last is to be answered; `{"type": "audio"}` marks where a clip goes.
-        clips: These, in order.
-    """
+    """What is said to a model: turns, of which the last is to be answered and in which `{"type": "audio"}` marks where
+    a clip goes, and these clips in order."""
 
     messages: Sequence[Message]
     clips: Sequence[AudioSource]
 
 
 class Written(NamedTuple):
-    """An answer.
-
-    Attributes:
-        text: Without special tokens.
-        tokens: How many were written, the one that ends the answer included.
-        complete: False where the answer was cut off.
-    """
+    """An answer: its text without special tokens, how many tokens were written (the one that ends it included), and
+    whether it was not cut off."""
 
     text: str
     tokens: int

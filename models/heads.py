@@ -68,12 +68,7 @@ def combine(predictions: Sequence[Prediction]) -> Prediction:
 
 
 class ScaleRange(nn.Module):
-    """Minimum and range of several scales as tensors.
-
-    Attributes:
-        minimum: Rating points `(dimensions,)`.
-        span: Maximum less minimum, rating points `(dimensions,)`.
-    """
+    """Minimum and span (maximum less minimum) of several scales as tensors `(dimensions,)`, rating points."""
 
     def __init__(self, dimensions: Sequence[Dimension]) -> None:
         super().__init__()

@@ -132,15 +132,8 @@ def _pattern(backbone: Backbone, name: PartName, layers: tuple[int, int] | None)
 
 @dataclass(frozen=True)
 class Count:
-    """Weights of a part.
-
-    Attributes:
-        parameters: All of them, adapters included; of weights in 4 bits as many as they stand for.
-        trainable: Those that training changes.
-        lora_layers: Linear layers with an adapter.
-        bytes: What the weights take in memory.
-        trainable_bytes: What the trainable ones take.
-    """
+    """Weights of a part: all parameters, adapters included (of weights in 4 bits as many as they stand for), those that
+    training changes, linear layers with an adapter, and what all and the trainable ones take in memory."""
 
     parameters: int
     trainable: int

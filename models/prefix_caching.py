@@ -22,11 +22,8 @@ _WORTHWHILE = 0.2
 
 
 class KVCache:
-    """Keys and values of the tokens that a language model has read so far, in every layer.
-
-    Attributes:
-        mask: `(batch, tokens)` of what was read, 1 for real tokens and 0 for padding.
-    """
+    """Keys and values of the tokens that a language model has read so far, in every layer, and their mask `(batch,
+    tokens)`: 1 for real tokens and 0 for padding."""
 
     def __init__(self, language_model: nn.Module) -> None:
         """Empty."""
@@ -70,16 +67,9 @@ def kv_cache(language_model: nn.Module) -> Iterator[KVCache]:
 
 
 class Plan(NamedTuple):
-    """How the rows of a batch are read in two passes; made on the CPU.
-
-    Attributes:
-        prefixes: Distinct prefixes, padded on the left, so that each ends where the suffix begins; without audio
-            states.
-        prefix_of: For each row, its prefix.
-        suffixes: What follows in each row, padded on the right, without audio states.
-        prefix_lengths: Tokens of each row's prefix.
-        suffix_lengths: Tokens of each row's suffix.
-    """
+    """How the rows of a batch are read in two passes; made on the CPU, without audio states. Distinct prefixes are
+    padded on the left, so that each ends where the suffix begins; what follows in each row is padded on the right.
+    `prefix_of` is the prefix of each row, the lengths are its tokens in both."""
 
     prefixes: Inputs
     prefix_of: list[int]

@@ -27,13 +27,8 @@ from .settings import Comparable
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs of the judge with human labels.
-
-    Attributes:
-        indices: Position of each rated pair in its split; they are the first rows `(rated,)`.
-        inputs: Of all rows, see `Inputs`.
-        labels: Labels of the rows.
-    """
+    """Inputs of the judge with human labels. Rated pairs are the first rows; `indices` `(rated,)` are their positions
+    in their split."""
 
     indices: Tensor
     inputs: Inputs

@@ -130,14 +130,6 @@ class Objective(nn.Module):
             name: weight for name, weight in self.weights.items() if (compared if name in _OF_COMPARISONS else rated)
         }
 
-    def normalised(self, points: Tensor) -> Tensor:
-        """Rating points `(rows, dimensions)` as normalised scores: 0 to 1."""
-        return self._range.normalise(points)
-
-    def points(self, normalised: Tensor) -> Tensor:
-        """Normalised scores `(rows, dimensions)` as rating points."""
-        return self._range.denormalise(normalised)
-
     def terms(self, prediction: Prediction, labels: Labels) -> dict[str, Tensor]:
         """Each loss by its name, times its weight, of the predictions and labels of all rows; the sum is what is
         minimised.
@@ -153,7 +145,8 @@ class Objective(nn.Module):
 
     def _rated(self, prediction: Prediction, labels: Labels) -> Iterator[tuple[str, Callable[[], Tensor]]]:
         """Losses on ratings, each computed when it is called."""
-        score, target, mask = self.normalised(prediction.score), self.normalised(labels.targets), labels.weights
+        score, target = map(self._range.normalise, (prediction.score, labels.targets))
+        mask = labels.weights
         settings, groups = self.settings, None if self.settings.compare == "all" else labels.groups
         yield "mse", partial(mse, score, target, mask)
         yield "huber", partial(huber, score, target, mask, settings.huber_delta)
@@ -175,7 +168,7 @@ class Objective(nn.Module):
 
     def _compared(self, prediction: Prediction, labels: Labels) -> dict[str, Callable[[], Tensor]]:
         """Losses on comparisons. A preference says which is better, whichever end of the scale that is."""
-        score = self.normalised(prediction.score)
+        score = self._range.normalise(prediction.score)
         better = 0.5 + self._better * (score - 0.5)
         first, second, mask = better[labels.chosen], better[labels.rejected], ~labels.strengths.isnan()
         strengths = labels.strengths.nan_to_num()

@@ -216,15 +216,9 @@ def _laid_over(sweep: Sweep, path: Path, parser: RecipeParser) -> Namespace:
 
 @dataclass(frozen=True)
 class Trial:
-    """What is known of a trial.
-
-    Attributes:
-        number: Of the trial, from 0.
-        state: "running" may also be one that was killed and will go on.
-        parameters: Dotted name -> value.
-        values: Seed -> agreement of the best checkpoint on the validation split, by which training chose it.
-        reason: Why it failed, if it did.
-    """
+    """What is known of a trial: its parameters (dotted name -> value), by seed the agreement of the best checkpoint on
+    the validation split, by which training chose it, and why it failed, if it did. "running" may also be one that was
+    killed and will go on."""
 
     number: int
     state: Literal["complete", "failed", "running"]

@@ -32,15 +32,9 @@ _IN_THE_BAR = {
 
 @dataclass(frozen=True)
 class Work:
-    """What was done, of one or of all processes.
-
-    Attributes:
-        pairs: Rows of batches; a comparison is two.
-        tokens: Those that are not padding.
-        padded: Tokens with padding: rows times the longest row of each batch.
-        seconds: Of training steps and of waiting for their data, of all processes together.
-        waiting: Of these, waiting for data.
-    """
+    """What was done, of one or of all processes: rows of batches (a comparison is two), tokens that are not padding,
+    tokens with padding (rows times the longest row of each batch), seconds of training steps and of waiting for their
+    data, of all processes together, and of these, waiting for data."""
 
     pairs: float = 0.0
     tokens: float = 0.0
@@ -63,12 +57,8 @@ class Work:
 
 
 class Waiting(Profiler):
-    """Stands before the profiler that the user chose and measures how long training waits for data.
-
-    Attributes:
-        asked: When the last batch was asked for (seconds of `time.perf_counter`).
-        seconds: Waited so far.
-    """
+    """Stands before the profiler that the user chose and measures how long training waits for data: when the last batch
+    was asked for (`time.perf_counter`), and the seconds waited so far."""
 
     def __init__(self, chosen: Profiler) -> None:
         super().__init__()

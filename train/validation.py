@@ -25,14 +25,8 @@ START_RESAMPLES = 500
 
 @dataclass(frozen=True)
 class Agreement:
-    """Of one dimension.
-
-    Attributes:
-        spearman: With the mean ratings; None where it is undefined.
-        reason: Why it is undefined.
-        preferences_met: Share of the preferences (ties left out) whose chosen pair has the better score, equal scores
-            half; None where there are none.
-    """
+    """Of one dimension: Spearman with the mean ratings (None where it is undefined, for a reason), and the share of the
+    preferences (ties left out) whose chosen pair has the better score, equal scores half; None where there are none."""
 
     spearman: float | None
     reason: str | None

@@ -116,14 +116,8 @@ PictureLogger = TensorBoardLogger | WandbLogger
 
 @dataclass(frozen=True)
 class Miss:
-    """A pair that was scored badly.
-
-    Attributes:
-        pair: Its sound is played; what is said in it is nowhere written.
-        dimension: Where it was furthest off, by the length of the scales.
-        prediction: Rating points.
-        rating: Mean human rating.
-    """
+    """A pair that was scored badly: its sound is played, what is said in it is nowhere written; the dimension where it
+    was furthest off, by the length of the scales, and prediction and mean human rating there, in rating points."""
 
     pair: Pair
     dimension: Dimension

@@ -322,7 +322,7 @@ def single_reliability(panel_reliability: Statistic, table: RatingTable, resampl
 def average_single_reliability(panels: Sequence[tuple[Reliability, RatingTable]]) -> Statistic:
     """Reliability of a single rating of an average dimension: of the mean of the dimensions' split-half correlations.
 
-    A reliability from few items is wild, and its mean over dimensions lies too low: it is undefined where halves do
+    A reliability from few items is wild, and its mean over dimensions lies too low: it is undefined where they do
     not agree, and no correlation makes up for one that is too low by as much. Undefined, with the reason, where no
     dimension has a split-half correlation or their mean is not positive.
 
@@ -332,15 +332,13 @@ def average_single_reliability(panels: Sequence[tuple[Reliability, RatingTable]]
     known = [(own.split_half, table) for own, table in panels if own.split_half.value is not None]
     if not known:
         return panels[0][0].split_half
-    halves = [half for half, _ in known]
+    splits = [own for own, _ in known]
     n_items, offsets = sum(table.n_items for _, table in known), np.cumsum([0, *(table.n_items for _, table in known)])
     items = np.concatenate([table.items + offset for (_, table), offset in zip(known, offsets[:-1], strict=True)])
     every = RatingTable(items, np.zeros_like(items), np.zeros(len(items)), n_items, ("all",))
-    drawn = [half.draws for half in halves if len(half.draws)]
-    draws = np.nanmean(drawn, axis=0) if len(drawn) == len(halves) else np.empty(0)
-    mean = Statistic(
-        float(np.mean([half.value or 0.0 for half in halves])), n=sum(half.n for half in halves), draws=draws
-    )
+    drawn = [own.draws for own in splits if len(own.draws)]
+    draws = np.nanmean(drawn, axis=0) if len(drawn) == len(splits) else np.empty(0)
+    mean = Statistic(float(np.mean([own.value or 0.0 for own in splits])), n=sum(own.n for own in splits), draws=draws)
     whole, c = _stepped_up(mean, every), float((1 / every.counts[every.counts > 0]).mean())
     if whole.value is None:
         return whole

@@ -55,13 +55,9 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a backbone that can be trained, by LoRA or full fine-tuning.
-
-    Attributes:
-        path: Path of its module inside the network. A part inside another part does not count as part of that one.
-        linears: Last names of its linear layers; empty where the part is one linear layer itself.
-        layers: Path of the list of its layers, where LoRA can be put on some of them only.
-    """
+    """A part of a backbone that can be trained, by LoRA or full fine-tuning: the path of its module inside the network,
+    the last names of its linear layers (empty where it is one itself), and the path of the list of its layers, where
+    LoRA can be put on some of them only. A part inside another part does not count as part of that one."""
 
     path: str
     linears: tuple[str, ...]
@@ -70,13 +66,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a checkpoint that `load` of the same family reads stores the weights of a network.
-
-    Attributes:
-        names: How the names of weights begin inside the network, and what they begin with in the checkpoint. Of several
-            that fit, the longest counts; weights that none fits are not in a checkpoint.
-        config: Values of config.json that are others than where the network came from.
-    """
+    """How a checkpoint of a family stores the weights of a network: how their names begin inside the network and in the
+    checkpoint (of several that fit, the longest counts; weights that none fits are not in a checkpoint), and the values
+    of config.json that are others than where the network came from."""
 
     names: Mapping[str, str]
     config: Mapping[str, Any] = field(default_factory=dict)

@@ -19,13 +19,8 @@ from ..scoring import PairScorer, check_scales, placed
 
 
 class Bounds(NamedTuple):
-    """Most that an export may change.
-
-    Attributes:
-        largest: Difference of two scores of one pair, as a fraction of the range of the scale.
-        mean: Mean absolute difference, likewise.
-        agreement: Spearman with the mean ratings of people, up or down.
-    """
+    """Most that an export may change: the largest and the mean absolute difference of two scores of one pair, as
+    fractions of the range of the scale, and Spearman with the mean ratings of people, up or down."""
 
     largest: float
     mean: float
@@ -50,13 +45,8 @@ def bounds_of(dtype: str, quantization: WeightForm) -> Bounds:
 
 @dataclass(frozen=True)
 class CheckSet:
-    """Pairs to compare scores on.
-
-    Attributes:
-        name: For the card.
-        pairs: Distinct pairs.
-        ratings: Mean ratings `(pairs, dimensions)`, rating points, NaN = not rated; None where nobody rated them.
-    """
+    """Distinct pairs to compare scores on, with a name for the card and mean ratings `(pairs, dimensions)`, rating
+    points, NaN = not rated; None where nobody rated them."""
 
     name: str
     pairs: Sequence[Pair]
@@ -94,15 +84,9 @@ def score_all(loaded: LoadedJudge, chosen: CheckSet, device: str | None) -> np.n
 
 @dataclass(frozen=True)
 class Change:
-    """What became of the scores on one dimension.
-
-    Attributes:
-        largest: Largest absolute difference, rating points.
-        mean: Mean absolute difference, rating points.
-        between: Spearman between the scores before and after; None where it is undefined, because all are equal.
-        before: Spearman of the scores before with mean ratings; None where it is undefined or there are none.
-        after: Spearman of the scores after.
-    """
+    """What became of the scores on one dimension: largest and mean absolute difference (rating points), and Spearman
+    between the scores before and after, of those before with mean ratings, and of those after; None where it is
+    undefined or there are no ratings."""
 
     largest: float
     mean: float
@@ -113,15 +97,8 @@ class Change:
 
 @dataclass(frozen=True)
 class Check:
-    """Two forms of a judge compared.
-
-    Attributes:
-        data: On which pairs.
-        pairs: How many have scores.
-        bounds: What was allowed.
-        dimensions: What was found.
-        beyond: What is beyond the bounds, in words.
-    """
+    """What was measured of an export: on which pairs, how many of them had scores, what is allowed, what was found by
+    dimension, and what is beyond the bounds, in words."""
 
     data: str
     pairs: int

@@ -33,12 +33,8 @@ _SILENT_CLIP = AudioClip(np.zeros(1600, np.float32), 16_000)  # stands for any c
 
 @dataclass(frozen=True)
 class Dialogue:
-    """Chats about pairs of clips as token ids, padded on the right.
-
-    Attributes:
-        inputs: As a judge reads them.
-        is_answer: Tokens that the model must produce `(batch, tokens)`.
-    """
+    """Chats about pairs of clips as a judge reads them, padded on the right, and which tokens the model must produce
+    `(batch, tokens)`."""
 
     inputs: Inputs
     is_answer: Tensor

@@ -15,7 +15,7 @@ import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models.backbones import TRANSFORMERS, load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
-from empathy_judge.models.export.backbone_folder import write_backbone
+from empathy_judge.models.export.write import write_backbone
 from safetensors.torch import load_file, save_file
 
 

@@ -14,7 +14,7 @@ from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.layers import skip
-from empathy_judge.models.export.backbone_folder import write_backbone
+from empathy_judge.models.export.write import write_backbone
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from empathy_judge.models.lora import LoraSettings
 from safetensors.torch import load_file, save_file

@@ -17,8 +17,7 @@ from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, loa
 from empathy_judge.models.backbones import families, load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.layers import LayerStatistics
-from empathy_judge.models.export.backbone_folder import write_backbone
-from empathy_judge.models.export.write import merge_adapter
+from empathy_judge.models.export.write import merge_adapter, write_backbone
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.model_card import render_card
 from empathy_judge.models.scoring import PairScorer

@@ -1,0 +1,277 @@
+"""Training and scoring beside ms-swift and the naive way, in one run: `python benchmarks/peers.py SWIFT_PYTHON`.
+
+SWIFT_PYTHON is the Python of an environment with ms-swift (4.6.0 with transformers 4.48.3, librosa, and the torch of
+this project: with transformers 5 it stops). All ways read the same weights (random, in the shapes of Qwen2-Audio) and
+the same pairs, adapt the same layers with the same LoRA, and take the same number of pairs in a batch. They take turns
+in each round (`timing`), and the ratio is taken in each round. Start-up is not counted, data loading is.
+
+What ms-swift does otherwise (`--task_type seq_cls --problem_type regression`): it pads each clip to 30 s, reads the
+state of one token through a linear layer without bias, and keeps this head in the model's dtype; losses cannot be equal
+to ours. The naive way is our model to the last figure (`training.py` compares them). A depth is named in its row;
+random weights say nothing about the quality at that depth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import statistics
+import subprocess
+import tempfile
+from contextlib import ExitStack
+from multiprocessing.connection import Listener
+from pathlib import Path
+from typing import Any
+
+import torch
+from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.models.backbones.audio_language_model import QUESTION
+from empathy_judge.models.scoring import PairScorer
+from materials import Conversations, write_conversations
+from naive import ALPHA, LEARNING_RATE, RANK, Collate, NaiveRater, Place, read_items
+from rich.console import Console
+from rich.table import Table
+from safetensors.torch import load_file, save_file
+from timing import Order, Player, Turn, Turns, append_row, ratios, spread
+from training import machine_facts, prepare, train_naively, train_with_us
+
+from scorer import random_judge
+
+NAIVE, SWIFT = "naive", "ms-swift"
+ADAPTED = r".*language_model\.model\.layers\.\d+\.\w+\.(?:q|k|v|o|gate|up|down)_proj"
+WARM_UP = 1  # steps
+
+
+class SwiftPlayer:
+    """As `timing.Player`, in the environment of ms-swift."""
+
+    def __init__(self, python: Path, settings: dict[str, Any], folder: Path) -> None:
+        """Start it and wait until it is ready."""
+        folder.mkdir()
+        (folder / "settings.json").write_text(json.dumps(settings))
+        self._log, key = folder / "log", secrets.token_bytes(16)
+        self._listener = Listener(str(folder / "turns"), authkey=key)
+        command = [python, Path(__file__).with_name("peers_swift.py"), folder / "turns", folder / "settings.json"]
+        environment = os.environ | {"TURNS_KEY": key.hex(), "HF_HUB_OFFLINE": "1", "SWIFT_PATCH_CONV3D": "0"}
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log)
+        self._connection = self._listener.accept()
+        self._report()
+
+    def play(self, order: Order) -> Turn:
+        """Let it make a turn."""
+        self._connection.send(order)
+        return self._report()
+
+    def stop(self) -> None:
+        """No further turn: the process ends."""
+        if self._process.poll() is None:
+            self._connection.send(None)
+            self._process.wait()
+        self._listener.close()
+
+    def _report(self) -> Turn:
+        try:
+            return self._connection.recv()
+        except EOFError:
+            raise RuntimeError(f"ms-swift has failed:\n{self._log.read_text()[-3000:]}") from None
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("swift", type=Path, metavar="SWIFT_PYTHON", help="Python of an environment with ms-swift")
+    parser.add_argument("--shapes", choices=["mid", "7b"], default="mid", help="size of the backbone")
+    parser.add_argument("--depth", type=float, default=0.5, help="share of the layers that is read in rows that say so")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=3, help="of each way in a round")
+    parser.add_argument("--batch", type=int, default=4, help="pairs in a batch")
+    parser.add_argument("--json", type=Path, help="file that a line for each way is added to")
+    options = parser.parse_args()
+    console = Console(width=160)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        pairs = options.batch * options.steps * (options.rounds + WARM_UP)
+        write_conversations(folder / "data", Conversations(pairs))
+        place = prepare(folder, options.shapes, options.batch)
+        given = older_layout(Path(place.checkpoint), folder / "older"), write_rows(place, folder / "rows.jsonl")
+        machine = machine_facts(place)
+        console.print(" | ".join(f"{name} {value}" for name, value in machine.items()))
+        race = Race(options.rounds, options.steps, folder, console, options.json, machine)
+        race.run(f"training, {place.batch} pairs in a batch", training_ways(options, place, *given, folder))
+        race.run(f"scoring, {place.batch} pairs in a batch", scoring_ways(options, place, *given, folder))
+
+
+class Race:
+    """Ways that take turns, and their table."""
+
+    def __init__(
+        self, rounds: int, steps: int, folder: Path, console: Console, json_file: Path | None, machine: dict
+    ) -> None:
+        self._rounds, self._steps, self._folder = rounds, steps, folder
+        self._console, self._json, self._machine = console, json_file, machine
+
+    def run(self, title: str, ways: dict[str, Any]) -> None:
+        """Start each way, let all take turns, and print what was found."""
+        with ExitStack() as stack:
+            players: dict[str, Player | SwiftPlayer] = {}
+            for name, start in ways.items():
+                players[name] = start()
+                stack.callback(players[name].stop)
+            for player in players.values():
+                player.play(Order(WARM_UP))
+            turns: dict[str, list[Turn]] = {name: [] for name in players}
+            for _ in range(self._rounds):
+                for name, player in players.items():
+                    turns[name].append(player.play(Order(self._steps)))
+        table = Table(
+            title, "pairs/s", "times naive (median, range)", "in CPU time", "times ms-swift", "in CPU time", "peak GB"
+        )
+        for name, own in turns.items():
+            found: dict[str, list[float]] = {}
+            for base in (NAIVE, SWIFT):
+                found[base] = ratios([turn.rate for turn in own], [turn.rate for turn in turns[base]])
+                found[f"{base}, CPU"] = ratios([turn.cpu_rate for turn in own], [turn.cpu_rate for turn in turns[base]])
+            rate = statistics.median(turn.rate for turn in own)
+            peak = own[-1].peak
+            table.add_row(name, f"{rate:.2f}", *map(spread, found.values()), f"{peak / 1e9:.2f}")
+            row = {"kind": title, "way": name, "rates": [turn.rate for turn in own], "ratios": found, "peak": peak}
+            append_row(self._json, row | self._machine)
+        self._console.print(table)
+
+
+def write_rows(place: Place, file: Path) -> Path:
+    """The training split as ms-swift reads it."""
+    lines = []
+    for pair, score in read_items(PairDataset.load(place.data), "train"):
+        question = f"Context: <audio>\nResponse: <audio>\n{QUESTION}"
+        audios = [str(pair.context[0].audio), str(pair.response)]
+        lines.append({"messages": [{"role": "user", "content": question}], "audios": audios, "label": score})
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return file
+
+
+def older_layout(checkpoint: Path, folder: Path) -> Path:
+    """The same weights under the names that the hub has them by, which transformers 4.48 needs, an ignored label and a
+    padding token in the configuration, and no feature extractor inside the processor's file."""
+    folder.mkdir()
+    for file in checkpoint.iterdir():
+        if file.suffix == ".safetensors":
+            save_file(
+                {hub_name(name): value for name, value in load_file(file).items()}, folder / file.name, {"format": "pt"}
+            )
+            continue
+        values = json.loads(file.read_text()) if file.suffix == ".json" else None
+        match file.name:
+            case "config.json":
+                values |= {"ignore_index": -100, "pad_token_id": 0}
+                values["text_config"]["pad_token_id"] = 0
+            case "processor_config.json":
+                values.pop("feature_extractor", None)
+            case "model.safetensors.index.json":
+                values["weight_map"] = {hub_name(name): file for name, file in values["weight_map"].items()}
+        (folder / file.name).write_text(json.dumps(values) if values else file.read_text())
+    return folder
+
+
+def hub_name(name: str) -> str:
+    """Of a weight of `Qwen2AudioForConditionalGeneration` in transformers 5."""
+    if name.startswith("lm_head."):
+        return f"language_model.{name}"
+    return name.removeprefix("model.").replace("language_model.", "language_model.model.", 1)
+
+
+def swift_arguments(place: Place, model: Path, rows: Path, out: Path, **further: object) -> list[str]:
+    """Arguments of `swift sft` for what the naive way trains."""
+    on_gpu = place.device != "cpu"
+    given = {
+        "model": model, "model_type": "qwen2_audio", "template": "qwen2_audio",
+        "task_type": "seq_cls", "num_labels": 1, "problem_type": "regression", "loss_type": "mse",
+        "dataset": rows, "dataset_num_proc": 1, "load_from_cache_file": "false", "split_dataset_ratio": 0,
+        "tuner_type": "lora", "target_regex": ADAPTED, "lora_rank": RANK, "lora_alpha": ALPHA, "lora_dropout": 0.0,
+        "torch_dtype": "bfloat16" if on_gpu else "float32", "bf16": str(on_gpu).lower(), "fp16": "false",
+        "attn_impl": "sdpa", "gradient_checkpointing": "false", "dataloader_num_workers": place.workers,
+        "per_device_train_batch_size": place.batch, "gradient_accumulation_steps": 1, "num_train_epochs": 1000,
+        "learning_rate": LEARNING_RATE, "output_dir": out, "save_strategy": "no", "eval_strategy": "no",
+        "logging_steps": 1, "report_to": "none", **further,
+    }  # fmt: skip
+    return [word for name, value in given.items() for word in (f"--{name}", str(value))]
+
+
+def training_ways(options: argparse.Namespace, place: Place, model: Path, rows: Path, folder: Path) -> dict[str, Any]:
+    """All ways of training, each a function that starts its player."""
+    half, audio = {"judge.depth": options.depth}, {"cache.what": "audio"}
+    like = {"data.batch_tokens": 260 * place.batch}
+    ours = {
+        "ours, cold": {},
+        "ours, cold, like lengths": like,
+        "ours, audio kept": audio,
+        f"ours, cold, depth {options.depth:g}": half,
+        f"ours, audio kept, depth {options.depth:g}": half | audio,
+    }
+
+    def own(name: str, run: Any, *values: Any) -> Any:
+        return lambda: Player(run, place, folder / name, *values, log=folder / f"{name}.log")
+
+    swift = {"arguments": swift_arguments(place, model, rows, folder / "swift_runs")}
+    ways = {NAIVE: own(NAIVE, train_naively, False), SWIFT: lambda: SwiftPlayer(options.swift, swift, folder / "swift")}
+    return ways | {name: own(name, train_with_us, False, values) for name, values in ours.items()}
+
+
+def scoring_ways(options: argparse.Namespace, place: Place, model: Path, rows: Path, folder: Path) -> dict[str, Any]:
+    """All ways of scoring, each a function that starts its player; pairs come once, in the order of the data set."""
+    out = folder / "swift_adapter"
+    few = swift_arguments(
+        place, model, rows, out, max_steps=1, save_strategy="steps", save_steps=1, add_version="false"
+    )
+    program = "import sys; from peers_swift import train; train(None, {'arguments': sys.argv[1:]})"
+    path = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(Path(__file__).parent)}
+    subprocess.run(
+        [options.swift, "-c", program, *few], cwd=folder, env=os.environ | path, check=True, capture_output=True
+    )
+    engine = {"task_type": "seq_cls", "num_labels": 1, "problem_type": "regression", "model_type": "qwen2_audio"}
+    engine |= {"adapters": [str(out / "checkpoint-1")], "attn_impl": "sdpa"}
+    swift = {"model": str(model), "batch": place.batch, "rows": str(rows), "engine": engine}
+
+    def own(name: str, *values: Any) -> Any:
+        return lambda: Player(score_with_us, place, *values, log=folder / f"scoring {name}.log")
+
+    def naive() -> Player:
+        return Player(score_naively, place, log=folder / "scoring naive.log")
+
+    ways = {NAIVE: naive, SWIFT: lambda: SwiftPlayer(options.swift, swift, folder / "swift_scoring")}
+    return ways | {"ours": own("ours", None), f"ours, depth {options.depth:g}": own("ours, depth", options.depth)}
+
+
+def score_naively(turns: Turns, place: Place) -> None:
+    """Batches of the naive way."""
+    rater, collate = NaiveRater(place.checkpoint, None, torch.device(place.device)), Collate(place.checkpoint)
+    rater.eval()
+    items = read_items(PairDataset.load(place.data), "train")
+    turns.wait()
+    while True:
+        for start in range(0, len(items), place.batch):
+            own = collate(items[start : start + place.batch])
+            turns.batch_came(len(own.targets), own.inputs["attention_mask"])
+            rater.score(iter([own]))
+            turns.step_done()
+
+
+def score_with_us(turns: Turns, place: Place, depth: float | None) -> None:
+    """Batches of the scorer behind `score`, which keeps what it has heard of a context from one batch to the next."""
+    judge = random_judge(place.checkpoint, torch.device(place.device), depth)
+    pairs = [pair for pair, _ in read_items(PairDataset.load(place.data), "train")]
+    turns.wait()
+    while True:
+        scorer = PairScorer(judge, place.batch)
+        for start in range(0, len(pairs), place.batch):
+            own = pairs[start : start + place.batch]
+            turns.batch_came(len(own), torch.ones(len(own), 1))
+            list(scorer.predict(own))
+            turns.step_done()
+
+
+if __name__ == "__main__":
+    main()
