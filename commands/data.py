@@ -198,6 +198,8 @@ def _print_dataset(dataset: PairDataset, as_json: bool, more: Mapping[str, Any])
     )
     if facts["description"]:
         print(facts["description"])
+        if "Columns not imported" in facts["description"]:
+            print("To import one, with --overwrite: --column OURS=THEIRS, as in --column response_speaker=speaker")
     if facts.get("skipped"):
         print(f"What was skipped, and why: {facts['skipped']}")
     print(f"Content hash: {facts['content_hash']}")

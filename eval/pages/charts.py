@@ -119,11 +119,11 @@ def rows_with_intervals(
                 continue
             if bars:
                 axes.barh(position, row.value, height=0.56, color=PALE if position else ACCENT)
-            else:
-                axes.plot(row.value, position, "o", color=ACCENT, markersize=7)
             if row.low is not None and row.high is not None:
                 axes.plot([row.low, row.high], [position, position], color=INK if bars else ACCENT, linewidth=1.6,
                           solid_capstyle="butt")  # fmt: skip
+            if not bars:
+                axes.plot(row.value, position, "o", color=ACCENT, markersize=7)
         return svg(figure, alt)
 
 

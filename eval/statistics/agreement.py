@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from scipy import stats
@@ -28,7 +28,6 @@ LIMIT_DEVIATIONS = 1.96
 _FEW = 100  # items whose every two are compared: a tenth of the time that SciPy takes for the few of a context
 
 KappaDistance = Literal["scores", "ranks"]
-KAPPA_DISTANCES: tuple[KappaDistance, ...] = get_args(KappaDistance)
 
 Function = Callable[..., float]
 """A statistic of vectors of the same n items; NaN = undefined."""

@@ -7,12 +7,11 @@ Names of McGraw and Wong (1996); in brackets those of Shrout and Fleiss (1979):
 - ``ICC(C,1)`` [ICC(3,1)]: two-way, consistency: it does not;
 - ``ICC(1,k)``, ``ICC(A,k)``, ``ICC(C,k)``: the same of the mean of k ratings.
 
-All come from the variance components of items (i), raters (r) and error (e), estimated by equating sums of squares with
-their expectations (fitting constants: Henderson, 1953, method 3; Searle, Casella and McCulloch, 1992, chapter 5). On a
-complete panel, where every rater rated every item, this is the analysis of variance of the papers above. On an
-incomplete one nothing is dropped except items with a single rating, and k is the harmonic mean of ratings per item:
-then the variance e / k is the average error of the means. Estimates can be negative, as in the papers: the ratings of
-one item then differ more than those of different items.
+All come from the variance components of items, raters and error, estimated by equating sums of squares with their
+expectations (fitting constants: Henderson, 1953, method 3; Searle, Casella and McCulloch, 1992, chapter 5). On a
+complete panel this is the analysis of variance of the papers above. On an incomplete one nothing is dropped except
+items with a single rating, and k is the harmonic mean of ratings per item. Estimates can be negative, as in the papers:
+the ratings of one item then differ more than those of different items.
 
 Intervals (95 %) are the F-based ones of McGraw and Wong where the panel is complete and every item is a group of its
 own; otherwise they come from the bootstrap over groups, with the same raters in every resample.

@@ -1,18 +1,10 @@
 """How precise a measurement of judges will be: variance components of a pilot, and standard errors by formula.
 
-**Variance components** of a design in which every rater rates some of the items, and items come in groups: Henderson's
-method 3 for items, raters and error on any incomplete panel (`icc`), and a nested one-way analysis of variance of the
-items' estimated qualities for groups (method 1; Henderson, 1953; Searle, Casella and McCulloch, 1992, chapter 5).
-
-**Standard error of Spearman's correlation** r of a judge with the panel mean over n independent items:
-(1 - r^2) sqrt((1 + r^2 / 2) / (n - 3)) (Bonett and Wright, 2000, on Fisher's scale; the delta method takes it back).
-Of the **difference** of two judges: twice the covariance of two correlations with the same variable is taken off
-(Olkin and Siotani, 1976; Steiger, 1980).
-
-**Design effect** (Kish, 1965): what groups make of the variance of r. Each item has an influence on r (Hampel, 1974);
-how much that varies between groups is seen in the pilot, by a one-way analysis of variance. An effect of groups that an
-F test does not tell from chance (5 %) counts as none: estimates from a few groups are wild. Where the same systems
-appear in several groups they are the same in every further group, too, and what differs between systems is no error.
+Formulas and sources stand under "Plans" in docs/reference/statistics.md. **Variance components**: items, raters and
+error on any incomplete panel by `icc`, groups by a nested one-way analysis of variance of the items' qualities.
+**Standard errors** of correlations are those on Fisher's scale, taken back by the delta method. **Design effect**: an
+effect of groups that an F test does not tell from chance counts as none, as estimates from a few groups are wild; where
+the same systems appear in several groups, they are the same in every further group, too.
 """
 
 from __future__ import annotations

@@ -1,17 +1,7 @@
 """What each rater did, and what about it deserves a question.
 
-A flag is a reason to look, not a verdict: its evidence stands beside it. The rules:
-
-- ``constant``: the same score for all of at least `MIN_RATER_ITEMS` items, on which the others differ.
-- ``random``: the interval of the rater's agreement with the others reaches down to 0 or below, all of it lies below
-  the agreement of the panel, and the panel agrees (the interval of its leave-one-rater-out Spearman is above 0). A
-  rater with few items has a wide interval and is not flagged. Where all of it is below 0, the rater may have turned
-  the scale round.
-- ``fast``: far less time than the others took for the same items, where times are known; `fast_raters` has the
-  rule. Without times nothing is said about rapid responding.
-- ``duplicate``: the same scores as another rater on at least `DUPLICATE_SHARE` of at least `MIN_DUPLICATE_ITEMS`
-  items. If both agreed with each other as they do with the rest, chance would do this in fewer than one panel of a
-  hundred (binomial, Bonferroni over pairs of raters). Two raters alone are not compared: they may simply agree.
+A flag is a reason to look, not a verdict: its evidence stands beside it. The rules stand under "Flags on raters" in
+docs/reference/statistics.md; nothing is said about rapid responding where times are not known.
 """
 
 from __future__ import annotations
@@ -105,6 +95,7 @@ def rater_report(
     model = fit_rater_model(table)
     unbiased = dataclasses.replace(table, scores=table.scores - model.biases[table.raters])
     others = table.others_mean()
+    seconds = np.full(len(table.scores), np.nan) if table.seconds is None else table.seconds
     fast, duplicates = fast_raters(table), _duplicates(table)
     facts = []
     for position, (rater_id, own) in enumerate(zip(table.rater_ids, table.by_rater(), strict=True)):
@@ -129,17 +120,11 @@ def rater_report(
                 agreement=agreement[rater_id],
                 scale_share=float(np.ptp(scores) / (dimension.maximum - dimension.minimum)),
                 n_distinct=len(np.unique(scores)),
-                median_seconds=_median_seconds(table, own),
+                median_seconds=float(np.nanmedian(seconds[own])) if np.isfinite(seconds[own]).any() else None,
                 flags=tuple(RaterFlag(kind, why) for kind, why in evidence if why is not None),
             )
         )
     return sorted(facts, key=lambda rater: (not rater.flags, rater.rater_id))
-
-
-def _median_seconds(table: RatingTable, own: np.ndarray) -> float | None:
-    seconds = np.empty(0) if table.seconds is None else table.seconds[own]
-    known = seconds[~np.isnan(seconds)]
-    return float(np.median(known)) if len(known) else None
 
 
 def _spread(compared: np.ndarray, unbiased: RatingTable, position: int, items: np.ndarray) -> float | None:

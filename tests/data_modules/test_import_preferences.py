@@ -112,7 +112,7 @@ def test_other_columns_and_text(clips, capsys):
     assert main(["import", "table", str(write(clips / "p.jsonl", rows)), *words]) == 0
     out = capsys.readouterr().out
     assert "'better' (messages), 'rejected' (messages), 'prompt' (messages), rater_id from 'rater_id'" in out
-    assert "Columns not imported: model." in out
+    assert "Columns not imported: model.\nTo import one, with --overwrite: --column OURS=THEIRS" in out
     dataset = PairDataset.load(clips / "out")
     assert dataset.preferences is not None
     assert sorted(dataset.preferences["strength"]) == [0, 1.5, 2]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import combinations
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.eval.statistics.agreement import (
     CORRELATIONS,
-    KAPPA_DISTANCES,
     STATISTICS,
     Function,
     KappaDistance,
@@ -32,7 +31,7 @@ from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
 from empathy_judge.eval.statistics.icc import icc
 
 NAN = float("nan")
-KAPPAS = [partial(weighted_kappa, weights="linear", distance=distance) for distance in KAPPA_DISTANCES]
+KAPPAS = [partial(weighted_kappa, weights="linear", distance=distance) for distance in get_args(KappaDistance)]
 # Bland and Altman (1986), table 1: peak flow of 17 people in l/min, first reading of the large and of the mini meter.
 LARGE = [494, 395, 516, 434, 476, 557, 413, 442, 650, 433, 417, 656, 267, 478, 178, 423, 427]
 MINI = [512, 430, 520, 428, 500, 600, 364, 380, 658, 445, 432, 626, 260, 477, 259, 350, 451]
