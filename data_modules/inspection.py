@@ -158,6 +158,7 @@ def inspect_dataset(dataset: PairDataset, *, max_seconds: float = 30.0) -> Inspe
         raters[dimension.name] = _summary(ratings.groupby("pair_id")["rater_id"].nunique())
     rated = set(dataset.ratings["pair_id"])
     splits = {pair.split for pair in dataset.pairs} - {None}
+    audit = audit_splits(dataset, split_columns(dataset)) if splits else None
     return Inspection(
         name=dataset.card.name,
         synthetic=dataset.card.synthetic,
@@ -169,8 +170,8 @@ def inspect_dataset(dataset: PairDataset, *, max_seconds: float = 30.0) -> Inspe
         raters_per_pair=raters,
         problems=tuple(problems),
         max_seconds=max_seconds,
-        split_by=split_columns(dataset) if splits else (),
-        crossings=audit_splits(dataset, split_columns(dataset)).crossings if splits else {},
+        split_by=audit.by if audit else (),
+        crossings=audit.crossings if audit else {},
         unrated=tuple(pair.pair_id for pair in dataset.pairs if pair.pair_id not in rated),
     )
 

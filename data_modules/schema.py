@@ -1,8 +1,8 @@
 """The pair dataset: a folder with ``pairs.parquet``, ``ratings.parquet``, ``preferences.parquet`` and
 ``dataset.yaml``.
 
-Importers write it with `write_dataset`; everything else reads it with `PairDataset.load`, which trusts
-nothing. The layout of the tables is in `rows`.
+Importers write it (`importers.assemble`), and `write_dataset`, where all is in memory; everything else reads it with
+`PairDataset.load`, which trusts nothing. The layout of the tables is in `rows`.
 """
 
 from __future__ import annotations

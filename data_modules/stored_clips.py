@@ -218,13 +218,7 @@ class EmbeddingTable:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedClip:
-    """Bytes in a cell.
-
-    Attributes:
-        table: Where they are.
-        row: Position of the row, from 0.
-        steps: Where in the row.
-    """
+    """Bytes in a cell of a table: the position of their row, from 0, and the steps to them in the row."""
 
     table: EmbeddingTable
     row: int

@@ -152,11 +152,6 @@ def _folder_files(root: Path) -> dict[str, SourceFile]:
     return found
 
 
-def _is_from_macos(name: str) -> bool:
-    parts = name.split("/")
-    return "__MACOSX" in parts or parts[-1].startswith("._") or parts[-1] == ".DS_Store"
-
-
 def _unwrapped(files: dict[str, SourceFile], name: str) -> dict[str, SourceFile]:
     """Paths in order, without the one folder called `name` that holds all of them."""
     head = f"{name}/"
@@ -215,7 +210,9 @@ def _checked(infos: Iterable[zipfile.ZipInfo], path: Path) -> dict[str, zipfile.
     for info in infos:
         name = info.orig_filename
         problem = _unsafe_name(name)
-        if problem is None and (info.is_dir() or _is_from_macos(name)):
+        *folders, file = name.split("/")
+        from_macos = "__MACOSX" in (*folders, file) or file.startswith("._") or file == ".DS_Store"
+        if problem is None and (info.is_dir() or from_macos):
             continue
         if problem is None and name in members:
             problem = "stands twice in the archive; expected each name once"

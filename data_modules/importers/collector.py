@@ -58,10 +58,13 @@ class Collector:
         """SHA-256 (hex) of the encoded bytes of a clip; each file is read once.
 
         Raises:
-            AudioError: If there is no such file or it cannot be read.
+            AudioError: If there is no such file or it cannot be read, with the place of the cell.
         """
         if cell.content not in self._digests:
-            self._digests[cell.content] = audio_hash(read_clip(cell.content))
+            try:
+                self._digests[cell.content] = audio_hash(read_clip(cell.content))
+            except AudioError as error:
+                raise AudioError(f"{cell.where}: {error}") from None
         return self._digests[cell.content]
 
     def add_pair(self, row: Mapping[str, Any], links: Collection[str], pair_id: str | None = None) -> str:

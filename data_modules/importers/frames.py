@@ -91,8 +91,8 @@ def _content(value: Any, made: Path) -> Content:
     if isinstance(value, StoredClip):
         return value
     try:
-        if isinstance(value, tuple) and len(value) == 2 and _is_rate(value[1]):
-            value = Clip(np.asarray(value[0]), int(value[1]))
+        if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Real) and math.isfinite(value[1]):
+            value = Clip(np.asarray(value[0]), int(float(value[1])))
         if not isinstance(value, Clip | bytes):
             empty = value is None or isinstance(value, str)
             what = "no clip" if empty else f"value of type {type(value).__name__}"
@@ -105,10 +105,6 @@ def _content(value: Any, made: Path) -> Content:
     if not path.exists():
         path.write_bytes(data)
     return path
-
-
-def _is_rate(value: Any) -> bool:
-    return isinstance(value, Real) and math.isfinite(value)
 
 
 def _wav(clip: Clip) -> bytes:

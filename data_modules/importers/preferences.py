@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import AudioError, DataError, UserError, bad_value, shown
+from ..errors import DataError, UserError, bad_value, shown
 from ..ratings import Dimension, is_name, is_text
 from ..schema import DatasetCard
 from ..tables import Record, SourceTable, full_mapping, to_number
@@ -127,7 +127,7 @@ class _RowReader:
             "context_text": "\n".join(filter(None, (message.text for message in context if message.clips))) or None,
             "response_text": response.text or None,
         }
-        *digests, _ = [_digest(clip, found) for clip in (*(turn["audio"] for turn in turns), response.clips[0])]
+        *digests, _ = [found.digest(clip) for clip in (*(turn["audio"] for turn in turns), response.clips[0])]
         return values, [f"context {digests} {situation}" if turns or situation else f"row {row.position}"]
 
     def strength(self, row: Record) -> float:
@@ -187,13 +187,6 @@ def read_message(message: Any, where: str, find: FindClip) -> Message:
         else:
             raise bad_value(where, dict(part), "a part with audio or text")
     return Message(message["role"], clips, [text for text in texts if text])
-
-
-def _digest(clip: ClipCell, found: Collector) -> str:
-    try:
-        return found.digest(clip)
-    except AudioError as error:
-        raise AudioError(f"{clip.where}: {error}") from None
 
 
 def _are_paths(prompts: Sequence[Any]) -> bool:

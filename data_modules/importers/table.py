@@ -158,10 +158,8 @@ def read_pairs(
         rating_columns = {"pair_id": columns["pair_id"], **rating_columns}
     taken = columns.values() if ratings_table is None else ()
     source = ratings_table or pairs_table
-    layout = _layout(source, mapping, rating_columns, taken)
-    ratings = _long_ratings(source, layout, mapping.dimensions, [row["pair_id"] for row in rows])
-
-    ignored = [column for column in source.columns if column not in {*layout.used, *taken}]
+    ratings, used = _ratings(source, mapping, rating_columns, taken, [row["pair_id"] for row in rows])
+    ignored = [column for column in source.columns if column not in {*used, *taken}]
     if ratings_table is not None:
         ignored = [column for column in pairs_table.columns if column not in columns.values()] + ignored
     if ignored:
@@ -204,39 +202,6 @@ class _ScoreColumn(NamedTuple):
     dimension: str | None
 
 
-class _Layout(NamedTuple):
-    """Where ratings stand: our names -> columns, the columns of scores, that of times, and all columns in use."""
-
-    names: Mapping[str, str]
-    scores: Sequence[_ScoreColumn]
-    seconds: str | None
-    used: set[str]
-
-
-def _layout(table: SourceTable, mapping: TableMapping, given: Mapping[str, str], taken: Collection[str]) -> _Layout:
-    """The layout that the header fits; see the head of this file.
-
-    `given` is our column name -> theirs. `taken` are columns that say something about pairs, where the ratings have no
-    table of their own: no raters, and no times unless mapped.
-    """
-    names = full_mapping(given, _RATING_NAMES, table, ("pair_id",))
-    scores = _score_columns(table, names, [dimension.name for dimension in mapping.dimensions], mapping.wide, taken)
-    has_rater_id = any(column.rater is None for column in scores)
-    required = ["rater_id"] if has_rater_id else []
-    required += ["dimension"] if any(column.dimension is None for column in scores) else []
-    full_mapping(names, _RATING_NAMES, table, required)
-    used = {names["pair_id"], *(column.name for column in scores), *(names[name] for name in required)}
-    if SECONDS in given and not has_rater_id:
-        raise DataError(
-            f"{table.path}: column {shown(given[SECONDS])} cannot be {SECONDS}, because a row holds the ratings of "
-            "several raters; expected a layout with a column rater_id"
-        )
-    # By its name alone only where it can say nothing else
-    is_named = has_rater_id and not taken and SECONDS in table.columns and SECONDS not in used
-    seconds = given.get(SECONDS, SECONDS if is_named else None)
-    return _Layout(names, scores, seconds, used | ({seconds} if seconds is not None else set()))
-
-
 def _score_columns(
     table: SourceTable, names: Mapping[str, str], dimensions: Sequence[str], wide: bool | None, taken: Collection[str]
 ) -> list[_ScoreColumn]:
@@ -269,36 +234,58 @@ def _score_columns(
     )
 
 
-def _long_ratings(
-    table: SourceTable, layout: _Layout, dimensions: Sequence[Dimension], pair_ids: Sequence[str]
-) -> pd.DataFrame:
-    """Ratings in long form, checked."""
+def _ratings(
+    table: SourceTable,
+    mapping: TableMapping,
+    given: Mapping[str, str],
+    taken: Collection[str],
+    pair_ids: Sequence[str],
+) -> tuple[pd.DataFrame, set[str]]:
+    """Ratings in long form, checked, and the columns that they stood in; the layout is the one that the header fits.
+
+    `given` is our column name -> theirs. `taken` are columns that say something about pairs, where the ratings have no
+    table of their own: no raters, and no times unless mapped.
+    """
     import pandas as pd
 
-    names = layout.names
-    columns: dict[str, list[Any]] = {name: [] for name in _RATING_NAMES}
+    names = full_mapping(given, _RATING_NAMES, table, ("pair_id",))
+    scores = _score_columns(table, names, [dimension.name for dimension in mapping.dimensions], mapping.wide, taken)
+    has_rater_id = any(column.rater is None for column in scores)
+    required = ["rater_id"] if has_rater_id else []
+    required += ["dimension"] if any(column.dimension is None for column in scores) else []
+    full_mapping(names, _RATING_NAMES, table, required)
+    used = {names["pair_id"], *(column.name for column in scores), *(names[name] for name in required)}
+    if SECONDS in given and not has_rater_id:
+        raise DataError(
+            f"{table.path}: column {shown(given[SECONDS])} cannot be {SECONDS}, because a row holds the ratings of "
+            "several raters; expected a layout with a column rater_id"
+        )
+    # By its name alone only where it can say nothing else
+    is_named = has_rater_id and not taken and SECONDS in table.columns and SECONDS not in used
+    seconds = given.get(SECONDS, SECONDS if is_named else None)
+
+    rows: list[tuple[Any, ...]] = []
     cells: list[tuple[int, str]] = []
     for position, row in enumerate(table.rows):
         ours = {our: plain_text(row.get(their)) for our, their in names.items()}
-        for column in layout.scores:
+        for column in scores:
             score = row.get(column.name)
             if plain_text(score) is None and column.name != names.get("score"):
                 continue
-            columns["pair_id"].append(ours["pair_id"])
-            columns["rater_id"].append(ours["rater_id"] if column.rater is None else column.rater)
-            columns["dimension"].append(ours["dimension"] if column.dimension is None else column.dimension)
-            columns["score"].append(to_number(score))
-            columns[SECONDS].append(to_number(row.get(layout.seconds or "")))
+            rater = ours["rater_id"] if column.rater is None else column.rater
+            dimension = ours["dimension"] if column.dimension is None else column.dimension
+            rows.append((ours["pair_id"], rater, dimension, to_number(score), to_number(row.get(seconds or ""))))
             cells.append((position, column.name))
     if not cells:
         raise DataError(f"{table.path}: the table holds no ratings")
-    if layout.seconds is None:
-        del columns[SECONDS]
-    frame = pd.DataFrame(columns, dtype=object)
+    frame = pd.DataFrame(rows, columns=pd.Index(_RATING_NAMES), dtype=object)
+    if seconds is None:
+        del frame[SECONDS]
 
     def locate(number: int, name: str) -> str:
         position, column = cells[number]
         return table.place(position, column if name == "score" else names.get(name, column))
 
-    check_ratings(frame, pair_ids, dimensions, table.path, locate)
-    return frame.astype({name: "float64" for name in ("score", SECONDS) if name in frame})
+    check_ratings(frame, pair_ids, mapping.dimensions, table.path, locate)
+    numbers = {name: "float64" for name in ("score", SECONDS) if name in frame}
+    return frame.astype(numbers), used | ({seconds} if seconds is not None else set())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import shutil
 import sys
@@ -17,6 +17,7 @@ import pandas as pd
 import soundfile
 
 RATE = 16_000
+_PACKAGE = "importer_tests"
 _TESTS = Path(__file__).parents[1] / "data_modules"
 
 
@@ -158,37 +159,32 @@ def _hugging_face_audio(folder: Path) -> tuple[Path, Sequence[str]]:
 
 def _builder(test: str, name: str) -> Any:
     """What the importer's own test writes its sources with."""
-    return getattr(_loaded(f"test_import_{test}"), name)
+    if _PACKAGE not in sys.modules:  # a package, so that tests find what they share
+        package = sys.modules[_PACKAGE] = ModuleType(_PACKAGE)
+        package.__path__ = [str(_TESTS)]
+    return getattr(importlib.import_module(f"{_PACKAGE}.test_import_{test}"), name)
 
 
-def _loaded(name: str) -> ModuleType:
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, _TESTS / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-def _folder(folder: Path) -> Any:
-    return _loaded("conftest").Source(folder, groups=0)
+def _written(test: str, name: str, folder: Path) -> tuple[Path, Sequence[str]]:
+    _builder(test, name)(folder).write()
+    return folder, []
 
 
 def _vstyle(folder: Path) -> tuple[Path, Sequence[str]]:
-    return _builder("vstyle", "VStyle")(_folder(folder)).write(), []
+    return _written("vstyle", "VStyle", folder)
 
 
 def _trace(folder: Path) -> tuple[Path, Sequence[str]]:
-    source = _builder("trace", "Trace")(_folder(folder))
+    source = _builder("trace", "Trace")(folder)
     source.compare(67, "moshi", "diva", overall="1", content="2")
     source.compare(5, "gpt", "moshi", overall="both_good")
     source.arena("sad", "1")
-    return source.write(), []
+    source.write()
+    return folder, []
 
 
 def _speech_drame(folder: Path) -> tuple[Path, Sequence[str]]:
-    return _builder("speech_drame", "Drame")(_folder(folder)).write(), []
+    return _written("speech_drame", "Drame", folder)
 
 
 def _speechjudge(folder: Path) -> tuple[Path, Sequence[str]]:
@@ -205,14 +201,14 @@ def _speechjudge_parquet(folder: Path) -> tuple[Path, Sequence[str]]:
 
 
 def _speechjudge_rows(folder: Path) -> Any:
-    source = _builder("speechjudge", "SpeechJudge")(_folder(folder))
+    source = _builder("speechjudge", "SpeechJudge")(folder)
     source.compare((200, 300), ["A+1", "A+2", "B+1", "Tie (both very good)"])
     source.compare((400, 300), ["B+2"])
     return source
 
 
 def _sdiareward(folder: Path) -> tuple[Path, Sequence[str]]:
-    source = _builder("sdiareward", "SDiaReward")(_folder(folder))
+    source = _builder("sdiareward", "SDiaReward")(folder)
     source.row(200, 300)
     source.row(400, 500, context=91)
     source.table("rows.jsonl", source.rows)

@@ -20,8 +20,8 @@ from safetensors import safe_open
 from scipy.stats import spearmanr
 
 SCALES = Dimension("one", 1, 5, 1), Dimension("two", 1, 5, 1)
-EAR = {"judge__head_input__audio": "all_layers", "judge__head_input__functionals": "true"}
-PROBE = {"method": "probe", **EAR}
+OF_CLIPS = {"judge__head_input__audio": "all_layers", "judge__head_input__functionals": "true"}
+PROBE = {"method": "probe", **OF_CLIPS}
 
 
 def scores_of(judge, pairs) -> np.ndarray:
@@ -96,7 +96,7 @@ def test_training_never_publishes_less_than_its_start(train_arguments, tmp_path,
     run = tmp_path / "run"
     train(
         train_arguments(
-            run, **EAR, optimizer__head_learning_rate=30.0, optimizer__learning_rate=3.0, trainer__max_epochs=1
+            run, **OF_CLIPS, optimizer__head_learning_rate=30.0, optimizer__learning_rate=3.0, trainer__max_epochs=1
         )
     )
     best = read_checkpoint(run / "checkpoints" / "best.ckpt")

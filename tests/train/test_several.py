@@ -20,8 +20,8 @@ from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.run import train
 from scipy.stats import spearmanr
 
-EAR = {"judge__head_input__audio": "all_layers", "judge__head_input__functionals": "true"}
-PROBE = {"method": "probe", **EAR}
+OF_CLIPS = {"judge__head_input__audio": "all_layers", "judge__head_input__functionals": "true"}
+PROBE = {"method": "probe", **OF_CLIPS}
 BOTH = ["train", "validation"]
 
 
@@ -159,7 +159,7 @@ def test_finished_folds_are_not_trained_again(folds, train_arguments, capsys, mo
 
 
 def test_a_refit_with_adapters_trains_as_many_epochs_as_were_best(train_arguments, tmp_path, dataset_folder):
-    run = train(train_arguments(tmp_path / "run", refit="true", **EAR))
+    run = train(train_arguments(tmp_path / "run", refit="true", **OF_CLIPS))
     first, last = best_of(run.folder / "lora"), best_of(run.folder)
     assert first["epochs"] == first["global_step"] / 3  # 12 pairs, 4 in a batch
     assert last["global_step"] == round(first["epochs"] * 6)  # 21 pairs
@@ -170,7 +170,7 @@ def test_a_refit_with_adapters_trains_as_many_epochs_as_were_best(train_argument
 
 
 def test_auto_keeps_the_probe_unless_adapters_are_clearly_better(train_arguments, tmp_path, capsys):
-    words = {"method": "auto", **EAR, "optimizer__head_learning_rate": 30.0, "optimizer__learning_rate": 3.0}
+    words = {"method": "auto", **OF_CLIPS, "optimizer__head_learning_rate": 30.0, "optimizer__learning_rate": 3.0}
     run = train(train_arguments(tmp_path / "run", **words, trainer__max_epochs=1))
     (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("auto: "))
     chosen, lora, probe, pairs, lead, low, high = re.fullmatch(
