@@ -174,11 +174,12 @@ def merge_adapter(judge: EmpathyJudge) -> None:
     module: Any
     for name, module in list(judge.network.named_modules()):
         if isinstance(module, LoraLayer):
-            base, (adapter,) = module.get_base_layer(), module.active_adapters
-            weight, variant = _values(base), module.lora_variant.get(adapter)  # such as DoRA
+            layer: Any = module
+            base, (adapter,) = layer.get_base_layer(), layer.active_adapters
+            weight, variant = _values(base), layer.lora_variant.get(adapter)  # such as DoRA
             # not `layer.merge`, which would quantize weights in 4 bits again
-            delta: Any = module.get_delta_weight
-            merged = weight + delta(adapter) if variant is None else variant.merge_safe(module, adapter, weight)
+            update = layer.get_delta_weight
+            merged = weight + update(adapter) if variant is None else variant.merge_safe(layer, adapter, weight)
             judge.network.set_submodule(name, _with_weight(base, merged.to(dtype)))
         elif _in_4_bits(module) and not name.endswith(".base_layer"):
             judge.network.set_submodule(name, _with_weight(module, _values(module).to(dtype)))

@@ -262,7 +262,7 @@ def test_slices_and_systems(make_dataset: MakeDataset, make_judge: MakeJudge) ->
 
 
 def test_slices_by_tags(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
-    data = make_dataset(n_groups=40, noise=0.3)
+    data = make_dataset(n_groups=60, noise=0.3)
     pairs = tuple(
         replace(pair, tags=(("cue", "sad" if n % 3 else "glad"), ("many", str(n % 50)), ("id", pair.pair_id)))
         if n % 5
