@@ -35,9 +35,7 @@ from rich.console import Console
 from rich.table import Table
 from safetensors.torch import load_file, save_file
 from timing import Order, Player, Turn, Turns, append_row, ratios, spread
-from training import machine_facts, prepare, train_naively, train_with_us
-
-from scorer import random_judge
+from training import machine_facts, prepare, random_judge, train_naively, train_with_us
 
 NAIVE, SWIFT = "naive", "ms-swift"
 ADAPTED = r".*language_model\.model\.layers\.\d+\.\w+\.(?:q|k|v|o|gate|up|down)_proj"
@@ -163,7 +161,10 @@ def older_layout(checkpoint: Path, folder: Path) -> Path:
                 {hub_name(name): value for name, value in load_file(file).items()}, folder / file.name, {"format": "pt"}
             )
             continue
-        values = json.loads(file.read_text()) if file.suffix == ".json" else None
+        if file.suffix != ".json":
+            (folder / file.name).write_text(file.read_text())
+            continue
+        values = json.loads(file.read_text())
         match file.name:
             case "config.json":
                 values |= {"ignore_index": -100, "pad_token_id": 0}
@@ -172,7 +173,7 @@ def older_layout(checkpoint: Path, folder: Path) -> Path:
                 values.pop("feature_extractor", None)
             case "model.safetensors.index.json":
                 values["weight_map"] = {hub_name(name): file for name, file in values["weight_map"].items()}
-        (folder / file.name).write_text(json.dumps(values) if values else file.read_text())
+        (folder / file.name).write_text(json.dumps(values))
     return folder
 
 
@@ -226,7 +227,7 @@ def scoring_ways(options: argparse.Namespace, place: Place, model: Path, rows: P
     few = swift_arguments(
         place, model, rows, out, max_steps=1, save_strategy="steps", save_steps=1, add_version="false"
     )
-    program = "import sys; from peers_swift import train; train(None, {'arguments': sys.argv[1:]})"
+    program = "import sys; from peers_swift import fine_tune; fine_tune(sys.argv[1:])"
     path = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(Path(__file__).parent)}
     subprocess.run(
         [options.swift, "-c", program, *few], cwd=folder, env=os.environ | path, check=True, capture_output=True

@@ -20,9 +20,9 @@ import torch
 from timing import Finished, Turns
 
 
-def train(turns: Turns | None, settings: dict[str, Any]) -> None:
-    """`swift sft` with these arguments; its losses are sent to the other side's log."""
-    from swift import callbacks_map, loss_map, sft_main  # type: ignore[reportMissingImports]
+def train(turns: Turns, settings: dict[str, Any]) -> None:
+    """`swift sft` with these arguments, in turns."""
+    from swift import callbacks_map  # type: ignore[reportMissingImports]
     from transformers import TrainerCallback
 
     class InTurns(TrainerCallback):
@@ -39,8 +39,15 @@ def train(turns: Turns | None, settings: dict[str, Any]) -> None:
             turns.step_done()
 
     callbacks_map["in_turns"] = InTurns
+    fine_tune([*settings["arguments"], "--callbacks", "in_turns"])
+
+
+def fine_tune(arguments: list[str]) -> None:
+    """`swift sft` with these arguments."""
+    from swift import loss_map, sft_main  # type: ignore[reportMissingImports]
+
     loss_map["mse"] = SquaredError
-    sft_main([*settings["arguments"], *(["--callbacks", "in_turns"] if turns else [])])
+    sft_main(arguments)
 
 
 class SquaredError:

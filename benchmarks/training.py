@@ -28,12 +28,18 @@ from typing import Any
 import lightning as L
 import torch
 import transformers
-from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.data_modules.schema import Dimension, PairDataset
 from empathy_judge.models.backbones import NANO_FOLDER
+from empathy_judge.models.judge import EmpathyJudge
+from empathy_judge.models.settings import JudgeSettings, LoraSettings
 from empathy_judge.train.collate import Batch
 from empathy_judge.train.run import train
 from materials import Conversations, write_checkpoint, write_conversations
 from naive import (
+    ALPHA,
+    MAXIMUM,
+    MINIMUM,
+    RANK,
     Collate,
     NaiveRater,
     Place,
@@ -117,6 +123,18 @@ def prepare(folder: Path, shapes: str, batch: int, workers: int = 0) -> Place:
     layers = AutoConfig.from_pretrained(checkpoint).text_config.num_hidden_layers
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return Place(str(checkpoint), str(folder / "data"), (layers - layers // 4, layers), batch, workers, device)
+
+
+def random_judge(checkpoint: str, device: torch.device, depth: float | None = None) -> EmpathyJudge:
+    """With LoRA that does something; `depth` is the share of the layers that it reads."""
+    torch.manual_seed(0)
+    dtype = "bfloat16" if device.type == "cuda" else "float32"
+    settings = JudgeSettings(checkpoint, dtype=dtype, lora=LoraSettings(rank=RANK, alpha=ALPHA), depth=depth)
+    judge = EmpathyJudge(settings, [Dimension("fit", MINIMUM, MAXIMUM)]).to(device)
+    with torch.no_grad():
+        for name, weight in judge.trainable().items():
+            weight.add_(0.02 * torch.randn_like(weight) if "lora_" in name else 0.1 * torch.randn_like(weight))
+    return judge.eval()
 
 
 def machine_facts(place: Place) -> dict[str, str | float]:

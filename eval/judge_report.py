@@ -28,7 +28,7 @@ from .statistics.two_way import for_other_items_and_raters, for_other_raters
 MAX_KENDALL_ITEMS = 2000
 """Most items of an interval of Kendall's tau-b, whose time grows with their square."""
 
-_OF_LINE = dict.fromkeys(("slope", "intercept"), "the judge scores are constant")
+_OF_LINE: dict[str, str] = dict.fromkeys(("slope", "intercept"), "the judge scores are constant")
 _DRAWN_VALUES = 40_000_000  # resamples x items of an interval beside the main statistics, a percentile interval
 
 

@@ -217,8 +217,8 @@ def compared(found: HeldOut, resamples: Resamples, n: int | None = None) -> Like
     verdict: Verdict = "too few items to tell"
     if not found.raters:
         reasons = "; ".join(dict.fromkeys(found.left_out.values())) or "there are no ratings"
-        nothing = [Statistic(None, n=counted, reason=f"no rater can be compared: {reasons}")] * 5
-        return LikeForLike(*nothing, None, verdict, 0, 0, groups, found.left_out)
+        none = Statistic(None, n=counted, reason=f"no rater can be compared: {reasons}")
+        return LikeForLike(none, none, none, none, none, None, verdict, 0, 0, groups, found.left_out)
     share = found.weights[:, 0] / found.weights[:, 0].sum()
     judge, rater = float(share @ found.judge[:, 0]), float(share @ found.rater[:, 0])
     difference, ratio = Statistic(judge - rater, n=counted), Statistic(None, n=counted)
