@@ -267,7 +267,7 @@ def test_each_distinct_clip_is_opened_once(tmp_path: Path, monkeypatch: pytest.M
     inside = (tmp_path / "a.wav").read_bytes()
     opened: list[Any] = []
     monkeypatch.setattr(
-        "empathy_judge.eval.dimension_report.probe", lambda source: (opened.append(source), probe(source))[1]
+        "empathy_judge.eval.dimension_report.read_header", lambda source: (opened.append(source), probe(source))[1]
     )
     sources = [tmp_path / "a.wav", tmp_path / "a.wav", inside, tmp_path / "missing.wav"]
     texts = ["Oh no.", "  ", None, "我很抱歉 really"]
@@ -289,7 +289,7 @@ def test_a_report_of_an_asked_judge_follows_its_schema(six: PairDataset) -> None
 def test_lengths_are_measured_once_for_all_judges(make_dataset: MakeDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Any] = []
     monkeypatch.setattr(
-        "empathy_judge.eval.dimension_report.probe", lambda source: (opened.append(source), probe(source))[1]
+        "empathy_judge.eval.dimension_report.read_header", lambda source: (opened.append(source), probe(source))[1]
     )
     second = LongIsGood(1.0)
     second.name = "another"  # type: ignore[misc]

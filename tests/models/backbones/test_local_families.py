@@ -81,7 +81,7 @@ def _joined(turn, audio):
 def turns_of(question: Question) -> list[dict]:
     """As a person would write them for the template: a line for each text and each clip."""
     audio = {"type": "audio"}
-    (ask,) = (part.text for part in question.messages[-1].parts[-1:])
+    ask = question.messages[-1].parts[-1]
 
     def asked(words):
         lines = ["Context (audio):\n", audio, "\nResponse (audio):\n", audio, f"\n{words}"]
