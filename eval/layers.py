@@ -80,7 +80,9 @@ def measure_layers(
         UserError: If there is no such judge or backbone, or its layers pass on more than one state for each token.
         DataError: If a dimension has ratings of fewer than two groups.
     """
-    part = dataset.subset([name for name in splits if any(pair.split == name for pair in dataset.pairs)])
+    part = dataset.subset(
+        [name for name in splits if any(pair.split == name for pair in dataset.pairs)] or list(splits)
+    )
     means = part.mean_scores().dropna(axis=1, how="all")
     dimensions = tuple(own for own in dataset.card.dimensions if own.name in means)
     values = means[[own.name for own in dimensions]].to_numpy(np.float64)
@@ -190,9 +192,9 @@ def _pooled(judge: EmpathyJudge, inputs: Inputs) -> Iterator[list[Tensor]]:
 
 def _standardised(states: np.ndarray) -> np.ndarray:
     """Every feature at mean 0 and deviation 1 over the pairs; what is not known is 0."""
-    values = np.asarray(states, np.float64)
-    with np.errstate(invalid="ignore"):
-        mean, deviation = np.nanmean(values, 0), np.nanstd(values, 0)
+    values = np.array(states, np.float64)
+    values[:, np.isnan(values).all(0)] = 0.0  # what no pair has, such as a context
+    mean, deviation = np.nanmean(values, 0), np.nanstd(values, 0)
     varies = deviation > 1e-6 * np.abs(mean) + 1e-9
     scaled = np.where(varies, (values - mean) / np.where(varies, deviation, 1.0), 0.0)
     return np.clip(np.nan_to_num(scaled), -_FURTHEST, _FURTHEST)
@@ -270,7 +272,7 @@ def layer_views(found: Report) -> Iterator[Table | str]:
     if found["depth"] is None:
         yield "no depth stands out: there are too few groups for intervals"
     else:
-        depth = f"{found['depth']} of {found['layers']} layers are not told apart from the best"
+        depth = f"A judge of depth {found['depth']} (of {found['layers']}) is not told apart from the best"
         yield f"{depth}. In a recipe: {found['recipe']}"
 
 

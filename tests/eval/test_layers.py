@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from empathy_judge.cli import main
+from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval import layers
 from empathy_judge.eval.layers import ENCODER, LANGUAGE_MODEL, measure_layers
@@ -76,7 +77,7 @@ def test_the_layer_that_carries_the_ratings_is_found(dataset_folder, backbone_fo
     assert main(words) == 0
     found = json.loads((out / "layers.json").read_text())
     depth = found["depth"]
-    line = f"{depth} of 4 layers are not told apart from the best. In a recipe: judge: {{depth: {depth}}}"
+    line = f"A judge of depth {depth} (of 4) is not told apart from the best. In a recipe: judge: {{depth: {depth}}}"
     assert line in capsys.readouterr().out
     for dimension in ("empathy", "warmth"):
         own = [row for row in found["rows"] if row["part"] == LANGUAGE_MODEL and row["dimension"] == dimension]
@@ -120,3 +121,15 @@ def test_measured_without_a_known_layer_every_depth_has_a_row(dataset_folder, ba
     assert sorted(frame[frame["part"] == LANGUAGE_MODEL]["depth"].unique()) == [1, 2, 3, 4]
     assert frame[frame["part"] == LANGUAGE_MODEL]["cost"].iloc[-1] == 1.0
     assert set(frame["n"]) == {21}
+
+
+def test_pairs_of_no_split_are_told_with_the_splits_there_are(dataset_folder, backbone_folder):
+    dataset = PairDataset.load(dataset_folder)
+    with pytest.raises(DataError, match="no pair is in split 'dev'; it has test, train, validation"):
+        measure_layers(str(backbone_folder), dataset, ("dev",))
+
+
+def test_what_no_pair_has_is_zero_without_a_warning(recwarn):
+    states = np.array([[1.0, np.nan, np.nan, 2.0], [3.0, np.nan, 5.0, 2.0]])
+    np.testing.assert_array_equal(layers._standardised(states), [[-1, 0, 0, 0], [1, 0, 0, 0]])
+    assert not recwarn.list
