@@ -14,6 +14,7 @@ from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval import layers
 from empathy_judge.eval.layers import ENCODER, LANGUAGE_MODEL, measure_layers
+from empathy_judge.eval.pages.charts import ACCENT, LIGHT, MUTED
 from empathy_judge.eval.statistics.bootstrap import Resamples
 
 GROUPS, EACH = 40, 4
@@ -31,6 +32,8 @@ def test_the_fewest_layers_that_are_not_told_apart_from_the_best_are_named():
     assert [row["cost"] for row in rows] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
     assert layers._enough(rows, LANGUAGE_MODEL) == 3
     assert layers._enough(rows, ENCODER) is None
+    (panel,) = layers.picture({"rows": rows, "depth": 3}).axes
+    assert [line.get_color() for line in panel.lines] == [LIGHT[ACCENT], LIGHT[MUTED]]
 
 
 def test_a_ridge_predicts_groups_that_it_was_not_fitted_to():
