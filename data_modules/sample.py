@@ -9,6 +9,7 @@ context. No person rated anything, and no word says anything about feelings.
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 from dataclasses import replace
 from functools import partial
@@ -234,7 +235,9 @@ def _speak(folder: Path, text: str, voice: Voice, tone: Tone, rng: np.random.Gen
     samples, rate_made = speak(text, voice, _vary(tone, rng))
     resampled = torchaudio.functional.resample(torch.from_numpy(samples), rate_made, RATE).numpy()
     temporary = folder / "audio" / f"{rng.integers(2**62):x}.wav"
-    soundfile.write(temporary, resampled, RATE, subtype="PCM_16")
+    written = io.BytesIO()  # not the file: libsndfile does not say what a disk refuses
+    soundfile.write(written, resampled, RATE, format="WAV", subtype="PCM_16")
+    temporary.write_bytes(written.getvalue())
     file = f"audio/{audio_hash(temporary)[:20]}.wav"
     temporary.rename(folder / file)
     return file

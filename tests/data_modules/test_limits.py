@@ -22,6 +22,7 @@ from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.folders import read_yaml, staged_folder
 from empathy_judge.data_modules.inspection import inspect_dataset
 from empathy_judge.data_modules.parquet import open_parquet
+from empathy_judge.data_modules.sample import make_sample
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset, write_dataset
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.data_modules.tables import read_table
@@ -218,6 +219,12 @@ def test_a_full_disk_leaves_the_earlier_result(source: Any, small_disk: Path, em
         split_dataset(source.out, fractions={"train": 0.5, "test": 0.5})
     assert PairDataset.load(source.out).split_hash() == first.split_hash()
     assert inspect_dataset(first).counts["all"]["pairs"] == 4  # what was measured is not kept
+
+
+def test_a_sample_that_does_not_fit_says_so_and_leaves_nothing(small_disk: Path) -> None:
+    with pytest.raises(DataError, match=r"cannot be written \(No space left on device\)"):
+        make_sample(small_disk / "data", groups=12, workers=1)
+    assert not [path for path in small_disk.rglob("*") if path.is_file()]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
