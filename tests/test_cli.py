@@ -98,6 +98,7 @@ def test_a_name_that_cannot_be_had_is_told_before_torch_is_loaded(judge_folder, 
     calls = [
         (["train", "--config", "nano", "--judge.backbone", "no/such-backbone", "--data.path", "d"], no_backbone),
         (["train", "--config", "nano", "--data.bacth_size", "2"], "there is no setting data.bacth_size (did you mean"),
+        (["train", "--confg", "nano"], "there is no setting confg (did you mean config?)"),
         ([*sweep, str(tmp_path / "sweep.yaml")], no_backbone),
         (
             [*sweep, str(tmp_path / "wrong.yaml")],

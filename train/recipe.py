@@ -230,7 +230,7 @@ class RecipeParser:
         if (new := new_name(name)) is not None:
             raise UserError(f"{at}{name} is called {new} now{advice}")
         ends = {known.rpartition(".")[2]: known for known in reversed(self._names)}
-        near = nearest(name, self._names)
+        near = nearest(name, [*self._names, *(("config",) if where.startswith("--") else ())])
         if near is None and (end := nearest(name.rpartition(".")[2], ends)) is not None:
             near = ends[end]
         if near is None and not self._whole:  # one of the Trainer's, perhaps
