@@ -47,7 +47,8 @@ def test_a_pair_is_refused_and_its_neighbours_are_scored(name, scorer, voice):
     with pytest.raises(TextError, match=message) as found:
         raise refused  # pyright: ignore[reportGeneralTypeIssues]
     assert "secret" not in str(found.value)
-    assert first.points == scorer.score(None, voice, situation="Late.") != last.points
+    alone = pytest.approx(scorer.score(None, voice, situation="Late."), abs=1e-5)  # another batch, another kernel
+    assert first.points == alone != last.points
     (named,) = scorer.assess_each([{"response": voice, "situation": text}])
     assert str(named).endswith(str(refused))
     if not isinstance(text, list):  # which would be one of several situations
