@@ -246,12 +246,9 @@ def load_lm_head(checkpoint: Checkpoint, backbone: AudioLanguageModel) -> LMHead
     Raises:
         UserError: If the checkpoint has no such weights, or they do not fit the language model.
     """
-    language_model, weight = backbone.language_model, None
+    language_model = backbone.language_model
     try:
-        for path in weight_files(checkpoint, _KEY):
-            with safe_open(path, framework="pt") as tensors:
-                for key in filter(_KEY.search, tensors.keys()):
-                    weight = tensors.get_tensor(key)
+        weight = _stored(checkpoint)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise UserError(f"backbone {checkpoint.name!r}: no LM head can be read: {one_line(error)}") from None
     if weight is None:
@@ -264,3 +261,12 @@ def load_lm_head(checkpoint: Checkpoint, backbone: AudioLanguageModel) -> LMHead
         shape, hidden = tuple(weight.shape), backbone.hidden_size
         raise UserError(f"backbone {checkpoint.name!r}: LM head of shape {shape}; expected (vocabulary, {hidden})")
     return LMHead(weight.to(checkpoint.dtype), language_model.config)
+
+
+def _stored(checkpoint: Checkpoint) -> Tensor | None:
+    """The first that the checkpoint has; None where it has none of its own."""
+    for path in weight_files(checkpoint, _KEY):
+        with safe_open(path, framework="pt") as tensors:
+            for key in filter(_KEY.search, tensors.keys()):
+                return tensors.get_tensor(key)
+    return None
