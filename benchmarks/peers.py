@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
-import secrets
 import statistics
 import subprocess
 import tempfile
-from contextlib import ExitStack
-from multiprocessing.connection import Listener
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,47 +34,11 @@ from naive import ALPHA, LEARNING_RATE, RANK, Collate, NaiveRater, Place, read_i
 from rich.console import Console
 from rich.table import Table
 from safetensors.torch import load_file, save_file
-from timing import Order, Player, Turn, Turns, append_row, ratios, spread
-from training import machine_facts, prepare, random_judge, train_naively, train_with_us
+from timing import Order, Player, Turn, Turns, append_row, players, ratios, spread
+from training import TOKENS_OF_A_PAIR, machine_facts, prepare, random_judge, train_naively, train_with_us
 
 NAIVE, SWIFT = "naive", "ms-swift"
 ADAPTED = r".*language_model\.model\.layers\.\d+\.\w+\.(?:q|k|v|o|gate|up|down)_proj"
-WARM_UP = 1  # steps
-
-
-class SwiftPlayer:
-    """As `timing.Player`, in the environment of ms-swift."""
-
-    def __init__(self, python: Path, settings: dict[str, Any], folder: Path) -> None:
-        """Start it and wait until it is ready."""
-        folder.mkdir()
-        (folder / "settings.json").write_text(json.dumps(settings))
-        self._log, key = folder / "log", secrets.token_bytes(16)
-        self._listener = Listener(str(folder / "turns"), authkey=key)
-        command = [python, Path(__file__).with_name("peers_swift.py"), folder / "turns", folder / "settings.json"]
-        environment = os.environ | {"TURNS_KEY": key.hex(), "HF_HUB_OFFLINE": "1", "SWIFT_PATCH_CONV3D": "0"}
-        with self._log.open("w") as log:
-            self._process = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log)
-        self._connection = self._listener.accept()
-        self._report()
-
-    def play(self, order: Order) -> Turn:
-        """Let it make a turn."""
-        self._connection.send(order)
-        return self._report()
-
-    def stop(self) -> None:
-        """No further turn: the process ends."""
-        if self._process.poll() is None:
-            self._connection.send(None)
-            self._process.wait()
-        self._listener.close()
-
-    def _report(self) -> Turn:
-        try:
-            return self._connection.recv()
-        except EOFError:
-            raise RuntimeError(f"ms-swift has failed:\n{self._log.read_text()[-3000:]}") from None
 
 
 def main() -> None:
@@ -91,53 +55,61 @@ def main() -> None:
     console = Console(width=160)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        pairs = options.batch * options.steps * (options.rounds + WARM_UP)
+        pairs = options.batch * options.steps * (options.rounds + 1)  # one to warm up
         write_conversations(folder / "data", Conversations(pairs))
         place = prepare(folder, options.shapes, options.batch)
         given = older_layout(Path(place.checkpoint), folder / "older"), write_rows(place, folder / "rows.jsonl")
         machine = machine_facts(place)
         console.print(" | ".join(f"{name} {value}" for name, value in machine.items()))
-        race = Race(options.rounds, options.steps, folder, console, options.json, machine)
-        race.run(f"training, {place.batch} pairs in a batch", training_ways(options, place, *given, folder))
-        race.run(f"scoring, {place.batch} pairs in a batch", scoring_ways(options, place, *given, folder))
+        for kind, ways in (("training", training_ways), ("scoring", scoring_ways)):
+            title = f"{kind}, {place.batch} pairs in a batch"
+            table, rows = race(title, ways(options, place, *given, folder), options.rounds, options.steps)
+            console.print(table)
+            for row in rows:
+                append_row(options.json, row | machine)
 
 
-class Race:
-    """Ways that take turns, and their table."""
+def race(
+    title: str, ways: Mapping[str, Callable[[], Player]], rounds: int, steps: int
+) -> tuple[Table, list[dict[str, Any]]]:
+    """What ways that take turns reach beside the naive one and ms-swift: for people, and a row for each way."""
+    with players(ways) as started:
+        turns: dict[str, list[Turn]] = {name: [] for name in started}
+        for _ in range(rounds):
+            for name, player in started.items():
+                turns[name].append(player.play(Order(steps)))
+    rates = {name: [turn.rate for turn in own] for name, own in turns.items()}
+    cpu_rates = {name: [turn.cpu_rate for turn in own] for name, own in turns.items()}
+    table = Table(
+        title, "pairs/s", "times naive (median, range)", "in CPU time", "times ms-swift", "in CPU time", "peak GB"
+    )
+    rows = []
+    for name, own in turns.items():
+        found: dict[str, list[float]] = {}
+        for base in (NAIVE, SWIFT):
+            found[base] = ratios(rates[name], rates[base])
+            found[f"{base}, CPU"] = ratios(cpu_rates[name], cpu_rates[base])
+        peak = own[-1].peak
+        pace = f"{statistics.median(rates[name]):.2f}"
+        table.add_row(name, pace, *map(spread, found.values()), f"{peak / 1e9:.2f}")
+        rows.append({"kind": title, "way": name, "rates": rates[name], "ratios": found, "peak": peak})
+    return table, rows
 
-    def __init__(
-        self, rounds: int, steps: int, folder: Path, console: Console, json_file: Path | None, machine: dict
-    ) -> None:
-        self._rounds, self._steps, self._folder = rounds, steps, folder
-        self._console, self._json, self._machine = console, json_file, machine
 
-    def run(self, title: str, ways: dict[str, Any]) -> None:
-        """Start each way, let all take turns, and print what was found."""
-        with ExitStack() as stack:
-            players: dict[str, Player | SwiftPlayer] = {}
-            for name, start in ways.items():
-                players[name] = start()
-                stack.callback(players[name].stop)
-            for player in players.values():
-                player.play(Order(WARM_UP))
-            turns: dict[str, list[Turn]] = {name: [] for name in players}
-            for _ in range(self._rounds):
-                for name, player in players.items():
-                    turns[name].append(player.play(Order(self._steps)))
-        table = Table(
-            title, "pairs/s", "times naive (median, range)", "in CPU time", "times ms-swift", "in CPU time", "peak GB"
+def swift(python: Path, settings: dict[str, Any], folder: Path) -> Player:
+    """ms-swift, in its own environment (`peers_swift`)."""
+    folder.mkdir()
+    (folder / "settings.json").write_text(json.dumps(settings))
+    ours, theirs = multiprocessing.Pipe()
+    program = Path(__file__).with_name("peers_swift.py")
+    command = [python, program, str(theirs.fileno()), folder / "settings.json"]
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            command, env=environment, cwd=folder, stdout=log, stderr=log, pass_fds=[theirs.fileno()]
         )
-        for name, own in turns.items():
-            found: dict[str, list[float]] = {}
-            for base in (NAIVE, SWIFT):
-                found[base] = ratios([turn.rate for turn in own], [turn.rate for turn in turns[base]])
-                found[f"{base}, CPU"] = ratios([turn.cpu_rate for turn in own], [turn.cpu_rate for turn in turns[base]])
-            rate = statistics.median(turn.rate for turn in own)
-            peak = own[-1].peak
-            table.add_row(name, f"{rate:.2f}", *map(spread, found.values()), f"{peak / 1e9:.2f}")
-            row = {"kind": title, "way": name, "rates": [turn.rate for turn in own], "ratios": found, "peak": peak}
-            append_row(self._json, row | self._machine)
-        self._console.print(table)
+    theirs.close()
+    return Player(ours, process.wait, folder / "log")
 
 
 def write_rows(place: Place, file: Path) -> Path:
@@ -201,10 +173,12 @@ def swift_arguments(place: Place, model: Path, rows: Path, out: Path, **further:
     return [word for name, value in given.items() for word in (f"--{name}", str(value))]
 
 
-def training_ways(options: argparse.Namespace, place: Place, model: Path, rows: Path, folder: Path) -> dict[str, Any]:
+def training_ways(
+    options: argparse.Namespace, place: Place, model: Path, rows: Path, folder: Path
+) -> dict[str, Callable[[], Player]]:
     """All ways of training, each a function that starts its player."""
     half, audio = {"judge.depth": options.depth}, {"cache.what": "audio"}
-    like = {"data.batch_tokens": 260 * place.batch}
+    like = {"data.batch_tokens": TOKENS_OF_A_PAIR * place.batch}
     ours = {
         "ours, cold": {},
         "ours, cold, like lengths": like,
@@ -213,15 +187,20 @@ def training_ways(options: argparse.Namespace, place: Place, model: Path, rows: 
         f"ours, audio kept, depth {options.depth:g}": half | audio,
     }
 
-    def own(name: str, run: Any, *values: Any) -> Any:
-        return lambda: Player(run, place, folder / name, *values, log=folder / f"{name}.log")
+    def start(name: str, run: Callable[..., None], *values: Any) -> Callable[[], Player]:
+        return partial(Player.of, run, place, folder / name, *values, log=folder / f"{name}.log")
 
-    swift = {"arguments": swift_arguments(place, model, rows, folder / "swift_runs")}
-    ways = {NAIVE: own(NAIVE, train_naively, False), SWIFT: lambda: SwiftPlayer(options.swift, swift, folder / "swift")}
-    return ways | {name: own(name, train_with_us, False, values) for name, values in ours.items()}
+    told = {"arguments": swift_arguments(place, model, rows, folder / "swift_runs")}
+    others = {
+        NAIVE: start(NAIVE, train_naively, False),
+        SWIFT: partial(swift, options.swift, told, folder / "swift"),
+    }
+    return others | {name: start(name, train_with_us, False, values) for name, values in ours.items()}
 
 
-def scoring_ways(options: argparse.Namespace, place: Place, model: Path, rows: Path, folder: Path) -> dict[str, Any]:
+def scoring_ways(
+    options: argparse.Namespace, place: Place, model: Path, rows: Path, folder: Path
+) -> dict[str, Callable[[], Player]]:
     """All ways of scoring, each a function that starts its player; pairs come once, in the order of the data set."""
     out = folder / "swift_adapter"
     few = swift_arguments(
@@ -234,16 +213,17 @@ def scoring_ways(options: argparse.Namespace, place: Place, model: Path, rows: P
     )
     engine = {"task_type": "seq_cls", "num_labels": 1, "problem_type": "regression", "model_type": "qwen2_audio"}
     engine |= {"adapters": [str(out / "checkpoint-1")], "attn_impl": "sdpa"}
-    swift = {"model": str(model), "batch": place.batch, "rows": str(rows), "engine": engine}
+    told = {"model": str(model), "batch": place.batch, "rows": str(rows), "engine": engine}
 
-    def own(name: str, *values: Any) -> Any:
-        return lambda: Player(score_with_us, place, *values, log=folder / f"scoring {name}.log")
+    def start(name: str, run: Callable[..., None], *values: Any) -> Callable[[], Player]:
+        return partial(Player.of, run, place, *values, log=folder / f"scoring {name}.log")
 
-    def naive() -> Player:
-        return Player(score_naively, place, log=folder / "scoring naive.log")
-
-    ways = {NAIVE: naive, SWIFT: lambda: SwiftPlayer(options.swift, swift, folder / "swift_scoring")}
-    return ways | {"ours": own("ours", None), f"ours, depth {options.depth:g}": own("ours, depth", options.depth)}
+    return {
+        NAIVE: start(NAIVE, score_naively),
+        SWIFT: partial(swift, options.swift, told, folder / "swift_scoring"),
+        "ours": start("ours", score_with_us, None),
+        f"ours, depth {options.depth:g}": start("ours, depth", score_with_us, options.depth),
+    }
 
 
 def score_naively(turns: Turns, place: Place) -> None:

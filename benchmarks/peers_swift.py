@@ -1,18 +1,17 @@
 """The side of ms-swift in `peers.py`: run by the Python of its own environment, it trains or scores in turns.
 
-`python peers_swift.py ADDRESS SETTINGS.json`: connects to the program that hands out the turns (`timing.Turns`) and
-does what a user of ms-swift does: `sft_main` with `--task_type seq_cls --problem_type regression`, or its engine for
+`python peers_swift.py DESCRIPTOR SETTINGS.json`: takes turns (`timing.Turns`) over a connection that is open, and does
+what a user of ms-swift does: `sft_main` with `--task_type seq_cls --problem_type regression`, or its engine for
 inference. Nothing here imports empathy_judge.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from contextlib import suppress
 from itertools import count
-from multiprocessing.connection import Client
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +77,7 @@ def score(turns: Turns, settings: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    address, file = sys.argv[1:]
-    with suppress(Finished), Client(address, authkey=bytes.fromhex(os.environ.pop("TURNS_KEY"))) as connection:
+    descriptor, file = sys.argv[1:]
+    with suppress(Finished), Connection(int(descriptor)) as connection:
         chosen = json.loads(Path(file).read_text(encoding="utf-8"))
         (train if "arguments" in chosen else score)(Turns(connection), chosen)

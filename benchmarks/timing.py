@@ -11,8 +11,8 @@ import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -216,15 +216,21 @@ class Turns:
 class Player:
     """The side of who hands out the turns."""
 
-    def __init__(self, run: Callable[..., None], *arguments: Any, log: Path) -> None:
-        """Start `run(turns, *arguments)` in a new process, which prints into `log`, and wait until it is ready."""
-        context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_play, args=(run, theirs, log, *arguments))
-        self._process.start()
-        theirs.close()
-        self._log = log
+    def __init__(self, connection: Connection, ended: Callable[[], object], log: Path) -> None:
+        """Wait until a process is ready that has `Turns` at the other end of the connection and prints into `log`;
+        `ended` waits for its end."""
+        self._connection, self._ended, self._log = connection, ended, log
         self._report()
+
+    @classmethod
+    def of(cls, run: Callable[..., None], *arguments: Any, log: Path) -> Player:
+        """Start `run(turns, *arguments)` in a new process."""
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_play, args=(run, theirs, log, *arguments))
+        process.start()
+        theirs.close()
+        return cls(ours, process.join, log)
 
     def play(self, order: Order) -> Turn:
         """Let it make a turn."""
@@ -233,16 +239,29 @@ class Player:
 
     def stop(self) -> None:
         """No further turn: the process ends."""
-        if self._process.is_alive():
+        with suppress(OSError):  # it has ended
             self._connection.send(None)
-            self._process.join()
+        self._ended()
 
     def _report(self) -> Turn:
         try:
             return self._connection.recv()
         except EOFError:
-            self._process.join()
+            self._ended()
             raise RuntimeError(f"a way has failed:\n{self._log.read_text()[-2000:]}") from None
+
+
+@contextmanager
+def players(ways: Mapping[str, Callable[[], Player]]) -> Iterator[dict[str, Player]]:
+    """All of them started, in memory at the same time and warmed up by a step; stopped at the end."""
+    with ExitStack() as stack:
+        started: dict[str, Player] = {}
+        for name, start in ways.items():
+            started[name] = start()
+            stack.callback(started[name].stop)
+        for player in started.values():
+            player.play(Order(1))
+        yield started
 
 
 def _play(run: Callable[..., None], connection: Connection, log: Path, *arguments: Any) -> None:

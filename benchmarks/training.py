@@ -18,8 +18,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import chain, repeat
 from multiprocessing import get_context
 from pathlib import Path
@@ -51,7 +51,7 @@ from naive import (
 )
 from rich.console import Console
 from rich.table import Table
-from timing import Order, Player, Turn, Turns, append_row, matrix_rate, ratios, spread
+from timing import Order, Player, Turn, Turns, append_row, matrix_rate, players, ratios, spread
 from transformers import AutoConfig
 
 TOLERANCE = 1e-4
@@ -265,20 +265,17 @@ def _play(ways: Sequence[Way], place: Place, folder: Path, rounds: int, steps: i
     device = torch.device(place.device)
     on_gpu = device.type == "cuda"
     dtype = torch.bfloat16 if on_gpu else torch.float32
-    with ExitStack() as stack:
-        players: dict[str, Player] = {}
-        for way in ways:
-            log = folder / f"{way.name}.log"
-            players[way.name] = Player(way.run, place, folder / way.name, *way.options, log=log)
-            stack.callback(players[way.name].stop)
-        for player in players.values():
-            player.play(Order(1))  # warm-up
-        machine, turns = [], {way.name: [] for way in ways}
+    starts = {
+        way.name: partial(Player.of, way.run, place, folder / way.name, *way.options, log=folder / f"{way.name}.log")
+        for way in ways
+    }
+    with players(starts) as started:
+        machine, turns = [], {name: [] for name in started}
         for _ in range(rounds):
             machine.append(matrix_rate(device, dtype, 1024, not on_gpu))
-            for name, player in players.items():
+            for name, player in started.items():
                 turns[name].append(player.play(Order(steps)))
-        counted = {name: player.play(Order(1, count=True)) for name, player in players.items()}
+        counted = {name: player.play(Order(1, count=True)) for name, player in started.items()}
     return [_figures(way, turns[way.name], turns[way.baseline], counted[way.name], machine, on_gpu) for way in ways]
 
 

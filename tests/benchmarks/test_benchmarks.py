@@ -91,7 +91,7 @@ class TestTurns:
         self, tmp_path: Path, toy: Any, programs: Callable[[str], Any]
     ) -> None:
         turns = programs("timing")
-        player = turns.Player(toy.run, 8, log=tmp_path / "log")
+        player = turns.Player.of(toy.run, 8, log=tmp_path / "log")
         assert len(player.play(turns.Order(3)).steps) == 3
         turn = player.play(turns.Order(2, count=True))
         assert turn.flops == 2 * (2 * 2 * 3 * 5)
@@ -100,11 +100,11 @@ class TestTurns:
         assert turn.rate == 16 / sum(step.seconds for step in turn.steps)
         assert turn.peak >= turn.resident > 10**7
         player.stop()
-        assert player._process.exitcode == 0
+        assert player._ended.__self__.exitcode == 0  # it is the join of its process
 
     def test_what_a_failed_way_said_is_told(self, tmp_path: Path, toy: Any, programs: Callable[[str], Any]) -> None:
         with pytest.raises(RuntimeError, match="ValueError: no such clip"):
-            programs("timing").Player(toy.fail, log=tmp_path / "log")
+            programs("timing").Player.of(toy.fail, log=tmp_path / "log")
 
 
 @pytest.mark.slow
@@ -157,6 +157,11 @@ def test_ms_swift_reads_the_weights_that_we_read(tmp_path: Path, programs: Calla
     config = json.loads((older / "config.json").read_text())
     assert (config["ignore_index"], config["pad_token_id"], config["text_config"]["pad_token_id"]) == (-100, 0, 0)
     assert "feature_extractor" not in json.loads((older / "processor_config.json").read_text())
+
+
+def test_an_environment_without_ms_swift_is_told(tmp_path: Path, programs: Callable[[str], Any]) -> None:
+    with pytest.raises(RuntimeError, match="No module named 'swift'"):
+        programs("peers").swift(Path(sys.executable), {"arguments": []}, tmp_path / "swift")
 
 
 class TestGpu:
