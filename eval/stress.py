@@ -27,7 +27,7 @@ from ..models.assessment import Assessment, reward_of
 from ..models.backbones.audio_encoders import Whisper
 from ..models.backbones.layers import LayerStatistics
 from ..models.backbones.qwen2_audio import WhisperTowerModel
-from ..models.judge import EmpathyJudge, sources_of
+from ..models.judge import EmpathyJudge
 from ..scorer import Scorer
 from .judges.trained import TrainedJudge
 from .probes import recording, voice
@@ -297,14 +297,14 @@ def adversarial(judge: EmpathyJudge, pair: Pair) -> Clip:
     if len(judge.members):
         raise _NotPossible("an ensemble has no gradient of its own: take one of its members")
     windows = judge.decode(pair.response)
-    if len(windows) > 1 or any(len(judge.decode(source)) > 1 for source in sources_of(pair)):
+    if len(windows) > 1 or any(len(judge.decode(source)) > 1 for source in pair.clips):
         raise _NotPossible(f"pair {pair.pair_id!r} is heard in windows")
     own, rate = windows[0], judge.backbone.sampling_rate
     asked = replace(pair, response=Clip(own, rate))
     inputs = judge.build_inputs([asked])
     clips = inputs.clips
     assert clips is not None
-    row = list(dict.fromkeys(sources_of(asked))).index(asked.response)
+    row = list(dict.fromkeys(asked.clips)).index(asked.response)
     samples = torch.from_numpy(own)
     known, frames = clips.features, clips.features.shape[-1]
     spectrogram = partial(_whisper_features, judge, frames=frames)

@@ -31,7 +31,7 @@ from ..data_modules.stored_clips import StoredClip
 from .backbones.audio_language_model import AudioLanguageModel
 from .backbones.base import Backbone, Inputs
 from .backbones.layers import skip
-from .judge import EmpathyJudge, EncodedClip, EncodedWindow, sources_of
+from .judge import EmpathyJudge, EncodedClip, EncodedWindow
 from .lora import part_of
 from .settings import LongClips
 
@@ -259,7 +259,7 @@ class PairStates:
         Raises:
             AudioError: If a file cannot be read.
         """
-        return _hash(self._lower, self._text(pair), *(self._clips.name(source) for source in sources_of(pair)))
+        return _hash(self._lower, self._text(pair), *(self._clips.name(source) for source in pair.clips))
 
     def _text(self, pair: Pair) -> str:
         """Hash of the question about a pair."""

@@ -161,7 +161,7 @@ class EmpathyJudge(nn.Module):
             AudioError: If a clip cannot be read, or exceeds the maximum audio length and may not be cut.
             TextError: If a situation cannot be read, or a pair has more tokens than the backbone has positions.
         """
-        sources = [sources_of(pair) for pair in pairs]
+        sources = [pair.clips for pair in pairs]
         distinct = list(dict.fromkeys(source for row in sources for source in row))
         if audio is None:
             decoded = [self.decode(source) for source in distinct]
@@ -211,7 +211,7 @@ class EmpathyJudge(nn.Module):
         """
         counts = []
         for pair in pairs:
-            lengths = [math.ceil(seconds[source] * self.backbone.sampling_rate) for source in sources_of(pair)]
+            lengths = [math.ceil(seconds[source] * self.backbone.sampling_rate) for source in pair.clips]
             windows = [self._windows(samples, self.settings.long_clips) for samples in lengths]
             audio = sum(self.backbone.audio_tokens(samples) for _, samples in windows)
             counts.append(math.prod(number for number, _ in windows) * (self._question_tokens(pair) + audio))
@@ -376,11 +376,6 @@ class Members(nn.Module):
 
     def __len__(self) -> int:
         return len(self._names)
-
-
-def sources_of(pair: Pair) -> list[AudioSource]:
-    """The clips of a pair: context turns, then the response."""
-    return list(pair.clips)
 
 
 def tower_is_trained(judge: EmpathyJudge) -> bool:

@@ -20,7 +20,7 @@ from .clip_encoder import KEPT_BYTES, ClipEncoder
 from .closed_form import EXACT, LANDMARKS, WIDTHS, Portion, Solution, fit, fold_fits
 from .feature_cache import DiskStore
 from .heads import Head, Prediction, build_head
-from .judge import EmpathyJudge, sources_of
+from .judge import EmpathyJudge
 from .settings import JudgeSettings
 
 _SCALED_BY_BYTES = 200 * 2**20
@@ -203,9 +203,9 @@ class ClipReader:
         """Pairs whose audio can be used, in batches, and what the judge reads of them, on its device."""
         for start in range(0, len(pairs), self._batch_size):
             some = pairs[start : start + self._batch_size]
-            clips = dict.fromkeys(chain.from_iterable(map(sources_of, some)))
+            clips = dict.fromkeys(chain.from_iterable(pair.clips for pair in some))
             states, _, failed = self._encoder.encode(clips, None)
-            usable = [pair for pair in some if failed.keys().isdisjoint(sources_of(pair))]
+            usable = [pair for pair in some if failed.keys().isdisjoint(pair.clips)]
             if usable:
                 yield usable, self.judge.build_inputs(usable, states).to(self.judge.device)
 

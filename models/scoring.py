@@ -22,7 +22,7 @@ from .calibration import DEFAULT_LEVEL, Calibration, uncalibrated
 from .clip_encoder import KEPT_BYTES, AutoBatch, ClipEncoder
 from .feature_cache import DiskStore
 from .heads import Prediction, combine
-from .judge import MOST_WINDOWS, EmpathyJudge, EncodedClip, sources_of, tower_is_trained
+from .judge import MOST_WINDOWS, EmpathyJudge, EncodedClip, tower_is_trained
 from .prefix_caching import plan_of, read_in_two
 from .settings import LongClips
 
@@ -133,7 +133,7 @@ class PairScorer:
 
     def _predict(self, pairs: Sequence[Pair], member: int | None) -> list[Heard]:
         """With the weights that the judge has now; `member` says whose audio states these are, None = everyone's."""
-        sources = [sources_of(pair) for pair in pairs]
+        sources = [pair.clips for pair in pairs]
         states, facts, failed = self._encoder.encode(dict.fromkeys(itertools.chain(*sources)), member)
         outcomes: list[Prediction | AudioError | None] = [
             next((failed[source] for source in own if source in failed), None) for own in sources
@@ -202,7 +202,7 @@ def _in_order(pairs: Sequence[Pair], usable: Sequence[int], states: Mapping[Audi
 
     Where contexts are shared, the responses to one stand together, so that it is read once.
     """
-    contexts = {number: (tuple(sources_of(pairs[number])[:-1]), pairs[number].situation) for number in usable}
+    contexts = {number: (pairs[number].clips[:-1], pairs[number].situation) for number in usable}
     group = {context: place for place, context in enumerate(dict.fromkeys(contexts.values()))}
     before = {number: _states(states, clips) for number, (clips, _) in contexts.items()}
     response = {number: _states(states, [pairs[number].response]) for number in usable}

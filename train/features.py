@@ -23,7 +23,7 @@ from ..data_modules.schema import Pair
 from ..models.backbones.audio_language_model import AudioLanguageModel
 from ..models.backbones.base import Backbone, Inputs
 from ..models.feature_cache import ClipStates, DiskStore, PairStates, check_split
-from ..models.judge import EmpathyJudge, sources_of, tower_is_trained
+from ..models.judge import EmpathyJudge, tower_is_trained
 from ..models.settings import LoraSettings
 
 _CLIPS, _PAIRS = 16, 8  # in a forward pass
@@ -75,7 +75,7 @@ class Features:
         self._judge.eval()
         if self._pairs is not None:
             pairs = list({self._pairs.name(pair): pair for pair in pairs if pair not in self._pairs}.values())
-        sources = list(dict.fromkeys(source for pair in pairs for source in sources_of(pair)))
+        sources = list(dict.fromkeys(source for pair in pairs for source in pair.clips))
         self._in_parts(sources, self._clips, self._encode, _CLIPS, "clips")
         if self._pairs is not None and _most(len(pairs)):
             self._check(pairs, precision)
@@ -123,7 +123,7 @@ class Features:
         return self._from_clips(pairs)
 
     def _from_clips(self, pairs: Sequence[Pair]) -> Inputs:
-        sources = dict.fromkeys(source for pair in pairs for source in sources_of(pair))
+        sources = dict.fromkeys(source for pair in pairs for source in pair.clips)
         kept = {source: self._clips.get(source) for source in sources}
         found = {source: encoded for source, encoded in kept.items() if encoded is not None}
         return self._judge.build_inputs(pairs, found if len(found) == len(kept) else None)

@@ -35,7 +35,7 @@ from ..models.backbones.layers import recompute_activations
 from ..models.description import start_in_words
 from ..models.feature_cache import DiskStore
 from ..models.heads import Prediction
-from ..models.judge import EmpathyJudge, sources_of
+from ..models.judge import EmpathyJudge
 from ..models.judge_calibration import fit_calibration, store_calibration
 from ..models.lora import check_trainable, count_parameters, parameter_table
 from ..models.probe import without_adapters
@@ -232,9 +232,9 @@ def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None,
             trainer.validate(module, datamodule, verbose=False)
         if task.refit or recipe.method == "probe":
             trainer.save_checkpoint(folder / CHECKPOINTS / BEST)
-        _check_best(folder)
+        provenance = _check_best(folder)["description"]["provenance"]
         if _is_first():
-            for said in start_in_words(read_checkpoint(folder / CHECKPOINTS / BEST)["description"]["provenance"]):
+            for said in start_in_words(provenance):
                 Console(stderr=True).print(said, markup=False, soft_wrap=True)
         _calibrate(folder, judge, datamodule)
     return _finished(folder)
@@ -385,7 +385,8 @@ def _print_parts(judge: EmpathyJudge, raters: RaterEmbedding | None, recipe: Rec
     check_trainable(counts, recipe.expected_trainable or {})
 
 
-def _check_best(run: Path) -> None:
+def _check_best(run: Path) -> dict[str, Any]:
+    """What the best checkpoint holds."""
     path = run / CHECKPOINTS / BEST
     if not path.is_file():
         raise UserError(
@@ -393,9 +394,11 @@ def _check_best(run: Path) -> None:
             "or a trainer.val_check_interval that is reached"
         )
     # Lightning keeps a first checkpoint although the value it watches is NaN
-    if math.isnan(read_checkpoint(path)["agreement"]):
+    checkpoint = read_checkpoint(path)
+    if math.isnan(checkpoint["agreement"]):
         path.unlink()
         raise UserError(f"{run}: no best checkpoint: agreement on the validation split was undefined after every epoch")
+    return checkpoint
 
 
 def _calibrate(run: Path, judge: EmpathyJudge, data: PairDataModule) -> None:
@@ -416,7 +419,7 @@ def _calibrate(run: Path, judge: EmpathyJudge, data: PairDataModule) -> None:
         judged = {}
         for number, pair in enumerate(data.validation.pairs):
             deviation = None if deviations.isnan().all() else deviations[number]
-            found = tuple(facts[source] for source in sources_of(pair))
+            found = tuple(facts[source] for source in pair.clips)
             judged[pair.pair_id] = Heard(Prediction(scores[number], deviation), found)
         weights = hash_of([{key.removeprefix("judge."): value for key, value in trained.items()}])
         calibration = fit_calibration(weights, judge.dimensions, data.dataset, data.validation_splits, judged)
@@ -428,7 +431,7 @@ def _calibrate(run: Path, judge: EmpathyJudge, data: PairDataModule) -> None:
 
 def _measured(pairs: Sequence[Pair], judge: EmpathyJudge) -> dict[AudioSource, ClipFacts]:
     """What the clips of pairs that were scored are like. A collective of all processes."""
-    clips = list(dict.fromkeys(source for pair in pairs for source in sources_of(pair)))
+    clips = list(dict.fromkeys(source for pair in pairs for source in pair.clips))
     spread = dist.is_available() and dist.is_initialized()
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if spread else (0, 1)
     own = clips[rank::ranks]

@@ -96,7 +96,7 @@ class HttpProvider(ABC):
 
     @abstractmethod
     def reply(self, body: Any) -> Reply:
-        """What an answer of status 200 says; raises `RequestError` where a field has another type (`read`)."""
+        """What an answer of status 200 says; raises ValueError where a field has another type (`read`)."""
 
     @abstractmethod
     def error(self, status: int, headers: Mapping[str, str], fields: dict[str, Any], text: str) -> RequestError:
