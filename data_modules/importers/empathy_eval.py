@@ -126,7 +126,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     contests: list[_Contest] = []
     notes = [f"Read: {', '.join(own.name for own, _ in sets)}."]
     for own, tree in sets:
-        contests += (_training if labelled else _test)(own, tree, folder, found, notes)
+        contests += _training(own, tree, folder, found, notes) if labelled else _test(own, tree, folder, found)
     rows, labels = _blind_pairs(contests, found)
     if labelled:
         for better, worse in labels:
@@ -241,9 +241,8 @@ def _words(contexts: Any, setting: str, variant: str) -> dict[str, str | None]:
     return {"situation": situation, "response_text": text_of(context.get("response"))}
 
 
-def _test(own: _Set, tree: FileTree, folder: Path, found: Collector, notes: list[str]) -> list[_Contest]:
+def _test(own: _Set, tree: FileTree, folder: Path, found: Collector) -> list[_Contest]:
     """The contests of an unlabelled archive, in the order of their table, which lies in the archive or beside it."""
-    del notes
     name = f"{own.part}-test_{own.source}_release.json"
     inside = [path for path in tree.files if f"/{path}".endswith(f"/{name}")]
     if len(inside) == 1:
