@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.eval.statistics.bootstrap import Resamples
 
 NAN = float("nan")
+# Shrout and Fleiss (1979), table 2: six items, four raters. They print 0.17, 0.29, 0.71, 0.44, 0.62, 0.91.
+SHROUT_FLEISS = np.array([[9, 2, 5, 8], [6, 1, 3, 2], [8, 4, 6, 8], [7, 1, 2, 6], [10, 5, 6, 9], [6, 2, 4, 7]], float)
 
 
 def table_of(scores: np.ndarray) -> RatingTable:
@@ -19,3 +22,16 @@ def table_of(scores: np.ndarray) -> RatingTable:
 def own_groups(n: int, resamples: int = 0) -> Resamples:
     """Draws of n items, each a group of its own."""
     return Resamples.draw([f"g{item}" for item in range(n)], resamples, 0)
+
+
+def redrawn(resamples: Resamples) -> list[np.ndarray]:
+    """For each draw its items, each as often as its group was drawn: what a plain loop measures."""
+    items = np.arange(len(resamples.codes))
+    return [np.repeat(items, counts[resamples.codes].astype(int)) for counts in resamples.counts]
+
+
+def long(scores: np.ndarray) -> pd.DataFrame:
+    """One row per rating of dimension d from shape (raters, items); NaN = not rated."""
+    raters, items = np.nonzero(~np.isnan(scores))
+    names = {"pair_id": [f"p{item}" for item in items], "rater_id": [f"r{rater}" for rater in raters]}
+    return pd.DataFrame({**names, "dimension": "d", "score": scores[raters, items]})

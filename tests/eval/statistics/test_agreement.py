@@ -8,7 +8,6 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.eval.statistics.agreement import (
     CORRELATIONS,
     STATISTICS,
@@ -27,16 +26,15 @@ from empathy_judge.eval.statistics.agreement import (
     spearman,
     weighted_kappa,
 )
-from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
+from empathy_judge.eval.statistics.bootstrap import estimate
 from empathy_judge.eval.statistics.icc import icc
 
-NAN = float("nan")
+from .conftest import NAN, SHROUT_FLEISS, own_groups, table_of
+
 KAPPAS = [partial(weighted_kappa, weights="linear", distance=distance) for distance in get_args(KappaDistance)]
 # Bland and Altman (1986), table 1: peak flow of 17 people in l/min, first reading of the large and of the mini meter.
 LARGE = [494, 395, 516, 434, 476, 557, 413, 442, 650, 433, 417, 656, 267, 478, 178, 423, 427]
 MINI = [512, 430, 520, 428, 500, 600, 364, 380, 658, 445, 432, 626, 260, 477, 259, 350, 451]
-# Shrout and Fleiss (1979), table 2: six targets, four judges.
-SHROUT_FLEISS = np.array([[9, 2, 5, 8], [6, 1, 3, 2], [8, 4, 6, 8], [7, 1, 2, 6], [10, 5, 6, 9], [6, 2, 4, 7]], float)
 
 
 def vector(*values: float) -> np.ndarray:
@@ -82,9 +80,7 @@ def test_limits_of_agreement_of_the_peak_flow_meters() -> None:
 def test_intraclass_correlations_of_two_raters_are_those_of_the_panel(first: int, second: int) -> None:
     """Of two judges of Shrout and Fleiss, by the analysis of variance that gives their printed figures for four."""
     both = SHROUT_FLEISS[:, [first, second]]
-    items, raters = np.indices(both.shape)
-    table = RatingTable(items.ravel(), raters.ravel(), both.ravel(), 6, ("a", "b"))
-    expected = icc(table, Resamples.draw([str(item) for item in range(6)], 0, 0))
+    expected = icc(table_of(both.T), own_groups(6))
     assert icc_a1(both[:, 0], both[:, 1]) == pytest.approx(expected["ICC(A,1)"].value, abs=1e-12)
     assert icc_c1(both[:, 0], both[:, 1]) == pytest.approx(expected["ICC(C,1)"].value, abs=1e-12)
 
@@ -153,13 +149,3 @@ def test_quadratic_kappa_of_scores_is_concordance_also_of_fractions():
     rng = np.random.default_rng(3)
     x, y = rng.normal(size=(2, 200)) + 5 * rng.normal(size=200)
     assert weighted_kappa(x, y, "quadratic", "scores") == pytest.approx(ccc(x, y), abs=1e-12)
-
-
-def test_scale_changes_nothing_but_gaps_do_under_scores():
-    gap_x, gap_y = np.where(FIRST == 7, 6, FIRST), np.where(SECOND == 7, 6, SECOND)  # 1 to 5 and 6: no gap
-    by_ranks = weighted_kappa(FIRST, SECOND, "quadratic", "ranks")
-    assert weighted_kappa(gap_x, gap_y, "quadratic", "ranks") == by_ranks
-    assert weighted_kappa(gap_x, gap_y, "quadratic", "scores") == pytest.approx(by_ranks, abs=1e-12)
-    assert weighted_kappa(10 * FIRST + 3, 10 * SECOND + 3, "linear", "scores") == pytest.approx(
-        weighted_kappa(FIRST, SECOND, "linear", "scores"), abs=1e-12
-    )

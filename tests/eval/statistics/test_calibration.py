@@ -24,7 +24,7 @@ from empathy_judge.eval.statistics.calibration import (
 )
 from scipy import stats
 
-from .conftest import NAN, own_groups
+from .conftest import NAN, own_groups, redrawn
 
 X = np.array([1.0, 2, 2, 3, 4, 4, 5, 6, 7, 8])
 Y = np.array([2.0, 1, 3, 2.5, 2, 4, 3.5, 5, 4.5, 5])
@@ -37,21 +37,11 @@ def scores(n: int = 60, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarr
     return (human + rng.normal(size=n)).round(1), (2 * human).round(0) / 2, rng.integers(0, 12, n)
 
 
-def interval_by_hand(
-    statistic: Callable[[np.ndarray, np.ndarray], float], x: np.ndarray, y: np.ndarray, resamples: Resamples
-) -> tuple[float, float]:
-    """Percentiles of the statistic on repeated items."""
-    values = []
-    for counts in resamples.counts:
-        items = np.repeat(np.arange(len(x)), counts[resamples.codes].astype(int))
-        values.append(statistic(x[items], y[items]))
-    low, high = np.nanpercentile(values, (2.5, 97.5))
-    return float(low), float(high)
-
-
 def check(found: Statistic, statistic: Callable, x: np.ndarray, y: np.ndarray, resamples: Resamples) -> None:
+    """The statistic, and the percentiles of the statistic on repeated items."""
     assert found.value == pytest.approx(statistic(x, y), abs=1e-12)
-    assert (found.low, found.high) == pytest.approx(interval_by_hand(statistic, x, y, resamples), abs=1e-9)
+    ends = np.nanpercentile([statistic(x[items], y[items]) for items in redrawn(resamples)], (2.5, 97.5))
+    assert (found.low, found.high) == pytest.approx(tuple(ends), abs=1e-9)
 
 
 def error_by_hand(x: np.ndarray, y: np.ndarray, bins: int = 10) -> float:
@@ -216,25 +206,20 @@ LOW = np.array([1.0, 2.5, 2.0, np.nan, 0.0, 2.0])
 HIGH = np.array([2.0, 3.0, 3.0, np.nan, 9.0, 4.0])
 
 
-def draws(groups: np.ndarray, count: int = 500) -> Resamples:
-    return Resamples.draw(groups, count, 0)
-
-
 def test_shares_and_widths_by_hand():
     """The first and the third rating are ends of their intervals; the second lies below, two items do not count."""
-    resamples = draws(np.arange(6))
+    resamples = own_groups(6, 500)
     share = coverage(LOW, HIGH, HUMAN, resamples)
     assert (share.value, share.n, share.dropped) == (0.75, 4, 2)
     assert share.reason == "no interval: 4 groups, at least 5 needed"
     width = mean_width(LOW, HIGH, HUMAN, resamples)
     assert (width.value, width.n) == ((1 + 0.5 + 1 + 2) / 4, 4)
     nothing = coverage(np.full(6, np.nan), HIGH, HUMAN, resamples)
-    assert nothing.value is None
-    assert nothing.reason is not None
+    assert (nothing.value, nothing.reason) == (None, "0 items, 6 dropped as NaN")
 
 
 def test_errors_over_their_standard_errors_by_hand():
     score, error = HUMAN + np.array([0.3, -0.4, 0.0, 0.5, 1.0, 9.0]), np.array([0.3, 0.2, 1.0, 0.5, 1.0, np.nan])
-    found = error_ratio(score, error, HUMAN, draws(np.arange(6)))
+    found = error_ratio(score, error, HUMAN, own_groups(6, 500))
     assert found.value == pytest.approx(np.sqrt((1 + 4 + 0 + 1) / 4))
     assert (found.n, found.dropped) == (4, 2)

@@ -12,7 +12,7 @@ from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.statistics.systems import SYSTEM_STATISTICS, system_level
 from scipy import stats
 
-from .conftest import NAN
+from .conftest import NAN, own_groups, redrawn
 
 
 @pytest.fixture
@@ -44,9 +44,8 @@ def test_values_and_intervals_are_those_of_the_means(name: str, table: pd.DataFr
     point = STATISTICS[name](means["score"].to_numpy(), means["human"].to_numpy())
     assert (found.value, found.n) == (pytest.approx(point), 5)
     draws = []
-    for counts in resamples.counts:
-        drawn = table.iloc[np.repeat(np.arange(60), counts[resamples.codes].astype(int))]
-        means = by_system(drawn)
+    for items in redrawn(resamples):
+        means = by_system(table.iloc[items])
         if len(means) == 5:
             draws.append(STATISTICS[name](means["score"].to_numpy(), means["human"].to_numpy()))
     assert found.undefined_resamples == 100 - len(draws)
@@ -108,8 +107,7 @@ def test_system_pairs_and_their_draws_are_those_of_means():
     resamples = Resamples.draw(prompts, 60, 0)
     found = system_level(systems, judge, human, resamples)["pairwise_accuracy"]
     assert (found.value, found.n) == (accuracy_by_hand(systems, judge, human, 5), 5)
-    for draw, counts in zip(found.draws, resamples.counts, strict=True):
-        items = np.repeat(np.arange(60), counts[resamples.codes].astype(int))
+    for draw, items in zip(found.draws, redrawn(resamples), strict=True):
         expected = accuracy_by_hand(systems[items], judge[items], human[items], 5)
         np.testing.assert_allclose(draw, expected, rtol=0, atol=1e-12)
     assert found.low <= found.value <= found.high
@@ -126,9 +124,6 @@ def test_system_pairs_and_their_draws_are_those_of_means():
     ],
 )
 def test_equal_means_are_tied_and_undefined_accuracy_has_a_reason(systems, judge, value, reason):
-    human, draws = (
-        np.array([0.1, 0.3, 0.2, 0.2, 0.0, 0.1])[: len(judge)],
-        Resamples.draw(list("abcdef")[: len(judge)], 0, 0),
-    )
-    found = system_level(list(systems), np.array(judge), human, draws)["pairwise_accuracy"]
+    human = np.array([0.1, 0.3, 0.2, 0.2, 0.0, 0.1])[: len(judge)]
+    found = system_level(list(systems), np.array(judge), human, own_groups(len(judge)))["pairwise_accuracy"]
     assert (found.value, found.reason) == (value if value is None else pytest.approx(value, abs=1e-12), reason)

@@ -49,20 +49,6 @@ def test_other_raters_by_hand() -> None:
     assert value - low == pytest.approx(high - value, abs=1e-9)
 
 
-def test_few_raters_widen_the_interval_and_many_do_not() -> None:
-    widths = {3: [], 60: []}
-    for raters, found in widths.items():
-        for seed in range(10):
-            table, judge = panel(np.random.default_rng([raters, seed]), 150, raters)
-            draws = Resamples.draw(np.arange(150).astype(str), 200, seed)
-            own = same_raters(judge, table, draws)
-            both = for_other_items_and_raters(judge, table, own, draws)
-            found.append(np.ptp(ends(both)) / np.ptp(ends(own)))
-    assert min(*widths[3], *widths[60]) > 0.99  # never narrower
-    assert np.mean(widths[3]) > 1.2
-    assert np.mean(widths[60]) < 1.1
-
-
 def test_intervals_are_centred_and_cover() -> None:
     """Drawing raters with replacement would leave the interval 0.05 below the value, and nearly half of it."""
     truth = []
