@@ -43,16 +43,10 @@ def test_score_table_refuses_another_shape() -> None:
     [
         (lambda table: table.drop(columns="status"), "no column 'status'"),
         (lambda table: table.assign(pair_id=["a", "b", "z"]), "row for pair_id 'z', which was not asked for"),
-        (
-            lambda table: table.assign(dimension="warmth"),
-            "row for dimension 'warmth', which was not asked for",
-        ),
+        (lambda table: table.assign(dimension="warmth"), "row for dimension 'warmth', which was not asked for"),
         (lambda table: table.assign(pair_id=["a", "b", "b"]), "two rows for pair 'b'"),
         (lambda table: table.assign(score=[1.0, math.nan, 1.0]), "pair 'b' has status 'ok' and score nan"),
-        (
-            lambda table: table.assign(status=["ok", "ok", "failed"]),
-            "pair 'c' has status 'failed' and score 1.0",
-        ),
+        (lambda table: table.assign(status=["ok", "ok", "failed"]), "pair 'c' has status 'failed' and score 1.0"),
     ],
 )
 def test_a_judge_that_breaks_the_protocol_is_named(change: Any, message: str) -> None:
@@ -99,10 +93,7 @@ def test_scores_are_read_from_every_format(suffix: str, tmp_path: Path) -> None:
             "pair_id,dimension,score\na,empathy,good\n",
             r"row 1 \(line 2\), column 'score': value 'good'; expected a finite",
         ),
-        (
-            "pair_id,dimension,score\na,empathy,1\nb,empathy,\n",
-            r"row 2 \(line 3\), column 'score': value None",
-        ),
+        ("pair_id,dimension,score\na,empathy,1\nb,empathy,\n", r"row 2 \(line 3\), column 'score': value None"),
         ("pair_id,dimension,score\na,empathy,nan\n", "value 'nan'; expected a finite number"),
         ("pair_id,dimension,score\n,empathy,1\n", "column 'pair_id': value None; expected text"),
         (

@@ -12,10 +12,8 @@ import pandas as pd
 import pytest
 from empathy_judge.cli import main
 from empathy_judge.eval.agreement_table import measure_agreement
-from empathy_judge.eval.frame import COLUMNS, Frame, read_frame
-from empathy_judge.eval.overall import Overall
+from empathy_judge.eval.frame import read_frame
 from empathy_judge.eval.statistics.bootstrap import Resamples
-from empathy_judge.eval.statistics.significance import bootstrap_p
 from scipy.stats import spearmanr
 
 PEOPLE = ("ann", "bob", "cy")
@@ -192,29 +190,6 @@ def test_draws_within_strata() -> None:
     np.testing.assert_array_equal(one.counts, Resamples.draw(groups, 20, 0).counts)
 
 
-@pytest.mark.long
-def test_the_rate_of_false_positives() -> None:
-    """Two judges that are equally good, over three dimensions of the same 30 items: rejected 5 % of the time."""
-    rng = np.random.default_rng(0)
-    names = [f"i{item}" for item in range(30)]
-    rejected, trials = 0, 200
-    for trial in range(trials):
-        quality = rng.normal(size=30)  # what the dimensions have in common
-        habits = rng.normal(size=(2, 30))  # what the errors of a judge have in common
-        rows: list[tuple[object, ...]] = []
-        for number in range(3):
-            truth = quality + rng.normal(size=30)
-            scores = truth + habits + rng.normal(size=(2, 30))
-            given = {"people": truth + rng.normal(size=30), "one": scores[0], "other": scores[1]}
-            for who, own in given.items():
-                judge = who != "people"
-                rows += [(None, f"d{number}", i, who, judge, s, i, None, i) for i, s in zip(names, own, strict=True)]
-        frame = Frame(pd.DataFrame(rows, columns=pd.Index(COLUMNS)), "made")
-        over = Overall.of([frame.panel(None, f"d{n}", 0, 0) for n in range(3)], 150, trial, "percentile")
-        rejected += bootstrap_p(over.difference("one", "other").draws) < 0.05
-    assert 0.02 <= rejected / trials <= 0.09, rejected
-
-
 # ---------------------------------------------------------------- the command
 
 
@@ -262,22 +237,14 @@ def test_data_and_table_exclude_each_other(toy: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.long
 def test_models_and_experts_of_kumar_et_al() -> None:
-    """Means over 21 dimensions of values that are published to two decimals, and who is better than whom."""
+    """Who is better than whom over 21 dimensions; `tests/golden` pins the values."""
     path = Path(os.environ.get("EMPATHY_JUDGE_REAL_DATA", "nowhere"), "empathic_communication", "ratings_long.csv")
     if not path.is_file():
         pytest.skip("EMPATHY_JUDGE_REAL_DATA holds no empathic_communication")
     judges = ("gpt_4o", "claude_3.7_sonnet", "gemini_2.5_pro")
     table = read_frame(path, {"item": "conversation_id"}).select([], ["crowd", "experts_median"])
     found = measure_agreement(table, judges, resamples=300)["overall"]
-    assert found is not None
-    frame = pd.read_csv(path, dtype={"conversation_id": str})
     report = {judge["judge"]: judge for judge in found["judges"]}
-    for name in judges:
-        means = []
-        for _, own in frame.groupby(["dataset", "dimension"]):
-            wide = own.pivot(index="conversation_id", columns="annotator", values="score")
-            means.append(spearmanr(wide[name], wide[["expert1", "expert2", "expert3"]].mean(axis=1))[0])
-        assert report[name]["spearman"]["value"] == pytest.approx(np.mean(means), abs=1e-12)
     assert (found["n_dimensions"], found["n_groups"]) == (21, 200)
     assert {name: own["cluster"] for name, own in report.items()} == {
         "claude_3.7_sonnet": 1, "gemini_2.5_pro": 1, "gpt_4o": 2,

@@ -79,17 +79,6 @@ def test_a_pilot_foretells_a_larger_set(replicas: np.ndarray) -> None:
     assert error == pytest.approx((replicas[:, 1] - replicas[:, 2]).std(), rel=0.15)
 
 
-def test_power_is_how_often_the_better_judge_is_told_apart(replicas: np.ndarray) -> None:
-    ceiling, good, bad = replicas.mean(axis=0)
-    error = (replicas[:, 1] - replicas[:, 2]).std()
-    told = np.mean(replicas[:, 1] - replicas[:, 2] > 1.96 * error)
-    pilot = assumed_pilot({"item": ITEM, "group": GROUP, "residual": 0.6}, SIZE)  # raters rate everything; rounding
-    plan = make_plan(
-        pilot, items=[240], raters=[3], agreement=good / ceiling, difference=(good - bad) / ceiling, between=0.55
-    )
-    assert plan["rows"][0]["power"] == pytest.approx(told, abs=0.08)
-
-
 def test_variance_components_are_found_in_a_sparse_design() -> None:
     rng = np.random.default_rng(0)
     found = []

@@ -51,12 +51,7 @@ ALL_FIELDS = {field.name for field in fields(Pair)}
 def test_response_only_takes_the_whole_context_and_nothing_else() -> None:
     pairs = pairs_in_groups([2, 2])
     for before, after in zip(pairs, response_only(pairs), strict=True):
-        assert (after.context, after.situation, after.context_text, after.context_speaker) == (
-            (),
-            None,
-            None,
-            None,
-        )
+        assert (after.context, after.situation, after.context_text, after.context_speaker) == ((), None, None, None)
         assert unchanged(before, after, ALL_FIELDS - CONTEXT_FIELDS)
 
 
@@ -115,11 +110,7 @@ def test_silence_lasts_as_long_as_the_clip_it_replaces(tmp_path: Path) -> None:
     stereo, embedded = tmp_path / "stereo.wav", tmp_path / "mono.flac"
     soundfile.write(stereo, np.random.default_rng(0).uniform(-1, 1, (4410, 2)), 44100)
     soundfile.write(embedded, np.full(1600, 0.5), 16000)
-    situation: dict[str, Any] = {
-        "situation": "she lost her cat",
-        "context_text": "hello",
-        "response_text": "hi",
-    }
+    situation: dict[str, Any] = {"situation": "she lost her cat", "context_text": "hello", "response_text": "hi"}
     pair = Pair("p", embedded.read_bytes(), (Turn("user", stereo), Turn("assistant", clip(0.5))), **situation)
     (after,) = silent([pair])
     clips = [turn.audio for turn in after.context] + [after.response]

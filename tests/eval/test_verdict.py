@@ -44,13 +44,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "backwards": -truth,
     }
     rows = [
-        {
-            "item": f"i{n}",
-            "annotator": name,
-            "dimension": "warmth",
-            "score": scores[n],
-            "group": n // PER_GROUP,
-        }
+        {"item": f"i{n}", "annotator": name, "dimension": "warmth", "score": scores[n], "group": n // PER_GROUP}
         for name, scores in (people | judges).items()
         for n in range(N)
     ]

@@ -239,44 +239,6 @@ def test_a_fast_rater_is_named_where_times_are_known(inspected: Inspected) -> No
     assert "None looks constant, random, far faster than the others or like a copy of another." in text
 
 
-def test_the_twenty_items_are_the_right_ones_in_the_right_order(inspected: Inspected, tmp_path: Path) -> None:
-    page = inspected()
-    ratings = PairDataset.load(tmp_path / "data").ratings
-    table = ratings.groupby("pair_id")["score"].std().round(9)
-    ranked = sorted((-spread, pair_id) for pair_id, spread in table.items() if spread > 0)
-    expected = [pair_id for _, pair_id in ranked[:20]]
-    assert len(ranked) > 20
-    assert re.findall(r"\d+\. (pair-\d\d)", page.text) == expected
-    assert [float(value) for value in re.findall(r"spread (\d\.\d\d), group", page.text)] == [
-        round(table[pair_id], 2) for pair_id in expected
-    ]
-    strips = [svg["aria-label"] for svg in page.all("svg") if svg.get("class") == "strip"]
-    for pair_id, strip in zip(expected, strips, strict=True):
-        own = ratings[ratings["pair_id"] == pair_id]["score"].sort_values()
-        listed = ", ".join(f"{score:g}" for score in own)
-        assert strip == f"4 ratings on a scale from 1 to 5: {listed}; mean {own.mean():.2f}"
-
-
-def test_every_player_plays_the_clip_of_its_item(inspected: Inspected, tmp_path: Path) -> None:
-    page = inspected()
-    pairs = {pair.pair_id: pair for pair in PairDataset.load(tmp_path / "data").pairs}
-    players = page.all("audio")
-    assert len(players) == 40
-    for player in players:
-        assert re.fullmatch(r"audio/clip-[0-9a-f]{16}\.wav", player["src"])
-        what, pair_id = re.fullmatch(r"(.*) of (pair-\d\d)", player["aria-label"]).groups()  # type: ignore[union-attr]
-        pair = pairs[pair_id]
-        source = pair.response if what == "Response" else pair.context[0].audio
-        np.testing.assert_array_equal(decode(tmp_path / "page" / player["src"], RATE), decode(source, RATE))
-        assert "controls" in player
-    assert sorted(path.name for path in (tmp_path / "page").iterdir()) == ["audio", "index.html"]
-    played = {player["src"].removeprefix("audio/") for player in players}
-    assert {path.name for path in (tmp_path / "page" / "audio").iterdir()} == played
-    page.assert_alone()
-    assert page.all("html") == [{"lang": "en"}]
-    assert [svg for svg in page.all("svg") if svg.get("role") != "img" or not svg.get("aria-label")] == []
-
-
 def test_hostile_texts_are_text(inspected: Inspected, tmp_path: Path) -> None:
     rows = [
         {
@@ -316,9 +278,18 @@ def test_several_dimensions_have_their_own_disputes(inspected: Inspected, tmp_pa
     dimensions = (EMPATHY, Dimension("free", 0, 1), Dimension("hostility", -3, 3, 1, False))
     page = inspected(dimensions=dimensions)
     facts = inspection_facts(PairDataset.load(tmp_path / "data"))
-    listed = re.findall(r"\d+\. (pair-\d\d)", page.text)
-    assert listed == [item["pair_id"] for d in dimensions for item in facts["ratings"][d.name]["disputed"]]
-    assert len(listed) == 60
+    disputed = [(d, item) for d in dimensions for item in facts["ratings"][d.name]["disputed"]]
+    assert len(disputed) == 60
+    assert re.findall(r"\d+\. (pair-\d\d)", page.text) == [item["pair_id"] for _, item in disputed]
+    spreads = re.findall(r"spread (\d\.\d\d), group", page.text)
+    assert spreads == [f"{item['spread']:.2f}" for _, item in disputed]
+    strips = [svg["aria-label"] for svg in page.all("svg") if svg.get("class") == "strip"]
+    assert len(strips) == 60
+    for (scale, item), strip in zip(disputed, strips, strict=True):
+        scores = [score for _, score in item["ratings"]]
+        listed = ", ".join(f"{score:g}" for score in scores)
+        between = f"4 ratings on a scale from {scale.minimum:g} to {scale.maximum:g}: "
+        assert strip.replace("\N{MINUS SIGN}", "-") == f"{between}{listed}; mean {np.mean(scores):.2f}"
     assert "scale \N{MINUS SIGN}3 to 3" in page.text or "scale -3 to 3" in page.text
     assert "low is good" in page.text
 
@@ -399,7 +370,14 @@ def test_a_page_is_replaced_with_its_clips_and_nothing_else(inspected: Inspected
     rows = [row | {"response_audio": encoded(sine(900 + n))} for n, row in enumerate(pair_rows(context=False))]
     write_dataset(data, card, pd.DataFrame(rows, dtype=object), rating_rows())
     page = write_page(data, tmp_path / "page")
-    played = {player["src"].removeprefix("audio/") for player in page.all("audio")}
+    players = page.all("audio")
+    assert all(
+        re.fullmatch(r"audio/clip-[0-9a-f]{16}\.wav", player["src"]) and "controls" in player for player in players
+    )
+    page.assert_alone()
+    assert page.all("html") == [{"lang": "en"}]
+    assert [svg for svg in page.all("svg") if svg.get("role") != "img" or not svg.get("aria-label")] == []
+    played = {player["src"].removeprefix("audio/") for player in players}
     assert len(played) == 20
     assert {path.name for path in (tmp_path / "page" / "audio").iterdir()} == {*played, "my-notes.txt"}
 

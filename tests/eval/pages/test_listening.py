@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 from empathy_judge.data_modules import prosody
-from empathy_judge.data_modules.audio import AudioSource, Clip, decode
-from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
-from empathy_judge.data_modules.schema import Dimension, Pair, Turn
+from empathy_judge.data_modules.audio import decode
+from empathy_judge.data_modules.schema import Dimension, Pair
 from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.listening import Listening, listening_sentence
 from empathy_judge.eval.probes import DEFAULT_PROBES, PROBES
 from empathy_judge.eval.results import Report
 
-from ..conftest import MeasureJudge, dataset_of, statistic
+from ..conftest import TEXTS, MeasureJudge, check_of, dataset_of, pitch_range, spoken_pairs, statistic
 
 FULL = 0.8
-TEXTS = ("The bus leaves at nine.", "I wrote it down for you.", "We can look at it on Monday.")
 
 
 def check(
@@ -28,18 +25,10 @@ def check(
 ) -> Report:
     """A check that costs `drop` of `full`, with an interval of half this width; None = constant scores."""
     nothing = statistic(None, None, None, "the judge scores are constant")
-    left = nothing if drop is None else statistic(full - drop, full - drop - width, full - drop + width)
-    return {
-        "expects": PROBES[name].expects,
-        "tolerance": PROBES[name].tolerance,
-        "spearman": left,
-        "drop": nothing if drop is None else statistic(drop, drop - width, drop + width),
-        "mean_change": p95 / 2,
-        "p95_change": p95,
-        "judge_sd": 0.8,
-        "n": n,
-        "failed": {},
-    }
+    if drop is None:
+        return check_of(name, nothing, nothing, p95=p95, n=n)
+    left = statistic(full - drop, full - drop - width, full - drop + width)
+    return check_of(name, left, statistic(drop, drop - width, drop + width), p95=p95, n=n)
 
 
 def sentence(full: float = FULL, widths: dict[str, float] | None = None, **drops: float | None) -> Listening:
@@ -147,42 +136,6 @@ def test_a_weak_judge_must_lose_half_not_a_tenth() -> None:
 # ---------------------------------------------------------------- judges that hear
 
 
-@cache
-def pairs() -> tuple[Pair, ...]:
-    """Contexts and responses of many ranges of pitch; what is said and how are drawn apart."""
-    restart()  # whatever was spoken before
-    rng = np.random.default_rng(0)
-
-    def said(voice: Voice) -> tuple[Clip, str]:
-        text = TEXTS[rng.integers(3)]
-        return Clip(*speak(text, voice, Tone(range=rng.uniform(0, 2.5), rate=rng.integers(150, 220)))), text
-
-    found = []
-    for group in range(10):
-        voice = Voice("en-us", "m", 105, 1.0) if group % 2 else Voice("en", "f", 200, 1.16)
-        context, context_text = said(voice)
-        for member in range(3):
-            response, text = said(voice)
-            found.append(
-                Pair(
-                    f"pair-{group}-{member}", response, (Turn("user", context),), None, f"group-{group}",
-                    context_text=context_text, response_text=text,
-                )
-            )  # fmt: skip
-    return tuple(found)
-
-
-_heard: dict[bytes, float] = {}
-
-
-def pitch_range(source: AudioSource) -> float:
-    samples = decode(source, prosody.RATE)
-    key = samples.tobytes()
-    if key not in _heard:
-        _heard[key] = float(np.nan_to_num(prosody.summarise(prosody.track(samples)).pitch_range))
-    return min(_heard[key], 12.0)
-
-
 def words(text: str | None) -> float:
     return 1.0 if text is None else float(TEXTS.index(text))
 
@@ -205,15 +158,15 @@ MEASURES: dict[str, Callable[[Pair], float]] = {
 @pytest.mark.parametrize("kind", MEASURES)
 def test_judges_of_known_hearing_are_told_apart(kind: str) -> None:
     judge = MeasureJudge(MEASURES[kind])
-    scores = np.array([judge.measure(pair) for pair in pairs()])
+    scores = np.array([judge.measure(pair) for pair in spoken_pairs()])
     rng = np.random.default_rng(1)
     ratings = [
         (pair.pair_id, f"r{rater}", "empathy", score + 0.3 * scores.std() * rng.normal())
-        for pair, score in zip(pairs(), scores, strict=True)
+        for pair, score in zip(spoken_pairs(), scores, strict=True)
         for rater in range(3)
     ]
     scale = Dimension("empathy", float(scores.min()) - 1e6, float(scores.max()) + 1e6)
-    dataset = dataset_of(pairs(), ratings, scale)
+    dataset = dataset_of(spoken_pairs(), ratings, scale)
     report: Any = evaluate(judge, dataset, split=None, probes=DEFAULT_PROBES, resamples=200).report
     checks = {name: results["empathy"] for name, results in report["checks"].items()}
     found = listening_sentence(checks, report["dimensions"]["empathy"]["spearman"])

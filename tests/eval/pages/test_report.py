@@ -21,13 +21,12 @@ from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.listening import check_view
 from empathy_judge.eval.pages.report import listening, render_page, write_report
-from empathy_judge.eval.probes import PROBES
 from empathy_judge.eval.rendering import counted_statuses
 from empathy_judge.eval.results import Report, Results
 from empathy_judge.eval.views import evaluation_views
 from rich.console import Console
 
-from ..conftest import Page, statistic
+from ..conftest import Page, check_of, statistic
 
 MakeDataset = Callable[..., PairDataset]
 MakeJudge = Callable[..., Any]
@@ -106,10 +105,7 @@ def test_hostile_names_are_text_on_the_page(make_dataset: MakeDataset, make_judg
     dataset = make_dataset(noise=0.4)
     pairs = tuple(
         replace(
-            pair,
-            pair_id=f"{HOSTILE}-{number}",
-            group_id=HOSTILE + pair.group_id,
-            system_id=f"{HOSTILE}{number % 3}",
+            pair, pair_id=f"{HOSTILE}-{number}", group_id=HOSTILE + pair.group_id, system_id=f"{HOSTILE}{number % 3}"
         )
         for number, pair in enumerate(dataset.pairs)
     )
@@ -142,10 +138,7 @@ class Silenced:
         if all(pair.context for pair in pairs):
             return self._judge.score(pairs)
         return score_table(
-            pairs,
-            self.dimensions,
-            np.full((len(pairs), 1), np.nan),
-            statuses=["needs a context"] * len(pairs),
+            pairs, self.dimensions, np.full((len(pairs), 1), np.nan), statuses=["needs a context"] * len(pairs)
         )
 
 
@@ -158,20 +151,6 @@ def test_undefined_numbers_show_their_reason(make_dataset: MakeDataset, make_jud
     found = evaluate(ConstantJudge({"empathy": 3.0}), make_dataset(noise=0.2), split="test", resamples=10)
     text = Page(render_page(found.report, found.items)).text
     assert "No agreement can be stated: the judge scores are constant." in text
-
-
-def check_of(name: str, left: Report, drop: Report, p95: float = 1.2) -> Report:
-    return {
-        "expects": PROBES[name].expects,
-        "tolerance": PROBES[name].tolerance,
-        "spearman": left,
-        "drop": drop,
-        "mean_change": 0.5,
-        "p95_change": p95,
-        "judge_sd": 0.8,
-        "n": 60,
-        "failed": {},
-    }
 
 
 def test_many_kinds_of_failure_are_counted_not_all_named() -> None:
@@ -209,7 +188,7 @@ def test_the_verdict_on_a_listening_check(name: str, left: Report, drop: Report,
 @pytest.mark.parametrize(("p95", "mark", "tone"), [(0.19, "stays", "good"), (0.21, "moves", "warn")])
 def test_scores_that_must_stay_are_held_against_their_tolerance(p95: float, mark: str, tone: str) -> None:
     """Of a standard deviation of 0.8 points, a quarter: 0.2 points."""
-    check = check_of("gain", statistic(0.8, 0.7, 0.9), statistic(0.0, -0.1, 0.1), p95)
+    check = check_of("gain", statistic(0.8, 0.7, 0.9), statistic(0.0, -0.1, 0.1), p95=p95)
     view = check_view("gain", check, statistic(0.8, 0.75, 0.85))
     assert (view.mark, view.tone) == (mark, tone)
     assert f"move by no more than {p95 / 0.8:.0%} of their".replace("%", " %") in view.text

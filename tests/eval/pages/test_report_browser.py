@@ -26,10 +26,7 @@ WIDTHS = (390, 1280)
 PROBES = ("response_only", "silent", "context_swapped", "low_pass", "gain")
 LONG = "a/judge/with/a/rather/long/path/" + "x" * 120
 
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium"),
-    pytest.mark.slow,
-]
+pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason="no Chromium"), pytest.mark.slow]
 
 # Hands descriptors to a browser that expects its commands at 3 and writes its answers to 4
 _START = """

@@ -1,4 +1,4 @@
-"""Tests of a difference against plain loops, R's psych and cocor; rankings and power by hand."""
+"""Tests of a difference against plain loops, R's psych and cocor, and their level; rankings and power by hand."""
 
 from __future__ import annotations
 
@@ -166,6 +166,28 @@ def test_few_items_and_few_groups_have_p_values_that_say_so() -> None:
     assert (found.difference.value, found.difference.low, found.difference.high) == (0.0, 0.0, 0.0)
     assert (found.p, found.bootstrap_p) == (1.0, 1.0)
     assert found.williams_p is None
+
+
+def clustered(rng: np.random.Generator, n: int = 100, groups: int = 40, share: float = 0.5) -> tuple[np.ndarray, ...]:
+    """Two exchangeable judges, people, groups; `share` of the variance of truth and of all errors is the group's."""
+    codes = np.concatenate([np.arange(groups), rng.integers(0, groups, n - groups)])
+
+    def noise() -> np.ndarray:
+        return np.sqrt(share) * rng.normal(size=groups)[codes] + np.sqrt(1 - share) * rng.normal(size=n)
+
+    truth = noise()
+    return truth + noise(), truth + noise(), truth + 0.6 * noise(), codes
+
+
+def test_false_positives_of_permutations_are_at_the_level_only_where_groups_stay_whole() -> None:
+    rng = np.random.default_rng(10)
+    whole, cells = [], []
+    for _ in range(1000):
+        first, second, human, codes = clustered(rng)
+        whole.append(permutation_test(first, second, human, codes, permutations=399)[0])
+        cells.append(permutation_test(first, second, human, np.arange(100), permutations=199)[0])
+    assert 0.04 <= np.mean(np.array(whole) <= 0.05) <= 0.06
+    assert np.mean(np.array(cells) <= 0.05) > 0.08
 
 
 # ---------------------------------------------------------------- rankings

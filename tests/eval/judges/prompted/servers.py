@@ -168,10 +168,7 @@ def gemini_answer(text: str | None = None, **changes: Any) -> dict[str, Any]:
             "candidatesTokenCount": 20,
             "thoughtsTokenCount": 200,
             "totalTokenCount": 640,
-            "promptTokensDetails": [
-                {"modality": "TEXT", "tokenCount": 100},
-                {"modality": "AUDIO", "tokenCount": 320},
-            ],
+            "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 100}, {"modality": "AUDIO", "tokenCount": 320}],
         },
         "modelVersion": "gemini-3.1-pro-preview-05-20",
         "responseId": "r1",

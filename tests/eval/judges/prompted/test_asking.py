@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from empathy_judge.data_modules.errors import UserError
@@ -14,15 +14,8 @@ from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.eval.judges.prompted.cache import cache_key
 from empathy_judge.eval.judges.prompted.costs import disclosure
 from empathy_judge.eval.judges.prompted.factory import choose_examples, open_prompted
-from empathy_judge.eval.judges.prompted.questions import (
-    Form,
-    Sound,
-    Unread,
-    describe,
-    expected_score,
-    score_question,
-)
-from empathy_judge.eval.judges.prompted.settings import Price, RubricName, Settings, parse_settings
+from empathy_judge.eval.judges.prompted.questions import Form, Sound, Unread, describe, expected_score, score_question
+from empathy_judge.eval.judges.prompted.settings import Price, Settings, parse_settings
 
 from ...conftest import dataset_of
 from .conftest import EMPATHY, GOOD, Pairs, clip
@@ -69,15 +62,6 @@ def test_anchors_stand_at_their_points() -> None:
     assert three.splitlines()[-3:] == ["  0 = very poor", "  1 = fair", "  2 = excellent"]
     bad = describe("plain", [Dimension("noise", 1, 5, 1, higher_is_better=False)])
     assert bad.splitlines()[-5] == "  1 = excellent"
-
-
-def test_flatness_stands_where_each_construct_has_it() -> None:
-    flat = {
-        name: [line for line in describe(name, [EMPATHY]).splitlines() if "flat" in line]
-        for name in get_args(RubricName)
-    }
-    assert flat["vocal"] == ["  3 = clear but read out: flat, neither fitting nor hurting"]
-    assert flat["attunement"] == ["  1 = flat: no feeling can be heard in the voice"]
 
 
 def test_what_a_form_describes_it_reads() -> None:

@@ -23,17 +23,7 @@ from openai.types.chat import completion_create_params as openai_types
 from pydantic import TypeAdapter
 
 from .conftest import GOOD, RUNNER, Make, Pairs
-from .servers import (
-    Request,
-    Response,
-    answer,
-    gemini_answer,
-    gemini_error,
-    in_turn,
-    openai_answer,
-    openai_error,
-    serve,
-)
+from .servers import Request, Response, answer, gemini_answer, gemini_error, in_turn, openai_answer, openai_error, serve
 
 VENDORS = ("openai", "gemini")
 
@@ -301,10 +291,7 @@ def test_each_dimension_is_asked_alone_for_its_probabilities(make_judge: Make, m
 
 @pytest.mark.parametrize(
     ("vendor", "price", "dollars"),
-    [
-        ("openai", "2.5:32:10", 250 * 2.5 + 100 * 32 + 25 * 10),
-        ("gemini", "2:1:12", 100 * 2 + 320 * 1 + 220 * 12),
-    ],
+    [("openai", "2.5:32:10", 250 * 2.5 + 100 * 32 + 25 * 10), ("gemini", "2:1:12", 100 * 2 + 320 * 1 + 220 * 12)],
 )
 def test_tokens_are_charged_by_kind(vendor: str, price: str, dollars: float, scored: Make) -> None:
     found = scored(vendor, answer(vendor, GOOD), settings=["samples=1", f"price={price}"])
