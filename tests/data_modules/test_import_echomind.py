@@ -113,39 +113,15 @@ class TestAnswers:
         assert Counter(pair.system_id for pair in data.pairs) == {
             "qwen25omni/basic": 8, "qwen25omni/enhance": 8, "gpt4o/no": 8
         }  # fmt: skip
-        pairs = {pair.pair_id: pair for pair in data.pairs}
-        pair = pairs["synthesis-854-qwen25omni/enhance-alternative"]
-        assert (pair.group_id, pair.setting) == ("script_854", "alternative")
-        assert pair.tags == (
-            ("cue", "sad-toned expressive voice"), ("cue_class", "paralinguistic"), ("recording", "synthesis")
-        )  # fmt: skip
-        assert (pair.response_text, pair.situation, pair.context_text) == ("Oh, alternative.", None, None)
-        assert (hertz(pair.response), [(t.role, hertz(t.audio)) for t in pair.context]) == (1804, [("user", 304)])
-        assert hertz(pairs["human-2478-gpt4o/no-neutral"].response) == 2208
-        assert pairs["human-104-gpt4o/no-target"].tag("cue") == "male"
-        assert pairs["human-2478-gpt4o/no-target"].tag("cue") == "sound of dog(s) barking"
-        assert pairs["human-2478-gpt4o/no-target"].tag("cue_class") == "environment"
-
-    def test_the_voices_of_a_script_are_one_group(self, benchmark_folder: Benchmark) -> None:
-        groups = Counter(pair.group_id for pair in benchmark_folder.load().pairs)
-        assert groups == {"script_854": 9, "script_104": 6, "script_2478": 9}
-
-    def test_a_speaker_cue_has_no_neutral_voice(self, benchmark_folder: Benchmark) -> None:
-        data = benchmark_folder.load()
-        assert {pair.setting for pair in data.pairs if pair.group_id == "script_104"} == {
-            "target", "alternative"
-        }  # fmt: skip
-        assert not (data.root / "skipped.csv").exists()
-        assert "not run" not in data.card.description
+        pair = {pair.pair_id: pair for pair in data.pairs}["human-2478-gpt4o/no-neutral"]
+        assert hertz(pair.response) == 2208
+        assert [pair.tag(name) for name in ("cue_class", "recording")] == ["environment", "human"]
+        assert Counter(pair.group_id for pair in data.pairs) == {"script_854": 9, "script_104": 6, "script_2478": 9}
+        assert (data.card.description, data.card.synthetic) == ("Nobody rated these answers.", False)
 
     def test_one_kind_of_recording(self, benchmark_folder: Benchmark) -> None:
         assert {pair.system_id for pair in benchmark_folder.load(recordings="human").pairs} == {"gpt4o/no"}
         assert len(benchmark_folder.load(recordings="synthesis").pairs) == 16
-
-    def test_the_card(self, benchmark_folder: Benchmark) -> None:
-        card = benchmark_folder.load().card
-        assert [(d.name, d.scale) for d in card.dimensions] == [("vocal_empathy", "1 to 5 in steps of 1")]
-        assert (card.description, card.synthetic) == ("Nobody rated these answers.", False)
 
     @pytest.mark.parametrize("form", ["below", "parts", "one zip"])
     def test_other_forms_of_the_download_give_the_same(self, benchmark_folder: Benchmark, form: str) -> None:

@@ -61,19 +61,6 @@ def source(tmp_path: Path) -> SDiaReward:
     return SDiaReward(tmp_path / "source")
 
 
-def test_a_row(source: SDiaReward) -> None:
-    source.row(200, 300)
-    dataset = source.load("rows.jsonl")
-    assert source.preferences(dataset) == [("200", "300")]
-    pairs = {source.clip(pair.response): pair for pair in dataset.pairs}
-    chosen, rejected = pairs["200"], pairs["300"]
-    assert [(t.role, source.clip(t.audio)) for t in chosen.context] == [("user", "90")]
-    assert (chosen.context_text, chosen.response_text, chosen.situation) == ("I lost it.", "Oh, 200.", None)
-    assert (rejected.response_text, rejected.group_id) == ("Oh, 300.", chosen.group_id)
-    assert (dataset.card.synthetic, dataset.card.licence) == (True, "unknown")
-    assert len(dataset.ratings) == 0
-
-
 def test_the_place_in_the_dataset_does_not_tell_the_chosen_one(source: SDiaReward) -> None:
     for number in range(20):
         source.row(200 + number, 300 + number, context=90 + number, text=f"Number {number}.")
@@ -161,7 +148,6 @@ def test_json_jsonl_and_parquet_in_a_folder(source: SDiaReward) -> None:
         ([{"role": "user", "content": [{"type": "image", "image": "x.png"}]}], "'image'"),
         (["hi"], "turn 1"),
         ([turn("assistant", None, "../../x.wav")], "leaves the folder"),
-        ([turn("assistant", None, "clips/none.wav")], "no such file"),
         ([turn("assistant", None, None)], "expected a part with audio or text"),
     ],
 )  # fmt: skip

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import speech_drame
 from empathy_judge.data_modules.schema import PairDataset
@@ -69,38 +68,6 @@ def source(tmp_path: Path) -> Drame:
 def scores(dataset: PairDataset, pair_id: str, dimension: str) -> dict[str, float]:
     rows = dataset.ratings[(dataset.ratings["pair_id"] == pair_id) & (dataset.ratings["dimension"] == dimension)]
     return dict(zip(rows["rater_id"], rows["score"], strict=True))
-
-
-def test_realism(source: Drame) -> None:
-    dataset = source.load("realism_data/test.jsonl")
-    pair = by_id(dataset)["role-eval_v1_0001"]
-    assert pair.situation == "Scene: Scene 1.\nCharacter: Elena is kind.\nAge: Adult\nStyle: Warm"
-    assert (pair.response_text, pair.context, pair.setting) == ("Line 1.", (), "realism")
-    assert (pair.system_id, pair.language, pair.context_text) == (None, None, None)
-    assert audio_hash(pair.response) == audio_hash(source.folder / "realism_data/r1.wav")
-    assert [dimension.name for dimension in dataset.card.dimensions] == list(speech_drame.REALISM)
-    assert {dimension.scale for dimension in dataset.card.dimensions} == {"1 to 5 in steps of 1"}
-    assert len(dataset.ratings) == 2 * 10 * 6
-    # dimension 2 of pair 1: 1 + (place + 1 + 2) % 5
-    assert scores(dataset, "role-eval_v1_0001", "stress_and_emphasis") == {
-        "realism-1": 4, "realism-2": 5, "realism-3": 1, "realism-4": 2, "realism-5": 3, "realism-6": 4,
-    }  # fmt: skip
-    assert len({pair.group_id for pair in dataset.pairs}) == 2
-
-
-def test_archetype_and_content_that_failed(source: Drame) -> None:
-    dataset = source.load("archetype_data")
-    passed = by_id(dataset)["250814_zh_SocialIdentity_0051_Cascaded-Qwen3-CosyTTS.wav"]
-    failed = by_id(dataset)["250814_zh_SocialIdentity_0051_Qwen2.5-Omni-7B.wav"]
-    assert passed.situation == "Question: 你是拖延症患者。你说:"
-    assert (passed.system_id, passed.language) == ("Cascaded-Qwen3-CosyTTS", "zh")
-    assert (failed.system_id, failed.setting) == ("Qwen2.5-Omni-7B", "archetype/SocialIdentity")
-    assert failed.group_id == passed.group_id
-    assert set(dataset.ratings["pair_id"]) == {passed.pair_id}
-    assert len(dataset.ratings) == 18
-    assert list(scores(dataset, passed.pair_id, "human_likeness").values()) == [3, 4, 3, 4, 4, 4]
-    assert scores(dataset, passed.pair_id, "audio_quality")["archetype-2"] == 5
-    assert set(dataset.ratings["dimension"]) == set(speech_drame.ARCHETYPE)
 
 
 def test_both_layouts_together_and_what_is_not_imported(source: Drame) -> None:

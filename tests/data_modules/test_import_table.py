@@ -27,20 +27,6 @@ WARMTH = Dimension("warmth", 0, 100)
 
 
 class TestWhatIsImported:
-    def test_values(self, source: Source) -> None:
-        dataset = source.load(columns={"response_speaker": "system_id"})
-        assert [pair.pair_id for pair in dataset.pairs] == ["000-0", "000-1", "001-0", "001-1"]
-        pair = dataset.pairs[2]
-        assert (pair.group_id, pair.system_id, pair.response_speaker, pair.split) == ("g1", "s0", "s0", None)
-        assert [turn.role for turn in pair.context] == ["user"]
-        assert audio_hash(pair.response) == audio_hash(source.folder / "clips/001-0.wav")
-        assert audio_hash(pair.context[0].audio) == audio_hash(source.folder / "clips/context1.wav")
-        assert scores(dataset)["001-0", "01", "empathy"] == 3.0
-        assert len(dataset.ratings) == 8
-        assert dataset.mean_scores()["empathy"].tolist() == [1.5, 2.5, 2.5, 3.5]
-        assert dataset.card.dimensions == (EMPATHY,)
-        assert (dataset.card.synthetic, dataset.card.description) == (False, "")
-
     def test_times(self, source: Source) -> None:
         for number, row in enumerate(source.ratings):
             row["seconds"] = "" if number == 1 else number / 4
@@ -153,13 +139,6 @@ class TestWhatIsImported:
         first, second, third, fourth = (pair.group_id for pair in source.load().pairs)
         assert first == fourth
         assert len({first, second, third}) == 3
-
-    def test_embedded_audio_needs_no_files(self, source: Source) -> None:
-        files = source.load().card.content_hash
-        dataset = source.load(overwrite=True, embed_audio=True)
-        assert sorted(p.name for p in source.out.iterdir()) == ["dataset.yaml", "pairs.parquet", "ratings.parquet"]
-        assert audio_hash(dataset.pairs[0].response) == audio_hash(source.folder / "clips/000-0.wav")
-        assert dataset.card.content_hash == files
 
     def test_overwrite(self, source: Source) -> None:
         source.load()

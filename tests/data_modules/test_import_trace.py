@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import trace
 from empathy_judge.data_modules.schema import Pair, PairDataset
@@ -162,14 +161,6 @@ def test_a_stage_direction_is_no_transcript_and_the_same_words_are_one_group(sou
     assert one(dataset.pairs, "moshi").context_text == "Count to 67 and fade away."
 
 
-def test_the_instruction_is_heard(source: Trace) -> None:
-    row = source.compare(67, "moshi", "diva")
-    pair = one(source.load().pairs, "diva")
-    assert [turn.role for turn in pair.context] == ["user"]
-    assert audio_hash(pair.context[0].audio) == audio_hash(source.folder / row["instruction_path"])
-    assert audio_hash(pair.response) == audio_hash(source.folder / row["audio2_path"])
-
-
 @pytest.mark.parametrize("audio", ["audio_data", "audio_data/speakbench508_audio"])
 def test_audio_elsewhere(source: Trace, audio: str) -> None:
     source.compare(67, "moshi", "diva")
@@ -191,10 +182,7 @@ def test_audio_of_another_system_is_not_taken(source: Trace) -> None:
         ({"label": "1"}, "value '1'; expected an object with content, voice_quality, paralinguistics, overall"),
         ({"label": {"content": "1"}}, "expected an object with content"),
         ({"audio2_path": "../../b.wav"}, "leaves the folder"),
-        ({"audio2_path": "/etc/passwd"}, "leaves the folder"),
-        ({"audio1_path": "audio_data/speakbench508_audio/9/audio_a.wav"}, "no such file"),
         ({"model_a": None}, "value None; expected text"),
-        ({"instruction_text": 3}, "value 3; expected text"),
         ({"audio2_path": "audio_data/speakbench508_audio/1/audio_a.wav"}, "the same clip as audio1_path"),
     ],
 )

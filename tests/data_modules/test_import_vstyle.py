@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import soundfile
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import vstyle
@@ -58,35 +57,6 @@ def source(tmp_path: Path) -> VStyle:
 def scores(dataset: PairDataset) -> dict[tuple[str, str], float]:
     columns = (dataset.ratings[name] for name in ("pair_id", "rater_id", "score"))
     return {(pair, rater): score for pair, rater, score in zip(*columns, strict=True)}
-
-
-def test_what_is_imported(source: VStyle) -> None:
-    dataset = source.load()
-    pairs = by_id(dataset)
-    assert sorted(pairs) == ["11_2", "12_2", "1_1", "21_3", "22_3", "2_1"]
-    assert {pair.group_id for pair in dataset.pairs} == {"en-1", "en-2", "zh-3"}
-    pair = pairs["12_2"]
-    assert (pair.group_id, pair.system_id, pair.language) == ("en-2", "second", "en")
-    assert (pair.setting, pair.response_text) == ("acoustic_attributes/speed", "Oh, 2.")
-    assert pairs["21_3"].language == "zh"
-    assert scores(dataset) == {
-        ("1_1", "a1"): 2, ("1_1", "a2"): 2, ("2_1", "a1"): 4, ("2_1", "a2"): 4,
-        ("11_2", "a1"): 5, ("11_2", "a2"): 5, ("12_2", "a1"): 2, ("12_2", "a2"): 2,
-        ("21_3", "a3"): 4, ("22_3", "a3"): 1,
-    }  # fmt: skip
-    assert dataset.card.dimensions == (Dimension("mos", 1, 5, 1),)
-    assert (dataset.card.name, dataset.card.licence, dataset.card.synthetic) == ("VStyle", "unknown", False)
-    assert "0 of 6 responses have no rating" in dataset.card.description
-    assert dataset.preferences is None
-
-
-def test_clips_are_mp3_and_stored_under_names_that_tell_nothing(source: VStyle) -> None:
-    dataset = source.load()
-    response = by_id(dataset)["1_1"].response
-    assert isinstance(response, Path)
-    assert soundfile.info(response).format == "MP3"
-    assert audio_hash(response) == audio_hash(source.folder / "VStyle-responses/first/1.mp3")
-    assert response.name == f"{audio_hash(response)[:32]}.mp3"
 
 
 def test_an_instruction_without_a_clip_is_the_situation_one_with_a_clip_is_heard(source: VStyle) -> None:

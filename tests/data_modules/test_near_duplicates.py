@@ -58,6 +58,7 @@ def changed(clip: Clip) -> dict[str, Clip]:
     samples, rate = clip.samples, clip.rate
     return {
         "gain": Clip(samples * 0.1, rate),
+        "clipped": Clip(np.clip(samples * 4, -1, 1), rate),
         "resampled": Clip(decode(clip, 8_000), 8_000),
         "mp3": through(clip, "MP3", 0.8),
         "ogg": through(clip, "OGG", 0.7),
@@ -73,7 +74,7 @@ def test_copies_match() -> None:
     assert all(rate is not None for rate in rates.values())
     assert max(rate for rate in rates.values() if rate is not None) <= 0.16
     assert rates["gain"] == pytest.approx(0, abs=0.001)
-    assert len(find_clusters([printed(clip), *(printed(copy) for copy in changed(clip).values())])[0]) == 8
+    assert len(find_clusters([printed(clip), *(printed(copy) for copy in changed(clip).values())])[0]) == 9
 
 
 def test_other_speech_does_not_match() -> None:

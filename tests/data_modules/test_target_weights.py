@@ -1,4 +1,4 @@
-"""Weights of training targets: by hand, against simulated panels, and in what they are for."""
+"""Weights of training targets: by hand, and in what they are for."""
 
 from __future__ import annotations
 
@@ -19,15 +19,6 @@ def table(*ratings: list[float]) -> RatingTable:
     raters = np.concatenate([np.arange(len(own)) for own in ratings]).astype(int)
     names = tuple(map(str, range(max(map(len, ratings)))))
     return RatingTable(items, raters, np.concatenate(ratings).astype(float), len(ratings), names)
-
-
-def panel(rng: np.random.Generator, truth: np.ndarray, noise: float, most: int) -> RatingTable:
-    """Each item rated by 1 to `most` raters, the larger the number the rarer (even on a logarithmic scale)."""
-    counts = np.exp(rng.uniform(0, np.log(most + 1), len(truth))).astype(int)
-    items = np.repeat(np.arange(len(truth)), counts)
-    scores = truth[items] + noise * rng.normal(size=len(items))
-    raters = np.arange(len(items)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return RatingTable(items, raters, scores, len(truth), tuple(map(str, range(most))))
 
 
 def test_by_hand() -> None:
@@ -53,31 +44,6 @@ def test_on_a_complete_panel_it_is_the_textbook_and_all_weigh_the_same() -> None
     assert found.between == pytest.approx((11.24 - 6.264) / 4, abs=5e-3)
     assert found.between / (found.between + found.within) == pytest.approx(0.17, abs=5e-3)
     assert item_weights(table(*[[float(score) for score in own] for own in ratings]))[0] == pytest.approx(1)
-
-
-def test_variances_of_an_unbalanced_panel_are_found() -> None:
-    rng = np.random.default_rng(0)
-    for between, within in ((1.0, 0.25), (0.5, 2.0), (2.0, 2.0)):
-        found = variance_components(panel(rng, rng.normal(0, between**0.5, 6_000), within**0.5, 16))
-        assert found is not None
-        assert found.between == pytest.approx(between, rel=0.1)
-        assert found.within == pytest.approx(within, rel=0.1)
-
-
-def test_weights_bring_a_regression_closer_to_the_truth() -> None:
-    errors = {"equal": 0.0, "reliability": 0.0}
-    rng = np.random.default_rng(1)
-    for _ in range(40):
-        features = rng.normal(size=(400, 20))
-        slopes = rng.normal(size=20) / 40**0.5  # the features explain half of the variance of the truth, which is 1
-        truth = features @ slopes + rng.normal(0, 0.5**0.5, 400)
-        own = panel(rng, truth, 2.0, 16)
-        means = own.sums / own.counts
-        for name, weights in (("equal", np.ones(400)), ("reliability", item_weights(own)[0])):
-            root = np.sqrt(weights)
-            fitted = np.linalg.lstsq(features * root[:, None], means * root, rcond=None)[0]
-            errors[name] += np.square(fitted - slopes).sum()
-    assert errors["reliability"] < 0.8 * errors["equal"]
 
 
 @pytest.mark.parametrize(
