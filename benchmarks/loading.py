@@ -78,13 +78,13 @@ def main() -> None:
         size = write_checkpoint(Path(folder))
         print(f"checkpoint: {size / 1e6:.0f} MB; of it the listening half of the thinker:", end=" ", flush=True)
         sides = {}
-        for side in ("thinker", "thinker in float32", "whole"):
+        for side in ("thinker", "thinker at half depth", "thinker in float32", "whole"):
             command = [sys.executable, __file__, "--measure", side, folder]
             ran = subprocess.run(command, check=True, capture_output=True, text=True)
             sides[side] = json.loads(ran.stdout.splitlines()[-1])
     stored, converted = sides["thinker"]["weights"], sides["thinker in float32"]["weights"]
     print(f"{stored / 1e6:.0f} MB")
-    for (side, found), own in zip(sides.items(), (stored, converted, stored), strict=True):
+    for (side, found), own in zip(sides.items(), (stored, stored, converted, stored), strict=True):
         weights, peak, anonymous, mapped = (found[key] / 1e6 for key in ("weights", "peak", "anonymous", "mapped"))
         print(
             f"{side}: {weights:.0f} MB in {found['seconds']:.1f} s; peak above imports {peak:.0f} MB (anonymous "
@@ -128,6 +128,7 @@ def measure(side: str, folder: str) -> dict[str, float]:
     """Load in this process; bytes above what it has now, and seconds."""
     load = {
         "thinker": lambda: load_backbone(Checkpoint(folder, dtype=torch.bfloat16)).network,
+        "thinker at half depth": lambda: load_backbone(Checkpoint(folder, dtype=torch.bfloat16, depth=0.5)).network,
         "thinker in float32": lambda: load_backbone(Checkpoint(folder, dtype=torch.float32)).network,
         "whole": lambda: Qwen2_5OmniForConditionalGeneration.from_pretrained(folder, dtype=torch.bfloat16),
     }[side]

@@ -132,15 +132,18 @@ def test_the_backbone_is_loaded_once_and_clips_are_encoded_once(ensemble, pairs,
     assert len(encoded) == len({id(turn.audio) for pair in pairs for turn in pair.context}) + len(pairs)
 
 
-def test_members_with_trained_towers_hear_for_themselves(make_judge, pairs, tmp_path):
+@pytest.mark.parametrize("depth", [None, 2])
+def test_members_with_trained_towers_hear_for_themselves(depth, make_judge, pairs, tmp_path):
     lora = LoraSettings(parts=["audio_tower"], rank=2, alpha=4.0)
     each = []
     for seed in (1, 2):
-        judge = make_judge(lora, seed, head="gaussian")
+        judge = make_judge(lora, seed, head="gaussian", depth=depth)
         save_judge(LoadedJudge(judge, describe(judge, origin())), tmp_path / f"{seed}", "")
         each.append(predicted(judge, pairs[:2]))
     write_ensemble([tmp_path / "1", tmp_path / "2"], tmp_path / "both")
-    scores, deviations = predicted(load_any(tmp_path / "both").judge, pairs[:2])
+    ensemble = load_any(tmp_path / "both").judge
+    assert len(ensemble.backbone.layers) == (depth or 4)
+    scores, deviations = predicted(ensemble, pairs[:2])
     own = torch.stack([score for score, _ in each])
     assert (scores - own.mean(0)).abs().max() < 1e-6
     variance = own.var(0) + torch.stack([deviation for _, deviation in each]).square().mean(0)
@@ -262,6 +265,7 @@ def test_checkpoints_can_be_members(folders, make_judge, tmp_path):
         ({"lora": LoraSettings(rank=2, alpha=5.0)}, "lora alpha 5.0, of the first judge 4.0"),
         ({"pooling": "attention"}, "pooling 'attention', of the first judge 'response_mean'"),
         ({"head": "gaussian"}, "head 'gaussian', of the first judge 'regression'"),
+        ({"depth": 2}, "depth 2, of the first judge None"),
     ],
 )
 def test_judges_that_were_built_otherwise_are_refused(folders, make_judge, tmp_path, changes, text):

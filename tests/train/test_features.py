@@ -24,6 +24,7 @@ from empathy_judge.train.run import train
 from filelock import FileLock
 
 UPPER = {"judge__lora__layers": "[-1, 4]"}  # of four
+CUT = {"judge__depth": 0.5, "judge__lora__layers": "[-1, 2]"}
 
 
 @pytest.fixture
@@ -62,7 +63,8 @@ def curve(losses: list[float], words: list[str]) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("cache", "options"), [("audio", {}), pytest.param("audio", UPPER, marks=pytest.mark.long), ("layers", UPPER)]
+    ("cache", "options"),
+    [("audio", {}), pytest.param("audio", UPPER, marks=pytest.mark.long), ("layers", UPPER), ("layers", CUT)],
 )
 def test_the_loss_curve_is_that_of_the_plain_path(cache, options, train_arguments, tmp_path, losses):
     common = {
@@ -86,7 +88,7 @@ def test_runs_share_what_is_kept_and_scoring_does_too(train_arguments, dataset_f
     train(train_arguments(tmp_path / "first", **common))
     assert calls["clips"] > 0
     calls["clips"] = 0
-    train(train_arguments(tmp_path / "second", **common, seed=3, judge__lora__rank=2))
+    train(train_arguments(tmp_path / "second", **common, seed=3, judge__lora__rank=2, judge__depth=2))
     assert calls["clips"] == 0
     judge = load_run(tmp_path / "first").judge
     store = DiskStore(tmp_path / "kept", 1.0)

@@ -158,7 +158,7 @@ Path(sys.argv[2]).write_text(json.dumps(held))
 """
 
 # 12 pairs are three batches on each of two ranks, the last accumulated alone; of 9 validation pairs, one rank has three
-# batches and the other two
+# batches and the other two. The uppermost of four layers is in no process and in no checkpoint
 SETTINGS = {
     "trainer__max_epochs": 2,
     "trainer__devices": 2,
@@ -168,6 +168,7 @@ SETTINGS = {
     "data__batch_size": 2,
     "data__eval_batch_size": 2,
     "judge__lora__full_parts": "[projector]",
+    "judge__depth": 3,
     "cache__what": "none",
 }
 ALONE = {"trainer__devices": 1, "data__batch_size": 4}
@@ -211,6 +212,7 @@ def assert_like(first: Path, second: Path, names: Sequence[str] = (BEST, LAST)) 
         assert (one["epoch"], one["global_step"]) == (other["epoch"], other["global_step"])
         assert one["agreement"] == pytest.approx(other["agreement"], abs=1e-9)
         assert one["description"]["backbone_fingerprint"] == other["description"]["backbone_fingerprint"]
+        assert one["description"]["settings"]["depth"] == other["description"]["settings"]["depth"] == 3
         assert one["state_dict"].keys() == other["state_dict"].keys()
         for key, value in one["state_dict"].items():
             assert (value - other["state_dict"][key]).abs().max() < 1e-5, key

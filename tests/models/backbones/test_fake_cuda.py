@@ -96,8 +96,8 @@ class OnCuda:
         judge: With LoRA on every part; its head is on the GPU too.
     """
 
-    def __init__(self, family, dtype: str) -> None:
-        self.judge = judge_of(family, dtype=dtype)
+    def __init__(self, family, dtype: str, depth: float | None = None) -> None:
+        self.judge = judge_of(family, dtype=dtype, depth=depth)
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         with self.mode:
             self.judge.to(CUDA)
@@ -114,20 +114,20 @@ class OnCuda:
 
 
 @pytest.fixture(scope="module")
-def made() -> dict[str, OnCuda]:
+def made() -> dict[tuple[str, float | None], OnCuda]:
     return {}
 
 
 @pytest.fixture
-def on_cuda(family, made, monkeypatch) -> OnCuda:
+def on_cuda(family, depth, made, monkeypatch) -> OnCuda:
     """As GPU recipes have it: a backbone in bfloat16, its adapters and head in float32."""
     # experts ask what the GPU can do: one that has grouped matrix products
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
     # numbers that the host has just written down would be computed with for real, on a GPU that is not there
     monkeypatch.setattr(fake_tensor, "CONSTANT_NUMEL_LIMIT", -1)
-    if family.name not in made:
-        made[family.name] = OnCuda(family, "bfloat16")
-    return made[family.name]
+    if (family.name, depth) not in made:
+        made[family.name, depth] = OnCuda(family, "bfloat16", depth)
+    return made[family.name, depth]
 
 
 def said_of(rows: int, counts: bool) -> Labels:
@@ -268,10 +268,15 @@ def windows(gpu: OnCuda) -> None:
     assert score.shape == (len(PAIRS), len(SCALES))
 
 
-WHAT = [encode, hidden_states, poolings, heads_and_losses, training_step, scorer, windows]
+WHAT = [
+    *((what, None) for what in (encode, hidden_states, poolings, heads_and_losses, training_step, scorer, windows)),
+    (training_step, 0.5), (scorer, 0.5),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("what", WHAT, ids=lambda what: what.__name__)
+@pytest.mark.parametrize(
+    ("what", "depth"), WHAT, ids=[what.__name__ + " at half depth" * bool(depth) for what, depth in WHAT]
+)
 def test_everything_runs_on_one_device_and_no_value_is_asked_for(on_cuda, what):
     with on_cuda.mode:
         what(on_cuda)
