@@ -61,7 +61,7 @@ class Drame(Download):
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Drame:
+def source(tmp_path) -> Drame:
     return Drame(tmp_path / "source")
 
 
@@ -70,7 +70,7 @@ def scores(dataset: PairDataset, pair_id: str, dimension: str) -> dict[str, floa
     return dict(zip(rows["rater_id"], rows["score"], strict=True))
 
 
-def test_both_layouts_together_and_what_is_not_imported(source: Drame) -> None:
+def test_both_layouts_together_and_what_is_not_imported(source):
     dataset = source.load()
     assert len(dataset.pairs) == 4
     assert len(dataset.card.dimensions) == 13
@@ -84,14 +84,14 @@ def test_both_layouts_together_and_what_is_not_imported(source: Drame) -> None:
     assert (dataset.card.licence, dataset.card.synthetic) == ("Apache-2.0 (code); data unknown", False)
 
 
-def test_one_null_is_one_rating_less(source: Drame) -> None:
+def test_one_null_is_one_rating_less(source):
     source.archetype[1]["annotations"]["appropriateness"][2] = None
     dataset = source.load("archetype_data")
     found = scores(dataset, source.archetype[1]["id"], "appropriateness")
     assert found == {"archetype-1": 4, "archetype-2": 4, "archetype-4": 4, "archetype-5": 5, "archetype-6": 5}
 
 
-def test_pairs_that_share_a_transcript_or_a_clip_are_one_group(source: Drame) -> None:
+def test_pairs_that_share_a_transcript_or_a_clip_are_one_group(source):
     source.realism.append(source._realistic(2))
     source.realism.append(source._realistic(3))
     source.realism[2]["transcript"] = source.realism[0]["transcript"]
@@ -100,7 +100,7 @@ def test_pairs_that_share_a_transcript_or_a_clip_are_one_group(source: Drame) ->
     assert groups[0] == groups[2] == groups[3] != groups[1]
 
 
-def test_scores_off_the_scale_are_skipped(source: Drame) -> None:
+def test_scores_off_the_scale_are_skipped(source):
     annotations = source.realism[0]["annotations"]
     annotations["pitch_variation"] = [0, 6, True, "4", 4.5, 4]
     dataset = source.load("realism_data", max_skipped=0.9)
@@ -129,7 +129,7 @@ def test_scores_off_the_scale_are_skipped(source: Drame) -> None:
         ({"local_scene": 7}, "value 7; expected text"),
     ],
 )
-def test_a_bad_row_is_skipped(source: Drame, change: dict[str, Any], reason: str) -> None:
+def test_a_bad_row_is_skipped(source, change, reason):
     source.realism[1].update(change)
     dataset = source.load("realism_data", max_skipped=0.5)
     assert list(by_id(dataset)) == ["role-eval_v1_0000"]
@@ -139,7 +139,7 @@ def test_a_bad_row_is_skipped(source: Drame, change: dict[str, Any], reason: str
     assert reason in found
 
 
-def test_two_paths_never_become_one_file(source: Drame) -> None:
+def test_two_paths_never_become_one_file(source):
     source.tone("realism_data/x.wav")
     for number, row in enumerate(source.realism):
         row["wav_path"] = f"data/{number}/x.wav"

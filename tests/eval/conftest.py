@@ -243,13 +243,9 @@ def make_dataset() -> Callable[..., PairDataset]:
                         score = true_score(context, response) + noise * rng.normal()
                         ratings.append((f"pair-{number}", f"rater-{rater}", dimension, score))
         card = DatasetCard(
-            name="tones",
-            dimensions=tuple(Dimension(name, 0.0, 6.0) for name in dimensions),
-            source="made for a test",
-            licence="CC0-1.0",
-            synthetic=synthetic,
-            content_hash="c" * 64,
-        )
+            name="tones", dimensions=tuple(Dimension(name, 0.0, 6.0) for name in dimensions),
+            source="made for a test", licence="CC0-1.0", synthetic=synthetic, content_hash="c" * 64,
+        )  # fmt: skip
         table = pd.DataFrame(ratings, columns=["pair_id", "rater_id", "dimension", "score"])
         return PairDataset(Path("tones"), card, tuple(pairs), table)
 

@@ -38,7 +38,7 @@ def checks_of(judge: MeasureJudge, probes: Sequence[str], **options: Any) -> dic
     return {name: results["empathy"] for name, results in report["checks"].items()}
 
 
-def test_a_judge_of_intonation_loses_it_with_pitch_and_nothing_else() -> None:
+def test_a_judge_of_intonation_loses_it_with_pitch_and_nothing_else():
     judge = MeasureJudge(lambda pair: pitch_range(pair.response), "intonation")
     gone, kept = ("silent", "flat_prosody", "monotone"), ("low_pass", "gain", "noise")
     found = checks_of(judge, (*gone, *kept))
@@ -55,7 +55,7 @@ def test_a_judge_of_intonation_loses_it_with_pitch_and_nothing_else() -> None:
     assert found["monotone"]["p95_change"] > found["monotone"]["mean_change"] > 0.5
 
 
-def test_a_judge_of_loudness_is_caught_by_the_gain() -> None:
+def test_a_judge_of_loudness_is_caught_by_the_gain():
     judge = MeasureJudge(lambda pair: heard(pair.response).level, "loudness")
     found = checks_of(judge, ("loudness", "gain"))
     assert found["gain"]["mean_change"] == pytest.approx(6, abs=0.01)
@@ -67,7 +67,7 @@ def test_a_judge_of_loudness_is_caught_by_the_gain() -> None:
     assert found["loudness"]["mean_change"] > 0.7 * found["loudness"]["judge_sd"]
 
 
-def test_judges_of_voice_and_of_words_have_their_index() -> None:
+def test_judges_of_voice_and_of_words_have_their_index():
     def voice(pair: Pair) -> float:
         return pitch_range(pair.response)
 
@@ -88,7 +88,7 @@ def test_judges_of_voice_and_of_words_have_their_index() -> None:
     assert 0.2 < found["both"] < 0.8
 
 
-def test_pairs_that_a_probe_leaves_out_are_counted(make_dataset: MakeDataset, make_judge: Callable[..., Any]) -> None:
+def test_pairs_that_a_probe_leaves_out_are_counted(make_dataset, make_judge):
     dataset = make_dataset()
     lonely = [replace(pair, group_id=pair.pair_id) if number < 8 else pair for number, pair in enumerate(dataset.pairs)]
     crowd = replace(dataset, pairs=tuple(lonely))
@@ -100,14 +100,11 @@ def test_pairs_that_a_probe_leaves_out_are_counted(make_dataset: MakeDataset, ma
     assert check["failed"] == {LEFT_OUT: int(left_out.sum())}
     assert check["n"] == 80 - left_out.sum()
     assert items.loc[left_out, "response_swapped_score"].isna().all()
-    assert check["drop"]["value"] is not None
     assert check["drop"]["value"] > 0.5
     assert check["expects"] == "drop"
 
 
-def test_clips_are_changed_in_portions_with_whole_groups(
-    make_dataset: MakeDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clips_are_changed_in_portions_with_whole_groups(make_dataset, monkeypatch):
     dataset = make_dataset(n_groups=10, per_group=3)
 
     def measure(pair: Pair) -> float:
@@ -122,7 +119,7 @@ def test_clips_are_changed_in_portions_with_whole_groups(
     assert parts.report["checks"] == whole.report["checks"]
 
 
-def test_probes_are_run_as_asked_for(make_dataset: MakeDataset) -> None:
+def test_probes_are_run_as_asked_for(make_dataset):
     dataset = make_dataset(n_groups=4, per_group=2)
     judge = MeasureJudge(lambda pair: float(len(decode(pair.response, 8000))), "lengths")
     assert set(evaluate(judge, dataset, split=None, resamples=5).report["checks"]) == set(DEFAULT_PROBES)

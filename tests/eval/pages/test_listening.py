@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -61,14 +61,14 @@ HEARS_BOTH = {"response_only": 0.4, "context_swapped": 0.5, "silent": None, "fla
         ({"resynthesis": 0.2}, "listens", "good"),
     ],
 )
-def test_each_judge_has_its_sentence(changed: dict[str, float | None], kind: str, tone: str) -> None:
+def test_each_judge_has_its_sentence(changed, kind, tone):
     found = sentence(**HEARS_BOTH | changed)
     assert (found.kind, found.tone) == (kind, tone)
     assert found.text.count(". ") == 0
     assert found.text.endswith(".")
 
 
-def test_the_sentence_names_its_evidence() -> None:
+def test_the_sentence_names_its_evidence():
     assert sentence(**HEARS_BOTH).text == (
         "Listens: its Spearman falls by 0.50 with another context and falls by 0.45 with flattened voices, so it hears "
         "how things are said and weighs the response against its context."
@@ -91,7 +91,7 @@ def test_the_sentence_names_its_evidence() -> None:
         (("context_swapped", "flat_prosody"), "inconclusive"),
     ],
 )
-def test_wide_intervals_leave_it_open(wide: Sequence[str], kind: str) -> None:
+def test_wide_intervals_leave_it_open(wide, kind):
     found = sentence(widths=dict.fromkeys(wide, 0.6), **HEARS_BOTH)
     assert (found.kind, found.tone) == (kind, "none")
     for name in wide:
@@ -100,7 +100,7 @@ def test_wide_intervals_leave_it_open(wide: Sequence[str], kind: str) -> None:
         assert said.replace("-", "\N{MINUS SIGN}") in found.text.replace("-", "\N{MINUS SIGN}")
 
 
-def test_without_clear_agreement_nothing_is_claimed_but_deafness() -> None:
+def test_without_clear_agreement_nothing_is_claimed_but_deafness():
     checks = {"silent": check("silent", 0.0, p95=0.0), "context_swapped": check("context_swapped", 0.0)}
     found = listening_sentence(checks, statistic(0.1, -0.1, 0.3))
     assert (found.kind, found.tone) == ("no_agreement", "warn")
@@ -111,7 +111,7 @@ def test_without_clear_agreement_nothing_is_claimed_but_deafness() -> None:
     assert (found.kind, found.text) == ("no_agreement", "Whether it listens cannot be told: it is constant.")
 
 
-def test_checks_that_were_not_run() -> None:
+def test_checks_that_were_not_run():
     assert listening_sentence({}, statistic(0.8, 0.7, 0.9)).kind == "not_tested"
     none = check("silent", None, n=0) | {"mean_change": None, "p95_change": None, "judge_sd": None}
     assert listening_sentence({"silent": none}, statistic(0.8, 0.7, 0.9)).kind == "not_tested"  # type: ignore[dict-item]
@@ -125,7 +125,7 @@ def test_checks_that_were_not_run() -> None:
     assert sentence(response_only=0.4, loudness=0.3, resynthesis=0.3).kind == "listens"
 
 
-def test_a_weak_judge_must_lose_half_not_a_tenth() -> None:
+def test_a_weak_judge_must_lose_half_not_a_tenth():
     """Of a Spearman of 0.12, a loss of 0.08 is a fall, and keeping it within 0.1 is no proof that it stays."""
     narrow = {"context_swapped": 0.02, "flat_prosody": 0.02}
     assert sentence(0.12, narrow, context_swapped=0.08, flat_prosody=0.08).kind == "listens"
@@ -156,7 +156,7 @@ MEASURES: dict[str, Callable[[Pair], float]] = {
 
 
 @pytest.mark.parametrize("kind", MEASURES)
-def test_judges_of_known_hearing_are_told_apart(kind: str) -> None:
+def test_judges_of_known_hearing_are_told_apart(kind):
     judge = MeasureJudge(MEASURES[kind])
     scores = np.array([judge.measure(pair) for pair in spoken_pairs()])
     rng = np.random.default_rng(1)

@@ -20,7 +20,7 @@ SAD = ("My dog died.", "I lost my job.", "She left me.", "I failed again.")
 
 
 @pytest.fixture(scope="module")
-def worded(delivered: PairDataset) -> PairDataset:
+def worded(delivered) -> PairDataset:
     """Kind words are rated 4 where the context is sad and 3 otherwise, cold words 2; groups share a context."""
     rng = np.random.default_rng(0)
     pairs, ratings = [], []
@@ -36,11 +36,11 @@ def worded(delivered: PairDataset) -> PairDataset:
 
 
 @pytest.fixture(scope="module")
-def judge(worded: PairDataset) -> TextJudge:
+def judge(worded) -> TextJudge:
     return TextJudge(worded.subset("train"))
 
 
-def test_it_learns_what_words_say_of_unseen_groups(judge: TextJudge, worded: PairDataset) -> None:
+def test_it_learns_what_words_say_of_unseen_groups(judge, worded):
     test = worded.subset("test")
     table = judge.score(test.pairs)
     check_score_table(table, judge, test.pairs)
@@ -50,7 +50,7 @@ def test_it_learns_what_words_say_of_unseen_groups(judge: TextJudge, worded: Pai
     assert judge.record["fitted"]["empathy"]["cross_validated_rmse"]["ridge"] < 0.4
 
 
-def test_it_reads_context_and_situation_and_hears_nothing(judge: TextJudge, worded: PairDataset) -> None:
+def test_it_reads_context_and_situation_and_hears_nothing(judge, worded):
     pair = dataclasses.replace(worded.pairs[0], response_text=KIND[0])
 
     def score(**changes: object) -> float:
@@ -62,7 +62,7 @@ def test_it_reads_context_and_situation_and_hears_nothing(judge: TextJudge, word
     assert score(context_text=SAD[0], response=worded.pairs[40].response, context=()) == sad
 
 
-def test_a_pair_without_a_transcript_has_a_status(judge: TextJudge, worded: PairDataset) -> None:
+def test_a_pair_without_a_transcript_has_a_status(judge, worded):
     test = worded.subset("test").pairs
     silent = [dataclasses.replace(test[0], response_text=text) for text in (None, " ")]
     table = judge.score([silent[0], test[1]])
@@ -73,7 +73,7 @@ def test_a_pair_without_a_transcript_has_a_status(judge: TextJudge, worded: Pair
     assert judge.score(unintelligible)["status"].tolist() == [NO_TRANSCRIPT] * 3
 
 
-def test_punctuation_and_other_scripts_are_text(worded: PairDataset) -> None:
+def test_punctuation_and_other_scripts_are_text(worded):
     pairs = [
         dataclasses.replace(pair, response_text="?!" if n % 2 else "我在这里", context_text=None)
         for n, pair in enumerate(worded.pairs)
