@@ -134,7 +134,8 @@ def rank(options: argparse.Namespace) -> int:
     Intervals show how far the order can be trusted: responses whose intervals overlap may as well change places. Where
     the calibration knows verdicts of people on two responses, and one dimension counts, each response also has the
     probability that people prefer it to the next one, or see no difference. With --max-error 0.1 a verdict is given
-    only where at most 10 % of such verdicts are wrong; otherwise it is undecided.
+    only where at most 10 % of such verdicts are wrong; otherwise it is undecided. Of two responses a line says which
+    one people prefer.
     """
     from ..models.hub import require_judge
 
@@ -154,6 +155,13 @@ def rank(options: argparse.Namespace) -> int:
     else:
         every = [dimension.name for dimension in scorer.dimensions]
         Console().print(_ranked_table(options.responses, ranked, every, over_next), markup=False)
+        if len(ranked) == 2 and (beside := over_next[0]) is not None:
+            best, other = (options.responses[own.index] for own in ranked)
+            said = {"better": f"prefer {best}", "worse": f"prefer {other}"}.get(beside.verdict, beside.verdict)
+            print(
+                f"{said}: of people {beside.better:.0%} prefer {best}, {beside.worse:.0%} {other}, and "
+                f"{beside.no_difference:.0%} see no difference"
+            )
     return DONE if all(own.merit is not None for own in ranked) else FAILED_CHECKS
 
 

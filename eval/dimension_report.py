@@ -16,19 +16,23 @@ from ..data_modules.audio import probe as read_header
 from ..data_modules.errors import AudioError
 from ..data_modules.parallel import map_threads
 from ..data_modules.ratings import Dimension
-from ..data_modules.schema import Pair
+from ..data_modules.schema import Pair, PairDataset
+from ..models.three_way import MAX_ERRORS, ThreeWay, beside_one_rater, comparisons, probabilities, quality, verdict_of
 from .frame import Judged
 from .judge_report import distribution, judge_report
 from .judges import ABSTAINED, INTERVAL_COLUMNS
 from .probes import Probe
 from .statistics.agreement import MIN_ITEMS, Statistic, as_report, bias, is_constant, mae, spearman
-from .statistics.bootstrap import Resamples, difference, estimate, spearmans
+from .statistics.bootstrap import Resamples, difference, estimate, estimates, spearmans
 from .statistics.calibration import coverage, error_ratio, mean_width
 from .statistics.reliability import raters_ceiling
 
 MISSING = "missing"
 """The status of a pair for which the judge returned no row."""
 
+_QUALITY = ("accuracy", "brier", "ece")
+_COVERAGES = 20  # points of the risk-coverage curve
+_DRAWN_VERDICTS = 20_000_000  # resamples x verdicts of an interval
 _MEANS_OF = (1, 2, 3, 5)  # raters whose mean is held against the mean of the others
 
 # Chinese and Japanese are written without spaces: each of their characters counts as a word
@@ -39,7 +43,13 @@ Lengths = Mapping[str, tuple[float, float]]
 
 
 def dimension_report(
-    dimension: Dimension, judged: Judged, items: pd.DataFrame, lengths: Lengths, asked: dict[str, Any] | None
+    dimension: Dimension,
+    judged: Judged,
+    items: pd.DataFrame,
+    lengths: Lengths,
+    asked: dict[str, Any] | None,
+    part: PairDataset,
+    three_way: ThreeWay | None,
 ) -> dict[str, Any]:
     """Everything about a dimension except checks and slices.
 
@@ -49,6 +59,8 @@ def dimension_report(
         items: Its rows of `results.Results.items`, those of all pairs.
         lengths: Of the responses.
         asked: What a prompted judge says of its answers.
+        part: The pairs and ratings that it is measured on.
+        three_way: How differences of its scores become verdicts of people; None = it does not know.
     """
     panel = judged.panel
     found = {
@@ -64,6 +76,7 @@ def dimension_report(
         "ceiling": panel.reliability.report(),
         "mean_of_k_raters": _mean_of_raters(judged),
         "uncertainty": _uncertainty(judged, items),
+        "verdicts": None if three_way is None else _verdicts(dimension, judged, items, part, three_way),
         "length": _length_bias(judged, lengths),
         "asked": asked,
     }
@@ -234,6 +247,67 @@ def _surest_half(judged: Judged, error: np.ndarray) -> dict[str, Statistic]:
     draws = judged.draws.select(half)
     own = estimate(spearman, judged.score[half], judged.human[half], resamples=draws)
     return {"spearman": own, "gain": difference(own, judged.spearman, draws)}
+
+
+# ---------------------------------------------------------------- verdicts on two responses
+
+
+def _verdicts(
+    dimension: Dimension, judged: Judged, items: pd.DataFrame, part: PairDataset, model: ThreeWay
+) -> dict[str, Any] | None:
+    """How good the judge's probabilities of people's verdicts are; None where nobody compared two responses.
+
+    A verdict is drawn with the first of its responses.
+    """
+    by_id, items = {pair.pair_id: pair for pair in part.pairs}, judged_rows(items)
+    first, second, counts = comparisons(part, [by_id[pair_id] for pair_id in items["pair_id"]], dimension)
+    error = items["uncertainty"].to_numpy(np.float64) if model.uses_error else np.full(len(items), math.sqrt(0.5))
+    together = np.hypot(error[first], error[second])
+    kept = np.isfinite(together)
+    if not kept.any():
+        return None
+    first, second, counts = first[kept], second[kept], counts[kept]
+    sign, verdict = 1.0 if dimension.higher_is_better else -1.0, verdict_of(counts)
+    apart = sign * (judged.score[first] - judged.score[second])
+    found = probabilities(apart, together[kept], model.factor, model.tie_width)
+    draws = judged.draws.select(first)
+    draws = draws.percentile(max(100, _DRAWN_VERDICTS // len(first)))
+    wrong, confidence = (found.argmax(axis=1) != verdict).astype(np.float64), found.max(axis=1)
+
+    def measured(*columns: np.ndarray) -> list[float]:
+        own = quality(np.stack(columns[:3], axis=1), columns[3].astype(np.intp))
+        return [own[name] for name in _QUALITY]
+
+    def mean(values: np.ndarray) -> float:
+        return float(values.mean())
+
+    alone = "no two raters compared the same responses"
+    judge, rater = (estimate(mean, own, resamples=draws) for own in beside_one_rater(found.argmax(axis=1), counts))
+    judge, rater = (own if own.value is not None else Statistic(None, reason=alone) for own in (judge, rater))
+    promised = {}
+    for most, bound in zip(MAX_ERRORS, model.decided_above, strict=True):
+        given = confidence >= (math.inf if bound is None else bound)
+        never = Statistic(None, reason="no verdict is given")
+        promised[f"{100 * most:g}"] = {
+            "max_error": most,
+            "given": estimate(mean, given.astype(np.float64), resamples=draws),
+            "wrong": estimate(mean, wrong[given], resamples=draws.select(given)) if given.any() else never,
+        }
+    order = np.argsort(-confidence, kind="stable")
+    ends = np.unique(np.ceil(np.linspace(0, 1, _COVERAGES + 1)[1:] * len(order)).astype(np.intp))
+    risks = np.cumsum(wrong[order])[ends - 1] / ends
+    return {
+        "n": len(verdict),
+        "n_groups": draws.n_groups,
+        "ties": float((verdict == 2).mean()),
+        "most_frequent": float(np.bincount(verdict).max() / len(verdict)),
+        **estimates(measured, *found.T, verdict, resamples=draws, reasons=dict.fromkeys(_QUALITY, "undefined")),
+        "beside_one_rater": {"judge": judge, "rater": rater, "difference": difference(judge, rater, draws)},
+        "promised": promised,
+        "curve": [
+            {"coverage": float(end / len(order)), "risk": float(risk)} for end, risk in zip(ends, risks, strict=True)
+        ],
+    }
 
 
 # ---------------------------------------------------------------- length

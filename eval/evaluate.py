@@ -198,7 +198,13 @@ def measure(
         "asking": None if answers is None else prompting_report(answers, [*runs.values()]),
         "dimensions": {
             dimension.name: dimension_report(
-                dimension, named[dimension.name][0], items, lengths, asked.get(dimension.name)
+                dimension,
+                named[dimension.name][0],
+                items,
+                lengths,
+                asked.get(dimension.name),
+                part,
+                getattr(judge, "three_way", {}).get(dimension.name),
             )
             for dimension, items in zip(dimensions, parts, strict=True)
         },

@@ -61,6 +61,13 @@ def _limits(found: Report) -> str:
     return NONE if lower is None else f"{signed(lower)} to {signed(upper)}"
 
 
+VERDICT_MEASURES = {
+    "two responses: right verdicts": "accuracy",
+    "two responses: Brier score": "brier",
+    "two responses: calibration error": "ece",
+}
+"""What is said of the judge's verdicts on two responses, and where it stands in ``verdicts``."""
+
 PROMPTED_HEAD = (
     "judge", "dimension", "$ per 1,000 pairs", "seconds per pair", "failures", "ICC of repeats", "orders disagree",
     "prefers the first",
@@ -88,7 +95,8 @@ def notes(report: Report) -> list[str]:
     several = len(report["dimensions"]) > 1
     found = sentences("in_windows", report=report) + sentences("prompted", report=report)
     for name, own in report["dimensions"].items():
-        found += [f"{name}: {said}" if several else said for said in sentences("length", length=own["length"])]
+        said_of = sentences("verdicts", found=own["verdicts"]) + sentences("length", length=own["length"])
+        found += [f"{name}: {said}" if several else said for said in said_of]
     return found
 
 
@@ -127,6 +135,11 @@ def evaluation_views(report: Report) -> Iterator[Table | str]:
         table.add_row(
             "90 % intervals cover", *("" if own is None else percent_ranged(own["covered"]) for own in stated)
         )
+    if any(own["verdicts"] for own in dimensions):
+        for label, key in VERDICT_MEASURES.items():
+            table.add_row(
+                label, *("" if own["verdicts"] is None else ranged(own["verdicts"][key]) for own in dimensions)
+            )
     impossible: dict[str, list[str]] = {}  # reason -> checks
     for check, results in report["checks"].items():
         found = [results[name]["spearman"] for name in report["dimensions"]]

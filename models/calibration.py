@@ -202,8 +202,10 @@ class DimensionCalibration:
 
     def in_words(self) -> str:
         """What it says, in one line."""
+        own = self.three_way
+        compared = "" if own is None else f"; of two responses: {own.n} verdicts in {own.groups} groups"
         if self.factor is None:
-            return f"not calibrated: {self.quantiles[0].reason}"
+            return f"no standard errors: {self.quantiles[0].reason}{compared}"
         unit = " x deviation of the head" if self.uses_deviation else " points"
         known = [
             f"{100 * own.level:g} % \N{PLUS-MINUS SIGN}{own.value:.2f}"
@@ -215,6 +217,7 @@ class DimensionCalibration:
         pairs = f"{self.n} pairs in {self.groups} groups"
         return (
             f"{pairs}: standard error {self.factor:.2f}{unit}; intervals {', '.join([*known, *missing])}{unit}{above}"
+            f"{compared}"
         )
 
 
@@ -308,11 +311,12 @@ class Calibration:
 
 
 def preference(model: ThreeWay, first: Score, second: Score) -> Preference | None:
-    """What people will say of two responses to one context; None = a standard error is unknown."""
-    if first.standard_error is None or second.standard_error is None:
+    """What people will say of two responses to one context; None = a standard error that counts is unknown."""
+    errors = first.standard_error, second.standard_error
+    if model.uses_error and None in errors:
         return None
     difference = first.score - second.score if first.scale.higher_is_better else second.score - first.score
-    return model.preference(difference, math.hypot(first.standard_error, second.standard_error))
+    return model.preference(difference, math.hypot(*(error or 0.0 for error in errors)))
 
 
 def uncalibrated(score: np.ndarray) -> Calibrated:

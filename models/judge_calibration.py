@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,14 +31,13 @@ from .calibration import (
 )
 from .heads import Prediction
 from .scoring import Heard, PairScorer, check_scales, placed
-from .three_way import ThreeWay, fit_three_way, verdict_of
+from .three_way import ThreeWay, comparisons, fit_three_way, verdict_of
 from .weight_files import weights_hash
 
 MIN_MAPPED = 20
 """Fewest rated pairs of a mapping."""
 FOLDS = 5
 """Parts in which the groups are divided to measure a mapping on pairs that it was not fitted on."""
-_MOST_ANSWERS = 100  # to one context of which every two are compared
 _ROUNDING = 1e-9  # (n + 1) * level is a whole number too often to trust its last bit
 
 
@@ -138,60 +136,46 @@ def fit_calibration(
         )
         for n, own in enumerate(dimensions)
     }
+    if not any(own.n or own.three_way for own in complete.values()):
+        raise _nothing_known(dataset, splits, [*complete])
     return replace(calibration, dimensions=complete)
 
 
 def _three_way(
     part: PairDataset, pairs: Sequence[Pair], dimension: Dimension, score: np.ndarray, error: np.ndarray
 ) -> ThreeWay | None:
-    first, second, verdict = human_verdicts(part, pairs, dimension)
+    first, second, counts = comparisons(part, pairs, dimension)
     sign = 1.0 if dimension.higher_is_better else -1.0
     difference, together = sign * (score[first] - score[second]), np.hypot(error[first], error[second])
-    kept = np.isfinite(difference) & np.isfinite(together)
+    uses_error = bool(np.isfinite(error).any())
+    kept = np.isfinite(together if uses_error else difference)
     groups = np.array([pairs[place].group_id or pairs[place].pair_id for place in first])
-    return fit_three_way(difference[kept], together[kept], verdict[kept], groups[kept])
-
-
-def human_verdicts(
-    part: PairDataset, pairs: Sequence[Pair], dimension: Dimension
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What people say of every two of these pairs with one context (audio and situation) that somebody rated both.
-
-    Returns:
-        Positions of the first and of the second response in `pairs`, and the verdicts (`three_way.verdict_of`), each
-        `(verdicts,)`.
-    """
-    rows = part.ratings[part.ratings["dimension"] == dimension.name]
-    wide = rows.pivot_table(index="pair_id", columns="rater_id", values="score", aggfunc="mean")
-    values = wide.reindex([pair.pair_id for pair in pairs]).to_numpy(np.float64)
-    values = values if dimension.higher_is_better else -values
-    contexts: dict[Hashable, list[int]] = {}
-    for place, pair in enumerate(pairs):
-        if pair.context or pair.situation:
-            turns = tuple((turn.role, turn.audio) for turn in pair.context)
-            contexts.setdefault((turns, pair.situation), []).append(place)
-    found = []
-    for places in contexts.values():
-        for first, second in itertools.combinations(places[:_MOST_ANSWERS], 2):
-            apart = values[first] - values[second]
-            verdict = verdict_of(apart[np.isfinite(apart)])
-            if verdict is not None:
-                found.append((first, second, verdict))
-    first, second, verdict = np.array(found, dtype=np.int64).reshape(-1, 3).T
-    return first, second, verdict
+    errors = together[kept] if uses_error else None
+    return fit_three_way(difference[kept], errors, verdict_of(counts)[kept], groups[kept])
 
 
 def _rated(
     dataset: PairDataset, splits: Collection[str] | None, dimensions: Sequence[Dimension]
 ) -> tuple[list[Pair], np.ndarray]:
-    """Pairs of the splits that somebody rated, and their mean ratings `(pairs, dimensions)`; NaN = not rated."""
+    """Pairs of the splits that somebody rated or compared, and their mean ratings `(pairs, dimensions)`; NaN = not
+    rated."""
     part, names = dataset.subset(splits), [dimension.name for dimension in dimensions]
     means = part.mean_scores().reindex(columns=names).to_numpy(np.float64)
-    rated = np.flatnonzero(np.isfinite(means).any(axis=1))
+    known = np.isfinite(means).any(axis=1)
+    if part.preferences is not None:
+        own = part.preferences[part.preferences["dimension"].isin(names)]
+        compared = {*own["chosen_id"], *own["rejected_id"]}
+        known |= np.array([pair.pair_id in compared for pair in part.pairs], dtype=bool)
+    rated = np.flatnonzero(known)
     if not len(rated):
-        where = "the data" if splits is None else f"split {', '.join(sorted(splits))}"
-        raise UserError(f"{part.root}: {where} has no rating of {', '.join(names)}; expected rated pairs")
+        raise _nothing_known(part, splits, names)
     return [part.pairs[position] for position in rated], means[rated]
+
+
+def _nothing_known(dataset: PairDataset, splits: Collection[str] | None, names: Sequence[str]) -> UserError:
+    where = "the data" if splits is None else f"split {', '.join(sorted(splits))}"
+    what = f"{where} has no rating of {', '.join(names)}"
+    return UserError(f"{dataset.root}: {what}; expected rated pairs, or comparisons in 20 groups")
 
 
 def store_calibration(calibration: Calibration, folder: Path) -> Path:

@@ -14,8 +14,9 @@ counted as the fewer independent ones that they are worth.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
@@ -26,6 +27,7 @@ from scipy.special import ndtr
 from scipy.stats import beta
 
 from ..data_modules.errors import UserError, shown
+from ..data_modules.schema import Dimension, Pair, PairDataset
 
 Verdict = Literal["first", "second", "no difference"]
 MAX_ERRORS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
@@ -33,6 +35,7 @@ MAX_ERRORS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
 _CERTAINTY = 0.95  # of the promise, over calibrations
 _STEPS = 20  # coverages that are tried
 _FEWEST = 20  # verdicts and groups below which nothing is fitted
+_MOST_ANSWERS = 100  # to one context of which every two are compared
 _SMALLEST = 1e-6  # probability and standard error: no verdict is impossible
 
 
@@ -72,6 +75,7 @@ class ThreeWay:
         tie_width: Rating points within which what decides counts as no difference.
         decided_above: Probability of the likeliest verdict from which it is given, for each of `MAX_ERRORS`; None =
             there is no such bound: with so few verdicts, or so many errors, nothing can be promised.
+        uses_error: False where nobody rated and all that is known are comparisons: the standard error counts as 1.
     """
 
     n: Annotated[int, Field(ge=0)]
@@ -79,6 +83,7 @@ class ThreeWay:
     factor: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     tie_width: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     decided_above: tuple[Annotated[float, Field(ge=0, le=1)] | None, ...]
+    uses_error: bool = True
 
     def __post_init__(self) -> None:
         if len(self.decided_above) != len(MAX_ERRORS):
@@ -88,6 +93,7 @@ class ThreeWay:
         """What people will say, given by how many rating points the first response leads (above 0 = it is better) and
         the standard error of that.
         """
+        standard_error = standard_error if self.uses_error else 1.0
         (row,) = probabilities(np.array([difference]), np.array([standard_error]), self.factor, self.tie_width)
         return Preference(*row.tolist())
 
@@ -126,13 +132,13 @@ def probabilities(difference: np.ndarray, error: np.ndarray, factor: float, tie_
 
 
 def fit_three_way(
-    difference: np.ndarray, error: np.ndarray, verdict: np.ndarray, groups: np.ndarray
+    difference: np.ndarray, error: np.ndarray | None, verdict: np.ndarray, groups: np.ndarray
 ) -> ThreeWay | None:
     """Fit both numbers by maximum likelihood, then the bounds.
 
     Args:
         difference: As for `probabilities`.
-        error: As for `probabilities`.
+        error: As for `probabilities`; None = not known.
         verdict: Of the people `(verdicts,)`: 0 = first, 1 = second, 2 = no difference.
         groups: Group of each `(verdicts,)`.
 
@@ -143,7 +149,8 @@ def fit_three_way(
     count = int(codes.max(initial=-1)) + 1
     if min(len(verdict), count) < _FEWEST:
         return None
-    rows = np.arange(len(verdict))
+    rows, uses_error = np.arange(len(verdict)), error is not None
+    error = np.ones(len(verdict)) if error is None else error
 
     def loss(values: np.ndarray) -> float:
         found = probabilities(difference, error, math.exp(values[0]), math.exp(values[1]))
@@ -155,7 +162,7 @@ def fit_three_way(
     found = probabilities(difference, error, factor, width)
     confidence, wrong = found.max(axis=1), found.argmax(axis=1) != verdict
     bounds = tuple(decided_above(confidence, wrong, codes, most) for most in MAX_ERRORS)
-    return ThreeWay(len(verdict), count, factor, width, bounds)
+    return ThreeWay(len(verdict), count, factor, width, bounds, uses_error)
 
 
 def decided_above(confidence: np.ndarray, wrong: np.ndarray, groups: np.ndarray, max_error: float) -> float | None:
@@ -199,18 +206,70 @@ def _design_effect(wrong: np.ndarray, groups: np.ndarray) -> float:
 # Labels, and how good verdicts are
 
 
-def verdict_of(ratings: np.ndarray) -> int | None:
-    """The people's verdict: 0 = first, 1 = second, 2 = no difference; None without raters of both.
+def comparisons(
+    part: PairDataset, pairs: Sequence[Pair], dimension: Dimension
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What people say of every two of these pairs with one context (audio and situation) that somebody rated both, or
+    that somebody compared (`PairDataset.preferences`).
 
-    Where as many see no difference as prefer one, that one has it. `ratings` are differences of each rater's two
-    ratings; above 0 = the first is better.
+    Returns:
+        Positions of the first and of the second response in `pairs`, each `(comparisons,)`, and how many raters prefer
+        the first, prefer the second, and see no difference `(comparisons, 3)`.
     """
-    if len(ratings) == 0:
-        return None
-    counts = [int((ratings > 0).sum()), int((ratings < 0).sum()), int((ratings == 0).sum())]
-    if counts[0] == counts[1]:
-        return 2
-    return int(np.argmax(counts))
+    rows = part.ratings[part.ratings["dimension"] == dimension.name]
+    wide = rows.pivot_table(index="pair_id", columns="rater_id", values="score", aggfunc="mean")
+    values = wide.reindex([pair.pair_id for pair in pairs]).to_numpy(np.float64)
+    values = values if dimension.higher_is_better else -values
+    contexts: dict[Hashable, list[int]] = {}
+    for place, pair in enumerate(pairs):
+        if pair.context or pair.situation:
+            turns = tuple((turn.role, turn.audio) for turn in pair.context)
+            contexts.setdefault((turns, pair.situation), []).append(place)
+    found: dict[tuple[int, int], np.ndarray] = {}
+    for places in contexts.values():
+        for two in itertools.combinations(places[:_MOST_ANSWERS], 2):
+            apart = values[two[0]] - values[two[1]]
+            if np.isfinite(apart).any():
+                found[two] = np.array([(apart > 0).sum(), (apart < 0).sum(), (apart == 0).sum()])
+    if part.preferences is not None:
+        own = part.preferences[part.preferences["dimension"] == dimension.name]
+        at = {pair.pair_id: place for place, pair in enumerate(pairs)}
+        for better, worse, strength in own[["chosen_id", "rejected_id", "strength"]].itertuples(index=False):
+            if better in at and worse in at:
+                one, other = at[better], at[worse]
+                counts = found.setdefault((min(one, other), max(one, other)), np.zeros(3, np.int64))
+                counts[2 if strength == 0 else int(one > other)] += 1
+    first, second = np.array([*found], dtype=np.int64).reshape(-1, 2).T
+    return first, second, np.array([*found.values()], dtype=np.int64).reshape(-1, 3)
+
+
+def verdict_of(counts: np.ndarray) -> np.ndarray:
+    """The people's verdicts `(comparisons,)`, 0 = first, 1 = second, 2 = no difference, of `comparisons` that have one.
+
+    Where as many see no difference as prefer one, that one has it.
+    """
+    return np.where(counts[:, 0] == counts[:, 1], 2, counts.argmax(axis=1))
+
+
+def beside_one_rater(found: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How often one rater, and how often a judge, says what the other raters say.
+
+    Args:
+        found: The judge's verdicts `(comparisons,)`.
+        counts: Of `comparisons`.
+
+    Returns:
+        Of each comparison the share of its raters with whose fellows the judge agrees, and the share of those who agree
+        with their fellows; NaN where there is one rater.
+    """
+    judge, rater = np.zeros((2, len(counts)))
+    for said in range(3):
+        others = counts - np.eye(3, dtype=np.int64)[said]
+        verdict = verdict_of(others)
+        judge += counts[:, said] * (verdict == found)
+        rater += counts[:, said] * (verdict == said)
+    total = np.where(counts.sum(axis=1) > 1, counts.sum(axis=1), np.nan)
+    return judge / total, rater / total
 
 
 def quality(found: np.ndarray, verdict: np.ndarray, bins: int = 10) -> Mapping[str, float]:

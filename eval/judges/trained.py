@@ -41,6 +41,8 @@ class TrainedJudge:
         self.dimensions = tuple(dimension.name for dimension in self.scales)
         self._scorer = scorer
         calibration = scorer.calibration
+        known = {} if calibration is None else calibration.dimensions
+        self.three_way = {name: own.three_way for name, own in known.items() if own.three_way is not None}
         weights = weights_hash(scorer.judge) if calibration is None else calibration.weights
         said = description["backbone_fingerprint"], description.get("calibration")
         settings = scorer.judge.settings  # its depth is in the fingerprint

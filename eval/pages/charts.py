@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -207,6 +207,31 @@ def calibration(curve: Sequence[dict[str, Any]], scale: tuple[float, float], alt
                 axes.plot([own["score"]] * 2, ends, color=ACCENT, linewidth=1.6, zorder=2)
             axes.plot(own["score"], own["human"], "o", color=ACCENT, markersize=6.5, zorder=3)
         rating_axes(axes, score, human, scale)
+        return svg(figure, alt)
+
+
+def risk_coverage(verdicts: Mapping[str, Any], alt: str) -> str:
+    """Share of wrong verdicts among the surest ones (El-Yaniv and Wiener, 2010), of a report's ``verdicts``."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(4.3, 3.4), layout="constrained")
+        axes = figure.subplots()
+        shares, risks = zip(*((own["coverage"], own["risk"]) for own in verdicts["curve"]), strict=True)
+        axes.plot(shares, risks, color=ACCENT, linewidth=1.6)
+        for own in verdicts["promised"].values():
+            if own["wrong"]["value"] is not None:
+                place = own["given"]["value"], own["wrong"]["value"]
+                axes.plot(*place, "o", color=ACCENT, markersize=6.5)
+                _note(axes, f"{own['max_error']:g}", place, (0, -14), ha="center")
+        rater = verdicts["beside_one_rater"]["rater"]["value"]
+        if rater is not None:
+            axes.axhline(1 - rater, color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
+            _note(axes, "one rater", (0, 1 - rater), (4, 4))
+        axes.set_xlim(0, 1.02)
+        axes.set_ylim(0, 1.1 * max(*risks, 0.1, 1 - (rater or 1)))
+        axes.grid(True)
+        axes.tick_params(length=0)
+        axes.set_xlabel("share of verdicts given, the surest first")
+        axes.set_ylabel("share of these that is wrong")
         return svg(figure, alt)
 
 

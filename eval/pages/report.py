@@ -232,6 +232,8 @@ def _dimension_view(name: str, report: Report, rows: pd.DataFrame) -> dict[str, 
     view["scatter"] = Markup(charts.scatter(score, human, scale, alt)) if len(rows) else ""
     alt = f"{name}: mean human score by judge score"
     view["calibration"] = Markup(charts.calibration(curve, scale, alt)) if curve else ""
+    alt = f"{name}: share of wrong verdicts on two responses by the share that is given"
+    view["risk"] = Markup(charts.risk_coverage(own["verdicts"], alt)) if own["verdicts"] else ""
     view["slices"] = [
         _slice_view(name, column, {value: results[name] for value, results in values.items()}, own)
         for column, values in report["slices"].items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,18 @@ import pytest
 from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.judges import ABSTAINED, INTERVAL_COLUMNS
-from empathy_judge.eval.pages.report import render_page
+from empathy_judge.eval.pages.report import markdown_report, render_page
 from empathy_judge.eval.rendering import sentences
 from empathy_judge.eval.views import evaluation_views
 from empathy_judge.models.model_card import render_card
+from empathy_judge.models.three_way import (
+    ThreeWay,
+    beside_one_rater,
+    comparisons,
+    probabilities,
+    quality,
+    verdict_of,
+)
 from rich.console import Console
 from scipy.stats import spearmanr
 
@@ -72,6 +81,7 @@ def test_coverage_widths_and_the_surest_half_are_those_of_the_items(evaluation):
     assert own["surest_half"]["gain"]["low"] < half - full < own["surest_half"]["gain"]["high"]
     ratio = np.sqrt((((items["score"] - items["human_mean"]) / items["uncertainty"]) ** 2).mean())
     assert own["error_ratio"]["value"] == pytest.approx(ratio)
+    assert report["dimensions"]["empathy"]["verdicts"] is None  # it knows nothing of people's verdicts on two
     for value in ("context_variant", "tone_variant"):
         part = items["setting"] == value
         found = report["slices"]["setting"][value]["empathy"]["intervals"]["90"]
@@ -110,6 +120,46 @@ def test_a_judge_that_states_nothing_has_no_such_section(make_dataset: MakeDatas
     assert measured.report["slices"]["setting"]["tone_variant"]["empathy"]["intervals"] == {}
     assert "How sure is it" not in render_page(measured.report, measured.items)
     assert "intervals cover" not in render_card(_DESCRIPTION, measured.report)
+
+
+def test_verdicts_on_two_responses_are_measured_beside_one_rater(make_dataset: MakeDataset, make_judge: Any):
+    made, contexts = make_dataset(noise=0.3), {}
+    pairs = [replace(pair, context=contexts.setdefault(pair.group_id, pair.context)) for pair in made.pairs]
+    dataset = replace(made, pairs=tuple(pairs))
+    judge = SureJudge(make_judge(noise=0.4), {"context_variant": 2.0, "tone_variant": 0.2}, (0.3, 0.6))
+    bounds = (None, None, 0.9, 0.8, 0.7, 0.5)
+    judge.three_way = {"empathy": ThreeWay(90, 30, 1.2, 0.4, bounds)}  # type: ignore[attr-defined]
+    measured = evaluate(judge, dataset, split="test", probes=(), resamples=60)
+    own: Any = measured.report["dimensions"]["empathy"]["verdicts"]
+    part = dataset.subset("test")
+    first, second, counts = comparisons(part, part.pairs, part.card.dimensions[0])
+    items = measured.items.set_index("pair_id").loc[[pair.pair_id for pair in part.pairs]]
+    score, error = (items[name].to_numpy() for name in ("score", "uncertainty"))
+    found = probabilities(score[first] - score[second], np.hypot(error[first], error[second]), 1.2, 0.4)
+    verdict, wrong = verdict_of(counts), found.argmax(1) != verdict_of(counts)
+    assert own["n"] == len(first) > 20
+    for name, value in quality(found, verdict).items():
+        assert own[name]["value"] == pytest.approx(value)
+        assert own[name]["low"] < value < own[name]["high"]
+    assert own["beside_one_rater"]["rater"]["value"] == pytest.approx(
+        np.nanmean(beside_one_rater(found.argmax(1), counts)[1])
+    )
+    given = found.max(1) >= 0.8
+    assert own["promised"]["20"]["given"]["value"] == pytest.approx(given.mean())
+    assert own["promised"]["20"]["wrong"]["value"] == pytest.approx(wrong[given].mean())
+    assert own["promised"]["5"]["wrong"]["reason"] == "no verdict is given"
+    assert own["curve"][-1] == {"coverage": 1.0, "risk": pytest.approx(wrong.mean())}
+    assert [point["coverage"] for point in own["curve"]] == sorted({point["coverage"] for point in own["curve"]})
+    share = 100 * own["promised"]["15"]["given"]["value"]
+    said = f"Where at most 15 % of its verdicts may be wrong it gives {share:.0f} % of them"
+    page, text = render_page(measured.report, measured.items), markdown_report(measured.report)
+    assert said in page
+    assert "share of wrong verdicts on two responses by the share that is given" in page
+    assert f"| {own['n']} / {own['n_groups']} | {own['accuracy']['value']:.2f} [" in text
+    console = Console(file=io.StringIO(), width=200)
+    console.print(next(evaluation_views(measured.report)))
+    shown = " ".join(console.file.getvalue().split())  # pyright: ignore
+    assert f"two responses: Brier score │ {own['brier']['value']:.2f} [" in shown
 
 
 def test_one_standard_error_for_all_items_tells_none_apart(make_dataset: MakeDataset, make_judge: Any):

@@ -17,15 +17,17 @@ from empathy_judge import PairDataset, Scorer
 from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models.artifact import load_any
-from empathy_judge.models.assessment import ClipFacts
-from empathy_judge.models.calibration import from_json, to_json
+from empathy_judge.models.assessment import ClipFacts, Scale, Score
+from empathy_judge.models.calibration import from_json, preference, to_json
 from empathy_judge.models.heads import Prediction
-from empathy_judge.models.judge_calibration import calibrate_judge, fit_calibration, human_verdicts, store_calibration
+from empathy_judge.models.judge_calibration import calibrate_judge, fit_calibration, store_calibration
 from empathy_judge.models.scoring import Heard
 from empathy_judge.models.three_way import (
     MAX_ERRORS,
     Preference,
     ThreeWay,
+    beside_one_rater,
+    comparisons,
     decided_above,
     fit_three_way,
     probabilities,
@@ -112,10 +114,13 @@ def test_a_verdict_is_given_or_not() -> None:
         ThreeWay(100, 50, 1.0, 0.3, (0.5,))
 
 
-def test_the_people_s_verdict_is_that_of_most() -> None:
-    cases = {(1, 2, -1): 0, (-1, -1, 1): 1, (1, -1): 2, (0, 0, 1): 2, (1, -1, 0): 2, (2,): 0, (0,): 2, (1, 1, 0, 0): 0}
-    assert {key: verdict_of(np.array(key)) for key in cases} == cases
-    assert verdict_of(np.array([])) is None
+def test_the_people_s_verdict_is_that_of_most_and_of_the_others() -> None:
+    counts = np.array([(2, 1, 0), (1, 2, 0), (1, 1, 0), (1, 0, 2), (1, 1, 1), (1, 0, 0), (0, 0, 1), (2, 0, 2)])
+    assert verdict_of(counts).tolist() == [0, 1, 2, 2, 2, 0, 2, 0]
+    judge, rater = beside_one_rater(np.array([0, 0, 2, 2, 1, 0, 0, 0]), counts)
+    # of 2, 1, 0 the others of a rater are 1, 1, 0 twice, and 2, 0, 0, as the judge says
+    assert judge == pytest.approx([1 / 3, 0, 0, 1 / 3, 1 / 3, np.nan, np.nan, 1 / 2], nan_ok=True)
+    assert rater == pytest.approx([0, 0, 0, 0, 1 / 3, np.nan, np.nan, 0], nan_ok=True)
 
 
 def test_quality_by_hand() -> None:
@@ -155,7 +160,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> PairDataset:
 def test_a_calibration_knows_what_people_said_of_two_responses(data: PairDataset) -> None:
     (dimension,) = data.card.dimensions
     pairs = data.pairs
-    first, second, verdict = human_verdicts(data, pairs, dimension)
+    first, second, counts = comparisons(data, pairs, dimension)
+    verdict = verdict_of(counts)
     names = [(pairs[one].pair_id, pairs[other].pair_id) for one, other in zip(first, second, strict=True)]
     said = dict(zip(names, verdict.tolist(), strict=True))
     assert len(said) == 72
@@ -179,6 +185,42 @@ def test_a_calibration_knows_what_people_said_of_two_responses(data: PairDataset
     earlier = to_json(found)
     del earlier["dimensions"]["empathy"]["three_way"]
     assert from_json(earlier, "here", data.card.dimensions).dimensions["empathy"].three_way is None
+
+
+def test_comparisons_alone_are_enough(data: PairDataset) -> None:
+    """`chosen` and `rejected` of the first two responses, of which a third are ties; nobody rated."""
+    pairs = data.pairs
+    compared = pd.DataFrame(
+        [
+            (f"g{group:02d}-{group % 2}", f"g{group:02d}-{1 - group % 2}", "r", "empathy", float(group % 3 > 0))
+            for group in range(24)
+        ],
+        columns=pd.Index(["chosen_id", "rejected_id", "rater_id", "dimension", "strength"]),
+    )
+    alone = replace(data, ratings=data.ratings[:0], preferences=compared)
+    facts = (ClipFacts(0.5, -20.0, 0.4, 150.0), ClipFacts(0.5, -20.0, 0.4, 150.0))
+
+    def score(pair_id: str) -> float:
+        group, number = int(pair_id[1:3]), int(pair_id[-1])
+        return 3.0 + (0.0 if group % 3 == 0 else 0.6 * (number == group % 2))
+
+    judged = {
+        pair.pair_id: Heard(Prediction(torch.tensor([score(pair.pair_id)])), facts, pair)
+        for pair in pairs
+        if not pair.pair_id.endswith("2")
+    }
+    found = fit_calibration("w" * 64, data.card.dimensions, alone, None, judged)
+    own = found.dimensions["empathy"]
+    assert own.in_words() == "no standard errors: no rated pairs; of two responses: 24 verdicts in 24 groups"
+    assert own.three_way is not None
+    assert not own.three_way.uses_error
+    chances = preference(own.three_way, *(Score(value, Scale(1, 5, True)) for value in (3.6, 3.0)))
+    assert chances is not None
+    assert chances.likeliest == "first"
+    assert own.three_way.preference(0.0, 5.0).likeliest == "no difference"
+    few = replace(alone, preferences=compared[:10])
+    with pytest.raises(UserError, match="has no rating of empathy; expected rated pairs, or comparisons in 20 groups"):
+        fit_calibration("w" * 64, data.card.dimensions, few, None, judged)
 
 
 def test_an_order_says_what_people_will_say_of_neighbours(
@@ -220,6 +262,12 @@ def test_an_order_says_what_people_will_say_of_neighbours(
     assert first["verdict"] == "undecided"
     assert main([*words, "--max-error", "0.3"]) == 0
     assert f"better {expected.first:.0%}, no difference {expected.no_difference:.0%}" in capsys.readouterr().out
+    two = [*words[:3], clips[best.index], clips[other.index], *words[6:]]
+    assert main(two) == 0
+    chances = f"of people {expected.first:.0%} prefer {clips[best.index]}, {expected.second:.0%} {clips[other.index]}"
+    assert f"prefer {clips[best.index]}: {chances}" in capsys.readouterr().out
+    assert main([*two, "--max-error", "0.1"]) == 0
+    assert f"undecided: {chances}" in capsys.readouterr().out
     for options, message in (
         ({}, "preference on empathy, warmth; expected one dimension"),
         ({"by": "warmth"}, "nothing is known of preferences on warmth"),
