@@ -10,7 +10,9 @@ and sentences are those of the sample, drawn anew.
 from __future__ import annotations
 
 import argparse
+import json
 import time
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -62,6 +64,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("judge")
     parser.add_argument("--cases", type=int, default=100)
+    parser.add_argument("--rows", type=Path, help="file to which every case is written, a line each")
     options = parser.parse_args()
     torch.set_num_threads(1)
     scorer = Scorer.from_pretrained(options.judge, device="cpu")
@@ -91,6 +94,9 @@ def main() -> None:
                 if method == "gradient":
                     row["missed"] = made.missed[name]
             found.append(row)
+            if options.rows is not None:
+                with options.rows.open("a") as file:
+                    file.write(json.dumps(row, default=float) + "\n")
 
     def line(title: str, values: list[bool]) -> None:
         if values:

@@ -36,6 +36,7 @@ from .sampling import (
     MixedOrder,
     Plan,
     Position,
+    longest_of,
     row_groups,
 )
 from .schema import Dimension, Pair, PairDataset
@@ -183,7 +184,22 @@ class PairDataModule(L.LightningDataModule):
 
     def train_dataloader(self) -> DataLoader:
         """Shuffled training items of this rank."""
-        return self._loader(self.items, EpochBatches(self._training_plan(), self.start))
+        plan = self._training_plan()
+        if isinstance(plan, ByTokens) and (self.trainer is None or self.trainer.is_global_zero):
+            padding = f"{plan.padding(0):.1%} padding"
+            most = self.settings.batch_tokens
+            Console(stderr=True).print(f"batches: {plan.steps} of at most {most} tokens, {padding}")
+        return self._loader(self.items, EpochBatches(plan, self.start))
+
+    def longest_item(self) -> int:
+        """Tokens of the longest training item, which is the least that `data.batch_tokens` can be."""
+        return longest_of(self._kinds())
+
+    def largest_batch(self, tokens: int) -> Any:
+        """The largest batch of the first epoch where `data.batch_tokens` is this, as it is from now on."""
+        self.settings = replace(self.settings, batch_tokens=tokens)
+        assert self._model is not None
+        return self._model.collate([self.items[0, item] for item in self._training_plan().batches(0)[0]])
 
     def val_dataloader(self) -> DataLoader:
         """Validation pairs of this rank; some may be on two, so that all have equally many."""
@@ -221,14 +237,13 @@ class PairDataModule(L.LightningDataModule):
                 f"data.batch_tokens {tokens} with data.batches groups: items stand together by length or by "
                 "group; expected either of the two"
             )
-        plan = self._by_tokens([self._rated_kind(self.train, self.shares[0], shuffle=True), *self._compared_kinds()])
-        if self.trainer is None or self.trainer.is_global_zero:
-            padding = f"{plan.padding(0):.1%} padding"
-            Console(stderr=True).print(f"batches: {plan.steps} of at most {tokens} tokens, {padding}")
-        return plan
+        return self._by_tokens(self._kinds())
+
+    def _kinds(self) -> list[Kind]:
+        return [self._rated_kind(self.train, self.shares[0], shuffle=True), *self._compared_kinds()]
 
     def _by_tokens(self, kinds: Sequence[Kind]) -> ByTokens:
-        assert self.settings.batch_tokens is not None
+        assert isinstance(self.settings.batch_tokens, int)
         return ByTokens(kinds, self.settings.batch_tokens, seed=self.seed, rank=self._rank, ranks=self._ranks)
 
     def _rated_kind(self, pairs: RatedPairs, share: float, *, shuffle: bool) -> Kind:

@@ -288,9 +288,8 @@ class ByTokens:
         self._kinds, self._budget, self._seed = tuple(kinds), budget, seed
         readers = len(kinds[0].streams) // ranks
         self._own = slice(rank * readers, (rank + 1) * readers)
-        largest = max(kind.rows * int(kind.lengths.max()) for kind in kinds if kind.share and len(kind.lengths))
-        if largest > budget:
-            raise UserError(f"data.batch_tokens {budget}: one item has {largest} tokens; expected {largest} or more")
+        if (most := longest_of(kinds)) > budget:
+            raise UserError(f"data.batch_tokens {budget}: one item has {most} tokens; expected {most} or more")
         rows = self._planned(0)
         items = sum(len(row[0]) for row in rows)
         self._rows = min(items, len(rows) + len(rows) // _SPARE)
@@ -333,6 +332,11 @@ class ByTokens:
         lengths = np.concatenate([np.asarray(kind.lengths) * kind.rows for kind in self._kinds])
         largest = max(range(len(rows)), key=lambda row: max(lengths[batch].max() * len(batch) for batch in rows[row]))
         return [rows[largest], *rows[:largest], *rows[largest + 1 :]]
+
+
+def longest_of(kinds: Sequence[Kind]) -> int:
+    """Tokens of the longest item that is read; of a comparison those of both pairs, padding included."""
+    return max(kind.rows * int(kind.lengths.max()) for kind in kinds if kind.share and len(kind.lengths))
 
 
 def _cut(orders: Sequence[np.ndarray], kind: Kind, budget: int, rng: np.random.Generator) -> list[list[np.ndarray]]:

@@ -89,7 +89,9 @@ class DataSettings:
         batch_size: Items per training step and device: a rated pair, or a comparison, which is two pairs.
         eval_batch_size: Pairs per validation step and device.
         batch_tokens: Most tokens of this backbone per step and device, padding included, instead of batch_size and
-            eval_batch_size: items of like length then stand together, which leaves little padding.
+            eval_batch_size: items of like length then stand together, which leaves little padding. auto: those of
+            batch_size of the longest items, or as many as a step has memory for on the device with the least, which is
+            tried before the first step.
         num_workers: Processes that decode audio; 0 = none beside the trainer.
         train_split: Split or splits to train on, such as fold1, fold2 and fold3.
         validation_split: Split or splits that choose the best checkpoint.
@@ -110,7 +112,7 @@ class DataSettings:
     path: str
     batch_size: int = 16
     eval_batch_size: int = 32
-    batch_tokens: int | None = None
+    batch_tokens: int | Literal["auto"] | None = None
     num_workers: int = 0
     train_split: list[str] | str = "train"
     validation_split: list[str] | str = "validation"

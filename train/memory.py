@@ -300,7 +300,7 @@ def dry_run(recipe: Recipe) -> None:
         seconds=recipe.clip_seconds,
         mixed_precision=str(recipe.trainer["precision"]).endswith("-mixed"),
         gradient_checkpointing=recipe.gradient_checkpointing,
-        batch_tokens=recipe.data.batch_tokens,
+        batch_tokens=None if recipe.data.batch_tokens == "auto" else recipe.data.batch_tokens,
         audio_cached=recipe.cache.what != "none",
     )
     gpu = recipe.gpu_gib * GIB if recipe.gpu_gib else None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import lightning as L
 import numpy as np
 import torch
+from accelerate.utils import find_executable_batch_size
 from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
@@ -211,6 +212,8 @@ class JudgeModule(L.LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW with linear warm-up and cosine decay; no weight decay on biases and norms."""
+        if self.data.settings.batch_tokens == "auto":
+            self._find_batch_tokens()
         judge, trained = self.judge, self._trained()
         # what has no pre-trained weights may move faster
         fresh = {name for name in trained if not name.startswith("judge.network.")}
@@ -224,6 +227,44 @@ class JudgeModule(L.LightningModule):
             raise UserError("trainer: max_epochs -1 and max_steps -1; expected one of them above 0")
         schedule = cosine_schedule(optimizer, int(steps), settings.warmup)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def _find_batch_tokens(self) -> None:
+        """Make batches as large as a step has memory for, on the device with the least.
+
+        What is tried is forward and backward pass of the largest batch, by each process alone. Nothing is trained, so
+        that every pair is still to come.
+
+        Raises:
+            UserError: If the longest item does not fit by itself.
+        """
+        data, least = self.data, self.data.longest_item()
+
+        @find_executable_batch_size(starting_batch_size=data.settings.batch_size * least)
+        def try_step(tokens: int) -> int:
+            if tokens < least:
+                raise UserError(
+                    f"data.batch_tokens auto: one item has {least} tokens, for which {self.device} has no memory; "
+                    "expected gradient_checkpointing true, shorter clips, or fewer layers (judge.depth)"
+                )
+            self.zero_grad()
+            on_gpu = self.device.type == "cuda"
+            if on_gpu:
+                torch.cuda.reset_peak_memory_stats(self.device)
+            batch = self.transfer_batch_to_device(data.largest_batch(tokens), self.device, 0)
+            with self.trainer.precision_plugin.forward_context():
+                terms = self.objective.terms(self._predict(batch), batch.labels)
+            torch.stack(list(terms.values())).sum().backward()
+            if on_gpu:  # AdamW's moments come with the first step
+                moments = 2 * sum(weight.nbytes for weight in self._trained().values())
+                most = 0.9 * torch.cuda.mem_get_info(self.device)[1]
+                if torch.cuda.max_memory_allocated(self.device) + moments > most:
+                    raise torch.OutOfMemoryError("CUDA out of memory.")
+            return tokens
+
+        # of decreasing numbers the first that fits; every rank has to have the same
+        found = self.all_gather(torch.tensor(try_step(), device=self.device))  # pyright: ignore[reportCallIssue]
+        self.zero_grad()
+        data.settings = replace(data.settings, batch_tokens=int(torch.as_tensor(found).min()))
 
     def configure_gradient_clipping(
         self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -181,8 +181,13 @@ def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None,
     hush()
     with ExitStack() as until_the_end:
         until_the_end.enter_context(stopped_by_signals())
-        position = Position() if start is None else position_of(read_checkpoint(start))
-        datamodule = PairDataModule(recipe.data, seed=recipe.seed, start=position, parts=task.parts)
+        position, reading = Position(), recipe.data
+        if start is not None:
+            before = read_checkpoint(start)
+            position = position_of(before)
+            if reading.batch_tokens == "auto":  # what was found then, also where there is more memory now
+                reading = replace(reading, batch_tokens=before["order"].get("data.batch_tokens") or "auto")
+        datamodule = PairDataModule(reading, seed=recipe.seed, start=position, parts=task.parts)
         check_strategy(recipe)
         at_probe = StartAtProbe(recipe.method, start is not None, task)
         try:

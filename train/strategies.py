@@ -363,6 +363,10 @@ def check_strategy(recipe: Recipe) -> None:
             f"judge.quantization {recipe.judge.quantization} with {name}, which cannot shard weights in 4 bits; "
             f"expected no quantization, {instead}"
         )
+    if recipe.data.batch_tokens == "auto":
+        raise UserError(
+            f"data.batch_tokens auto with {name}, where no process can try a step alone; expected a number, {instead}"
+        )
     if recipe.compile_layers:
         raise UserError(
             f"compile_layers with {name}, where layers are gathered while they are computed: not tried; expected "

@@ -65,7 +65,7 @@ def replicas() -> np.ndarray:
     return np.array(found)
 
 
-def test_a_pilot_foretells_a_larger_set(replicas: np.ndarray) -> None:
+def test_a_pilot_foretells_a_larger_set(replicas):
     ceiling, good, bad = replicas.mean(axis=0)
     pilots = [pilot_from(Frame(panel(25, 4, seed)[0], "pilot"), resamples=0) for seed in range(20)]
     rows = [make_plan(pilot, items=[240], raters=[3], agreement=0.7)["rows"][0] for pilot in pilots]
@@ -79,18 +79,7 @@ def test_a_pilot_foretells_a_larger_set(replicas: np.ndarray) -> None:
     assert error == pytest.approx((replicas[:, 1] - replicas[:, 2]).std(), rel=0.15)
 
 
-def test_power_is_how_often_the_better_judge_is_told_apart(replicas: np.ndarray) -> None:
-    ceiling, good, bad = replicas.mean(axis=0)
-    error = (replicas[:, 1] - replicas[:, 2]).std()
-    told = np.mean(replicas[:, 1] - replicas[:, 2] > 1.96 * error)
-    pilot = assumed_pilot({"item": ITEM, "group": GROUP, "residual": 0.6}, SIZE)  # raters rate everything; rounding
-    plan = make_plan(
-        pilot, items=[240], raters=[3], agreement=good / ceiling, difference=(good - bad) / ceiling, between=0.55
-    )
-    assert plan["rows"][0]["power"] == pytest.approx(told, abs=0.08)
-
-
-def test_variance_components_are_found_in_a_sparse_design() -> None:
+def test_variance_components_are_found_in_a_sparse_design():
     rng = np.random.default_rng(0)
     found = []
     for _ in range(30):
@@ -107,7 +96,7 @@ def test_variance_components_are_found_in_a_sparse_design() -> None:
     assert alone.item == pytest.approx(found[-1].group + found[-1].item)
 
 
-def test_influence_is_what_leaving_an_item_out_changes() -> None:
+def test_influence_is_what_leaving_an_item_out_changes():
     rng = np.random.default_rng(1)
     human = rng.normal(size=400)
     score = human + rng.normal(size=400)
@@ -119,7 +108,7 @@ def test_influence_is_what_leaving_an_item_out_changes() -> None:
     assert own.std() / math.sqrt(400) == pytest.approx(standard_error(spearman(score, human), 400), rel=0.1)
 
 
-def test_systems_that_stand_in_every_group_are_no_error() -> None:
+def test_systems_that_stand_in_every_group_are_no_error():
     rng = np.random.default_rng(2)
     systems, groups = np.tile(np.arange(8), 30), np.repeat(np.arange(30), 8)
     quality = rng.normal(0, 2, 8)[systems]
@@ -129,7 +118,7 @@ def test_systems_that_stand_in_every_group_are_no_error() -> None:
     assert math.isnan(design_effect(np.ones(240), human, groups.astype(str)))
 
 
-def test_the_reliability_of_an_average_dimension() -> None:
+def test_the_reliability_of_an_average_dimension():
     rng = np.random.default_rng(3)
     tables = []
     for noise in (0.5, 1.0, 2.0):
@@ -145,7 +134,7 @@ def test_the_reliability_of_an_average_dimension() -> None:
     assert together.low < together.value < together.high
 
 
-def test_a_wanted_power_takes_as_many_items_as_the_rows_say() -> None:
+def test_a_wanted_power_takes_as_many_items_as_the_rows_say():
     plan = make_plan(assumed_pilot({"item": 1, "residual": 1}), raters=[2], difference=0.1, price=0.5)
     n = plan["needed"][0]["items"]
     again = make_plan(assumed_pilot({"item": 1, "residual": 1}), items=[n - 1, n], raters=[2], difference=0.1)
@@ -167,7 +156,7 @@ def real(name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", ["mushra_codec/ratings.csv", "speechocean_prosody/metadata.csv"])
-def test_a_fifth_of_real_ratings_foretells_the_ceiling_of_all(name: str) -> None:
+def test_a_fifth_of_real_ratings_foretells_the_ceiling_of_all(name):
     rows = pd.read_csv(real(name))
     if "clip" in rows:
         rows = rows.rename(columns={"clip": "pair_id"}).assign(group_id=rows["speaker"].astype(str))
@@ -188,7 +177,7 @@ def test_a_fifth_of_real_ratings_foretells_the_ceiling_of_all(name: str) -> None
     assert np.mean(np.abs(off) <= 0.03) >= 0.85
 
 
-def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_and_writes(tmp_path, capsys):
     rows = panel(12, 3, 5)[0].rename(columns={"pair_id": "item", "rater_id": "annotator", "cluster": "group"})
     rows[["item", "annotator", "dimension", "score", "group"]].to_csv(tmp_path / "pilot.csv", index=False)
     words = ["plan", str(tmp_path / "pilot.csv"), "--judges", "good", "bad", "--price", "0.2", "--resamples", "50"]
@@ -219,16 +208,14 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
         ("plan {table} --judges ann", "no item has a rating by a person"),
     ],
 )
-def test_what_cannot_be_planned_is_said_in_a_line(
-    words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_planned_is_said_in_a_line(words, message, tmp_path, capsys):
     table = tmp_path / "t.csv"
     table.write_text("item,annotator,dimension,score\na,ann,d,1\nb,ann,d,2\nc,ann,d,3\n")
     assert main([word.format(table=table) for word in words.split()]) == 2
     assert message.format(table=table) in capsys.readouterr().err
 
 
-def test_the_quantiles_are_those_of_a_two_sided_test() -> None:
+def test_the_quantiles_are_those_of_a_two_sided_test():
     plan = make_plan(assumed_pilot({"item": 1, "residual": 0}), items=[500], raters=[1], agreement=0.6, between=0.5)
     row, error = plan["rows"][0], standard_error_of_difference(0.6, 0.55, 0.5, 500)
     assert row["power"] == pytest.approx(stats.norm.cdf(0.05 / error - 1.959964), abs=1e-6)

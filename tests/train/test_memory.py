@@ -13,11 +13,16 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
+from empathy_judge.models.backbones.audio_language_model import AudioLanguageModel
 from empathy_judge.models.backbones.layers import recompute_activations
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.settings import JudgeSettings, LoraSettings
+from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.memory import LiveMemory, step_memory
+from empathy_judge.train.module import JudgeModule
+from empathy_judge.train.run import train
 
+LAST_FILE = "checkpoints/last.ckpt"
 RATE, SECONDS, BATCH = 16_000, 4.0, 6
 
 
@@ -118,6 +123,51 @@ def test_a_batch_by_tokens_counts_as_many_pairs_as_fit_in(backbone_folder):
     assert (by_tokens.pairs, by_tokens.activations) == (3, three.activations)
     with pytest.raises(UserError, match=rf"data.batch_tokens 9: one pair has {three.tokens}; expected {three.tokens}"):
         step_memory(settings, batch=3, batch_tokens=9, **options)
+
+
+@pytest.fixture
+def limit(monkeypatch) -> list[int]:
+    """Tokens, padding included, that this machine pretends to have memory for; then those of every batch above."""
+    plain, known = AudioLanguageModel.hidden_states, [300]
+
+    def hidden_states(backbone, inputs):
+        if inputs.input_ids.numel() > known[0]:
+            known.append(inputs.input_ids.numel())
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return plain(backbone, inputs)
+
+    monkeypatch.setattr(AudioLanguageModel, "hidden_states", hidden_states)
+    return known
+
+
+def test_batches_as_large_as_memory_lose_no_pair(limit, train_arguments, tmp_path, monkeypatch):
+    """What is tried is not trained: batches that were too large come again, smaller, and each pair once in an epoch."""
+    read: list[tuple[int, list[int]]] = []
+    step = JudgeModule.training_step
+
+    def training_step(module, batch, batch_idx):
+        read.append((module.current_epoch, batch.indices.tolist()))
+        return step(module, batch, batch_idx)
+
+    monkeypatch.setattr(JudgeModule, "training_step", training_step)
+    options = {"data__batch_tokens": "auto", "data__batch_size": 8, "trainer__logger": "false"}
+    train(train_arguments(tmp_path / "run", trainer__max_epochs=2, **options))
+    tried = limit[1:]
+    assert len(tried) > 1
+    assert tried == sorted(tried, reverse=True)
+    for epoch in range(2):
+        assert sorted(item for when, items in read if when == epoch for item in items) == list(range(12))
+    found = read_checkpoint(tmp_path / "run" / LAST_FILE)["order"]["data.batch_tokens"]
+    assert 0.8 * 300 < found <= min(tried)
+    limit[:] = [10_000]  # a run goes on with the batches that it had
+    train([*train_arguments(tmp_path / "run", trainer__max_epochs=3, **options), "--resume", "true"])
+    assert read_checkpoint(tmp_path / "run" / LAST_FILE)["order"]["data.batch_tokens"] == found
+
+
+def test_an_item_that_does_not_fit_is_told(limit, train_arguments, tmp_path):
+    limit[:] = [20]
+    with pytest.raises(UserError, match=r"auto: one item has \d+ tokens, for which cpu has no memory; expected grad"):
+        train(train_arguments(tmp_path / "run", data__batch_tokens="auto", trainer__logger="false"))
 
 
 def test_audio_that_is_cached_leaves_out_what_the_tower_computes(backbone_folder, tmp_path):

@@ -72,7 +72,7 @@ def test_two_processes_compute_once_what_they_share(train_arguments, dataset_fol
     """One feature cache, one comparison of all clips although the data is on a read-only folder, one collective for
     what the loss compares, and no process that ends long before the other."""
     (tmp_path / "temporary").mkdir()
-    (tmp_path / "program.py").write_text(
+    program = (
         "import os\naccess = os.access\n"  # root may write anywhere
         f"os.access = lambda path, mode, **o: str(path) != {str(dataset_folder)!r} and access(path, mode, **o)\n" + RUN
     )
@@ -83,19 +83,12 @@ def test_two_processes_compute_once_what_they_share(train_arguments, dataset_fol
         tmp_path / "run", trainer__max_epochs=2, trainer__devices=2, trainer__strategy="ddp", trainer__logger="false",
         data__batch_size=2, cache__what="audio", judge__head="gaussian", objective__losses="{gaussian_nll: 1, ccc: 1}",
     )  # fmt: skip
-    (tmp_path / "words.json").write_text(json.dumps(words))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     variables = {"TMPDIR": str(tmp_path / "temporary"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     try:
-        done = subprocess.run(
-            [*command, str(tmp_path / "program.py"), str(tmp_path)],
-            env={**os.environ, **variables}, capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-3000:]
+        first, second = run_twice(tmp_path, program, words, **variables)
         assert not kept.exists()
     finally:
         kept.write_bytes(before)
-    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     assert sorted([first["compared"], second["compared"]]) == [0, 32]  # by the one that came first
     assert len(list((tmp_path / "cache" / "empathy-judge").glob("*near_identical.json"))) == 1
     # 21 responses of training and validation with their contexts, each in one of the two
@@ -106,6 +99,61 @@ def test_two_processes_compute_once_what_they_share(train_arguments, dataset_fol
         assert counts["steps"] == 6
         assert counts["in steps"] == 6
     assert (tmp_path / "run" / "calibration.json").is_file()
+
+
+# Each process has memory for another number of tokens, and says what it read of two epochs
+LIMITED = """
+import json, os, sys
+from pathlib import Path
+import torch
+from empathy_judge.models.backbones.audio_language_model import AudioLanguageModel
+from empathy_judge.train import run
+from empathy_judge.train.module import JudgeModule
+
+out, rank = Path(sys.argv[1]), int(os.environ["LOCAL_RANK"])
+read, states, step = [], AudioLanguageModel.hidden_states, JudgeModule.training_step
+run._calibrate = lambda *_: None
+
+def hidden_states(backbone, inputs):
+    if inputs.input_ids.numel() > (700, 250)[rank]:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    return states(backbone, inputs)
+
+def training_step(module, batch, batch_idx):
+    read.append([module.current_epoch, batch.indices.tolist(), module.data.settings.batch_tokens])
+    return step(module, batch, batch_idx)
+
+AudioLanguageModel.hidden_states, JudgeModule.training_step = hidden_states, training_step
+run.train(json.loads((out / "words.json").read_text()))
+(out / f"{rank}.json").write_text(json.dumps(read))
+"""
+
+
+def run_twice(folder: Path, program: str, words: list[str], **variables: str) -> list[Any]:
+    """What two processes of `train` wrote to RANK.json."""
+    (folder / "program.py").write_text(program)
+    (folder / "words.json").write_text(json.dumps(words))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*command, str(folder / "program.py"), str(folder)],
+        env={**os.environ, **variables}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.slow
+def test_processes_agree_on_batches_that_the_least_memory_has_room_for(train_arguments, tmp_path):
+    words = train_arguments(
+        tmp_path / "run", trainer__max_epochs=2, trainer__devices=2, trainer__strategy="ddp", trainer__logger="false",
+        data__batch_tokens="auto",
+    )  # fmt: skip
+    first, second = run_twice(tmp_path, LIMITED, words)
+    assert len(first) == len(second) > 2
+    (found,) = {tokens for _, _, tokens in first + second}
+    assert 180 < found <= 250
+    for epoch in range(2):
+        assert sorted(item for when, items, _ in first + second if when == epoch for item in items) == list(range(12))
 
 
 # Anonymous memory: what a process holds itself, and not as pages of the files, which all processes share

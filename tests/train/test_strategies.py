@@ -305,6 +305,7 @@ def recipe(trainer: dict[str, Any], **values: str) -> Recipe:
         ({"strategy": FSDPStrategy()}, {}, "FSDPStrategy: writes shards"),
         ({"strategy": ShardedStrategy(), "precision": "bf16-true"}, {}, "bf16-true with ShardedStrategy"),
         ({"strategy": ShardedStrategy()}, {"judge__quantization": "nf4"}, "quantization nf4 with ShardedStrategy"),
+        ({"strategy": ShardedStrategy()}, {"data__batch_tokens": "auto"}, "batch_tokens auto with ShardedStrategy"),
         ({"strategy": ShardedStrategy()}, {"compile_layers": "true"}, "compile_layers with ShardedStrategy"),
         ({"strategy": ShardedStrategy()}, {"cache__what": "audio"}, "cache.what audio with ShardedStrategy"),
     ],
