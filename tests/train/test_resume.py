@@ -218,7 +218,7 @@ def test_a_run_folder_that_cannot_be_written_is_one_line(train_arguments, tmp_pa
         ("on_train_epoch_end", "saved after step 3; --resume auto goes on from there"),
     ],
 )
-def test_a_signal_at_another_time_stops_with_the_same_code(moment, line, train_arguments, tmp_path, monkeypatch, capsys):
+def test_a_signal_at_another_time_stops_and_says_so(moment, line, train_arguments, tmp_path, monkeypatch, capsys):
     """Before the first step, when there is nothing to save yet, and after the last one, before the calibration."""
     plain = getattr(JudgeModule, moment)
 
