@@ -174,7 +174,9 @@ def agreement(options: argparse.Namespace) -> int:
     The table has one row per score: item, annotator, dimension, score, and where there are, dataset, group (items that
     are not independent: intervals draw whole groups) and system. Empty scores are missing ones.
     """
-    found = _measure_table(options, options.cluster, pairs=options.pairs, kappa_weights=options.kappa_weights)
+    found = _measure_table(
+        options, options.cluster, pairs=options.pairs, rasch=options.rasch, kappa_weights=options.kappa_weights
+    )
     if options.json:
         print(json.dumps(found, indent=2, allow_nan=False))
     else:
