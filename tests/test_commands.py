@@ -138,17 +138,9 @@ def test_score_prints_each_dimension_with_its_scale(judge_folder, clips, capsys)
 
 
 def test_score_needs_clips_or_a_manifest(judge_folder, clips, capsys):
-    assert "expected JUDGE CONTEXT RESPONSE (- for no context), or JUDGE --manifest FILE" in failed(
-        capsys, "score", str(judge_folder)
-    )
-    words = ["score", str(judge_folder), "-", str(clips / "r.wav"), "--manifest", "m.csv"]
-    assert "expected JUDGE CONTEXT RESPONSE (- for no context), or JUDGE --manifest FILE" in failed(capsys, *words)
-
-
-def test_score_names_a_clip_that_cannot_be_read(judge_folder, clips, capsys):
-    (clips / "text.wav").write_text("not audio")
-    line = failed(capsys, "score", str(judge_folder), str(clips / "c.wav"), str(clips / "text.wav"))
-    assert line == f"error: {clips / 'text.wav'}: not a sound file; expected wav, flac, ogg, mp3, aiff, au"
+    for words in ([], ["-", str(clips / "r.wav"), "--manifest", "m.csv"]):
+        line = failed(capsys, "score", str(judge_folder), *words)
+        assert "expected JUDGE CONTEXT RESPONSE (- for no context), or JUDGE --manifest FILE" in line
 
 
 def test_score_of_a_manifest_with_a_bad_clip_is_a_failed_check(judge_folder, clips, capsys):
@@ -206,11 +198,6 @@ def test_what_makes_sense_for_a_file_alone_is_refused_without_one(words, text, c
 def test_several_processes_score_into_a_file_alone(clips, capsys, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "in several processes" in failed(capsys, "score", "absent", "--manifest", str(clips / "m.csv"))
-
-
-def test_score_of_a_missing_manifest_is_one_line(judge_folder, clips, capsys):
-    line = failed(capsys, "score", str(judge_folder), "--manifest", str(clips / "absent.csv"))
-    assert str(clips / "absent.csv") in line
 
 
 # ---------------------------------------------------------------- export

@@ -21,6 +21,8 @@ from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.recipe import RecipeParser
 from empathy_judge.train.run import train
 
+from ..conftest import failed
+
 
 def metrics(run: Path) -> pd.DataFrame:
     """All rows that the CSV logger wrote."""
@@ -266,14 +268,14 @@ def test_a_mistake_of_ours_while_the_trainer_is_made_is_told_as_a_bug(train_argu
     assert capsys.readouterr().err.startswith("error: ValueError: no such clock: a mistake of this program")
 
 
+def test_a_missing_dataset_is_one_line(train_arguments, tmp_path, capsys):
+    line = failed(capsys, "train", *train_arguments(tmp_path / "run", data__path=tmp_path / "nowhere"))
+    assert line.startswith(f"error: {tmp_path / 'nowhere'}: not a pair dataset, it has no dataset.yaml")
+
+
 def test_a_run_without_an_end_is_refused(train_arguments, tmp_path):
     with pytest.raises(UserError, match="max_epochs -1 and max_steps -1"):
         train(train_arguments(tmp_path / "run", trainer__max_epochs=-1))
-
-
-def test_a_missing_dataset_is_one_line(train_arguments, tmp_path):
-    with pytest.raises(UserError, match=r"not a pair dataset, it has no dataset.yaml"):
-        train(train_arguments(tmp_path / "run", data__path=tmp_path / "nowhere"))
 
 
 def test_early_stopping_ends_a_run_that_gets_no_better(train_arguments, tmp_path):
