@@ -216,7 +216,7 @@ def test_export_makes_a_judge_that_scores_like_the_run(trained_run, clips, capsy
     assert f"{judge}: exists" in failed(capsys, "export", str(trained_run), "--out", str(judge))
 
 
-def test_export_puts_the_measured_agreement_on_the_card(trained_run, dataset_folder, tmp_path, capsys):
+def test_export_puts_the_measured_agreement_on_the_card(trained_run, dataset_folder, tmp_path):
     """And what `evaluate` measures on the validation split is what training measured there."""
     report = tmp_path / "report"
     words = ["--data", str(dataset_folder), "--split", "validation", "--out", str(report), "--resamples", "20"]
