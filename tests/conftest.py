@@ -50,7 +50,7 @@ def make_buzz() -> Callable[..., np.ndarray]:
 
 
 @pytest.fixture(scope="module", params=["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
+def device(request) -> Iterator[torch.device]:
     """Where a test computes: on the CPU, and once more on a GPU (`pytest -m gpu`), there in float32 without TF32."""
     import torch
 
@@ -64,7 +64,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
 
 
 @pytest.fixture(scope="module")
-def rounding(device: torch.device) -> float:
+def rounding(device) -> float:
     """How far two float32 results of the same may lie apart, relative to 1: a GPU's kernels add up in another order
     for each size of a batch."""
     return 1e-5 if device.type == "cpu" else 1e-4
@@ -79,7 +79,7 @@ def tone(seconds: float, hertz: float, level: float, noise: float = 0.0, rate: i
 
 
 @pytest.fixture(scope="session", autouse=True)
-def users_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def users_cache(tmp_path_factory) -> Iterator[Path]:
     """What commands keep for the user, apart from the cache of whoever runs the tests; what killed processes leave."""
     folder = tmp_path_factory.mktemp("users_cache")
     with pytest.MonkeyPatch.context() as patch:
@@ -120,13 +120,13 @@ def make_backbone() -> Callable[[Path, int], Path]:
 
 
 @pytest.fixture(scope="session")
-def backbone_folder(make_backbone: Callable[[Path, int], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def backbone_folder(make_backbone, tmp_path_factory) -> Path:
     """The random backbone of seed 0."""
     return make_backbone(tmp_path_factory.mktemp("backbone"), 0)
 
 
 @pytest.fixture(scope="session")
-def dataset_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dataset_folder(tmp_path_factory) -> Path:
     """24 pairs in 8 groups on two scales: 12 to train on, 9 (an odd number) for validation, 3 for the test.
 
     The louder and higher a response, the better its rating. Three raters with biases; one rates every other pair only.
@@ -147,26 +147,20 @@ def dataset_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             soundfile.write(folder / f"{name}.wav", samples, RATE)
             pairs.append(
                 {
-                    "pair_id": name,
-                    "group_id": f"g{group}",
-                    "context_audio": f"context{group}.wav",
-                    "response_audio": f"{name}.wav",
-                    "situation": "A parent is late." if group % 3 == 0 else None,
+                    "pair_id": name, "group_id": f"g{group}", "context_audio": f"context{group}.wav",
+                    "response_audio": f"{name}.wav", "situation": "A parent is late." if group % 3 == 0 else None,
                     "system_id": f"s{member}",
                 }
-            )
+            )  # fmt: skip
             for rater in range(RATERS):
                 if rater < RATERS - 1 or number % 2:
                     empathy = round(1.5 + 2 * loudness + height) + rater % 2
                     warmth = 1.0 + 4 * loudness + 3 * height + 0.5 * rater
                     ratings += [(name, f"r{rater}", "empathy", empathy), (name, f"r{rater}", "warmth", warmth)]
     card = DatasetCard(
-        name="tones",
-        dimensions=(Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10)),
-        source="made for a test",
-        licence="CC0-1.0",
-        synthetic=True,
-    )
+        name="tones", dimensions=(Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10)),
+        source="made for a test", licence="CC0-1.0", synthetic=True,
+    )  # fmt: skip
     columns = ["pair_id", "rater_id", "dimension", "score"]
     write_dataset(folder, card, pd.DataFrame(pairs), pd.DataFrame(ratings, columns=columns))
     split_dataset(folder, fractions={"train": 0.5, "validation": 0.375, "test": 0.125}, seed=0)
@@ -174,7 +168,7 @@ def dataset_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def make_judge(backbone_folder: Path) -> Callable[..., EmpathyJudge]:
+def make_judge(backbone_folder) -> Callable[..., EmpathyJudge]:
     """Builds judges on the random backbone whose adapters, pooling and head are random too, as after training."""
     import torch
     from empathy_judge.models.judge import EmpathyJudge
@@ -201,7 +195,7 @@ def dimensions() -> tuple[Any, ...]:
 
 
 @pytest.fixture(scope="session")
-def judge_folder(make_judge: Callable[..., EmpathyJudge], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def judge_folder(make_judge, tmp_path_factory) -> Path:
     """A judge on disk. Tests that change it copy it first."""
     from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, save_judge
     from empathy_judge.models.model_card import render_card
@@ -217,22 +211,15 @@ def judge_folder(make_judge: Callable[..., EmpathyJudge], tmp_path_factory: pyte
 
 
 @pytest.fixture(scope="session")
-def train_arguments(backbone_folder: Path, dataset_folder: Path) -> Callable[..., list[str]]:
+def train_arguments(backbone_folder, dataset_folder) -> Callable[..., list[str]]:
     """Words after `empathy-judge train` for a small run; values given as `judge__lora__rank=4` override the rest."""
 
     def arguments(run: Path, **overrides: Any) -> list[str]:
         values = {
-            "judge.backbone": str(backbone_folder),
-            "judge.lora.rank": 4,
-            "data.path": str(dataset_folder),
-            "data.batch_size": 4,
-            "data.eval_batch_size": 4,
-            "trainer.max_epochs": 4,
-            "trainer.log_every_n_steps": 1,
-            "patience": 50,
-            "run": str(run),
-            **{name.replace("__", "."): value for name, value in overrides.items()},
-        }
+            "judge.backbone": str(backbone_folder), "judge.lora.rank": 4, "data.path": str(dataset_folder),
+            "data.batch_size": 4, "data.eval_batch_size": 4, "trainer.max_epochs": 4, "trainer.log_every_n_steps": 1,
+            "patience": 50, "run": str(run), **{name.replace("__", "."): value for name, value in overrides.items()},
+        }  # fmt: skip
         words = ["--config", str(CONFIGS / "nano.yaml")]
         return words + [word for name, value in values.items() for word in (f"--{name}", str(value))]
 
@@ -240,7 +227,7 @@ def train_arguments(backbone_folder: Path, dataset_folder: Path) -> Callable[...
 
 
 @pytest.fixture(scope="session")
-def trained_run(train_arguments: Callable[..., list[str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained_run(train_arguments, tmp_path_factory) -> Path:
     """A finished run of four epochs. Tests that change it copy it first."""
     from empathy_judge.train.run import train
 

@@ -99,6 +99,7 @@ BY_HAND = [
     "challenge aeq-bench constant --data {data} --resamples 1000001",
     "challenge echomind constant --data {bad}",
     "stress {judge} --data {data} --checks laughter",
+    "suggest constant --data {data} --ratings 1000000000000",
     "stress constant --data {data}",
     "stress {judge} --data {bad}",
     f"agreement {LONG}",
@@ -219,9 +220,7 @@ BY_HAND = [
 
 
 @pytest.fixture(scope="module")
-def places(
-    tmp_path_factory: pytest.TempPathFactory, judge_folder, trained_run, dataset_folder, backbone_folder, make_tone
-) -> dict[str, str]:
+def places(tmp_path_factory, judge_folder, trained_run, dataset_folder, backbone_folder, make_tone) -> dict[str, str]:
     """What `{...}` in calls stands for."""
     import soundfile
 
@@ -282,26 +281,19 @@ def test_a_bad_call_is_one_line_and_leaves_nothing(call, places, tmp_path, capsy
 
 
 GOOD = {
-    "combine": "{data} --out {tmp}/out",
-    "inspect": "{data}",
-    "split": "{data} --overwrite",
-    "recipes": "",
-    "upgrade": "{bad}/text.wav",
-    "evaluate": "constant --data {data} --out {tmp}/out --resamples 5",
+    "combine": "{data} --out {tmp}/out", "inspect": "{data}", "split": "{data} --overwrite", "recipes": "",
+    "upgrade": "{bad}/text.wav", "evaluate": "constant --data {data} --out {tmp}/out --resamples 5",
     "compare": "constant random --data {data} --resamples 5",
     "challenge": "echomind constant --data {data} --resamples 5",
+    "suggest": "text --data {data} --out {tmp}/out",
     "stress": "{judge} --data {data} --device cpu --resamples 5 --checks louder",
-    "agreement": "{bad}/scores.csv --resamples 5",
-    "score": "{judge} --device cpu - {bad}/r.wav",
-    "rank": "{judge} --device cpu - {bad}/r.wav",
-    "explain": "{judge} --device cpu - {bad}/r.wav",
-    "calibrate": "{judge} --data {data} --device cpu",
-    "export": "{run} --out {tmp}/out",
-    "ensemble": "{run} {judge} --out {tmp}/out",
-    "serve": "{bad}/text.wav",
+    "agreement": "{bad}/scores.csv --resamples 5", "score": "{judge} --device cpu - {bad}/r.wav",
+    "rank": "{judge} --device cpu - {bad}/r.wav", "explain": "{judge} --device cpu - {bad}/r.wav",
+    "calibrate": "{judge} --data {data} --device cpu", "export": "{run} --out {tmp}/out",
+    "ensemble": "{run} {judge} --out {tmp}/out", "serve": "{bad}/text.wav",
     "sweep": "--config {bad}/latin1.yaml --out {tmp}/out",
     **{f"import {name}": "{bad}/pairs.csv --out {tmp}/out" for name in importers.SOURCES},
-}
+}  # fmt: skip
 HOSTILE = [
     "", "-", "--", "nan", "-1", "1e400", "9" * 40, LONG, "ü🙂", "\ud800", "\n", "[]", "a=b", "a=1:5", "*",
     "/dev/null", "/dev/full", "/proc/self/mem", "{bad}/text.wav", "{bad}/empty.wav", "{bad}/latin1.yaml", "{bad}",

@@ -30,7 +30,7 @@ RATE = 16_000
 
 
 @pytest.fixture(scope="module")
-def calibrated(judge_folder: Path, dataset_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def calibrated(judge_folder, dataset_folder, tmp_path_factory) -> Path:
     """The judge on disk, calibrated on all 24 pairs: it says that it was trained on other data."""
     folder = Path(shutil.copytree(judge_folder, tmp_path_factory.mktemp("calibrated") / "judge"))
     assert main(["calibrate", str(folder), "--data", str(dataset_folder), "--split", "all", "--device", "cpu"]) == 0
@@ -38,7 +38,7 @@ def calibrated(judge_folder: Path, dataset_folder: Path, tmp_path_factory: pytes
 
 
 @pytest.fixture
-def clips(tmp_path: Path, make_tone) -> Path:
+def clips(tmp_path, make_tone) -> Path:
     """A folder with a context, a response, and a manifest of that pair and one that cannot be read."""
     for name, hertz in (("c", 150), ("r", 300)):
         soundfile.write(tmp_path / f"{name}.wav", make_tone(0.6, hertz, 0.3), RATE)
@@ -58,7 +58,6 @@ def failed(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 def test_training_leaves_a_calibration_of_its_best_checkpoint(trained_run, dataset_folder):
     loaded = load_run(trained_run)
     own = loaded.calibration
-    assert own is not None
     assert own == from_json(read_json(trained_run / "calibration.json"), "here", loaded.judge.dimensions)
     assert (own.splits, own.method, own.synthetic, own.failed) == (("validation",), "none", True, 0)
     part = PairDataset.load(dataset_folder).subset("validation")
@@ -92,7 +91,6 @@ def test_training_calibrates_from_the_scores_of_its_validation(train_arguments, 
     train(train_arguments(tmp_path / "run", trainer__max_epochs=3, trainer__logger="false", **options))
     assert len(built) == 1
     loaded = load_run(tmp_path / "run")
-    assert loaded.calibration is not None
     again = calibrate_judge(loaded, PairDataset.load(dataset_folder), ["validation"], device="cpu")
     assert loaded.calibration.weights == again.weights
     assert loaded.calibration.domain == again.domain
@@ -119,7 +117,6 @@ def test_a_checkpoint_without_a_calibration_of_its_own_scores_and_gives_no_inter
 
 def test_a_calibrated_judge_folder_gives_intervals(calibrated, judge_folder, clips):
     scorer, plain = (Scorer.from_pretrained(folder, device="cpu") for folder in (calibrated, judge_folder))
-    assert scorer.calibration is not None
     assert (scorer.calibration.splits, scorer.calibration.dimensions["warmth"].n) == (None, 24)
     pair = (clips / "c.wav", clips / "r.wav")
     scores = plain.score(*pair)
@@ -130,7 +127,6 @@ def test_a_calibrated_judge_folder_gives_intervals(calibrated, judge_folder, cli
         assert own.score == scores[dimension.name]
         assert own.standard_error == pytest.approx(fitted.factor)
         half = fitted.quantiles[3].value
-        assert half is not None
         assert own.low == pytest.approx(max(dimension.minimum, own.score - half), abs=1e-5)
         assert own.high == pytest.approx(min(dimension.maximum, own.score + half), abs=1e-5)
         assert not own.abstained

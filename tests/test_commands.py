@@ -17,7 +17,7 @@ RATE = 16_000
 
 
 @pytest.fixture
-def clips(tmp_path: Path, make_tone) -> Path:
+def clips(tmp_path, make_tone) -> Path:
     """A folder with a context and a response."""
     for name, hertz in (("c", 150), ("r", 300)):
         soundfile.write(tmp_path / f"{name}.wav", make_tone(0.6, hertz, 0.3), RATE)
@@ -66,7 +66,7 @@ def test_inspect_refuses_a_page_in_the_dataset_before_any_work(dataset_folder, c
 
 
 @pytest.fixture
-def scores(tmp_path: Path) -> Path:
+def scores(tmp_path) -> Path:
     """Two people and a judge on twelve items, in columns of other names."""
     path = tmp_path / "scores.csv"
     rows = [
@@ -158,16 +158,8 @@ def test_score_of_a_manifest_with_a_bad_clip_is_a_failed_check(judge_folder, cli
     assert main(words) == 1
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     assert list(rows[0]) == [
-        "pair_id",
-        "empathy",
-        "warmth",
-        "empathy_label",
-        "warmth_label",
-        "warnings",
-        "windows",
-        "seconds",
-        "status",
-    ]
+        "pair_id", "empathy", "warmth", "empathy_label", "warmth_label", "warnings", "windows", "seconds", "status",
+    ]  # fmt: skip
     assert [row["status"] == "ok" for row in rows] == [True, False]
     (clips / "text.wav").write_bytes((clips / "r.wav").read_bytes())
     assert main(words) == 0

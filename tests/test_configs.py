@@ -88,13 +88,9 @@ def test_recipes_are_listed_with_what_they_need(capsys, monkeypatch):
 def test_the_memory_that_a_recipe_is_said_to_need_is_that_of_its_dry_run(name, parser):
     recipe = parser.recipe(parser.parse(["--config", name, "--run", "r"]))
     found = step_memory(
-        recipe.judge,
-        batch=recipe.data.batch_size,
-        seconds=recipe.clip_seconds,
-        mixed_precision=False,
-        gradient_checkpointing=False,
-        audio_cached=True,
-    )
+        recipe.judge, batch=recipe.data.batch_size, seconds=recipe.clip_seconds, mixed_precision=False,
+        gradient_checkpointing=False, audio_cached=True,
+    )  # fmt: skip
     (own,) = (own for own in shipped_recipes() if own.name == name)
     assert f"takes {(found.total - CUDA_CONTEXT) / GIB:.1f} GiB" in own.needs
 

@@ -36,13 +36,9 @@ from .serving.services import live
 README = ROOT / "README.md"
 # Pages whose `sh` blocks are run after those of the README, in this order
 RUN_PAGES = (
-    "howto/score-clips.md",
-    "howto/import-data.md",
-    "howto/train.md",
-    "howto/export.md",
-    "tutorials/compare-with-gpt-and-gemini.md",
-    "howto/serve.md",
-)
+    "howto/score-clips.md", "howto/import-data.md", "howto/train.md", "howto/export.md",
+    "tutorials/compare-with-gpt-and-gemini.md", "howto/serve.md",
+)  # fmt: skip
 # Installation is what continuous integration does before any test
 INSTALLATION = ("git clone", "make ")
 # The 7B recipe needs a GPU and the hub; the nano recipe stands in for it
@@ -51,7 +47,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workplace(tmp_path_factory) -> Path:
     """A folder with `demo/` and the files that the README's user has."""
     folder = tmp_path_factory.mktemp("workplace")
     with redirect_stdout(io.StringIO()) as printed:
@@ -84,7 +80,7 @@ def _write_tables(dataset: PairDataset, folder: Path) -> None:
     dataset.ratings[rated].to_csv(folder / "ratings.csv", index=False)
 
 
-def test_demo_leaves_what_it_promises(workplace: Path) -> None:
+def test_demo_leaves_what_it_promises(workplace):
     demo = workplace / "demo"
     assert sorted(entry.name for entry in demo.iterdir()) == ["data", "judge", "report", "run"]
     report = json.loads((demo / "report" / "agreement.json").read_text())
@@ -97,15 +93,13 @@ def test_demo_leaves_what_it_promises(workplace: Path) -> None:
     assert f"{report['dimensions']['vocal_empathy']['spearman']['value']:.2f}" in card
 
 
-def test_small_demo_already_learns(workplace: Path) -> None:
+def test_small_demo_already_learns(workplace):
     """Thirty-two scripts and three epochs: far above both oracles that hear one clip alone."""
     report = json.loads((workplace / "demo" / "report" / "agreement.json").read_text())
     assert report["dimensions"]["vocal_empathy"]["spearman"]["value"] > 0.5
 
 
-def test_demo_does_not_replace_what_it_did_not_make(
-    workplace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_demo_does_not_replace_what_it_did_not_make(workplace, tmp_path, capsys):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "mine.txt").write_text("mine")
     assert main(["demo", "--out", str(tmp_path)]) == 2
@@ -150,9 +144,7 @@ def _curl(service: str, arguments: Sequence[str]) -> None:
     assert "vocal_empathy" in answer.text
 
 
-def test_commands_run_in_order(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_run_in_order(workplace, monkeypatch, capsys):
     monkeypatch.chdir(workplace)
     monkeypatch.setenv("XDG_CACHE_HOME", str(workplace / "cache"))  # where answers are kept
     lines = _commands()
@@ -213,7 +205,7 @@ def _knowing(dataset: PairDataset, noise: Mapping[str, float]) -> Callable[[Requ
 
 
 @pytest.mark.long
-def test_judges_of_the_sample_are_ranked(workplace: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_judges_of_the_sample_are_ranked(workplace, monkeypatch, tmp_path):
     """A trained judge, baselines, a vendor that hears well and one that hardly hears, in one command."""
     monkeypatch.chdir(workplace)
     dataset = PairDataset.load("demo/data").subset("test")
@@ -248,7 +240,7 @@ def _run(blocks: Sequence[str], **names: Any) -> dict[str, Any]:
     return names
 
 
-def test_readme_code_runs(workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_readme_code_runs(workplace, monkeypatch, capsys):
     monkeypatch.chdir(workplace)
     _run(python_blocks(README))
     scores, rewards = capsys.readouterr().out.splitlines()
@@ -257,9 +249,7 @@ def test_readme_code_runs(workplace: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert reward == pytest.approx((float(score) - 1) / 4, abs=1e-5)
 
 
-def test_code_of_pages_runs(
-    workplace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_code_of_pages_runs(workplace, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(shutil.copytree(workplace, tmp_path / "own"))
     monkeypatch.setattr(three_way, "_FEWEST", 2)  # so small a demo has too few contexts to learn what people prefer
     assert main(["calibrate", "demo/judge", "--data", "demo/data", "--split", "validation"]) == 0
@@ -279,7 +269,7 @@ def test_code_of_pages_runs(
     assert 0 <= reward < (float(score) - 1) / 4  # half a standard error below
 
 
-def test_code_that_compares_judges_runs(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_compares_judges_runs(workplace, monkeypatch):
     monkeypatch.chdir(workplace)
     calls, _ = python_blocks(DOCS / "howto" / "compare-judges.md")
     exec(compile(calls, "compare-judges.md", "exec"), {})
@@ -292,7 +282,7 @@ def test_code_that_compares_judges_runs(workplace: Path, monkeypatch: pytest.Mon
     assert [report["judge"] for report in reports] == ["judge", "acoustic", "constant"]
 
 
-def test_code_for_the_evaluate_library_runs(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_for_the_evaluate_library_runs(workplace, monkeypatch):
     monkeypatch.chdir(workplace)
     _, measuring = python_blocks(DOCS / "howto" / "compare-judges.md")
     items = pd.read_csv(workplace / "demo" / "report" / "items.csv")
@@ -310,15 +300,9 @@ def test_code_for_the_evaluate_library_runs(workplace: Path, monkeypatch: pytest
     assert 1 <= score["scores"]["vocal_empathy"][0] <= 5
 
 
-def test_readme_answers_in_order() -> None:
+def test_readme_answers_in_order():
     titles = re.findall(r"^## (.+)$", README.read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert [title.lower() for title in titles] == [
-        "what a score means",
-        "what the demo reaches",
-        "five ways in",
-        "beside other tools",
-        "speed",
-        "limits",
-        "citation",
-        "licences",
-    ]
+        "what a score means", "what the demo reaches", "five ways in", "beside other tools", "speed", "limits",
+        "citation", "licences",
+    ]  # fmt: skip

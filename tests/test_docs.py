@@ -44,7 +44,7 @@ def _all_commands() -> Iterator[tuple[str, list[str]]]:
                 yield _name(page), shlex.split(part)
 
 
-def test_readme_takes_two_minutes() -> None:
+def test_readme_takes_two_minutes():
     text = README.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 200
     assert len(text.split()) <= 1500
@@ -54,7 +54,7 @@ def test_readme_takes_two_minutes() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
-def test_blocks_are_of_a_kind_that_is_tested(page: Path) -> None:
+def test_blocks_are_of_a_kind_that_is_tested(page):
     assert {language for language, _ in blocks(page)} <= {"sh", "bash", "python", "json", "text"}
     assert page.read_text(encoding="utf-8").count("```") == 2 * len(blocks(page))
 
@@ -73,7 +73,7 @@ def _program(words: Sequence[str]) -> list[str] | None:
     return None
 
 
-def test_commands_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_are_understood(monkeypatch):
     """By the parser of the command itself; of other programs the file, target or extra exists. `train` is below."""
     monkeypatch.chdir(ROOT)
     parser, makefile = build_parser(COMMANDS), (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -101,7 +101,7 @@ def test_commands_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_training_commands_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_commands_are_understood(monkeypatch):
     from empathy_judge.train.recipe import RecipeParser
 
     monkeypatch.chdir(ROOT)
@@ -114,7 +114,7 @@ def test_training_commands_are_understood(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
-def test_code_compiles_and_its_imports_exist(page: Path) -> None:
+def test_code_compiles_and_its_imports_exist(page):
     for block in python_blocks(page):
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("empathy_judge"):
@@ -122,14 +122,14 @@ def test_code_compiles_and_its_imports_exist(page: Path) -> None:
                 assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
 
 
-def test_extras_exist() -> None:
+def test_extras_exist():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     named = {name for page in PAGES for name in re.findall(r"empathy-judge\[([a-z]+)\]", page.read_text("utf-8"))}
     assert named <= set(extras)
     assert named
 
 
-def test_files_that_pages_name_exist() -> None:
+def test_files_that_pages_name_exist():
     pattern = re.compile(r"`((?:configs|launch|benchmarks|examples)/[\w./-]+\.(?:yaml|sh|sbatch|py|md))`")
     missing = {(_name(page), path) for page in PAGES for path in pattern.findall(prose(page)) if "NAME" not in path}
     assert {path for _, path in missing if not (ROOT / path).is_file()} == set()
@@ -137,8 +137,6 @@ def test_files_that_pages_name_exist() -> None:
 
 def _hooks() -> ModuleType:
     spec = importlib.util.spec_from_file_location("docs_hooks", DOCS / "hooks.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -150,7 +148,7 @@ def command_page() -> str:
     return _hooks().commands_page()
 
 
-def test_command_reference_is_complete(command_page: str) -> None:
+def test_command_reference_is_complete(command_page):
     for name in [*COMMANDS, "train", "import", *(f"import {source}" for source in importers.SOURCES)]:
         assert re.search(rf"^##+ {name}$", command_page, flags=re.MULTILINE), name
     for option in ("`--drain-seconds` SECONDS", "`--budget` DOLLARS", "`--fractions` TRAIN VALIDATION TEST"):
@@ -166,7 +164,7 @@ def _anchors(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
-def test_links_lead_somewhere(page: Path, command_page: str) -> None:
+def test_links_lead_somewhere(page, command_page):
     text = prose(page)
     references = {f"[{name}]" for name in re.findall(r"^\[(.+?)\]: ", text, flags=re.MULTILINE)}
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -184,7 +182,7 @@ def test_links_lead_somewhere(page: Path, command_page: str) -> None:
     assert used <= references
 
 
-def test_configuration_reference_has_every_key() -> None:
+def test_configuration_reference_has_every_key():
     """Below its section with its help, values and default."""
     page = _hooks().configuration_page()
     assert "\n### judge.lora\n" in page
@@ -202,7 +200,7 @@ def _example(page: str, package: str, number: int = 0) -> dict[str, Any]:
     return found
 
 
-def test_the_importer_of_the_page_imports(tmp_path: Path) -> None:
+def test_the_importer_of_the_page_imports(tmp_path):
     for name in ("c1", "r1", "r2"):
         soundfile.write(tmp_path / f"{name}.wav", np.full(8000, 0.1), 16_000)
     rows = [
@@ -222,7 +220,7 @@ def test_the_importer_of_the_page_imports(tmp_path: Path) -> None:
     assert [one.reason for one in found.skipped] == ["value 9; expected a number from 1 to 5"]
 
 
-def test_the_loss_of_the_page_is_log_cosh() -> None:
+def test_the_loss_of_the_page_is_log_cosh():
     log_cosh = _example("add-a-loss.md", "models")["log_cosh"]
     prediction, target = torch.tensor([[0.2], [0.9], [0.5]]), torch.tensor([[0.5], [0.1], [torch.nan]])
     mask = torch.tensor([[True], [True], [False]])
@@ -230,14 +228,14 @@ def test_the_loss_of_the_page_is_log_cosh() -> None:
     assert log_cosh(prediction, target, mask, 0.2).item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_the_listening_check_of_the_page_slows_down() -> None:
+def test_the_listening_check_of_the_page_slows_down():
     clip = Clip(np.sin(np.arange(16_000) * 2 * np.pi * 200 / 16_000).astype(np.float32), 16_000)
     changed = _example("add-a-listening-check.md", "eval.probes")["slower"](clip, np.random.default_rng(0))
     assert len(changed.samples) == 17_600
     assert np.abs(np.fft.rfft(changed.samples)).argmax() / 1.1 == pytest.approx(200 / 1.1, abs=1)
 
 
-def test_every_page_is_in_the_navigation() -> None:
+def test_every_page_is_in_the_navigation():
     def leaves(nav: object) -> Iterator[str]:
         if isinstance(nav, str):
             yield nav
@@ -249,7 +247,7 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(leaves(navigation)) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
 
 
-def test_citation_names_this_version() -> None:
+def test_citation_names_this_version():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert citation["version"] == project["version"]

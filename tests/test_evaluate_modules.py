@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,7 @@ def panel() -> tuple[np.ndarray, np.ndarray, list[str]]:
 
 
 @pytest.fixture(scope="module")
-def found(panel: Any, judge_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[str]]:
+def found(panel, judge_folder, tmp_path_factory) -> tuple[dict[str, Any], list[str]]:
     """What the modules say, and the clips that were scored."""
     folder = tmp_path_factory.mktemp("modules")
     clips = []
@@ -69,7 +68,7 @@ def found(panel: Any, judge_folder: Path, tmp_path_factory: pytest.TempPathFacto
     return json.loads(json.dumps(answers(given))), clips
 
 
-def test_agreement_equals_ours(found: Any, panel: Any) -> None:
+def test_agreement_equals_ours(found, panel):
     own = found[0]["panel"]
     score, ratings, groups = panel
     draws = Resamples.draw(np.array(groups), 200, seed=0)
@@ -89,7 +88,7 @@ def test_agreement_equals_ours(found: Any, panel: Any) -> None:
     assert own["best_possible"] == pytest.approx(reference.panel_mean.value, abs=1e-12)
 
 
-def test_single_references_and_missing_predictions(found: Any) -> None:
+def test_single_references_and_missing_predictions(found):
     own = found[0]["means"]
     assert (own["n"], own["dropped"]) == (3, 1)
     assert own["spearman"] == pytest.approx(spearman(np.array([1.0, 2, 3]), np.array([1.0, 3, 2])), abs=1e-12)
@@ -98,7 +97,7 @@ def test_single_references_and_missing_predictions(found: Any) -> None:
     assert "one_rater" not in own
 
 
-def test_scores_are_those_of_the_scorer(found: Any, judge_folder: Path) -> None:
+def test_scores_are_those_of_the_scorer(found, judge_folder):
     measured, clips = found
     scorer = Scorer.from_pretrained(judge_folder, device="cpu")
     expected = scorer.score([clips[0]] * 2, list(clips[1:]))
@@ -109,6 +108,6 @@ def test_scores_are_those_of_the_scorer(found: Any, judge_folder: Path) -> None:
     assert measured["types"] == ["metric", "measurement"]
 
 
-def test_wrong_input_is_named(found: Any) -> None:
+def test_wrong_input_is_named(found):
     assert found[0]["groups"] == "59 groups; expected 60, one per prediction"
     assert found[0]["uneven"] == "references: [1.0]; expected 2 places in each, one per rater"

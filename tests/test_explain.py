@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -35,7 +34,7 @@ def speech() -> Clip:
 
 
 @pytest.fixture(scope="module")
-def scorer(judge_folder: Path) -> Scorer:
+def scorer(judge_folder) -> Scorer:
     return Scorer.from_pretrained(judge_folder, device="cpu")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,13 +18,13 @@ def cells() -> list[dict[str, Any]]:
     return json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
 
 
-def test_no_output_is_kept(cells: list[dict[str, Any]]) -> None:
+def test_no_output_is_kept(cells):
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     assert code
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
 
 
-def test_its_links_lead_somewhere(cells: list[dict[str, Any]]) -> None:
+def test_its_links_lead_somewhere(cells):
     text = "".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
     links = [part.split(")")[0] for part in text.split("](")[1:]]
     assert links
@@ -33,9 +32,7 @@ def test_its_links_lead_somewhere(cells: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.long
-def test_its_cells_run_in_order(
-    cells: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_its_cells_run_in_order(cells, tmp_path, monkeypatch, capsys):
     """With less data and one epoch; what a cell ends with is shown as a notebook shows it."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}

@@ -33,7 +33,7 @@ def stack(frame: FrameType | None) -> list[str]:
 
 
 @pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[str]]]:
+def watch(monkeypatch) -> Callable[..., list[list[str]]]:
     """Keeps the stack of every call of a function."""
 
     def watch(owner: object, name: str) -> list[list[str]]:

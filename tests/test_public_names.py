@@ -22,15 +22,15 @@ assert train("nano", data="folder") == ("nano", {"data": "folder"})
 
 
 @pytest.mark.parametrize("name", empathy_judge.__all__)
-def test_every_public_name_is_there(name: str) -> None:
+def test_every_public_name_is_there(name):
     found = getattr(empathy_judge, name)
     assert isinstance(found, str) or callable(found)
 
 
-def test_another_name_is_refused() -> None:
+def test_another_name_is_refused():
     with pytest.raises(AttributeError, match="no attribute 'scorers'"):
         _ = empathy_judge.scorers
 
 
-def test_the_package_is_light_and_train_can_be_called() -> None:
+def test_the_package_is_light_and_train_can_be_called():
     subprocess.run([sys.executable, "-c", PROGRAM], check=True)

@@ -97,10 +97,7 @@ def test_matplotlib_without_a_home_says_nothing():
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     program = "from empathy_judge.third_party import hush; hush(); import matplotlib; matplotlib.get_cachedir()"
     done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**environment, "HOME": f"{os.devnull}/home"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+        [sys.executable, "-c", program], env={**environment, "HOME": f"{os.devnull}/home"}, capture_output=True,
+        text=True, timeout=60,
+    )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")

@@ -17,10 +17,7 @@ from empathy_judge.data_modules.schema import PairDataset
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "real_speech.py"
 REAL = os.environ.get("EMPATHY_JUDGE_REAL_DATA")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(REAL is None, reason="EMPATHY_JUDGE_REAL_DATA is not set"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(REAL is None, reason="EMPATHY_JUDGE_REAL_DATA is not set")]
 
 
 CONFIG = str(Path(__file__).parents[1] / "configs" / "mushra.yaml")
@@ -28,7 +25,7 @@ SYSTEMS = ("Lyra 6", "Proposed 5.51")
 
 
 @pytest.fixture(scope="module")
-def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def imported(tmp_path_factory) -> Path:
     """The recordings as a pair dataset. Tests that split it copy it first."""
     source, data = Path(str(REAL)) / "mushra_codec", tmp_path_factory.mktemp("mushra") / "data"
     tables = [str(source / "pairs.csv"), "--ratings", str(source / "ratings.csv"), "--dimension", "fidelity=0:100:1"]
@@ -51,7 +48,7 @@ def trained_and_evaluated(data: Path, folder: Path, steps: list[str], options: l
     return found
 
 
-def test_import_to_score(imported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_import_to_score(imported, tmp_path, capsys):
     data = Path(shutil.copytree(imported, tmp_path / "data"))
     assert main(["split", str(data), "--by", "group_id"]) == 0
     probes = ["--resamples", "200", "--probes", "response_only", "context_swapped", "silent"]
@@ -68,7 +65,7 @@ def test_import_to_score(imported: Path, tmp_path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.long
-def test_held_out_systems(imported: Path, tmp_path: Path) -> None:
+def test_held_out_systems(imported, tmp_path):
     """What a split by systems changes: who is tested. Little training and no check are enough to see that."""
     data = Path(shutil.copytree(imported, tmp_path / "data"))
     held_out = [word for system in SYSTEMS for word in ("--hold-out", f"system_id={system}")]
@@ -79,16 +76,12 @@ def test_held_out_systems(imported: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_example_goes_from_a_table_to_a_learning_curve(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_example_goes_from_a_table_to_a_learning_curve(tmp_path, monkeypatch, capsys):
     """Nine clips of each of ten actors; the actors of the test split are heard there alone."""
     clips = Path(str(REAL)) / "emodb"
     rows = pd.read_csv(clips / "metadata.csv").groupby("speaker").head(9)
     rows.assign(clip=[str(clips / name) for name in rows["clip"]]).to_csv(tmp_path / "table.csv", index=False)
     spec = importlib.util.spec_from_file_location("real_speech", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
     monkeypatch.setattr(example, "SIZES", (30,))

@@ -29,12 +29,12 @@ RATE = 16_000
 
 
 @pytest.fixture(scope="module")
-def scorer(judge_folder: Path, device: torch.device) -> Scorer:
+def scorer(judge_folder, device) -> Scorer:
     return Scorer.from_pretrained(judge_folder, device=device.type, batch_size=3)
 
 
 @pytest.fixture
-def clips(tmp_path: Path, make_tone) -> Path:
+def clips(tmp_path, make_tone) -> Path:
     """A folder with `c.wav` and `r0.wav` ... `r3.wav`."""
     folder = tmp_path / "clips"
     folder.mkdir()

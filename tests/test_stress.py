@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -24,12 +22,12 @@ RATE = 16_000
 
 
 @pytest.fixture(scope="module")
-def scorer(judge_folder: Path) -> Scorer:
+def scorer(judge_folder) -> Scorer:
     return Scorer.from_pretrained(judge_folder, device="cpu", batch_size=4)
 
 
 @pytest.fixture
-def pair(make_tone: Any) -> Pair:
+def pair(make_tone) -> Pair:
     turns = (Turn("user", Clip(make_tone(0.5, 150, 0.2), RATE)),)
     return Pair("p", Clip(make_tone(0.9, 220, 0.1, 0.1), RATE), turns, group_id="g")
 
@@ -46,7 +44,7 @@ def rms(samples: np.ndarray) -> float:
     return float(np.sqrt(np.square(samples, dtype=np.float64).mean()))
 
 
-def test_each_change_is_what_it_says(pair: Pair) -> None:
+def test_each_change_is_what_it_says(pair):
     own, n = load_clip(pair.response).samples, round(0.9 * RATE)
     assert len(own) == n
     np.testing.assert_array_equal(changed("silence", pair), np.append(own, np.zeros(n, np.float32)))
@@ -74,7 +72,7 @@ def test_each_change_is_what_it_says(pair: Pair) -> None:
     assert CHECKS["copy"].apply([replace(pair, context=())], 0) == ()
 
 
-def test_noise_against_the_judge_is_faint_and_raises_its_score(scorer: Scorer, pair: Pair) -> None:
+def test_noise_against_the_judge_is_faint_and_raises_its_score(scorer, pair):
     own = load_clip(pair.response).samples
     (before,) = scorer.assess_pairs([pair])
     rng = np.random.default_rng(0).standard_normal(len(own))
@@ -98,7 +96,7 @@ def by_length(pairs: list[Pair]) -> list[Assessment | AudioError]:
     return found
 
 
-def test_a_judge_that_follows_length_is_found_out(scorer: Scorer, dataset_folder: Path) -> None:
+def test_a_judge_that_follows_length_is_found_out(scorer, dataset_folder):
     data = PairDataset.load(dataset_folder)
     names = ["silence", "twice", "louder", "copy"]
     with (
@@ -131,7 +129,7 @@ def test_a_judge_that_follows_length_is_found_out(scorer: Scorer, dataset_folder
     assert tables[-2] == found["text"]
 
 
-def test_what_a_reward_catches_is_no_gain(scorer: Scorer, dataset_folder: Path) -> None:
+def test_what_a_reward_catches_is_no_gain(scorer, dataset_folder):
     """Silence in place of the response scores higher here, but no policy would be paid for it."""
     data, quiet = PairDataset.load(dataset_folder), Clip(np.zeros(10 * RATE, np.float32), RATE)
     silent = CHECKS["hum"]._replace(apply=lambda pairs, seed: tuple(replace(own, response=quiet) for own in pairs))
@@ -146,7 +144,7 @@ def test_what_a_reward_catches_is_no_gain(scorer: Scorer, dataset_folder: Path) 
     assert found["text"] == "0 of 1 changes raise the score and should not."
 
 
-def test_what_is_not_possible_is_said(scorer: Scorer, dataset_folder: Path) -> None:
+def test_what_is_not_possible_is_said(scorer, dataset_folder):
     data = PairDataset.load(dataset_folder)
     with pytest.raises(UserError, match="check 'laughter'; expected one of silence, twice"):
         stress(scorer, data, checks=["laughter"])
@@ -165,9 +163,7 @@ def test_what_is_not_possible_is_said(scorer: Scorer, dataset_folder: Path) -> N
     assert own["reason"] == "the spectrograms of this backbone cannot be differentiated here"
 
 
-def test_the_command_writes_a_table_and_fails_where_a_score_rises(
-    judge_folder: Path, dataset_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_writes_a_table_and_fails_where_a_score_rises(judge_folder, dataset_folder, tmp_path, capsys):
     words = ["stress", str(judge_folder), "--data", str(dataset_folder), "--device", "cpu", "--resamples", "50"]
     code = main([*words, "--checks", "twice", "adversarial", "--out", str(tmp_path / "out"), "--json"])
     found = json.loads(capsys.readouterr().out)

@@ -29,12 +29,12 @@ BAD = {
 
 
 @pytest.fixture(scope="session")
-def scorer(judge_folder: Path) -> Scorer:
+def scorer(judge_folder) -> Scorer:
     return Scorer.from_pretrained(judge_folder, device="cpu", batch_size=8)
 
 
 @pytest.fixture
-def in_process(scorer: Scorer) -> Engine:
+def in_process(scorer) -> Engine:
     """An engine with one worker in this process: starting one takes longer than all these tests."""
 
     def run(parts: Parts, look: Look) -> None:
@@ -44,7 +44,7 @@ def in_process(scorer: Scorer) -> Engine:
 
 
 @pytest.fixture
-def clips(tmp_path: Path, make_tone: Callable[..., Any]) -> Path:
+def clips(tmp_path, make_tone) -> Path:
     """A folder with `c.wav`, `r0.wav` ... `r3.wav`, and what cannot be scored."""
     folder = tmp_path / "clips"
     folder.mkdir()
@@ -68,7 +68,7 @@ def row(number: int, **values: Any) -> Row:
 
 
 @pytest.fixture
-def write(clips: Path) -> Callable[..., Path]:
+def write(clips) -> Callable[..., Path]:
     """Writes rows to a file beside the clips."""
 
     def write(rows: list[Row], name: str = "manifest.csv") -> Path:
@@ -88,7 +88,7 @@ def write(clips: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def make_job(judge_folder: Path, clips: Path) -> Callable[..., Job]:
+def make_job(judge_folder, clips) -> Callable[..., Job]:
     """A job for the judge of `scorer`: manifest, name of the output."""
 
     def make(manifest: Path, out: str = "out/scores.csv", **values: Any) -> Job:
@@ -116,7 +116,7 @@ def rows_with_bad_ones() -> list[Row]:
 
 
 @pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_chunks(monkeypatch) -> None:
     """Of 8 rows."""
     monkeypatch.setattr("empathy_judge.batch_scoring.job._STEP", 8)
 
@@ -131,7 +131,7 @@ def fail(parts: Parts, look: Look) -> None:
 
 
 @pytest.fixture
-def begin(scorer: Scorer) -> Callable[..., None]:
+def begin(scorer) -> Callable[..., None]:
     """Scores so many chunks of a job and is killed in the middle of the next one."""
 
     def begin(job: Job, chunks: int = 1, launch: Launch = ALONE, **options: Any) -> None:

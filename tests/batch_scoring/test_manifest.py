@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -222,7 +221,7 @@ def test_a_folder_that_is_named_may_hold_clips_and_links(clips, tmp_path):
         ({"response_audio": "r0.wav", "situation": 5.5}, "not text", "'situation': value 5.5; expected text"),
     ],
 )
-def test_what_cannot_be_used_is_named(cells: dict[str, Any], kind, text, clips):
+def test_what_cannot_be_used_is_named(cells, kind, text, clips):
     (clips / "link.wav").symlink_to(clips.parent / "outside.wav")
     found = RowReader(clips).row("a", cells, WHERE)
     assert isinstance(found.pair, AudioError)

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -36,7 +35,7 @@ soundfile.SoundFile.__init__ = opened
 
 
 @pytest.fixture
-def environment(tmp_path: Path, clips: Path) -> dict[str, str]:
+def environment(tmp_path, clips) -> dict[str, str]:
     """In which `killer.wav` is deadly and each `slow.wav` takes `SLOW` seconds."""
     hooks = tmp_path / "hooks"
     hooks.mkdir()

@@ -16,12 +16,12 @@ RATE = 16_000
 
 
 @pytest.fixture(scope="module")
-def scorer(judge_folder: Path) -> Scorer:
+def scorer(judge_folder) -> Scorer:
     return Scorer.from_pretrained(judge_folder, device="cpu")
 
 
 @pytest.fixture
-def clips(tmp_path: Path, make_tone) -> list[str]:
+def clips(tmp_path, make_tone) -> list[str]:
     paths = []
     for number in range(3):
         paths.append(str(tmp_path / f"{number}.wav"))

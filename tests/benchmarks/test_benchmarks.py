@@ -40,14 +40,14 @@ def fail(turns: Turns) -> None:
 
 
 @pytest.fixture
-def programs(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+def programs(monkeypatch) -> Callable[[str], Any]:
     """Imports a program by its name, as it imports its neighbours."""
     monkeypatch.syspath_prepend(BENCHMARKS)
     return __import__
 
 
 @pytest.fixture
-def toy(tmp_path: Path, programs: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+def toy(tmp_path, programs, monkeypatch) -> Any:
     """Two ways of doing nothing much."""
     (tmp_path / "toy_ways.py").write_text(TOY)
     monkeypatch.syspath_prepend(tmp_path)
@@ -55,9 +55,7 @@ def toy(tmp_path: Path, programs: Callable[[str], Any], monkeypatch: pytest.Monk
 
 
 class TestMaterials:
-    def test_lengths_splits_and_shared_contexts_are_as_wanted(
-        self, tmp_path: Path, programs: Callable[[str], Any]
-    ) -> None:
+    def test_lengths_splits_and_shared_contexts_are_as_wanted(self, tmp_path, programs):
         made = programs("materials")
         made.write_conversations(tmp_path, made.Conversations(12, validation=4, responses=4, seconds=(0.2, 0.8)))
         dataset = PairDataset.load(tmp_path)
@@ -71,12 +69,12 @@ class TestMaterials:
 
 
 class TestCounter:
-    def test_products_and_attention_on_the_cpu(self, programs: Callable[[str], Any]) -> None:
+    def test_products_and_attention_on_the_cpu(self, programs):
         counter = programs("timing").Counter()
         torch.ones(2, 3) @ torch.ones(3, 5)
         assert counter.stop() == 2 * 2 * 3 * 5
 
-    def test_attention_forward_and_backward(self, programs: Callable[[str], Any]) -> None:
+    def test_attention_forward_and_backward(self, programs):
         query, key, value = (torch.randn(2, 4, 10, 8, requires_grad=True) for _ in range(3))
         counter = programs("timing").Counter()
         torch.nn.functional.scaled_dot_product_attention(query, key, value).sum().backward()
@@ -87,9 +85,7 @@ class TestCounter:
 
 
 class TestTurns:
-    def test_a_way_makes_as_many_steps_as_it_is_told(
-        self, tmp_path: Path, toy: Any, programs: Callable[[str], Any]
-    ) -> None:
+    def test_a_way_makes_as_many_steps_as_it_is_told(self, tmp_path, toy, programs):
         turns = programs("timing")
         player = turns.Player.of(toy.run, 8, log=tmp_path / "log")
         assert len(player.play(turns.Order(3)).steps) == 3
@@ -102,15 +98,13 @@ class TestTurns:
         player.stop()
         assert player._ended.__self__.exitcode == 0  # it is the join of its process
 
-    def test_what_a_failed_way_said_is_told(self, tmp_path: Path, toy: Any, programs: Callable[[str], Any]) -> None:
+    def test_what_a_failed_way_said_is_told(self, tmp_path, toy, programs):
         with pytest.raises(RuntimeError, match="ValueError: no such clip"):
             programs("timing").Player.of(toy.fail, log=tmp_path / "log")
 
 
 @pytest.mark.slow
-def test_the_scorer_program_finds_equal_scores(
-    programs: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_scorer_program_finds_equal_scores(programs, monkeypatch, capsys):
     """Against the naive loop, and one context for many responses against calls of their own."""
     scorer = programs("scorer")
     monkeypatch.setattr(scorer, "SHARED", ((0.6, 0.4),))
@@ -124,7 +118,7 @@ def test_the_scorer_program_finds_equal_scores(
 
 
 @pytest.mark.slow
-def test_the_baseline_is_the_same_model(tmp_path: Path, programs: Callable[[str], Any]) -> None:
+def test_the_baseline_is_the_same_model(tmp_path, programs):
     """Trained by `train` and by the naive loop on the same batches, losses and scores agree."""
     from empathy_judge.models.backbones import NANO_FOLDER
 
@@ -138,7 +132,7 @@ def test_the_baseline_is_the_same_model(tmp_path: Path, programs: Callable[[str]
     assert same.moved > 0.01
 
 
-def test_ms_swift_reads_the_weights_that_we_read(tmp_path: Path, programs: Callable[[str], Any]) -> None:
+def test_ms_swift_reads_the_weights_that_we_read(tmp_path, programs):
     """Under the hub's names, which transformers maps back to the same weights; all that ms-swift asks for is there."""
     from safetensors.torch import load_file
     from transformers import Qwen2AudioForConditionalGeneration
@@ -159,7 +153,7 @@ def test_ms_swift_reads_the_weights_that_we_read(tmp_path: Path, programs: Calla
     assert "feature_extractor" not in json.loads((older / "processor_config.json").read_text())
 
 
-def test_an_environment_without_ms_swift_is_told(tmp_path: Path, programs: Callable[[str], Any]) -> None:
+def test_an_environment_without_ms_swift_is_told(tmp_path, programs):
     with pytest.raises(RuntimeError, match="No module named 'swift'"):
         programs("peers").swift(Path(sys.executable), {"arguments": []}, tmp_path / "swift")
 
@@ -177,7 +171,7 @@ class TestGpu:
         return json.loads(out.with_suffix(".json").read_text())
 
     @pytest.mark.long
-    def test_the_naive_loop_and_ours_take_turns(self, tmp_path: Path) -> None:
+    def test_the_naive_loop_and_ours_take_turns(self, tmp_path):
         load, step = self.run(tmp_path / "gpu", "--backbones", "qwen2_5_omni", "--only", "naive")
         assert load["parameters"] > 1e6
         assert load["weight_bytes"] < 4 * load["parameters"]
@@ -194,7 +188,7 @@ class TestGpu:
         assert "failed" not in page
 
     @pytest.mark.long
-    def test_every_piece_runs(self, tmp_path: Path) -> None:
+    def test_every_piece_runs(self, tmp_path):
         """What is measured on a GPU, without one; figures mean nothing."""
         rows = self.run(tmp_path / "gpu")
         done = {(row["backbone"], row["piece"], row["way"]) for row in rows}
@@ -207,14 +201,12 @@ class TestGpu:
         cached, heard = by_way["batches by tokens, audio cached"], by_way["batches by tokens"]
         assert cached["flops_per_pair"] < heard["flops_per_pair"]
 
-    def test_a_process_is_killed_when_its_time_is_over(self, tmp_path: Path) -> None:
+    def test_a_process_is_killed_when_its_time_is_over(self, tmp_path):
         rows = self.run(tmp_path / "gpu", "--backbones", "qwen2_audio", "--minutes", "-1")
         assert [row["left_out"] for row in rows] == ["killed when its time was over"]
 
     @pytest.mark.parametrize("family", ["qwen2_audio", "qwen2_5_omni"])
-    def test_operations_by_formula_are_those_that_torch_counts(
-        self, family: str, tmp_path: Path, programs: Callable[[str], Any], make_tone: Callable[..., Any]
-    ) -> None:
+    def test_operations_by_formula_are_those_that_torch_counts(self, family, tmp_path, programs, make_tone):
         from empathy_judge.data_modules.audio import Clip
         from empathy_judge.data_modules.schema import Dimension, Pair, Turn
         from empathy_judge.models.judge import EmpathyJudge
@@ -237,9 +229,7 @@ class TestGpu:
         assert sum(work) == pytest.approx(counter.get_total_flops(), rel=0.05)
         assert work.backward > work.forward > 10 * work.tower > 0
 
-    def test_waits_for_a_gpu_are_counted_by_line(
-        self, programs: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_waits_for_a_gpu_are_counted_by_line(self, programs, monkeypatch):
         modes: list[str] = []
         monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
         with programs("gpu_step").watched_syncs(torch.device("cuda")) as found:
@@ -253,7 +243,7 @@ class TestGpu:
 
 class TestSmallData:
     @pytest.fixture
-    def study(self, programs: Callable[[str], Any]) -> tuple[Any, list[Pair]]:
+    def study(self, programs) -> tuple[Any, list[Pair]]:
         """200 pairs of 20 speakers: the truth is a curve in one measure of the signal, and all else is noise."""
         made = programs("small_data")
         rng = np.random.default_rng(0)
@@ -274,9 +264,7 @@ class TestSmallData:
         )
         return made.Study(dataset, judge, heard), pairs
 
-    def test_who_reads_what_carries_the_truth_finds_it_and_who_does_not_is_at_chance(
-        self, study: tuple[Any, list[Pair]], programs: Callable[[str], Any]
-    ) -> None:
+    def test_who_reads_what_carries_the_truth_finds_it_and_who_does_not_is_at_chance(self, study, programs):
         (own, pairs), made = study, programs("small_data")
         human = own.human["warmth"].to_numpy()[150:]
         found = {
@@ -289,7 +277,7 @@ class TestSmallData:
         assert abs(found["language model, ridge"]) < 0.3
         assert abs(found["audio encoder, ridge"]) < 0.3
 
-    def test_intervals_cover_what_they_say(self, study: tuple[Any, list[Pair]]) -> None:
+    def test_intervals_cover_what_they_say(self, study):
         own, pairs = study
         scores, reach = own.predict("probe", pairs[:150], pairs[150:], 0, True)
         covered = np.abs(scores - own.human.to_numpy()[150:]) <= reach

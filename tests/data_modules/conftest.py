@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from .builders import Source
@@ -15,5 +13,5 @@ def source_type() -> type[Source]:
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Source:
+def source(tmp_path) -> Source:
     return Source(tmp_path / "source")

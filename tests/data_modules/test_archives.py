@@ -51,7 +51,7 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 class TestMembers:
-    def test_files_are_read_in_the_order_of_the_archive_and_colons_are_names(self, tmp_path: Path) -> None:
+    def test_files_are_read_in_the_order_of_the_archive_and_colons_are_names(self, tmp_path):
         long = bytes(range(256)) * 400
         path = make_zip(tmp_path / "a.zip", {"b/hit:1_conv:2.wav": b"two", "a.wav": long, "b/empty": b""})
         members = archive_members(path)
@@ -59,17 +59,17 @@ class TestMembers:
         assert [member.read() for member in members] == [b"two", long, b""]
         assert [file.name for file in tmp_path.iterdir()] == ["a.zip"]
 
-    def test_droppings_and_folders_are_passed_over(self, tmp_path: Path) -> None:
+    def test_droppings_and_folders_are_passed_over(self, tmp_path):
         names = ["a/", "a/x.wav", "__MACOSX/a/._x.wav", "a/._x.wav", ".DS_Store", "a/.DS_Store", "a/__MACOSX/x.wav"]
         path = make_zip(tmp_path / "a.zip", dict.fromkeys(names, b"1"))
         assert [member.name for member in archive_members(path)] == ["a/x.wav"]
 
-    def test_a_member_that_is_not_there(self, tmp_path: Path) -> None:
+    def test_a_member_that_is_not_there(self, tmp_path):
         path = make_zip(tmp_path / "a.zip", {"a.wav": b"abc"})
         with pytest.raises(AudioError, match=r"^a.zip/b.wav: no such file in the archive$"):
             ArchiveMember(path, "b.wav").read()
 
-    def test_one_damaged_member_leaves_the_others(self, tmp_path: Path) -> None:
+    def test_one_damaged_member_leaves_the_others(self, tmp_path):
         path = make_zip(tmp_path / "a.zip", {"a.wav": b"aaaa", "b.wav": b"bbbb"}, zipfile.ZIP_STORED)
         path.write_bytes(path.read_bytes().replace(b"aaaa", b"aaax", 1))
         with pytest.raises(AudioError, match=r"^a.zip/a.wav: cannot be read \(Bad CRC-32"):
@@ -82,14 +82,14 @@ class TestRefused:
         "name",
         ["../x", "a/../../x", "/x", "C:x", "c:/x", "a\\x", "..\\x", "\\\\host\\x", "a//x", "./x", "../", "a/./x"],
     )
-    def test_unsafe_names(self, tmp_path: Path, name: str) -> None:
+    def test_unsafe_names(self, tmp_path, name):
         path = make_zip(tmp_path / "a.zip", {"ok.wav": b"1", name: b"2"})
         assert refused(path).startswith(f"member {name!r} has an unsafe name; expected a relative path")
 
-    def test_an_unsafe_dropping_is_unsafe(self, tmp_path: Path) -> None:
+    def test_an_unsafe_dropping_is_unsafe(self, tmp_path):
         assert "unsafe name" in refused(make_zip(tmp_path / "a.zip", {"__MACOSX/../../x": b"1"}))
 
-    def test_double_names(self, tmp_path: Path) -> None:
+    def test_double_names(self, tmp_path):
         path = tmp_path / "a.zip"
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("a/x.wav", b"first")
@@ -97,7 +97,7 @@ class TestRefused:
                 archive.writestr("a/x.wav", b"second")
         assert refused(path) == "member 'a/x.wav' stands twice in the archive; expected each name once"
 
-    def test_links(self, tmp_path: Path) -> None:
+    def test_links(self, tmp_path):
         path = tmp_path / "a.zip"
         info = zipfile.ZipInfo("x.wav")
         info.external_attr = (stat.S_IFLNK | 0o777) << 16
@@ -106,48 +106,48 @@ class TestRefused:
         assert refused(path) == "member 'x.wav' is a link; expected files"
 
     @pytest.mark.parametrize("flag", [0x1, 0x41])
-    def test_encrypted_members(self, tmp_path: Path, flag: int) -> None:
+    def test_encrypted_members(self, tmp_path, flag):
         path = make_zip(tmp_path / "a.zip", {"x.wav": b"1"})
         patch(path, "x.wav", FLAGS, flag)
         assert refused(path).startswith("member 'x.wav' is encrypted; expected ")
 
-    def test_methods_that_unpack_without_limit(self, tmp_path: Path) -> None:
+    def test_methods_that_unpack_without_limit(self, tmp_path):
         assert refused(make_zip(tmp_path / "a.zip", {"x": b"1"}, zipfile.ZIP_LZMA)).startswith(
             "member 'x' is packed by method 14; expected stored, deflated"
         )
 
-    def test_a_member_that_says_it_is_huge(self, tmp_path: Path) -> None:
+    def test_a_member_that_says_it_is_huge(self, tmp_path):
         path = make_zip(tmp_path / "a.zip", {"x.wav": b"1"})
         patch(path, "x.wav", SIZE, (512 << 20) + 1)
         assert refused(path).startswith("member 'x.wav' holds 536870913 bytes; expected at most 536870912")
 
-    def test_a_bomb(self, tmp_path: Path) -> None:
+    def test_a_bomb(self, tmp_path):
         path = make_zip(tmp_path / "a.zip", {"x.wav": bytes(65 << 20)})
         assert path.stat().st_size < 100_000
         assert "is a zip bomb: " in refused(path)
 
-    def test_silence_is_no_bomb(self, tmp_path: Path) -> None:
+    def test_silence_is_no_bomb(self, tmp_path):
         path = make_zip(tmp_path / "a.zip", {"x.wav": bytes(4 << 20)})
         assert len(ArchiveMember(path, "x.wav").read()) == 4 << 20
 
-    def test_more_bytes_than_declared_are_not_unpacked(self, tmp_path: Path) -> None:
+    def test_more_bytes_than_declared_are_not_unpacked(self, tmp_path):
         path = make_zip(tmp_path / "a.zip", {"x.wav": bytes(1 << 20)})
         patch(path, "x.wav", SIZE, 1000)
         with pytest.raises(AudioError, match="Bad CRC-32"):
             ArchiveMember(path, "x.wav").read()
 
-    def test_fewer_bytes_than_declared(self, tmp_path: Path) -> None:
+    def test_fewer_bytes_than_declared(self, tmp_path):
         path = make_zip(tmp_path / "a.zip", {"x.wav": b"12345"})
         patch(path, "x.wav", SIZE, 1000)
         with pytest.raises(AudioError, match=r"^a.zip/x.wav: the archive is damaged, 5 of 1000 bytes are there$"):
             ArchiveMember(path, "x.wav").read()
 
-    def test_members_that_overlap(self, tmp_path: Path) -> None:
+    def test_members_that_overlap(self, tmp_path):
         path = make_zip(tmp_path / "a.zip", {"a": b"1" * 40, "b": b"2" * 40})
         patch(path, "b", OFFSET, 0)
         assert refused(path) == "member 'b' overlaps with 'a'; expected members side by side"
 
-    def test_no_zip_cut_off_and_missing(self, tmp_path: Path) -> None:
+    def test_no_zip_cut_off_and_missing(self, tmp_path):
         path = make_zip(tmp_path / "a.zip", {"x.wav": bytes(10_000), "y.wav": b"2"}, zipfile.ZIP_STORED)
         whole = path.read_bytes()
         for cut in (len(whole) - 10, len(whole) // 2, 30, 1, 0):
@@ -158,12 +158,12 @@ class TestRefused:
         path.unlink()
         assert refused(path) == "cannot be read (No such file or directory)"
 
-    def test_a_bad_member_name_stays_on_one_line(self, tmp_path: Path) -> None:
+    def test_a_bad_member_name_stays_on_one_line(self, tmp_path):
         assert "\n" not in refused(make_zip(tmp_path / "a.zip", {"../a\nb": b""}))
 
 
 class TestManyReads:
-    def test_the_directory_is_parsed_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_directory_is_parsed_once(self, tmp_path, monkeypatch):
         path = make_zip(tmp_path / "a.zip", {f"{n}": b"%d" % n for n in range(100)})
         opened = []
         real = zipfile.ZipFile
@@ -171,13 +171,13 @@ class TestManyReads:
         assert [member.read() for member in archive_members(path)] == [b"%d" % n for n in range(100)]
         assert opened == [path]
 
-    def test_a_replaced_archive_is_read_anew(self, tmp_path: Path) -> None:
+    def test_a_replaced_archive_is_read_anew(self, tmp_path):
         path = make_zip(tmp_path / "a.zip", {"x": b"old"})
         assert ArchiveMember(path, "x").read() == b"old"
         shutil.move(make_zip(tmp_path / "b.zip", {"y": b"1", "x": b"renewed"}), path)
         assert ArchiveMember(path, "x").read() == b"renewed"
 
-    def test_threads_and_forked_processes_share_no_position(self, tmp_path: Path) -> None:
+    def test_threads_and_forked_processes_share_no_position(self, tmp_path):
         expected = {f"{n}.wav": random.Random(n).randbytes(3000 + 50 * n) for n in range(60)}
         path = make_zip(tmp_path / "a.zip", expected)
         members = archive_members(path) * 5
@@ -189,7 +189,7 @@ class TestManyReads:
 
 
 class TestTrees:
-    def test_a_folder_an_archive_and_a_folder_with_the_archive_are_the_same(self, tmp_path: Path) -> None:
+    def test_a_folder_an_archive_and_a_folder_with_the_archive_are_the_same(self, tmp_path):
         files = {"set/audio/a:1.wav": b"1", "set/b.json": b"[]"}
         inside = {name.removeprefix("set/"): data for name, data in files.items()}
         for name, data in files.items():
@@ -207,20 +207,20 @@ class TestTrees:
             assert set(found) == {"set.zip", *files}
             assert {name: found[name] for name in files} == files
 
-    def test_what_is_in_both_is_read_from_the_archive(self, tmp_path: Path) -> None:
+    def test_what_is_in_both_is_read_from_the_archive(self, tmp_path):
         make_zip(tmp_path / "set.zip", {"a.wav": b"whole", "b.wav": b"2"})
         (tmp_path / "set").mkdir()
         (tmp_path / "set" / "a.wav").write_bytes(b"who")
         found = contents(tmp_path)
         assert (found["set/a.wav"], found["set/b.wav"]) == (b"whole", b"2")
 
-    def test_hidden_files_are_passed_over(self, tmp_path: Path) -> None:
+    def test_hidden_files_are_passed_over(self, tmp_path):
         for name in ("a/x.wav", "a/._x.wav", ".cache/y.wav", "__MACOSX/z.wav", "a/.DS_Store"):
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_bytes(b"1")
         assert list(open_tree(tmp_path).files) == ["a/x.wav"]
 
-    def test_links(self, tmp_path: Path) -> None:
+    def test_links(self, tmp_path):
         (tmp_path / "tree").mkdir()
         (tmp_path / "tree" / "a.wav").write_bytes(b"1")
         (tmp_path / "private.wav").write_bytes(b"2")
@@ -234,7 +234,7 @@ class TestTrees:
         with pytest.raises(DataError, match=r"tree/more: a link to a folder; expected the folder itself"):
             open_tree(tmp_path / "tree")
 
-    def test_an_unsafe_archive_in_a_folder_is_named(self, tmp_path: Path) -> None:
+    def test_an_unsafe_archive_in_a_folder_is_named(self, tmp_path):
         make_zip(tmp_path / "b.zip", {"../x": b"1"})
         with pytest.raises(DataError, match=r"b\.zip: member '\.\./x' has an unsafe name"):
             open_tree(tmp_path)
@@ -252,12 +252,12 @@ class TestTrees:
             (b"[" * 100_000, "not readable as JSON"),
         ],
     )
-    def test_json_that_is_no_table(self, tmp_path: Path, text: bytes, message: str) -> None:
+    def test_json_that_is_no_table(self, tmp_path, text, message):
         tree = open_tree(make_zip(tmp_path / "a.zip", {"t.json": text}))
         with pytest.raises(DataError, match=rf"^{tmp_path}/a\.zip/t\.json.*{message}"):
             tree.read_json_table("t.json")
 
-    def test_json_table(self, tmp_path: Path) -> None:
+    def test_json_table(self, tmp_path):
         tree = open_tree(make_zip(tmp_path / "a.zip", {"t.json": '\ufeff[{"a": "é"}, {"b": 1}]'.encode()}))
         table = tree.read_json_table("t.json")
         assert (table.rows, table.columns) == ([{"a": "é"}, {"b": 1}], ("a", "b"))

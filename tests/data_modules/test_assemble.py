@@ -42,7 +42,7 @@ sys.exit(cli.main(sys.argv[2:]))
 
 
 @pytest.fixture
-def large(source_type: Any, tmp_path: Path) -> Any:
+def large(source_type, tmp_path) -> Any:
     """A source of 60 pairs and 72 clips."""
     return source_type(tmp_path / "source", groups=GROUPS, per_group=PER_GROUP)
 
@@ -84,9 +84,7 @@ def whole_lines(path: Path) -> int:
 
 
 @pytest.mark.parametrize("embed", [False, True])
-def test_clips_are_not_checked_again_after_a_kill(
-    large: Any, embed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_clips_are_not_checked_again_after_a_kill(large, embed, monkeypatch, tmp_path):
     options = {"embed_audio": embed, "shard_rows": SHARD_ROWS}
     words = [*(["--embed-audio"] if embed else []), "--shard-rows", str(SHARD_ROWS)]
     journal = stage_of(large) / STAGE_NOTES / "clips.jsonl"
@@ -112,7 +110,7 @@ def whole(source: Any, folder: Path, **options: Any) -> PairDataset:
         source.out = first
 
 
-def test_shards_are_not_written_again_after_a_kill(large: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_shards_are_not_written_again_after_a_kill(large, monkeypatch, tmp_path):
     shards = [stage_of(large) / pairs_file.shard_name(number) for number in range(SHARDS)]
     words = ["--embed-audio", "--shard-rows", str(SHARD_ROWS)]
     kill_when(large, "write", words, lambda: shards[2].is_file())
@@ -147,7 +145,7 @@ def interrupted(source: Any, monkeypatch: pytest.MonkeyPatch, after: int, **opti
             source.load(**options)
 
 
-def test_other_input_begins_anew(large: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_input_begins_anew(large, monkeypatch):
     for change in ("clip", "text", "layout"):
         interrupted(large, monkeypatch, after=40, overwrite=True)
         assert (stage_of(large) / clips.AUDIO_FOLDER).is_dir()
@@ -162,7 +160,7 @@ def test_other_input_begins_anew(large: Any, monkeypatch: pytest.MonkeyPatch) ->
         assert not stage_of(large).exists()
 
 
-def test_the_same_input_goes_on(large: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_input_goes_on(large, monkeypatch):
     interrupted(large, monkeypatch, after=40)
     done = whole_lines(stage_of(large) / STAGE_NOTES / "clips.jsonl")
     assert done > 20
@@ -171,14 +169,14 @@ def test_the_same_input_goes_on(large: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(decoded) == CLIPS - done
 
 
-def test_a_failure_leaves_nothing_to_go_on_with(large: Any) -> None:
+def test_a_failure_leaves_nothing_to_go_on_with(large):
     (large.folder / "clips/005-1.wav").write_bytes(b"no sound")
     with pytest.raises(DataError, match="not a sound file"):
         large.load()
     large.assert_nothing_written()
 
 
-def test_unusable_clips_are_skipped_in_shards_too(large: Any) -> None:
+def test_unusable_clips_are_skipped_in_shards_too(large):
     (large.folder / "clips/005-1.wav").write_bytes(b"no sound")
     dataset = large.load(embed_audio=True, shard_rows=SHARD_ROWS, max_skipped=0.1)
     assert [pair.pair_id for pair in dataset.pairs] == [r["pair_id"] for r in large.pairs if r["pair_id"] != "005-1"]
@@ -186,7 +184,7 @@ def test_unusable_clips_are_skipped_in_shards_too(large: Any) -> None:
     assert dataset.card.description == "1 pairs skipped, see skipped.csv."
 
 
-def test_two_imports_into_one_folder(large: Any) -> None:
+def test_two_imports_into_one_folder(large):
     notes = stage_of(large) / STAGE_NOTES
     notes.mkdir(parents=True)
     with (
@@ -197,7 +195,7 @@ def test_two_imports_into_one_folder(large: Any) -> None:
     assert len(large.load().pairs) == PAIRS
 
 
-def test_a_kill_between_the_renames_loses_nothing(large: Any) -> None:
+def test_a_kill_between_the_renames_loses_nothing(large):
     large.load()
     large.out.rename(large.out.with_name(f".{large.out.name}.replaced"))
     with pytest.raises(DataError, match="dataset: exists; expected"):
@@ -205,7 +203,7 @@ def test_a_kill_between_the_renames_loses_nothing(large: Any) -> None:
     assert len(PairDataset.load(large.out).pairs) == PAIRS
 
 
-def test_a_clip_that_changes_during_the_import(large: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clip_that_changes_during_the_import(large, monkeypatch):
     read = clips.read_clip
     monkeypatch.setattr(assembling, "read_clip", lambda content: read(content) + b"0")
     with pytest.raises(DataError, match=r"row 1 .*: the clip was changed during the import"):

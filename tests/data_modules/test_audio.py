@@ -32,7 +32,7 @@ def encoded(samples: np.ndarray, rate: int = 16_000, kind: str = "WAV", subtype:
     return stream.getvalue()
 
 
-def test_native_rate_is_exact(tmp_path: Path) -> None:
+def test_native_rate_is_exact(tmp_path):
     samples = sine(0.5, 16_000).astype(np.float32)
     path = write(tmp_path / "a.wav", samples, subtype="FLOAT")
     decoded = decode(path, 16_000)
@@ -40,7 +40,7 @@ def test_native_rate_is_exact(tmp_path: Path) -> None:
     np.testing.assert_array_equal(decoded, samples)
 
 
-def test_stereo_48_khz_is_averaged_and_resampled(tmp_path: Path) -> None:
+def test_stereo_48_khz_is_averaged_and_resampled(tmp_path):
     left = sine(1.0, 48_000)
     path = write(tmp_path / "a.wav", np.stack([left, 0 * left], axis=1), 48_000)
     decoded = decode(path, 16_000)
@@ -49,27 +49,27 @@ def test_stereo_48_khz_is_averaged_and_resampled(tmp_path: Path) -> None:
     assert probe(path) == AudioInfo(1.0, 48_000, 2)
 
 
-def test_8_bit_wav(tmp_path: Path) -> None:
+def test_8_bit_wav(tmp_path):
     path = write(tmp_path / "a.wav", sine(0.5, 8_000), 8_000, subtype="PCM_U8")
     decoded = decode(path, 8_000)
     np.testing.assert_allclose(decoded, sine(0.5, 8_000), atol=1 / 64)
 
 
 @pytest.mark.parametrize("kind", ["FLAC", "OGG", "AIFF", "MP3"])
-def test_other_formats(kind: str) -> None:
+def test_other_formats(kind):
     decoded = decode(encoded(sine(1.0, 16_000), kind=kind), 16_000)
     assert abs(len(decoded) - 16_000) <= 1_200  # MP3 has whole frames
     assert np.sqrt(np.mean(decoded[2_000:-2_000] ** 2)) == pytest.approx(0.5 / np.sqrt(2), rel=0.05)
 
 
-def test_rates_without_a_common_divisor_need_little_memory(tmp_path: Path) -> None:
+def test_rates_without_a_common_divisor_need_little_memory(tmp_path):
     path = write(tmp_path / "a.wav", sine(0.5, 11_127), 11_127)
     decoded = decode(path, 16_000)
     assert len(decoded) == pytest.approx(8_000, abs=1)
     np.testing.assert_allclose(decoded[200:7_800], sine(0.5, 16_000)[200:7_800], atol=5e-3)
 
 
-def test_path_bytes_and_samples_agree(tmp_path: Path) -> None:
+def test_path_bytes_and_samples_agree(tmp_path):
     path = write(tmp_path / "a.wav", sine(0.5, 22_050), 22_050)
     samples, rate = soundfile.read(path)
     from_path = decode(path, 16_000)
@@ -78,7 +78,7 @@ def test_path_bytes_and_samples_agree(tmp_path: Path) -> None:
     np.testing.assert_array_equal(from_path, decode(Clip(samples, rate), 16_000))
 
 
-def test_hash_follows_the_content(tmp_path: Path) -> None:
+def test_hash_follows_the_content(tmp_path):
     path = write(tmp_path / "a.wav", sine(0.5, 16_000))
     other = write(tmp_path / "b.wav", sine(0.5, 16_000, 441.0))
     assert audio_hash(path) == audio_hash(path.read_bytes()) == audio_hash(str(path))
@@ -88,7 +88,7 @@ def test_hash_follows_the_content(tmp_path: Path) -> None:
     assert audio_hash(Clip(samples, 16_000)) != audio_hash(Clip(samples, 8_000))
 
 
-def test_streamed_wav_without_length(tmp_path: Path) -> None:
+def test_streamed_wav_without_length(tmp_path):
     """What espeak-ng and FFmpeg write to a pipe declares about 2 or 4 GB."""
     data = bytearray(encoded(sine(0.5, 16_000)))
     for declared in (0x7FFFF000, 0xFFFFFFFF):
@@ -97,7 +97,7 @@ def test_streamed_wav_without_length(tmp_path: Path) -> None:
         assert len(decode(bytes(data), 16_000)) == 8_000
 
 
-def test_mp3_without_length_header() -> None:
+def test_mp3_without_length_header():
     """Recorded streams have none; the length is then an estimate."""
     stream = io.BytesIO()
     samples = np.random.default_rng(0).normal(0, 0.1, 160_000)
@@ -148,7 +148,7 @@ def with_granules(data: bytes, most: int, last: bool = False) -> bytes:
 
 @pytest.mark.parametrize("count", [2, 50, 200])
 @pytest.mark.parametrize("kind", list(ENCODED))
-def test_joined_files_are_not_read_in_part(tmp_path: Path, kind: str, count: int) -> None:
+def test_joined_files_are_not_read_in_part(tmp_path, kind, count):
     path = tmp_path / "joined"
     path.write_bytes(ENCODED[kind] * count)
     for source in (path, path.read_bytes()):
@@ -156,13 +156,13 @@ def test_joined_files_are_not_read_in_part(tmp_path: Path, kind: str, count: int
             decode(source, 16_000, name="joined")
 
 
-def test_joined_behind_a_tag() -> None:
+def test_joined_behind_a_tag():
     assert len(decode(ID3 + ENCODED["FLAC"], 16_000)) == 16_000
     with pytest.raises(AudioError, match="several recordings"):
         decode(ID3 + ENCODED["FLAC"] * 2, 16_000)
 
 
-def test_a_chain_of_unlike_parts() -> None:
+def test_a_chain_of_unlike_parts():
     for other in (ENCODED["Opus"], encoded(sine(0.5, 8_000), 8_000, "OGG")):
         with pytest.raises(AudioError, match="several recordings"):
             decode(ENCODED["Vorbis"] + other, 16_000)
@@ -173,7 +173,7 @@ def ten_minutes() -> np.ndarray:
     return np.random.default_rng(0).normal(0, 0.1, 600 * 8_000).astype(np.float32)
 
 
-def test_ten_minutes_of_mp3_that_claim_a_hundred_frames(ten_minutes: np.ndarray) -> None:
+def test_ten_minutes_of_mp3_that_claim_a_hundred_frames(ten_minutes):
     data = encoded(ten_minutes, 8_000, "MP3")
     start = data.index(b"Xing") + 8
     lying = data[:start] + (100).to_bytes(4, "big") + data[start + 4 :]
@@ -182,7 +182,7 @@ def test_ten_minutes_of_mp3_that_claim_a_hundred_frames(ten_minutes: np.ndarray)
 
 
 @pytest.mark.parametrize("kind", ["FLAC", "Vorbis", "Opus"])
-def test_minutes_that_claim_less(ten_minutes: np.ndarray, kind: str) -> None:
+def test_minutes_that_claim_less(ten_minutes, kind):
     """The decoder would read the first samples: of what the header, all pages or the last page say."""
     samples = ten_minutes if kind == "FLAC" else ten_minutes[: 60 * 8_000]
     container = "FLAC" if kind == "FLAC" else "OGG"
@@ -203,7 +203,7 @@ def test_minutes_that_claim_less(ten_minutes: np.ndarray, kind: str) -> None:
 
 @pytest.mark.parametrize("rate", [8_000, 44_100])
 @pytest.mark.parametrize("compression", [0.1, 0.9])
-def test_vorbis_is_counted_to_the_last_blocks(rate: int, compression: float) -> None:
+def test_vorbis_is_counted_to_the_last_blocks(rate, compression):
     """Loud and quiet stretches: long blocks and short ones."""
     times = np.arange(5 * rate)
     samples = 0.2 * np.sin(times / 20) * (times % 9_000 < 2_000) + 0.5 * (times % 4_000 == 0)
@@ -214,7 +214,7 @@ def test_vorbis_is_counted_to_the_last_blocks(rate: int, compression: float) -> 
         decode(with_granules(stream.getvalue(), 5 * rate - 6_000, last=True), rate)
 
 
-def test_a_wav_header_that_says_less_than_there_is() -> None:
+def test_a_wav_header_that_says_less_than_there_is():
     data = bytearray(encoded(0.2 * np.random.default_rng(0).standard_normal(16_000)))
     start = data.index(b"data") + 4
     data[start : start + 4] = struct.pack("<I", 8_000)
@@ -227,7 +227,7 @@ def test_a_wav_header_that_says_less_than_there_is() -> None:
 
 
 @pytest.mark.parametrize(("rate", "compression"), [(16_000, 0.5), (16_000, 0.99), (24_000, 0.9)])
-def test_opus_is_counted_in_all_its_modes(rate: int, compression: float) -> None:
+def test_opus_is_counted_in_all_its_modes(rate, compression):
     """For music, for speech at low bit rates, and both."""
     stream = io.BytesIO()
     soundfile.write(stream, sine(3.0, rate), rate, "OPUS", format="OGG", compression_level=compression)
@@ -236,7 +236,7 @@ def test_opus_is_counted_in_all_its_modes(rate: int, compression: float) -> None
         decode(with_granules(stream.getvalue(), 96_000), rate)
 
 
-def test_mp3_that_was_joined_without_its_headers() -> None:
+def test_mp3_that_was_joined_without_its_headers():
     data = ENCODED["MP3"]
     second = data.index(data[:2], 10)
     with pytest.raises(AudioError, match=r"holds \d+ samples, of which \d+ can be read"):
@@ -244,7 +244,7 @@ def test_mp3_that_was_joined_without_its_headers() -> None:
 
 
 @pytest.mark.parametrize("tag", [b"TAG" + bytes(125), ID3])
-def test_mp3_with_tags(tag: bytes) -> None:
+def test_mp3_with_tags(tag):
     decoded = decode(ENCODED["MP3"], 16_000)
     np.testing.assert_array_equal(decode(ENCODED["MP3"] + tag, 16_000), decoded)
     if tag == ID3:
@@ -252,7 +252,7 @@ def test_mp3_with_tags(tag: bytes) -> None:
 
 
 @pytest.mark.parametrize("count", [160_000, 1_000])
-def test_flac_of_unknown_length(tmp_path: Path, count: int) -> None:
+def test_flac_of_unknown_length(tmp_path, count):
     """What an encoder writes to a pipe: 0 in the header."""
     samples = np.random.default_rng(0).normal(0, 0.1, count)
     whole = encoded(samples, kind="FLAC")
@@ -262,7 +262,7 @@ def test_flac_of_unknown_length(tmp_path: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["WAV", "WAVEX", "FLAC", "OGG", "AIFF", "AU", "W64", "RF64"])
-def test_cut_off_file(tmp_path: Path, kind: str) -> None:
+def test_cut_off_file(tmp_path, kind):
     path = tmp_path / "cut.snd"
     data = encoded(np.random.default_rng(0).normal(0, 0.1, 40_000), kind=kind)
     assert abs(len(decode(data, 16_000)) - 40_000) < 10
@@ -271,14 +271,14 @@ def test_cut_off_file(tmp_path: Path, kind: str) -> None:
         decode(path, 16_000)
 
 
-def test_wav_cut_in_its_header(tmp_path: Path) -> None:
+def test_wav_cut_in_its_header(tmp_path):
     path = tmp_path / "cut.wav"
     path.write_bytes(encoded(sine(0.5, 16_000))[:30])
     with pytest.raises(AudioError, match=r"cut\.wav: "):
         decode(path, 16_000)
 
 
-def test_missing_empty_and_foreign_files(tmp_path: Path) -> None:
+def test_missing_empty_and_foreign_files(tmp_path):
     (tmp_path / "zero.wav").touch()
     (tmp_path / "text.wav").write_text("pair_id,score\n" * 50)
     (tmp_path / "text.raw").write_text("pair_id,score\n" * 50)
@@ -299,7 +299,7 @@ def test_missing_empty_and_foreign_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 32_767.0])
-def test_samples_that_are_no_amplitudes(tmp_path: Path, value: float) -> None:
+def test_samples_that_are_no_amplitudes(tmp_path, value):
     samples = sine(0.5, 16_000)
     samples[800] = value
     path = write(tmp_path / "a.wav", samples, subtype="FLOAT")
@@ -310,7 +310,7 @@ def test_samples_that_are_no_amplitudes(tmp_path: Path, value: float) -> None:
         decode(Clip(samples, 16_000), 16_000)
 
 
-def test_too_short_and_too_long(tmp_path: Path) -> None:
+def test_too_short_and_too_long(tmp_path):
     with pytest.raises(AudioError, match=r"lasts 0\.049 s; expected at least 0\.05 s") as short:
         decode(write(tmp_path / "a.wav", sine(0.049, 16_000)), 16_000)
     assert short.value.kind == "too short"
@@ -323,7 +323,7 @@ def test_too_short_and_too_long(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rate", [1, 3_999, 384_001, 655_350])
-def test_rates_that_no_microphone_has(tmp_path: Path, rate: int) -> None:
+def test_rates_that_no_microphone_has(tmp_path, rate):
     path = write(tmp_path / "a.wav", sine(0.5, 8_000), rate)
     with pytest.raises(AudioError, match=f"sample rate {rate} Hz; expected 4000 to 384000 Hz"):
         decode(path, 16_000)
@@ -337,12 +337,12 @@ def test_rates_that_no_microphone_has(tmp_path: Path, rate: int) -> None:
         (96_000, 10, "lasts 12.0 s"),
     ],
 )
-def test_a_length_is_shown_with_as_many_digits_as_it_takes(samples: int, most: float, text: str) -> None:
+def test_a_length_is_shown_with_as_many_digits_as_it_takes(samples, most, text):
     with pytest.raises(AudioError, match=text.replace(".", r"\.")):
         decode(Clip(np.zeros(samples, np.float32), 8_000), 8_000, max_seconds=most)
 
 
-def test_what_may_not_be_read_is_said_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_not_be_read_is_said_as_such(tmp_path, monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -356,12 +356,12 @@ def test_what_may_not_be_read_is_said_as_such(tmp_path: Path, monkeypatch: pytes
     assert denied.value.kind == long.value.kind == "cannot be read"
 
 
-def test_given_name_is_shown() -> None:
+def test_given_name_is_shown():
     with pytest.raises(AudioError, match=r"^pair 7, response: not a sound file"):
         decode(b"hello, world", 16_000, name="pair 7, response")
 
 
-def test_clip_wants_mono_floats() -> None:
+def test_clip_wants_mono_floats():
     with pytest.raises(AudioError, match=r"shape \(2, 8000\)"):
         Clip(np.zeros((2, 8_000), np.float32), 16_000)
     with pytest.raises(AudioError, match="type int16"):

@@ -42,14 +42,14 @@ def level(samples: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("snr", [-5.0, 10.0, 20.0, 30.0])
-def test_noise_has_the_stated_snr(snr: float) -> None:
+def test_noise_has_the_stated_snr(snr):
     clip = speechlike()
     noisy = augment_clip(clip, only("noise", noise_snr=(snr, snr)), np.random.default_rng(1))
     assert level(clip.samples) - level(noisy.samples - clip.samples) == pytest.approx(snr, abs=1e-3)
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.5, 1.0])
-def test_noise_has_the_slope_it_is_asked_for(slope: float) -> None:
+def test_noise_has_the_slope_it_is_asked_for(slope):
     power = np.abs(np.fft.rfft(coloured_noise(1 << 18, slope, RATE, np.random.default_rng(0)).numpy())) ** 2
     octaves = [power[(1 << 10) << n : (1 << 11) << n].mean() for n in range(7)]  # from 62.5 Hz
     falls = np.diff(10 * np.log10(octaves))
@@ -57,14 +57,14 @@ def test_noise_has_the_slope_it_is_asked_for(slope: float) -> None:
 
 
 @pytest.mark.parametrize("gain", [-6.0, 3.5])
-def test_gain_is_exact(gain: float) -> None:
+def test_gain_is_exact(gain):
     clip = speechlike()
     changed = augment_clip(clip, only("gain", gain_db=(gain, gain)), np.random.default_rng(0))
     assert np.allclose(changed.samples, clip.samples * 10 ** (gain / 20), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("seconds", [0.03, -0.02, 0.0])
-def test_shift_moves_samples_and_fills_with_silence(seconds: float) -> None:
+def test_shift_moves_samples_and_fills_with_silence(seconds):
     clip = speechlike()
     by = round(seconds * RATE)
     moved = augment_clip(clip, only("shift", shift_seconds=(seconds, seconds)), np.random.default_rng(0)).samples
@@ -74,7 +74,7 @@ def test_shift_moves_samples_and_fills_with_silence(seconds: float) -> None:
 
 
 @pytest.mark.parametrize("rt60", [0.2, 0.5])
-def test_a_room_decays_by_60_db_in_rt60_and_keeps_the_level(rt60: float) -> None:
+def test_a_room_decays_by_60_db_in_rt60_and_keeps_the_level(rt60):
     response = impulse_response(rt60, 3.0, RATE, np.random.default_rng(0)).numpy().astype(np.float64)
     assert response[0] == 1.0
     tail = response[1:]
@@ -92,7 +92,7 @@ def test_a_room_decays_by_60_db_in_rt60_and_keeps_the_level(rt60: float) -> None
 
 @pytest.mark.parametrize("rate", [8_000, 16_000, 24_000, 44_100, 10_000])
 @pytest.mark.parametrize("codec", ["mu_law", "ogg", "mp3"])
-def test_codecs_keep_length_level_and_place(codec: Any, rate: int) -> None:
+def test_codecs_keep_length_level_and_place(codec, rate):
     clip = speechlike(rate=rate)
     decoded = augment_clip(clip, only("codec", codecs=(codec,), codec_compression=(0.3, 0.3)), np.random.default_rng(0))
     assert (decoded.samples.shape, decoded.samples.dtype, decoded.rate) == (clip.samples.shape, np.float32, rate)
@@ -102,7 +102,7 @@ def test_codecs_keep_length_level_and_place(codec: Any, rate: int) -> None:
     assert int(np.argmax(shifts)) == 50
 
 
-def test_a_clip_beyond_full_scale_is_not_clipped_by_a_codec() -> None:
+def test_a_clip_beyond_full_scale_is_not_clipped_by_a_codec():
     clip = Clip(speechlike().samples * 8, RATE)
     assert np.abs(clip.samples).max() > 1.5
     for codec in ("mu_law", "ogg"):
@@ -110,7 +110,7 @@ def test_a_clip_beyond_full_scale_is_not_clipped_by_a_codec() -> None:
         assert np.abs(loud).max() == pytest.approx(np.abs(clip.samples).max(), rel=0.15)
 
 
-def test_length_rate_and_name_stay_and_silence_stays_silence() -> None:
+def test_length_rate_and_name_stay_and_silence_stays_silence():
     clip, silence = speechlike(), Clip(np.zeros(RATE, np.float32), RATE)
     everything = Augmentation(
         room_probability=1, noise_probability=1, codec_probability=1, gain_probability=1, shift_probability=1
@@ -122,7 +122,7 @@ def test_length_rate_and_name_stay_and_silence_stays_silence() -> None:
         assert not augment_clip(silence, everything, np.random.default_rng(seed)).samples.any()
 
 
-def test_probability_is_kept_and_steps_do_not_move_each_others_draws() -> None:
+def test_probability_is_kept_and_steps_do_not_move_each_others_draws():
     clip = speechlike(0.1)
     gains = [
         augment_clip(clip, Augmentation(gain_probability=0.3), np.random.default_rng(n)).samples for n in range(400)
@@ -134,7 +134,7 @@ def test_probability_is_kept_and_steps_do_not_move_each_others_draws() -> None:
         assert np.array_equal(augment_clip(clip, both, np.random.default_rng(n)).samples, samples)
 
 
-def test_context_and_response_get_draws_of_their_own() -> None:
+def test_context_and_response_get_draws_of_their_own():
     clip = speechlike()
     pair = Pair("p", clip, (Turn("user", clip), Turn("user", clip)))
     settings = only("gain")
@@ -147,7 +147,7 @@ def test_context_and_response_get_draws_of_their_own() -> None:
 
 
 @pytest.fixture
-def dataset(source: Any) -> PairDataset:
+def dataset(source) -> PairDataset:
     for row in source.pairs:
         soundfile.write(source.folder / row["response_audio"], speechlike(seed=int(row["pair_id"][-1])).samples, RATE)
     return source.load()
@@ -174,7 +174,7 @@ def _responses(items: Any) -> dict[int, np.ndarray]:
 
 
 @pytest.mark.parametrize(("workers", "ranks", "persistent"), [(2, 1, False), (2, 1, True), (0, 2, False)])
-def test_the_same_epoch_sounds_the_same(dataset: PairDataset, workers: int, ranks: int, persistent: bool) -> None:
+def test_the_same_epoch_sounds_the_same(dataset, workers, ranks, persistent):
     plain = heard(dataset, 2)
     assert [sorted(items) for items in plain] == [[0, 1, 2, 3]] * 3
     other = heard(dataset, 2, workers, ranks, persistent=persistent)
@@ -186,14 +186,14 @@ def test_the_same_epoch_sounds_the_same(dataset: PairDataset, workers: int, rank
     assert sum(not np.array_equal(plain[0][index], another[0][index]) for index in range(4)) >= 3
 
 
-def test_a_resumed_epoch_sounds_as_the_uninterrupted_one(dataset: PairDataset) -> None:
+def test_a_resumed_epoch_sounds_as_the_uninterrupted_one(dataset):
     order = EpochOrder(4, shuffle=True, seed=5)
     pairs = RatedPairs(dataset, ALL, 5)
     for (key,) in EpochBatches(FixedSize(order, 1), Position(2)):
         assert np.array_equal(_responses([pairs[key]])[key[1]], heard(dataset, 2)[2][key[1]])
 
 
-def test_nothing_happens_by_default(dataset: PairDataset) -> None:
+def test_nothing_happens_by_default(dataset):
     assert not Augmentation().active
     for key in [(0, 0), (3, 1)]:
         item = RatedPairs(dataset)[key]
@@ -214,6 +214,6 @@ def test_nothing_happens_by_default(dataset: PairDataset) -> None:
         ({"codec_probability": 0.5, "codecs": ()}, "codec_probability without codecs"),
     ],
 )
-def test_impossible_settings_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_refused(changes, message):
     with pytest.raises(DataError, match=message):
         dataclasses.replace(Augmentation(), **changes)

@@ -9,7 +9,7 @@ import pytest
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.ratings import Dimension, parse_dimension
 
-from .builders import EMPATHY, Source
+from .builders import EMPATHY
 
 
 def renamed(rows: list[dict[str, Any]], old: str, new: str) -> None:
@@ -21,37 +21,25 @@ class TestBadTables:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            (
-                lambda s: s.ratings[2].update(pair_id="x"),
-                r"row 3 \(line 4\), column 'pair_id': value 'x'; no such pair",
-            ),
+            (lambda s: s.ratings[2].update(pair_id="x"),
+             r"row 3 \(line 4\), column 'pair_id': value 'x'; no such pair"),
             (lambda s: [row.update(pair_id="x") for row in s.ratings[2:4]], r"row 3 .*no such pair.*\(1 more\)"),
-            (
-                lambda s: s.ratings[7].update(dimension="warmth"),
-                r"row 8 \(line 9\), column 'dimension': .*expected emp",
-            ),
-            (
-                lambda s: s.pairs[3].update(pair_id="000-0"),
-                r"pairs\.csv, row 4 \(line 5\), .*'000-0'; .*row 1 \(line 2",
-            ),
-            (
-                lambda s: s.ratings.append({**s.ratings[2], "score": 4}),
-                r"row 9 \(line 10\), .*'000-1'; .* row 3 \(line",
-            ),
-            (
-                lambda s: s.ratings[1].update(rater_id=""),
-                r"row 2 \(line 3\), column 'rater_id': value None; expected tex",
-            ),
-            (
-                lambda s: [row.pop("rater_id") for row in s.ratings],
-                r"no column 'rater_id'; it has 'pair_id', 'dimension'",
-            ),
+            (lambda s: s.ratings[7].update(dimension="warmth"),
+             r"row 8 \(line 9\), column 'dimension': .*expected emp"),
+            (lambda s: s.pairs[3].update(pair_id="000-0"),
+             r"pairs\.csv, row 4 \(line 5\), .*'000-0'; .*row 1 \(line 2"),
+            (lambda s: s.ratings.append({**s.ratings[2], "score": 4}),
+             r"row 9 \(line 10\), .*'000-1'; .* row 3 \(line"),
+            (lambda s: s.ratings[1].update(rater_id=""),
+             r"row 2 \(line 3\), column 'rater_id': value None; expected tex"),
+            (lambda s: [row.pop("rater_id") for row in s.ratings],
+             r"no column 'rater_id'; it has 'pair_id', 'dimension'"),
             (lambda s: renamed(s.pairs, "pair_id", "id"), r"no column 'pair_id'; .*expected a mapping pair_id=COLUMN"),
             (lambda s: s.pairs.clear(), r"pairs\.csv: the table holds no rows"),
             (lambda s: s.ratings.clear(), r"ratings\.csv: the table holds no rows"),
         ],
-    )
-    def test_what_is_wrong_is_named(self, source: Source, change: Any, message: str) -> None:
+    )  # fmt: skip
+    def test_what_is_wrong_is_named(self, source, change, message):
         change(source)
         source.refuses(message)
 
@@ -67,10 +55,10 @@ class TestBadTables:
             ({"dimensions": [EMPATHY, EMPATHY]}, "dimensions .*each name once"),
         ],
     )
-    def test_mappings(self, source: Source, options: dict[str, Any], message: str) -> None:
+    def test_mappings(self, source, options, message):
         source.refuses(message, **options)
 
-    def test_the_users_column_name_is_shown(self, source: Source) -> None:
+    def test_the_users_column_name_is_shown(self, source):
         renamed(source.ratings, "pair_id", "item")
         source.ratings[3]["item"] = "nope"
         source.refuses(r"row 4 \(line 5\), column 'item': value 'nope'; no", rating_columns={"pair_id": "item"})
@@ -90,32 +78,32 @@ class TestBadTables:
             ("", "value None; expected a finite number"),
         ],
     )
-    def test_scores(self, source: Source, score: Any, message: str) -> None:
+    def test_scores(self, source, score, message):
         source.ratings[4]["score"] = score
         source.refuses(rf"ratings\.csv, row 5 \(line 6\), column 'score': {message}")
 
     @pytest.mark.parametrize("score", [10**400, True, [3], {"a": 1}, None, float("nan")])
-    def test_scores_in_json(self, source: Source, score: Any) -> None:
+    def test_scores_in_json(self, source, score):
         source.ratings[1]["score"] = score
         pairs, ratings = source.table("pairs.csv", source.pairs), source.table("r.jsonl", source.ratings)
         with pytest.raises(DataError, match=r"r\.jsonl, row 2 \(line 2\), column 'score': value .*finite number"):
             source.read(pairs, ratings)
         source.assert_nothing_written()
 
-    def test_wide_score_names_its_own_column(self, source: Source) -> None:
+    def test_wide_score_names_its_own_column(self, source):
         for row in source.pairs:
             row["empathy:anna"] = 3
         source.pairs[3]["empathy:anna"] = 9
         with pytest.raises(DataError, match=r"pairs\.csv, row 4 \(line 5\), column 'empathy:anna': value 9; "):
             source.read(source.table("pairs.csv", source.pairs), None)
 
-    def test_wide_table_without_a_rating(self, source: Source) -> None:
+    def test_wide_table_without_a_rating(self, source):
         for row in source.pairs:
             row["empathy:a"] = ""
         with pytest.raises(DataError, match=r"pairs\.csv: the table holds no ratings"):
             source.read(source.table("pairs.csv", source.pairs), None)
 
-    def test_not_utf_8(self, source: Source) -> None:
+    def test_not_utf_8(self, source):
         pairs = source.table("pairs.csv", source.pairs)
         data = pairs.read_bytes()
         line = data.splitlines(keepends=True)
@@ -128,12 +116,12 @@ class TestBadTables:
             source.read(pairs, source.table("r.csv", source.ratings))
         source.assert_nothing_written()
 
-    def test_byte_order_mark_is_no_part_of_the_header(self, source: Source) -> None:
+    def test_byte_order_mark_is_no_part_of_the_header(self, source):
         pairs = source.table("pairs.csv", source.pairs)
         pairs.write_text(pairs.read_text(), encoding="utf-8-sig")
         assert len(source.read(pairs, source.table("r.csv", source.ratings)).pairs) == 4
 
-    def test_ragged_rows_and_broken_quotes(self, source: Source) -> None:
+    def test_ragged_rows_and_broken_quotes(self, source):
         ratings = source.table("r.csv", source.ratings)
         pairs = source.folder / "pairs.csv"
         pairs.write_text('pair_id,response_audio\n"a\nb",x.wav\n\nc,x.wav,extra\n')
@@ -147,14 +135,14 @@ class TestBadTables:
             source.read(pairs, ratings)
 
     @pytest.mark.parametrize("line", ["{", "[1]", '{"a": 1, "a": 2}', '{"a": ' + "9" * 5_000 + "}", "[" * 100_000])
-    def test_broken_json(self, source: Source, line: str) -> None:
+    def test_broken_json(self, source, line):
         path = source.folder / "pairs.jsonl"
         path.write_text(json.dumps(source.pairs[0]) + "\n\n" + line + "\n")
         with pytest.raises(DataError, match=r"pairs\.jsonl, row 2 \(line 3\): "):
             source.read(path, source.table("r.csv", source.ratings))
 
     @pytest.mark.parametrize("value", [["a"], 1.5, True, {"x": 1}, "a\tb", "\ud800", 10**30, " "])
-    def test_ids_of_odd_types(self, source: Source, value: Any) -> None:
+    def test_ids_of_odd_types(self, source, value):
         pairs = source.table("pairs.jsonl", [{**source.pairs[0], "pair_id": value}])
         with pytest.raises(DataError, match=r"pairs\.jsonl, row 1 \(line 1\), column 'pair_id': value .*expected text"):
             source.read(pairs, source.table("r.csv", source.ratings))
@@ -165,7 +153,7 @@ class TestBadTables:
                 source.read(good, ratings)
         source.assert_nothing_written()
 
-    def test_broken_parquet_and_unknown_suffix(self, source: Source) -> None:
+    def test_broken_parquet_and_unknown_suffix(self, source):
         ratings = source.table("r.csv", source.ratings)
         (source.folder / "pairs.parquet").write_bytes(b"PAR1 and so on")
         with pytest.raises(DataError, match=r"pairs\.parquet: not readable as Parquet"):
@@ -186,7 +174,7 @@ class TestBadTables:
         ("x=-3:3:0.5:lower", Dimension("x", -3, 3, 0.5, False)),
     ],
 )
-def test_parse_dimension(text: str, wanted: Dimension) -> None:
+def test_parse_dimension(text, wanted):
     assert parse_dimension(text) == wanted
 
 
@@ -197,6 +185,6 @@ def test_parse_dimension(text: str, wanted: Dimension) -> None:
         "x=1:5:1:1", "x=1:5:higher", "x=nan:5", "x=lower",
     ],
 )  # fmt: skip
-def test_parse_dimension_refuses(text: str) -> None:
+def test_parse_dimension_refuses(text):
     with pytest.raises(DataError, match=r"expected|does not divide"):
         parse_dimension(text)

@@ -37,7 +37,7 @@ def plans(lengths: np.ndarray, budget: int, ranks: int, seed: int = 0, readers: 
 
 @pytest.mark.parametrize("epoch", [0, 1, 5])
 @pytest.mark.parametrize(("items", "ranks", "readers"), [(1, 1, 1), (7, 3, 1), (500, 1, 1), (501, 4, 1), (500, 2, 3)])
-def test_every_item_once_and_ranks_in_step(items: int, ranks: int, readers: int, epoch: int) -> None:
+def test_every_item_once_and_ranks_in_step(items, ranks, readers, epoch):
     lengths, budget = lengths_of(items), 2_000
     found = [plan.batches(epoch) for plan in plans(lengths, budget, ranks, readers=readers)]
     counts = Counter(item for batches in found for batch in batches for item in batch)
@@ -50,7 +50,7 @@ def test_every_item_once_and_ranks_in_step(items: int, ranks: int, readers: int,
         assert all(0 < max(lengths[batch]) * len(batch) <= budget for batch in together)
 
 
-def test_the_largest_batch_comes_first() -> None:
+def test_the_largest_batch_comes_first():
     lengths = lengths_of(1_000)
     (plan,) = plans(lengths, 3_000, 1)
     sizes = [max(lengths[batch]) * len(batch) for batch in plan.batches(2)]
@@ -58,7 +58,7 @@ def test_the_largest_batch_comes_first() -> None:
 
 
 @pytest.mark.parametrize(("ranks", "most"), [(1, 0.05), (8, 0.06)])
-def test_little_is_padding(ranks: int, most: float) -> None:
+def test_little_is_padding(ranks, most):
     lengths = lengths_of(4_000)
     plan = plans(lengths, 4_000, ranks)[0]
     batches = [batch for one in plans(lengths, 4_000, ranks) for batch in one.batches(1)]
@@ -70,7 +70,7 @@ def test_little_is_padding(ranks: int, most: float) -> None:
     assert 1 - lengths.sum() / (lengths[at_random].max(1) * 16).sum() > 0.2
 
 
-def test_epochs_differ_in_what_stands_together_and_repeat() -> None:
+def test_epochs_differ_in_what_stands_together_and_repeat():
     (plan,) = plans(lengths_of(400), 2_000, 1)
     together = [{frozenset(pair) for batch in plan.batches(n) for pair in pairwise(sorted(batch))} for n in range(3)]
     assert plan.batches(1) == plans(lengths_of(400), 2_000, 1)[0].batches(1)
@@ -79,7 +79,7 @@ def test_epochs_differ_in_what_stands_together_and_repeat() -> None:
     assert len({plan.steps, *(len(plan.batches(epoch)) for epoch in range(20))}) == 1
 
 
-def test_an_epoch_that_needs_more_batches_than_there_are_takes_those_of_the_first() -> None:
+def test_an_epoch_that_needs_more_batches_than_there_are_takes_those_of_the_first():
     """Few items, so that there is none to spare."""
     lengths = lengths_of(60, seed=3)
     (plan,) = plans(lengths, 1_000, 1)
@@ -93,7 +93,7 @@ def test_an_epoch_that_needs_more_batches_than_there_are_takes_those_of_the_firs
         assert sorted(item for batch in plan.batches(epoch) for item in batch) == list(range(60))
 
 
-def test_kinds_have_their_shares_and_do_not_mix() -> None:
+def test_kinds_have_their_shares_and_do_not_mix():
     rated, compared = lengths_of(300), lengths_of(90, seed=1)
     kinds = [kind(rated, 2, share=0.75), kind(compared, 2, seed=1, share=0.25, rows=2)]
     found = [ByTokens(kinds, 2_000, seed=0, rank=rank, ranks=2).batches(0) for rank in range(2)]
@@ -106,7 +106,7 @@ def test_kinds_have_their_shares_and_do_not_mix() -> None:
         assert longest * len(batch) <= 2_000
 
 
-def test_blocks_are_hardly_read_twice() -> None:
+def test_blocks_are_hardly_read_twice():
     """Every data-loader process of every rank has blocks of its own, a window of them at a time."""
     blocks = np.repeat(np.arange(200), 8)
     lengths = lengths_of(len(blocks))
@@ -125,12 +125,12 @@ def test_blocks_are_hardly_read_twice() -> None:
     assert 200 <= read < 200 * 1.2
 
 
-def test_one_item_that_is_too_long_is_named_by_its_tokens() -> None:
+def test_one_item_that_is_too_long_is_named_by_its_tokens():
     with pytest.raises(UserError, match=r"data.batch_tokens 100: one item has \d+ tokens; expected \d+ or more"):
         plans(lengths_of(10), 100, 1)
 
 
-def test_a_run_goes_on_at_any_batch() -> None:
+def test_a_run_goes_on_at_any_batch():
     (plan,) = plans(lengths_of(200), 2_000, 1)
     whole = [list(EpochBatches(plan, Position(epoch))) for epoch in range(3)]
     batches = EpochBatches(plan, Position(1, 4))
@@ -146,7 +146,7 @@ def test_a_run_goes_on_at_any_batch() -> None:
 # ---------------------------------------------------------------- durations
 
 
-def test_durations_are_read_once(dataset_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_durations_are_read_once(dataset_folder, tmp_path, monkeypatch):
     import shutil
 
     folder = Path(shutil.copytree(dataset_folder, tmp_path / "data"))

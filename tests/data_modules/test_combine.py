@@ -35,7 +35,7 @@ def clip(folder: Path, hertz: int) -> str:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Make:
+def make(tmp_path) -> Make:
     """Makes a dataset of three pairs ``p0`` to ``p2`` of one context; tones of the responses differ by `shift` Hz."""
 
     def make(
@@ -73,24 +73,23 @@ def make(tmp_path: Path) -> Make:
 
 
 @pytest.fixture
-def lab(make: Make) -> PairDataset:
+def lab(make) -> PairDataset:
     ratings = [("p0", "r", "empathy", 4.0), ("p1", "r", "empathy", 2.0), ("p0", "q", "empathy", 5.0)]
     return make("lab", ratings, preferences=[("p0", "p1", "r", "empathy", 1.0)])
 
 
 @pytest.fixture
-def crowd(make: Make) -> PairDataset:
+def crowd(make) -> PairDataset:
     ratings = [("p0", "r", "warmth", 7.0), ("p2", "r", "warmth", 4.0), ("p2", "r", "rudeness", 0.25)]
     warmth = Dimension("warmth", 1, 7, 1)
     return make("crowd", ratings, (warmth, RUDE), shift=10, embed=True, synthetic=True, tags={"cue": "sad"})
 
 
 def rows(table: pd.DataFrame | None) -> list[tuple[Any, ...]]:
-    assert table is not None
     return sorted(table.itertuples(index=False, name=None))
 
 
-def test_two_campaigns_become_one_dataset(lab: PairDataset, crowd: PairDataset, tmp_path: Path) -> None:
+def test_two_campaigns_become_one_dataset(lab, crowd, tmp_path):
     both = combine([lab, crowd], tmp_path / "both", renames={"crowd": {"warmth": "empathy"}})
     assert [pair.pair_id for pair in both.pairs] == [f"{name}/p{n}" for name in ("lab", "crowd") for n in range(3)]
     last = both.pairs[5]
@@ -114,9 +113,7 @@ def test_two_campaigns_become_one_dataset(lab: PairDataset, crowd: PairDataset, 
 
 
 @pytest.mark.parametrize("embed", [False, True])
-def test_equal_audio_is_stored_once_and_every_clip_sounds_as_before(
-    lab: PairDataset, crowd: PairDataset, tmp_path: Path, embed: bool
-) -> None:
+def test_equal_audio_is_stored_once_and_every_clip_sounds_as_before(lab, crowd, tmp_path, embed):
     """A context that all pairs share, three responses each, of which two are in both datasets: 5 clips."""
     both = combine([lab, crowd], tmp_path / "both", embed_audio=embed, shard_rows=4)
     files = [] if embed else list((tmp_path / "both" / "audio").iterdir())
@@ -131,7 +128,7 @@ def test_equal_audio_is_stored_once_and_every_clip_sounds_as_before(
     assert sorted(path.name for path in (tmp_path / "both").glob("pairs*")) == ["pairs" if embed else "pairs.parquet"]
 
 
-def test_names_are_kept_in_the_columns_that_are_shared(lab: PairDataset, crowd: PairDataset, tmp_path: Path) -> None:
+def test_names_are_kept_in_the_columns_that_are_shared(lab, crowd, tmp_path):
     both = combine([lab, crowd], tmp_path / "both", names=["a", "b"], shared=("system_id", "rater_id"))
     assert {pair.system_id for pair in both.pairs} == {"s0", "s1"}
     assert {pair.group_id for pair in both.pairs} == {f"{name}/g{n}" for name in "ab" for n in range(3)}
@@ -140,7 +137,7 @@ def test_names_are_kept_in_the_columns_that_are_shared(lab: PairDataset, crowd: 
         combine([lab, crowd], tmp_path / "other", shared=("pair_id",))
 
 
-def test_a_scale_without_its_steps_says_so(make: Make, tmp_path: Path) -> None:
+def test_a_scale_without_its_steps_says_so(make, tmp_path):
     five = make("five", [("p0", "r", "empathy", 4.0)])
     seven = make("seven", [("p0", "r", "empathy", 2.0)], (SEVEN,))
     both = combine([five, seven], tmp_path / "both")
@@ -160,7 +157,7 @@ def split_by(dataset: PairDataset, *columns: str) -> PairDataset:
     return PairDataset.load(dataset.root)
 
 
-def test_splits_stay_where_all_were_made_alike(lab: PairDataset, crowd: PairDataset, tmp_path: Path) -> None:
+def test_splits_stay_where_all_were_made_alike(lab, crowd, tmp_path):
     assert "plits" not in combine([lab, crowd], tmp_path / "unsplit").card.description
     own_lab = split_by(lab, "system_id", "language")
     one = combine([own_lab, crowd], tmp_path / "one")
@@ -176,7 +173,7 @@ def test_splits_stay_where_all_were_made_alike(lab: PairDataset, crowd: PairData
     assert both.card.content_hash == combine([lab, crowd], tmp_path / "again").card.content_hash
 
 
-def test_a_combined_dataset_can_be_combined_again(lab: PairDataset, crowd: PairDataset, tmp_path: Path) -> None:
+def test_a_combined_dataset_can_be_combined_again(lab, crowd, tmp_path):
     both = combine([lab, crowd], tmp_path / "both")
     again = combine([both, lab], tmp_path / "again")
     assert [pair.tag("campaign") for pair in again.pairs] == ["both/lab"] * 3 + ["both/crowd"] * 3 + ["lab"] * 3
@@ -184,9 +181,7 @@ def test_a_combined_dataset_can_be_combined_again(lab: PairDataset, crowd: PairD
     assert again.pairs[5].tag("cue") == "sad"
 
 
-def test_a_clip_that_was_changed_after_the_import_is_refused(
-    lab: PairDataset, crowd: PairDataset, tmp_path: Path
-) -> None:
+def test_a_clip_that_was_changed_after_the_import_is_refused(lab, crowd, tmp_path):
     (tmp_path / "lab" / clip(tmp_path / "lab", 999)).replace(tmp_path / "lab" / "310.wav")
     with pytest.raises(DataError, match=r"lab, pair 'p1': .*310.wav: the content is not what was imported"):
         combine([lab, crowd], tmp_path / "both")
@@ -205,15 +200,13 @@ def test_a_clip_that_was_changed_after_the_import_is_refused(
         ({"renames": {"crowd": {"warmth": "a b"}}}, "dimension name 'a b'; expected letters"),
     ],
 )
-def test_names_that_cannot_be_used_are_refused(
-    lab: PairDataset, crowd: PairDataset, tmp_path: Path, options: dict[str, Any], message: str
-) -> None:
+def test_names_that_cannot_be_used_are_refused(lab, crowd, tmp_path, options, message):
     with pytest.raises(UserError, match=message):
         combine([lab, crowd], tmp_path / "both", **options)
     assert not (tmp_path / "both").exists()
 
 
-def test_dimensions_can_change_names_with_each_other(crowd: PairDataset, tmp_path: Path) -> None:
+def test_dimensions_can_change_names_with_each_other(crowd, tmp_path):
     swapped = combine(
         [crowd], tmp_path / "swapped", renames=parse_renames(["crowd:warmth=rudeness", "crowd:rudeness=warmth"])
     )
@@ -227,7 +220,7 @@ def test_dimensions_can_change_names_with_each_other(crowd: PairDataset, tmp_pat
         parse_renames(["warmth=empathy"])
 
 
-def test_the_command(lab: PairDataset, crowd: PairDataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(lab, crowd, tmp_path, capsys):
     out = tmp_path / "both"
     words = ["combine", str(lab.root), str(crowd.root), "--out", str(out)]
     assert main([*words, "--rename", "crowd:warmth=empathy", "--shared", "rater_id", "--json"]) == 0

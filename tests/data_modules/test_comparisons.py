@@ -26,15 +26,11 @@ def dataset(
     """Pairs p0, p1, ... of one group from the names of their context ("" = none) and response."""
     made = tuple(
         Pair(
-            f"p{n}",
-            response.encode(),
-            (Turn("user", context.encode()),) if context else (),
-            group_id="g",
-            response_text=f"words of {response}",
-            response_speaker=f"voice of {response}",
+            f"p{n}", response.encode(), (Turn("user", context.encode()),) if context else (), group_id="g",
+            response_text=f"words of {response}", response_speaker=f"voice of {response}",
         )
         for n, (context, response) in enumerate(pairs)
-    )
+    )  # fmt: skip
     rows = [
         (f"p{n}", f"r{rater}", name, score)
         for n, own in (ratings or {}).items()
@@ -59,7 +55,7 @@ def plain(comparisons: Sequence[Comparison]) -> list[tuple[str, str, list[float 
     ]
 
 
-def test_one_item_holds_all_that_a_rater_said_the_same_way_round() -> None:
+def test_one_item_holds_all_that_a_rater_said_the_same_way_round():
     said = [
         ("p1", "p0", "r1", "noise", 1.0),
         ("p0", "p1", "r2", "calm", 2.0),
@@ -70,12 +66,12 @@ def test_one_item_holds_all_that_a_rater_said_the_same_way_round() -> None:
     assert plain(found) == [("p0", "p1", [1.0, None]), ("p0", "p1", [2.0, 0.0]), ("p1", "p0", [None, 1.0])]
 
 
-def test_nobody_compared() -> None:
+def test_nobody_compared():
     assert human_comparisons(dataset([("c", "a")])) == []
     assert human_comparisons(dataset([("c", "a")], preferences=[])) == []
 
 
-def test_many_preferences_are_those_of_the_table() -> None:
+def test_many_preferences_are_those_of_the_table():
     rng = np.random.default_rng(0)
     chosen = rng.integers(50, size=4_000)
     table = pd.DataFrame(
@@ -100,11 +96,11 @@ def test_many_preferences_are_those_of_the_table() -> None:
     assert len(found) == len(table.drop_duplicates(["chosen_id", "rejected_id", "rater_id"]))
 
 
-def test_directions_point_to_the_better_end() -> None:
+def test_directions_point_to_the_better_end():
     assert directions((CALM, NOISE)).tolist() == [1.0, -1.0]
 
 
-def test_a_liked_response_is_set_against_those_to_other_contexts() -> None:
+def test_a_liked_response_is_set_against_those_to_other_contexts():
     good = {"calm": [5, 4], "noise": [1]}  # shares of the scale: 0.875 and 0.9
     pairs = [("c1", "a"), ("c2", "b"), ("c1", "d")]
     found = counterfactuals(dataset(pairs, {0: good, 1: {"calm": [2]}, 2: {"noise": [9]}}), 0.8)
@@ -114,7 +110,7 @@ def test_a_liked_response_is_set_against_those_to_other_contexts() -> None:
     assert (rejected.response_text, rejected.response_speaker) == ("words of b", "voice of b")
 
 
-def test_the_score_that_a_chosen_pair_needs_is_a_share_towards_the_better_end() -> None:
+def test_the_score_that_a_chosen_pair_needs_is_a_share_towards_the_better_end():
     made = dataset([("c1", "a"), ("c2", "b")], {0: {"calm": [4], "noise": [2.5]}, 1: {"calm": [5], "noise": [10]}})
     assert plain(counterfactuals(made, 0.75)) == [("p0", "cf:p0:p1", [1.0, 1.0]), ("p1", "cf:p1:p0", [1.0, None])]
     assert plain(counterfactuals(made, 0.76)) == [("p1", "cf:p1:p0", [1.0, None])]
@@ -123,7 +119,7 @@ def test_the_score_that_a_chosen_pair_needs_is_a_share_towards_the_better_end() 
             counterfactuals(made, share)
 
 
-def test_what_people_judged_is_not_invented_again() -> None:
+def test_what_people_judged_is_not_invented_again():
     pairs = [("c1", "a"), ("c2", "b"), ("c1", "b")]
     first = {0: {"calm": [5]}}
     assert [c.rejected.pair_id for c in counterfactuals(dataset(pairs, first), 0.5)] == ["cf:p0:p1"]  # p2: unrated
@@ -131,7 +127,7 @@ def test_what_people_judged_is_not_invented_again() -> None:
     assert counterfactuals(dataset(pairs, first, [("p0", "p2", "r", "calm", 1.0)]), 0.5) == []
 
 
-def test_only_within_group_and_system_and_only_with_a_context() -> None:
+def test_only_within_group_and_system_and_only_with_a_context():
     made = dataset([("c1", "a"), ("c2", "b"), ("c3", "d"), ("", "e")], {n: {"calm": [5]} for n in range(4)})
     systems = ("s", None, "s", "s")
     apart = tuple(dataclasses.replace(pair, system_id=s) for pair, s in zip(made.pairs, systems, strict=True))
@@ -141,7 +137,7 @@ def test_only_within_group_and_system_and_only_with_a_context() -> None:
     assert counterfactuals(dataclasses.replace(made, pairs=lonely), 0.5) == []
 
 
-def test_the_same_clip_after_another_situation_is_another_context() -> None:
+def test_the_same_clip_after_another_situation_is_another_context():
     made = dataset([("c", "a"), ("c", "b")], {0: {"calm": [5]}})
     assert counterfactuals(made, 0.5) == []
     told = dataclasses.replace(made.pairs[1], situation="after a loss")
@@ -149,7 +145,7 @@ def test_the_same_clip_after_another_situation_is_another_context() -> None:
     assert [(c.rejected.pair_id, c.rejected.situation) for c in found] == [("cf:p0:p1", None)]
 
 
-def test_a_large_group_gives_few_each_and_uses_all_responses_alike() -> None:
+def test_a_large_group_gives_few_each_and_uses_all_responses_alike():
     count = 30
     made = dataset([(f"c{n}", f"a{n // 2}") for n in range(count)], {n: {"calm": [5]} for n in range(count)})
     found = counterfactuals(made, 0.5)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import random
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ def noise(path: Path, number: int) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def clips(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+def clips(tmp_path_factory) -> list[bytes]:
     folder = tmp_path_factory.mktemp("clips")
     return [noise(folder / f"{number}.wav", number) for number in range(PAIRS + 2)]
 
@@ -62,13 +61,13 @@ def columns(clips: list[bytes]) -> pa.Table:
 
 
 @pytest.fixture(params=[7, PAIRS], ids=["many row groups", "one row group"])
-def parquet(request: pytest.FixtureRequest, tmp_path: Path, clips: list[bytes]) -> Path:
+def parquet(request, tmp_path, clips) -> Path:
     pq.write_table(columns(clips), tmp_path / "pairs.parquet", row_group_size=request.param)
     return tmp_path / "pairs.parquet"
 
 
 @pytest.fixture
-def saved(tmp_path: Path, clips: list[bytes], monkeypatch: pytest.MonkeyPatch) -> Path:
+def saved(tmp_path, clips, monkeypatch) -> Path:
     """The same rows as `Dataset.save_to_disk` leaves them."""
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
@@ -96,12 +95,12 @@ def check(dataset: PairDataset, clips: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("embed", [False, True])
-def test_parquet(parquet: Path, clips: list[bytes], tmp_path: Path, embed: bool) -> None:
+def test_parquet(parquet, clips, tmp_path, embed):
     check(assemble(read_parquet(parquet), tmp_path / "out", embed_audio=embed), clips)
 
 
 @pytest.mark.parametrize("embed", [False, True])
-def test_hugging_face(saved: Path, clips: list[bytes], tmp_path: Path, embed: bool) -> None:
+def test_hugging_face(saved, clips, tmp_path, embed):
     check(assemble(read_saved(saved), tmp_path / "out", embed_audio=embed), clips)
 
 
@@ -114,9 +113,7 @@ def contents(imported: Imported) -> list[EmbeddedClip]:
 
 
 @pytest.mark.parametrize("read", [read_parquet, read_saved])
-def test_what_is_read_holds_no_audio(
-    request: pytest.FixtureRequest, clips: list[bytes], tmp_path: Path, read: Callable[[Path], Imported]
-) -> None:
+def test_what_is_read_holds_no_audio(request, clips, tmp_path, read):
     if read is read_parquet:
         source = tmp_path / "pairs.parquet"
         pq.write_table(columns(clips), source)
@@ -135,7 +132,7 @@ def test_what_is_read_holds_no_audio(
     assert pa.total_allocated_bytes() - before < total / 4
 
 
-def test_clips_in_any_order(parquet: Path, clips: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clips_in_any_order(parquet, clips, monkeypatch):
     monkeypatch.setattr(stored_clips, "_WINDOW_BYTES", 10**6)
     monkeypatch.setattr(stored_clips, "_WINDOW_ROWS", 8)
     responses = [row["response_audio"].content for row in read_parquet(parquet).pairs]
@@ -145,7 +142,7 @@ def test_clips_in_any_order(parquet: Path, clips: list[bytes], monkeypatch: pyte
         assert responses[row].read() == clips[row]
 
 
-def test_only_a_part_is_kept(parquet: Path, clips: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_part_is_kept(parquet, clips, monkeypatch):
     # By itself pyarrow writes pages and dictionaries of 1024 values, however long these are; who reads holds a page.
     pq.write_table(columns(clips), parquet, write_batch_size=8, use_dictionary=False)
     monkeypatch.setattr(stored_clips, "_WINDOW_BYTES", 10**6)
@@ -166,7 +163,7 @@ def test_only_a_part_is_kept(parquet: Path, clips: list[bytes], monkeypatch: pyt
     assert len(opened) == 4
 
 
-def test_nested_as_deep_as_a_chat(tmp_path: Path, clips: list[bytes]) -> None:
+def test_nested_as_deep_as_a_chat(tmp_path, clips):
     part = pa.struct([("type", pa.string()), ("text", pa.string()), ("audio", AUDIO)])
     chat = pa.list_(pa.struct([("role", pa.string()), ("content", pa.list_(part))]))
 
@@ -193,7 +190,7 @@ def test_nested_as_deep_as_a_chat(tmp_path: Path, clips: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(64_044)])
-def test_every_type_of_bytes(tmp_path: Path, clips: list[bytes], kind: pa.DataType) -> None:
+def test_every_type_of_bytes(tmp_path, clips, kind):
     table = pa.table({"audio": pa.array(clips[:3], kind), "text": ["a", None, "c"]})
     pq.write_table(table, tmp_path / "x.parquet")
     rows = read_table(tmp_path / "x.parquet").rows
@@ -201,14 +198,14 @@ def test_every_type_of_bytes(tmp_path: Path, clips: list[bytes], kind: pa.DataTy
     assert [row["text"] for row in rows] == ["a", None, "c"]
 
 
-def test_bytes_where_text_belongs(tmp_path: Path, clips: list[bytes]) -> None:
+def test_bytes_where_text_belongs(tmp_path, clips):
     table = columns(clips).set_column(0, "pair_id", pa.array([b"p%d" % row for row in range(PAIRS)]))
     pq.write_table(table, tmp_path / "pairs.parquet")
     with pytest.raises(DataError, match=r"pairs\.parquet, row 1, column 'pair_id': value bytes in a table; expected"):
         assemble(read_parquet(tmp_path / "pairs.parquet"), tmp_path / "out")
 
 
-def test_a_file_that_is_cut_after_it_was_read(parquet: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_cut_after_it_was_read(parquet, tmp_path):
     imported = read_parquet(parquet)
     parquet.write_bytes(parquet.read_bytes()[:100_000])
     with pytest.raises(
@@ -218,7 +215,7 @@ def test_a_file_that_is_cut_after_it_was_read(parquet: Path, tmp_path: Path) -> 
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_that_got_shorter_after_it_was_read(parquet: Path, clips: list[bytes]) -> None:
+def test_a_file_that_got_shorter_after_it_was_read(parquet, clips):
     responses = [row["response_audio"].content for row in read_parquet(parquet).pairs]
     pq.write_table(columns(clips).slice(0, 50), parquet)
     assert responses[49].read() == clips[49]
@@ -228,9 +225,7 @@ def test_a_file_that_got_shorter_after_it_was_read(parquet: Path, clips: list[by
     assert responses[3].read() == clips[3]
 
 
-def test_the_same_content_is_stored_and_decoded_once(
-    parquet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_content_is_stored_and_decoded_once(parquet, tmp_path, monkeypatch):
     from empathy_judge.data_modules.importers import clips as importing
 
     decoded = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,16 +12,16 @@ from empathy_judge.data_modules.tables import parse_mapping
 
 
 @pytest.mark.parametrize("gap", ["\n", "\r\n", "\u2028", "\x85", "\x0b"])
-def test_one_line(gap: str) -> None:
+def test_one_line(gap):
     assert str(UserError(f"row 3{gap}value 4")) == "row 3 value 4"
 
 
-def test_it_can_be_printed() -> None:
+def test_it_can_be_printed():
     """Half of a surrogate pair comes out of JSON, and out of file names that are not UTF-8."""
     assert str(UserError("clips/\udcff\ud800.wav")) == "clips/\\udcff\\ud800.wav"
 
 
-def test_it_can_be_read() -> None:
+def test_it_can_be_read():
     text = str(UserError(f"pairs.csv: {'x' * 10_000}; expected text"))
     assert len(text) == MAX_MESSAGE_CHARACTERS
     assert text.startswith("pairs.csv: x")
@@ -38,16 +37,14 @@ def test_it_can_be_read() -> None:
         (lambda: parse_mapping(["score"], "--column"), "usage"),
     ],
 )
-def test_programs_tell_errors_by_their_code(call: Callable[[], object], code: str) -> None:
+def test_programs_tell_errors_by_their_code(call, code):
     with pytest.raises(UserError) as error:
         call()
     assert error.value.code == code
 
 
 @pytest.mark.parametrize(("processes", "told"), [("1", False), ("2", True)])
-def test_a_bug_in_one_of_several_processes_may_come_from_another(
-    processes: str, told: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bug_in_one_of_several_processes_may_come_from_another(processes, told, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", processes)
     line = bug(RuntimeError("Connection closed by peer"))
     assert line.startswith("RuntimeError: Connection closed by peer: a mistake of this program")

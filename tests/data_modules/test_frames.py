@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,13 +17,13 @@ from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import PairDataset
 
-from .builders import Source, parsed
+from .builders import parsed
 
 SCALE = ["empathy=1:5:1"]
 
 
 @pytest.fixture
-def frames(source: Source) -> tuple[pd.DataFrame, pd.DataFrame]:
+def frames(source) -> tuple[pd.DataFrame, pd.DataFrame]:
     """As they stand in the tables, with absolute paths."""
     pairs = pd.DataFrame(source.pairs)
     for column in ("context_audio", "response_audio"):
@@ -36,7 +35,7 @@ def samples(path: str) -> tuple[np.ndarray, int]:
     return soundfile.read(path, dtype="float32")
 
 
-def test_frames_give_what_tables_give(source: Source, frames: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_frames_give_what_tables_give(source, frames, tmp_path, monkeypatch):
     pairs, ratings = frames
     expected = source.load()
     found = PairDataset.from_frame(pairs, ratings, dimensions=SCALE, folder=tmp_path / "out")
@@ -50,7 +49,7 @@ def test_frames_give_what_tables_give(source: Source, frames: Any, tmp_path: Pat
     assert again.card.content_hash == expected.card.content_hash
 
 
-def test_samples_are_kept_as_they_are_and_absent_cells_are_absent(frames: Any) -> None:
+def test_samples_are_kept_as_they_are_and_absent_cells_are_absent(frames):
     pairs, ratings = frames
     paths = list(pairs["response_audio"])
     pairs["response_audio"] = [samples(path) for path in paths]
@@ -94,7 +93,7 @@ def test_samples_are_kept_as_they_are_and_absent_cells_are_absent(frames: Any) -
         ("group_id", 3.5, "value 3.5; expected text"),
     ],
 )
-def test_a_wrong_cell_is_named_by_row_and_column(frames: Any, column: str, value: Any, message: str) -> None:
+def test_a_wrong_cell_is_named_by_row_and_column(frames, column, value, message):
     pairs, ratings = frames
     cells = list(pairs[column])
     cells[2] = value
@@ -104,7 +103,7 @@ def test_a_wrong_cell_is_named_by_row_and_column(frames: Any, column: str, value
     assert "skipped" not in str(error.value)
 
 
-def test_wrong_frames_are_refused(frames: Any, tmp_path: Path) -> None:
+def test_wrong_frames_are_refused(frames, tmp_path):
     pairs, ratings = frames
     for wrong, message in [
         (ratings.assign(score=9), "ratings, row 1, column 'score': value 9; expected for empathy: 1 to 5"),
@@ -119,7 +118,7 @@ def test_wrong_frames_are_refused(frames: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_temporary_folder_is_gone_when_python_ends(frames: Any, tmp_path: Path) -> None:
+def test_a_temporary_folder_is_gone_when_python_ends(frames, tmp_path):
     pairs, ratings = frames
     for name, frame in (("pairs", pairs), ("ratings", ratings)):
         frame.to_json(tmp_path / f"{name}.json", orient="records")
@@ -137,9 +136,7 @@ def test_a_temporary_folder_is_gone_when_python_ends(frames: Any, tmp_path: Path
 
 @pytest.mark.parametrize("stored", ["save_to_disk", "to_parquet"])
 @pytest.mark.parametrize("simple", [True, False])
-def test_a_hugging_face_dataset_is_imported_as_the_same(
-    frames: Any, stored: str, simple: bool, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_a_hugging_face_dataset_is_imported_as_the_same(frames, stored, simple, tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     datasets.disable_progress_bars()
@@ -175,7 +172,7 @@ def test_a_hugging_face_dataset_is_imported_as_the_same(
     assert part["ratings"][0] == made["ratings"][0]
 
 
-def test_wrong_ratings_in_rows_are_named(frames: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_wrong_ratings_in_rows_are_named(frames, tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     datasets.disable_progress_bars()

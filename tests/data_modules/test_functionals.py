@@ -31,7 +31,7 @@ def noise(seconds: float = 2.0) -> np.ndarray:
 
 
 @pytest.mark.parametrize("hertz", [90.0, 150.0, 300.0])
-def test_a_steady_voice(hertz: float, make_buzz: Buzz) -> None:
+def test_a_steady_voice(hertz, make_buzz):
     found = measured(make_buzz(hertz, 1.0))
     for name in ("pitch_mean", "pitch_median", "pitch_p10", "pitch_p90"):
         assert found[name] == pytest.approx(12 * np.log2(hertz / 55), abs=0.25)
@@ -44,7 +44,7 @@ def test_a_steady_voice(hertz: float, make_buzz: Buzz) -> None:
     assert found["seconds"] == pytest.approx(1.0, abs=0.03)
 
 
-def test_a_rising_voice(make_buzz: Buzz) -> None:
+def test_a_rising_voice(make_buzz):
     seconds = np.arange(2 * RATE) / RATE
     found = measured(make_buzz(120 * 2 ** (seconds / 2), 2.0))  # an octave in two seconds
     assert found["pitch_slope"] == pytest.approx(6.0, abs=0.2)
@@ -56,7 +56,7 @@ def test_a_rising_voice(make_buzz: Buzz) -> None:
     assert falling["pitch_final"] == pytest.approx(-6 * (1.85 - 1.0), abs=0.3)
 
 
-def test_a_voice_that_grows_louder(make_buzz: Buzz) -> None:
+def test_a_voice_that_grows_louder(make_buzz):
     seconds = np.arange(2 * RATE) / RATE
     steady = make_buzz(150, 2.0, 0.01)
     found, plain = measured(steady * 10 ** (10 * seconds / 20)), measured(steady)
@@ -67,7 +67,7 @@ def test_a_voice_that_grows_louder(make_buzz: Buzz) -> None:
     assert found["level"] == pytest.approx(expected, abs=0.4)  # half of the last frame lies behind the end
 
 
-def test_a_pause(make_buzz: Buzz) -> None:
+def test_a_pause(make_buzz):
     word = make_buzz(150, 0.6)
     found = measured(np.concatenate([word, np.zeros(round(0.4 * RATE)), word]))
     assert found["seconds"] == pytest.approx(1.6, abs=0.03)
@@ -81,7 +81,7 @@ def test_a_pause(make_buzz: Buzz) -> None:
     assert closure["pause_rate"] == 0
 
 
-def test_spectra() -> None:
+def test_spectra():
     white, brown = measured(noise()), measured(0.05 * np.cumsum(noise()))
     assert white["tilt"] == pytest.approx(0.0, abs=0.3)
     assert brown["tilt"] == pytest.approx(-6.02, abs=0.5)
@@ -94,21 +94,12 @@ def test_spectra() -> None:
     assert two["flux"] < 1.0 < white["flux"]
 
 
-def test_what_has_no_voice_has_no_pitch_and_the_rest_is_finite() -> None:
+def test_what_has_no_voice_has_no_pitch_and_the_rest_is_finite():
     lacking = {name for name in FUNCTIONALS if name.startswith(("pitch", "harmonicity"))} | {"voiced_run"}
     for samples in (noise(), np.zeros(RATE), noise(0.05)):
         found = measured(samples)
         assert {name for name, value in found.items() if np.isnan(value)} == lacking
         assert found["voiced_share"] <= 0.05
-
-
-def test_gain_changes_the_level_and_nothing_else(make_buzz: Buzz) -> None:
-    seconds = np.arange(RATE) / RATE
-    samples = make_buzz(150 + 30 * np.sin(8 * seconds), 1.0) + 0.01 * noise(1.0)
-    loud, soft = measured(samples), measured(samples / 2)
-    assert loud.pop("level") - soft.pop("level") == pytest.approx(20 * np.log10(2), abs=1e-3)
-    for name, value in loud.items():
-        assert soft[name] == pytest.approx(value, rel=1e-3, abs=1e-3), name
 
 
 def delivered(samples: np.ndarray) -> dict[str, float]:
@@ -122,7 +113,7 @@ def shaped(decibels: Callable[[np.ndarray], np.ndarray], seconds: float = 4.0) -
     return np.fft.irfft(spectrum * 10 ** (decibels(hertz) / 20))
 
 
-def test_delivery_begins_with_the_functionals_and_the_page_lists_everything(make_buzz: Buzz) -> None:
+def test_delivery_begins_with_the_functionals_and_the_page_lists_everything(make_buzz):
     samples = make_buzz(150 + 30 * np.sin(np.arange(RATE) / 2000), 1.0)
     assert DELIVERY[: len(FUNCTIONALS)] == tuple(FUNCTIONALS)
     assert len(DELIVERY) == len(set(DELIVERY)) == 158
@@ -132,7 +123,7 @@ def test_delivery_begins_with_the_functionals_and_the_page_lists_everything(make
         assert f"| `{name}` | {what} |" in page
 
 
-def test_short_frames_of_white_noise() -> None:
+def test_short_frames_of_white_noise():
     found = delivered(noise(4.0))
     for name in ("slope_0_500", "slope_500_1500", "slope_1500_5000"):
         assert found[f"{name}_mean"] == pytest.approx(0.0, abs=1.0)
@@ -143,7 +134,7 @@ def test_short_frames_of_white_noise() -> None:
     assert found["alpha_ratio_mean"] == pytest.approx(10 * np.log10(950 / 4000), abs=0.4)  # a mean of logs
 
 
-def test_short_frames_of_known_spectra() -> None:
+def test_short_frames_of_known_spectra():
     found = delivered(shaped(lambda hertz: -6 * hertz / 1000))
     for name in ("slope_0_500", "slope_500_1500", "slope_1500_5000"):
         assert found[f"{name}_mean"] == pytest.approx(-6.0, abs=1.0)
@@ -164,7 +155,7 @@ def test_short_frames_of_known_spectra() -> None:
     assert loud["relative_level_p90"] == pytest.approx(10 * np.log10(2 / 1.01), abs=0.1)
 
 
-def test_cepstra_are_those_of_torchaudio() -> None:
+def test_cepstra_are_those_of_torchaudio():
     samples = shaped(lambda hertz: -3 * hertz / 1000, 1.0)
     mel = torchaudio.transforms.MelSpectrogram(RATE, 512, 400, 160, n_mels=64, pad_mode="constant").double()
     expected = fft.dct(mel(torch.from_numpy(samples)).log().numpy(), axis=0, norm="ortho")[1:14]
@@ -175,7 +166,7 @@ def test_cepstra_are_those_of_torchaudio() -> None:
 
 
 @pytest.mark.parametrize("gain", [0.37, 1e-3, 3.0, 1000.0])
-def test_a_gain_changes_the_level_and_nothing_else(gain: float, make_buzz: Buzz) -> None:
+def test_a_gain_changes_the_level_and_nothing_else(gain, make_buzz):
     samples = make_buzz(150 + 30 * np.sin(np.arange(RATE) / 2000), 1.0).astype(np.float64) + 0.001 * noise(1.0)
     found, louder = delivered(samples), delivered(gain * samples)
     assert louder.pop("level") - found.pop("level") == pytest.approx(20 * np.log10(gain), abs=1e-6)
@@ -183,7 +174,7 @@ def test_a_gain_changes_the_level_and_nothing_else(gain: float, make_buzz: Buzz)
         assert louder[name] == pytest.approx(value, rel=1e-6, abs=1e-6), name
 
 
-def test_an_offset_of_the_recorder_is_not_measured() -> None:
+def test_an_offset_of_the_recorder_is_not_measured():
     samples = 0.2 * shaped(lambda hertz: -3 * hertz / 1000)
     plain, offset = delivered(samples), delivered(samples + 0.02)
     for name in ("slope_0_500", "flatness", "centroid", "cepstrum_1"):
@@ -192,19 +183,15 @@ def test_an_offset_of_the_recorder_is_not_measured() -> None:
 
 UNVARYING = {"silence": np.zeros(RATE), "an offset": np.full(RATE, 0.3), "a short offset": np.full(800, -1.0)}
 ODD = {
-    "a click": np.eye(1, RATE, RATE // 2)[0],
-    "a click at the end": np.eye(1, RATE, RATE - 1)[0],
-    "two clicks": np.eye(2, RATE, RATE // 3).sum(0),
-    "0.05 s": noise(0.05),
-    "clipped": np.clip(30 * noise(), -1, 1),
-    "half silent": np.concatenate([np.zeros(RATE), noise()]),
-    "hardly anything": 1e-35 * noise(),
-}
+    "a click": np.eye(1, RATE, RATE // 2)[0], "a click at the end": np.eye(1, RATE, RATE - 1)[0],
+    "two clicks": np.eye(2, RATE, RATE // 3).sum(0), "0.05 s": noise(0.05), "clipped": np.clip(30 * noise(), -1, 1),
+    "half silent": np.concatenate([np.zeros(RATE), noise()]), "hardly anything": 1e-35 * noise(),
+}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("kind", [*UNVARYING, *ODD])
-def test_odd_clips_are_measured_or_not_told(kind: str) -> None:
+def test_odd_clips_are_measured_or_not_told(kind):
     found = delivered((UNVARYING | ODD)[kind].astype(np.float32))
     lacking = {name for name in FUNCTIONALS if name.startswith(("pitch", "harmonicity"))} | {"voiced_run"}
     if kind in UNVARYING:
@@ -213,7 +200,7 @@ def test_odd_clips_are_measured_or_not_told(kind: str) -> None:
     assert not np.isinf(list(found.values())).any()
 
 
-def test_the_number_of_threads_changes_no_bit() -> None:
+def test_the_number_of_threads_changes_no_bit():
     program = (
         "import numpy as np, sys; from empathy_judge.data_modules.functionals import delivery;"
         "time = np.arange(16_000 * 210) / 16_000;"
@@ -234,7 +221,7 @@ def test_the_number_of_threads_changes_no_bit() -> None:
     assert len(found[0]) == 2 * 16 * len(DELIVERY)
 
 
-def test_real_speech() -> None:
+def test_real_speech():
     """Everything can be told of acted German sentences, and nothing depends on how loud they were recorded."""
     folder = Path(os.environ.get("EMPATHY_JUDGE_REAL_DATA", "nowhere"), "emodb")
     clips = sorted(folder.rglob("*.flac"))[::60]

@@ -20,7 +20,7 @@ def fuzz(*words: str) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_no_mutation_does_harm() -> None:
+def test_no_mutation_does_harm():
     """`python tests/fuzz` runs 10,000 others."""
     code, found = fuzz("--mutations", "60", "--seed", "1000000")
     assert found["failures"] == []
@@ -33,7 +33,7 @@ def test_no_mutation_does_harm() -> None:
 
 
 @pytest.mark.slow
-def test_the_program_finds_out() -> None:
+def test_the_program_finds_out():
     wanted = {
         "exception": "ValueError at targets.py:",
         "crash": "the process ended: SIGABRT",

@@ -27,7 +27,7 @@ SCORES = {("x", "anna", 2.0), ("x", "ben", 3.0), ("y", "anna", 5.0), ("z", "ben"
 
 
 @pytest.fixture(autouse=True)
-def caches_in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def caches_in_tmp(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
@@ -42,27 +42,21 @@ def clip(path: Path, number: int) -> str:
 
 def columns(folder: Path) -> dict[str, list[Any]]:
     return {
-        "id": ["x", "y", "z"],
-        "audio": [clip(folder / f"{name}.wav", number) for number, name in enumerate("xyz")],
-        "prompt": [clip(folder / "prompt.wav", 9)] * 3,
-        "model": [0, 1, 0],
-        "empathy:anna": [2, 5, None],
+        "id": ["x", "y", "z"], "audio": [clip(folder / f"{name}.wav", number) for number, name in enumerate("xyz")],
+        "prompt": [clip(folder / "prompt.wav", 9)] * 3, "model": [0, 1, 0], "empathy:anna": [2, 5, None],
         "empathy:ben": [3, None, 1],
-    }
+    }  # fmt: skip
 
 
 def table(folder: Path) -> Any:
     """Audio undecoded: the library would otherwise want torchcodec."""
     features = datasets.Features(
         {
-            "id": datasets.Value("string"),
-            "audio": datasets.Audio(decode=False),
-            "prompt": datasets.Audio(decode=False),
-            "model": datasets.ClassLabel(names=["flat", "warm"]),
-            "empathy:anna": datasets.Value("int64"),
-            "empathy:ben": datasets.Value("int64"),
+            "id": datasets.Value("string"), "audio": datasets.Audio(decode=False),
+            "prompt": datasets.Audio(decode=False), "model": datasets.ClassLabel(names=["flat", "warm"]),
+            "empathy:anna": datasets.Value("int64"), "empathy:ben": datasets.Value("int64"),
         }
-    )
+    )  # fmt: skip
     values = columns(folder)
     for name in ("audio", "prompt"):
         values[name] = [{"bytes": Path(path).read_bytes(), "path": None} for path in values[name]]
@@ -88,16 +82,16 @@ def check(dataset: PairDataset, folder: Path) -> None:
 
 
 @pytest.fixture
-def clips(tmp_path: Path) -> Path:
+def clips(tmp_path) -> Path:
     return tmp_path / "clips"
 
 
-def test_save_to_disk(tmp_path: Path, clips: Path) -> None:
+def test_save_to_disk(tmp_path, clips):
     table(clips).save_to_disk(str(tmp_path / "saved"))
     check(load(tmp_path / "saved", tmp_path / "out"), clips)
 
 
-def test_save_to_disk_with_splits(tmp_path: Path, clips: Path) -> None:
+def test_save_to_disk_with_splits(tmp_path, clips):
     made = table(clips)
     datasets.DatasetDict({"train": made.select([0]), "test": made}).save_to_disk(str(tmp_path / "saved"))
     check(load(tmp_path / "saved", tmp_path / "out", "--split", "test"), clips)
@@ -106,7 +100,7 @@ def test_save_to_disk_with_splits(tmp_path: Path, clips: Path) -> None:
             load(tmp_path / "saved", tmp_path / "other", *word)
 
 
-def test_folder_of_parquet_files(tmp_path: Path, clips: Path) -> None:
+def test_folder_of_parquet_files(tmp_path, clips):
     made = table(clips)
     (tmp_path / "data").mkdir()
     for number in range(3):
@@ -130,12 +124,12 @@ def audio_folder(folder: Path) -> Path:
     return folder
 
 
-def test_audio_folder(tmp_path: Path) -> None:
+def test_audio_folder(tmp_path):
     folder = audio_folder(tmp_path / "folder")
     check(load(folder, tmp_path / "out"), folder / "train")
 
 
-def test_paths_in_json(tmp_path: Path) -> None:
+def test_paths_in_json(tmp_path):
     """A path is relative to the folder; without an id the rows are numbered."""
     folder = tmp_path / "folder"
     clip(folder / "clips/a.wav", 1)
@@ -151,7 +145,7 @@ def test_paths_in_json(tmp_path: Path) -> None:
     assert list(dataset.ratings.itertuples(index=False, name=None)) == [("0", "anna", "empathy", 3.0)]
 
 
-def test_ratings_in_a_table_beside(tmp_path: Path, clips: Path) -> None:
+def test_ratings_in_a_table_beside(tmp_path, clips):
     made = table(clips).remove_columns(["empathy:anna", "empathy:ben"])
     made.save_to_disk(str(tmp_path / "saved"))
     lines = [f"{pair},{rater},{score:g}" for pair, rater, score in sorted(SCORES)]
@@ -159,7 +153,7 @@ def test_ratings_in_a_table_beside(tmp_path: Path, clips: Path) -> None:
     check(load(tmp_path / "saved", tmp_path / "out", "--ratings", str(tmp_path / "ratings.csv")), clips)
 
 
-def test_id_in_the_cache(tmp_path: Path) -> None:
+def test_id_in_the_cache(tmp_path):
     """Files of a snapshot are links to blobs beside it."""
     repo = tmp_path / "hub/datasets--org--name"
     snapshot = repo / "snapshots" / ("0" * 40)
@@ -178,19 +172,19 @@ def test_id_in_the_cache(tmp_path: Path) -> None:
 
 class TestRefused:
     @pytest.mark.parametrize("name", ["org/missing", "missing"])
-    def test_missing_id(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def test_missing_id(self, tmp_path, monkeypatch, name):
         monkeypatch.chdir(tmp_path)
         with pytest.raises(UserError, match=rf"{name}: neither a folder nor to be had from the Hub \(") as caught:
             load(Path(name), tmp_path / "out")
         assert "\n" not in str(caught.value)
 
     @pytest.mark.parametrize("name", ["/nowhere/at/all", "a/b/c", "../up", "hf://x/y"])
-    def test_no_folder_and_no_id(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def test_no_folder_and_no_id(self, tmp_path, monkeypatch, name):
         monkeypatch.chdir(tmp_path)
         with pytest.raises(UserError, match="no such folder, and not an id such as org/name"):
             load(Path(name), tmp_path / "out")
 
-    def test_empty_and_foreign_folders(self, tmp_path: Path) -> None:
+    def test_empty_and_foreign_folders(self, tmp_path):
         folder = tmp_path / "folder"
         folder.mkdir()
         for name in ("", "thesis.tex", "train.parquet"):
@@ -200,7 +194,7 @@ class TestRefused:
                 load(folder, tmp_path / "out")
             assert "\n" not in str(caught.value)
 
-    def test_cut_files(self, tmp_path: Path, clips: Path) -> None:
+    def test_cut_files(self, tmp_path, clips):
         table(clips).save_to_disk(str(tmp_path / "saved"))
         (tmp_path / "data").mkdir()
         table(clips).to_parquet(str(tmp_path / "data/train.parquet"))
@@ -209,7 +203,7 @@ class TestRefused:
             with pytest.raises(DataError, match=rf"{file.parent.name}: .*cannot be read"):
                 load(file.parent, tmp_path / "out")
 
-    def test_columns(self, tmp_path: Path, clips: Path) -> None:
+    def test_columns(self, tmp_path, clips):
         table(clips).save_to_disk(str(tmp_path / "saved"))
         with pytest.raises(
             DataError, match=r"saved: no column 'speech' \(mapped to response_audio\); it has 'id', 'au"
@@ -218,7 +212,7 @@ class TestRefused:
         with pytest.raises(UserError, match="--revision or --files with the folder"):
             load(tmp_path / "saved", tmp_path / "out", "--files", "*.parquet")
 
-    def test_text_in_place_of_audio(self, tmp_path: Path, clips: Path) -> None:
+    def test_text_in_place_of_audio(self, tmp_path, clips):
         made = table(clips).to_dict()
         made["audio"][1]["bytes"] = b"not audio at all"
         features = table(clips).features

@@ -85,21 +85,18 @@ class Export:
 
 
 @pytest.fixture
-def export(tmp_path: Path) -> Export:
+def export(tmp_path) -> Export:
     return Export(tmp_path / "source")
 
 
 WANTED = {
-    ("11", "1", "empathy"): 4.0,
-    ("11", "1", "warmth"): 62.5,
-    ("11", "2", "empathy"): 5.0,
-    ("12", "1", "empathy"): 2.0,
-    ("12", "1", "warmth"): 0.0,
-}
+    ("11", "1", "empathy"): 4.0, ("11", "1", "warmth"): 62.5, ("11", "2", "empathy"): 5.0,
+    ("12", "1", "empathy"): 2.0, ("12", "1", "warmth"): 0.0,
+}  # fmt: skip
 
 
 class TestFullExport:
-    def test_values(self, export: Export) -> None:
+    def test_values(self, export):
         """Cancelled annotations, drafts and predictions do not count: each of them says 1."""
         dataset = export.load()
         assert scores(dataset) == WANTED
@@ -117,12 +114,12 @@ class TestFullExport:
             "Fields not imported: odd. Controls not imported: note. 1 cancelled annotations left out."
         )
 
-    def test_a_field_can_be_a_tag(self, export: Export) -> None:
+    def test_a_field_can_be_a_tag(self, export):
         dataset = export.load(*MAPPING, "--field", "tag:mood=odd")
         assert [pair.tags for pair in dataset.pairs] == [(), (), (("mood", "1"),)]
         assert "odd" not in dataset.card.description
 
-    def test_every_rating_has_the_time_of_its_annotation(self, export: Export) -> None:
+    def test_every_rating_has_the_time_of_its_annotation(self, export):
         first, second = export.tasks[0]["annotations"][:2]
         first["lead_time"], second["lead_time"] = 12, None
         ratings = export.load().ratings
@@ -137,13 +134,13 @@ class TestFullExport:
         assert "seconds" not in export.load(overwrite=True).ratings
 
     @pytest.mark.parametrize("moved", ["3/ab-r2.wav", "ab-r2.wav"])
-    def test_uploads_may_lie_anywhere_below_the_folder(self, export: Export, moved: str) -> None:
+    def test_uploads_may_lie_anywhere_below_the_folder(self, export, moved):
         target = export.folder / "media" / moved
         target.parent.mkdir(exist_ok=True)
         (export.folder / "media/upload/3/ab-r2.wav").rename(target)
         assert len(export.load().pairs) == 3
 
-    def test_turns(self, export: Export) -> None:
+    def test_turns(self, export):
         export.tasks[0]["data"]["reply"] = "r1.wav"
         context = ["--context", "user=question", "--context", "assistant=reply", "--context", "question"]
         words = [*MAPPING[:2], *context, *MAPPING[4:]]
@@ -151,7 +148,7 @@ class TestFullExport:
         assert [turn.role for turn in dataset.pairs[0].context] == ["user", "assistant", "user"]
         assert [turn.role for turn in dataset.pairs[1].context] == ["user", "user"]
 
-    def test_choices(self, export: Export) -> None:
+    def test_choices(self, export):
         for task, labels in zip(export.tasks, [["4"], ["very much"], ["none"]], strict=True):
             task["annotations"] = [annotation(1, 1, result("stars", "choices", {"choices": labels}), warm(1))]
         choices = ["--choice", "very much=5", "--choice", "none=1"]
@@ -181,10 +178,9 @@ class TestComparisons:
             task["annotations"] = [annotation(number, 7, *results)]
         return export.tasks
 
-    def test_pairwise(self, export: Export) -> None:
+    def test_pairwise(self, export):
         self.tasks(export)
         dataset = export.load(*self.WORDS)
-        assert dataset.preferences is not None
         assert list(dataset.preferences.itertuples(index=False, name=None)) == [
             ("11-answer", "11-other", "7", "empathy", 1.0),
             ("12-other", "12-answer", "7", "empathy", 1.0),
@@ -194,15 +190,14 @@ class TestComparisons:
         assert [pair.group_id for pair in dataset.pairs[:2]] == ["task-11", "task-11"]
         assert [pair.system_id for pair in dataset.pairs[:2]] == ["a", None]
 
-    def test_comparison_with_an_unusable_clip_goes_with_it(self, export: Export) -> None:
+    def test_comparison_with_an_unusable_clip_goes_with_it(self, export):
         self.tasks(export)[0]["data"]["other"] = "gone.wav"
         dataset = export.load(*self.WORDS, max_skipped=0.2)
-        assert dataset.preferences is not None
         assert dataset.preferences["chosen_id"].tolist() == ["12-other", "13-answer"]
         assert len(dataset.ratings) == 0
 
     @pytest.mark.parametrize("value", [{"selected": "none"}, {"selected": None}, {"choices": ["better"]}, {}])
-    def test_unknown_side(self, export: Export, value: Any) -> None:
+    def test_unknown_side(self, export, value):
         self.tasks(export)[1]["annotations"][0]["result"][0]["value"] = value
         with pytest.raises(DataError, match=r"task 12, annotation 1, control 'better': .*; expected "):
             export.load(*self.WORDS)
@@ -223,7 +218,7 @@ class TestRefused:
             (None, "expected the path of an audio file"),
         ],
     )
-    def test_audio(self, export: Export, url: Any, reason: str) -> None:
+    def test_audio(self, export, url, reason):
         """One such clip stops a small import and is listed by a patient one."""
         soundfile.write(export.folder / "secret.wav", 0.1 * np.ones(4_000), 16_000)
         export.tasks[1]["data"]["answer"] = url
@@ -255,7 +250,7 @@ class TestRefused:
             (lambda t: [x["annotations"].clear() for x in t], r"no annotation that counts \(0 cancelled\)"),
         ],
     )
-    def test_tasks(self, export: Export, change: Any, message: str) -> None:
+    def test_tasks(self, export, change, message):
         change(export.tasks)
         with pytest.raises(DataError, match=message) as caught:
             export.load()
@@ -273,7 +268,7 @@ class TestRefused:
             (["--field", "score=model"], r"--field score=model: 'score'; expected group_id"),
         ],
     )
-    def test_options(self, export: Export, words: list[str], message: str) -> None:
+    def test_options(self, export, words, message):
         base = ["--dimension", "empathy=1:5:1", *([] if words[0] == "--response" else ["--response", "answer"])]
         with pytest.raises(UserError, match=message):
             export.load(*base, *words)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ ROWS = [("q0.wav", "a.wav", "b.wav"), ("q0.wav", "b.wav", "c.wav"), ("q1.wav", "
 
 
 @pytest.fixture
-def clips(tmp_path: Path) -> Path:
+def clips(tmp_path) -> Path:
     for number, name in enumerate(sorted({name for row in ROWS for name in row})):
         tone = 0.5 * np.sin(np.arange(4_000) * (0.1 + 0.01 * number))
         soundfile.write(tmp_path / name, tone, 16_000)
@@ -75,13 +74,12 @@ def compared(dataset: PairDataset) -> set[tuple[str, ...]]:
     """The clips of each comparison, as names of files."""
     names = {audio_hash(path): path.name for path in Path(str(dataset.root)).parent.glob("*.wav")}
     pairs = {pair.pair_id: [names[audio_hash(clip)] for clip in pair.clips] for pair in dataset.pairs}
-    assert dataset.preferences is not None
     rows = zip(dataset.preferences["chosen_id"], dataset.preferences["rejected_id"], strict=True)
     return {(*pairs[chosen], pairs[rejected][-1]) for chosen, rejected in rows}
 
 
 @pytest.mark.parametrize("form", [plain, messages, named_messages, without_prompt, prompt_twice, short_parts])
-def test_every_form_is_recognised_and_gives_the_same_dataset(form: Callable[..., Row], clips, capsys):
+def test_every_form_is_recognised_and_gives_the_same_dataset(form, clips, capsys):
     source = write(clips / "own.jsonl", [form(*row) for row in ROWS])
     assert main(["import", "table", str(source), "--out", str(clips / "out"), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
@@ -99,22 +97,17 @@ def test_other_columns_and_text(clips, capsys):
     head = [{"role": "system", "content": "A friend calls."}]
     rows = [
         {
-            "prompt": [*head, said("user", prompt, "Hello?")],
-            "better": [said("assistant", chosen, "Oh dear.")],
-            "rejected": [said("assistant", rejected)],
-            "rater_id": 7,
-            "strength": strength,
-            "model": "x",
+            "prompt": [*head, said("user", prompt, "Hello?")], "better": [said("assistant", chosen, "Oh dear.")],
+            "rejected": [said("assistant", rejected)], "rater_id": 7, "strength": strength, "model": "x",
         }
         for (prompt, chosen, rejected), strength in zip(ROWS, (0, 1.5, 2), strict=True)
-    ]
+    ]  # fmt: skip
     words = ["--column", "chosen=better", "--dimension", "warmth=0:1", "--out", str(clips / "out")]
     assert main(["import", "table", str(write(clips / "p.jsonl", rows)), *words]) == 0
     out = capsys.readouterr().out
     assert "'better' (messages), 'rejected' (messages), 'prompt' (messages), rater_id from 'rater_id'" in out
     assert "Columns not imported: model.\nTo import one, with --overwrite: --column OURS=THEIRS" in out
     dataset = PairDataset.load(clips / "out")
-    assert dataset.preferences is not None
     assert sorted(dataset.preferences["strength"]) == [0, 1.5, 2]
     assert set(dataset.preferences["rater_id"]) == {"7"}
     assert set(dataset.preferences["dimension"]) == {"warmth"}

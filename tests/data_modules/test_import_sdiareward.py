@@ -48,7 +48,6 @@ class SDiaReward(Download):
 
     def preferences(self, dataset: PairDataset) -> list[tuple[str, str]]:
         """Response that was chosen, response that was rejected."""
-        assert dataset.preferences is not None
         name = {pair.pair_id: self.clip(pair.response) for pair in dataset.pairs}
         assert set(dataset.preferences["rater_id"]) == {"construction"}
         assert set(dataset.preferences["dimension"]) == {"dialogue_quality"}
@@ -57,24 +56,11 @@ class SDiaReward(Download):
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> SDiaReward:
+def source(tmp_path) -> SDiaReward:
     return SDiaReward(tmp_path / "source")
 
 
-def test_a_row(source: SDiaReward) -> None:
-    source.row(200, 300)
-    dataset = source.load("rows.jsonl")
-    assert source.preferences(dataset) == [("200", "300")]
-    pairs = {source.clip(pair.response): pair for pair in dataset.pairs}
-    chosen, rejected = pairs["200"], pairs["300"]
-    assert [(t.role, source.clip(t.audio)) for t in chosen.context] == [("user", "90")]
-    assert (chosen.context_text, chosen.response_text, chosen.situation) == ("I lost it.", "Oh, 200.", None)
-    assert (rejected.response_text, rejected.group_id) == ("Oh, 300.", chosen.group_id)
-    assert (dataset.card.synthetic, dataset.card.licence) == (True, "unknown")
-    assert len(dataset.ratings) == 0
-
-
-def test_the_place_in_the_dataset_does_not_tell_the_chosen_one(source: SDiaReward) -> None:
+def test_the_place_in_the_dataset_does_not_tell_the_chosen_one(source):
     for number in range(20):
         source.row(200 + number, 300 + number, context=90 + number, text=f"Number {number}.")
     dataset = source.load("rows.jsonl")
@@ -84,7 +70,7 @@ def test_the_place_in_the_dataset_does_not_tell_the_chosen_one(source: SDiaRewar
     assert 4 <= sum(first) <= 16
 
 
-def test_turns_with_roles(source: SDiaReward) -> None:
+def test_turns_with_roles(source):
     row = source.row(200, 300)
     row["chosen"] = [
         {"role": "system", "content": "You are kind."},
@@ -102,7 +88,7 @@ def test_turns_with_roles(source: SDiaReward) -> None:
     assert "Left out: 1 system turns. Context turns without a clip: 1." in dataset.card.description
 
 
-def test_a_response_in_two_rows_is_one_pair_and_links_their_groups(source: SDiaReward) -> None:
+def test_a_response_in_two_rows_is_one_pair_and_links_their_groups(source):
     source.row(200, 300)
     source.row(200, 400)
     source.row(500, 600, context=91, text="Another.")
@@ -115,7 +101,7 @@ def test_a_response_in_two_rows_is_one_pair_and_links_their_groups(source: SDiaR
     assert group["500"] == group["600"] != group["200"]
 
 
-def test_the_same_response_after_another_context_is_another_pair(source: SDiaReward) -> None:
+def test_the_same_response_after_another_context_is_another_pair(source):
     source.row(200, 300)
     source.row(300, 200, context=91, text="Another.")
     dataset = source.load("rows.jsonl")
@@ -124,7 +110,7 @@ def test_the_same_response_after_another_context_is_another_pair(source: SDiaRew
     assert len({pair.group_id for pair in dataset.pairs}) == 1
 
 
-def test_json_jsonl_and_parquet_in_a_folder(source: SDiaReward) -> None:
+def test_json_jsonl_and_parquet_in_a_folder(source):
     first, second, third = source.row(200, 300), source.row(400, 500, text="B", context=91), source.row(600, 700)
     folder = source.folder / "hub"
     (folder / "data").mkdir(parents=True)
@@ -161,11 +147,10 @@ def test_json_jsonl_and_parquet_in_a_folder(source: SDiaReward) -> None:
         ([{"role": "user", "content": [{"type": "image", "image": "x.png"}]}], "'image'"),
         (["hi"], "turn 1"),
         ([turn("assistant", None, "../../x.wav")], "leaves the folder"),
-        ([turn("assistant", None, "clips/none.wav")], "no such file"),
         ([turn("assistant", None, None)], "expected a part with audio or text"),
     ],
 )  # fmt: skip
-def test_a_bad_chat_is_skipped(source: SDiaReward, chat: Any, reason: str) -> None:
+def test_a_bad_chat_is_skipped(source, chat, reason):
     source.row(200, 300)
     source.row(400, 500)["rejected"] = chat
     dataset = source.load("rows.jsonl", max_skipped=0.5)
@@ -176,7 +161,7 @@ def test_a_bad_chat_is_skipped(source: SDiaReward, chat: Any, reason: str) -> No
     assert reason in f"{where}: {found}"
 
 
-def test_the_same_chat_twice_and_the_same_row_twice(source: SDiaReward) -> None:
+def test_the_same_chat_twice_and_the_same_row_twice(source):
     source.row(200, 300)
     source.row(200, 300)
     source.row(400, 400)

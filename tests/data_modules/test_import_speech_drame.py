@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import speech_drame
 from empathy_judge.data_modules.schema import PairDataset
@@ -62,7 +61,7 @@ class Drame(Download):
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Drame:
+def source(tmp_path) -> Drame:
     return Drame(tmp_path / "source")
 
 
@@ -71,39 +70,7 @@ def scores(dataset: PairDataset, pair_id: str, dimension: str) -> dict[str, floa
     return dict(zip(rows["rater_id"], rows["score"], strict=True))
 
 
-def test_realism(source: Drame) -> None:
-    dataset = source.load("realism_data/test.jsonl")
-    pair = by_id(dataset)["role-eval_v1_0001"]
-    assert pair.situation == "Scene: Scene 1.\nCharacter: Elena is kind.\nAge: Adult\nStyle: Warm"
-    assert (pair.response_text, pair.context, pair.setting) == ("Line 1.", (), "realism")
-    assert (pair.system_id, pair.language, pair.context_text) == (None, None, None)
-    assert audio_hash(pair.response) == audio_hash(source.folder / "realism_data/r1.wav")
-    assert [dimension.name for dimension in dataset.card.dimensions] == list(speech_drame.REALISM)
-    assert {dimension.scale for dimension in dataset.card.dimensions} == {"1 to 5 in steps of 1"}
-    assert len(dataset.ratings) == 2 * 10 * 6
-    # dimension 2 of pair 1: 1 + (place + 1 + 2) % 5
-    assert scores(dataset, "role-eval_v1_0001", "stress_and_emphasis") == {
-        "realism-1": 4, "realism-2": 5, "realism-3": 1, "realism-4": 2, "realism-5": 3, "realism-6": 4,
-    }  # fmt: skip
-    assert len({pair.group_id for pair in dataset.pairs}) == 2
-
-
-def test_archetype_and_content_that_failed(source: Drame) -> None:
-    dataset = source.load("archetype_data")
-    passed = by_id(dataset)["250814_zh_SocialIdentity_0051_Cascaded-Qwen3-CosyTTS.wav"]
-    failed = by_id(dataset)["250814_zh_SocialIdentity_0051_Qwen2.5-Omni-7B.wav"]
-    assert passed.situation == "Question: 你是拖延症患者。你说:"
-    assert (passed.system_id, passed.language) == ("Cascaded-Qwen3-CosyTTS", "zh")
-    assert (failed.system_id, failed.setting) == ("Qwen2.5-Omni-7B", "archetype/SocialIdentity")
-    assert failed.group_id == passed.group_id
-    assert set(dataset.ratings["pair_id"]) == {passed.pair_id}
-    assert len(dataset.ratings) == 18
-    assert list(scores(dataset, passed.pair_id, "human_likeness").values()) == [3, 4, 3, 4, 4, 4]
-    assert scores(dataset, passed.pair_id, "audio_quality")["archetype-2"] == 5
-    assert set(dataset.ratings["dimension"]) == set(speech_drame.ARCHETYPE)
-
-
-def test_both_layouts_together_and_what_is_not_imported(source: Drame) -> None:
+def test_both_layouts_together_and_what_is_not_imported(source):
     dataset = source.load()
     assert len(dataset.pairs) == 4
     assert len(dataset.card.dimensions) == 13
@@ -117,14 +84,14 @@ def test_both_layouts_together_and_what_is_not_imported(source: Drame) -> None:
     assert (dataset.card.licence, dataset.card.synthetic) == ("Apache-2.0 (code); data unknown", False)
 
 
-def test_one_null_is_one_rating_less(source: Drame) -> None:
+def test_one_null_is_one_rating_less(source):
     source.archetype[1]["annotations"]["appropriateness"][2] = None
     dataset = source.load("archetype_data")
     found = scores(dataset, source.archetype[1]["id"], "appropriateness")
     assert found == {"archetype-1": 4, "archetype-2": 4, "archetype-4": 4, "archetype-5": 5, "archetype-6": 5}
 
 
-def test_pairs_that_share_a_transcript_or_a_clip_are_one_group(source: Drame) -> None:
+def test_pairs_that_share_a_transcript_or_a_clip_are_one_group(source):
     source.realism.append(source._realistic(2))
     source.realism.append(source._realistic(3))
     source.realism[2]["transcript"] = source.realism[0]["transcript"]
@@ -133,7 +100,7 @@ def test_pairs_that_share_a_transcript_or_a_clip_are_one_group(source: Drame) ->
     assert groups[0] == groups[2] == groups[3] != groups[1]
 
 
-def test_scores_off_the_scale_are_skipped(source: Drame) -> None:
+def test_scores_off_the_scale_are_skipped(source):
     annotations = source.realism[0]["annotations"]
     annotations["pitch_variation"] = [0, 6, True, "4", 4.5, 4]
     dataset = source.load("realism_data", max_skipped=0.9)
@@ -162,7 +129,7 @@ def test_scores_off_the_scale_are_skipped(source: Drame) -> None:
         ({"local_scene": 7}, "value 7; expected text"),
     ],
 )
-def test_a_bad_row_is_skipped(source: Drame, change: dict[str, Any], reason: str) -> None:
+def test_a_bad_row_is_skipped(source, change, reason):
     source.realism[1].update(change)
     dataset = source.load("realism_data", max_skipped=0.5)
     assert list(by_id(dataset)) == ["role-eval_v1_0000"]
@@ -172,7 +139,7 @@ def test_a_bad_row_is_skipped(source: Drame, change: dict[str, Any], reason: str
     assert reason in found
 
 
-def test_two_paths_never_become_one_file(source: Drame) -> None:
+def test_two_paths_never_become_one_file(source):
     source.tone("realism_data/x.wav")
     for number, row in enumerate(source.realism):
         row["wav_path"] = f"data/{number}/x.wav"

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import soundfile
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import vstyle
@@ -51,7 +50,7 @@ class VStyle(Download):
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> VStyle:
+def source(tmp_path) -> VStyle:
     return VStyle(tmp_path / "source")
 
 
@@ -60,36 +59,7 @@ def scores(dataset: PairDataset) -> dict[tuple[str, str], float]:
     return {(pair, rater): score for pair, rater, score in zip(*columns, strict=True)}
 
 
-def test_what_is_imported(source: VStyle) -> None:
-    dataset = source.load()
-    pairs = by_id(dataset)
-    assert sorted(pairs) == ["11_2", "12_2", "1_1", "21_3", "22_3", "2_1"]
-    assert {pair.group_id for pair in dataset.pairs} == {"en-1", "en-2", "zh-3"}
-    pair = pairs["12_2"]
-    assert (pair.group_id, pair.system_id, pair.language) == ("en-2", "second", "en")
-    assert (pair.setting, pair.response_text) == ("acoustic_attributes/speed", "Oh, 2.")
-    assert pairs["21_3"].language == "zh"
-    assert scores(dataset) == {
-        ("1_1", "a1"): 2, ("1_1", "a2"): 2, ("2_1", "a1"): 4, ("2_1", "a2"): 4,
-        ("11_2", "a1"): 5, ("11_2", "a2"): 5, ("12_2", "a1"): 2, ("12_2", "a2"): 2,
-        ("21_3", "a3"): 4, ("22_3", "a3"): 1,
-    }  # fmt: skip
-    assert dataset.card.dimensions == (Dimension("mos", 1, 5, 1),)
-    assert (dataset.card.name, dataset.card.licence, dataset.card.synthetic) == ("VStyle", "unknown", False)
-    assert "0 of 6 responses have no rating" in dataset.card.description
-    assert dataset.preferences is None
-
-
-def test_clips_are_mp3_and_stored_under_names_that_tell_nothing(source: VStyle) -> None:
-    dataset = source.load()
-    response = by_id(dataset)["1_1"].response
-    assert isinstance(response, Path)
-    assert soundfile.info(response).format == "MP3"
-    assert audio_hash(response) == audio_hash(source.folder / "VStyle-responses/first/1.mp3")
-    assert response.name == f"{audio_hash(response)[:32]}.mp3"
-
-
-def test_an_instruction_without_a_clip_is_the_situation_one_with_a_clip_is_heard(source: VStyle) -> None:
+def test_an_instruction_without_a_clip_is_the_situation_one_with_a_clip_is_heard(source):
     clip = source.tone("VStyle-responses/ask.wav", hertz=90)
     for row in source.rows[:2]:
         row["instruction_audio_path"] = clip.removeprefix("VStyle-responses/")
@@ -103,7 +73,7 @@ def test_an_instruction_without_a_clip_is_the_situation_one_with_a_clip_is_heard
     assert (read.context, read.situation, read.context_text) == ((), "Say it slowly.", None)
 
 
-def test_only_one_category(source: VStyle) -> None:
+def test_only_one_category(source):
     dataset = source.load(category="empathy")
     assert sorted(by_id(dataset)) == ["1_1", "21_3", "22_3", "2_1"]
     assert len(dataset.ratings) == 6
@@ -113,7 +83,7 @@ def test_only_one_category(source: VStyle) -> None:
         source.load(category="empaty")
 
 
-def test_a_key_that_both_languages_use_is_two_responses(source: VStyle) -> None:
+def test_a_key_that_both_languages_use_is_two_responses(source):
     for row, number in zip(source.rows[4:], (1, 2), strict=True):
         row.update(id=number, instruct_id=1)
     for row, number in zip(source.given["zh/a3"], (1, 2), strict=True):
@@ -127,7 +97,7 @@ def test_a_key_that_both_languages_use_is_two_responses(source: VStyle) -> None:
     assert ("1_1", "a3") not in scores(dataset)
 
 
-def test_a_folder_says_the_language_even_of_a_response_in_the_other_script(source: VStyle) -> None:
+def test_a_folder_says_the_language_even_of_a_response_in_the_other_script(source):
     source.rows[0]["instruct_text"] = "Say 你好 kindly."
     for row in source.rows[:2]:
         name = row["response_audio_path"]
@@ -136,12 +106,12 @@ def test_a_folder_says_the_language_even_of_a_response_in_the_other_script(sourc
     assert {pair.language for pair in source.load().pairs if pair.group_id == "en-1"} == {"en"}
 
 
-def test_a_folder_above_the_source_says_nothing_about_the_language(tmp_path: Path) -> None:
+def test_a_folder_above_the_source_says_nothing_about_the_language(tmp_path):
     dataset = VStyle(tmp_path / "zh/en/source").load()
     assert {pair.group_id for pair in dataset.pairs} == {"en-1", "en-2", "zh-3"}
 
 
-def test_bad_ratings_are_skipped_with_their_place(source: VStyle) -> None:
+def test_bad_ratings_are_skipped_with_their_place(source):
     key = {"id": 1, "instruct_id": 1}
     source.given["en/a1"][0]["mos"] = 6
     source.given["en/a1"] += [
@@ -167,19 +137,19 @@ def test_bad_ratings_are_skipped_with_their_place(source: VStyle) -> None:
     assert [reason.split(";")[0] for reason in why[4:7]] == ["value None", "value True", "value '4'"]
 
 
-def test_ratings_between_whole_numbers_make_a_scale_without_steps(source: VStyle) -> None:
+def test_ratings_between_whole_numbers_make_a_scale_without_steps(source):
     source.given["zh/a3"][0]["mos"] = 3.5
     assert source.load().card.dimensions == (Dimension("mos", 1, 5, None),)
 
 
-def test_a_response_that_nobody_rated_stays(source: VStyle) -> None:
+def test_a_response_that_nobody_rated_stays(source):
     source.given["zh/a3"].pop()
     dataset = source.load()
     assert len(dataset.pairs) == 6
     assert "1 of 6 responses have no rating" in dataset.card.description
 
 
-def test_bad_responses_are_skipped_with_their_ratings(source: VStyle) -> None:
+def test_bad_responses_are_skipped_with_their_ratings(source):
     source.rows[0]["response_audio_path"] = "../../secret.mp3"
     source.rows[1]["response_audio_path"] = "second/none.mp3"
     (source.folder / "VStyle-responses/second/3.mp3").write_bytes(b"no audio")
@@ -193,7 +163,7 @@ def test_bad_responses_are_skipped_with_their_ratings(source: VStyle) -> None:
         assert part in reason
 
 
-def test_other_folders_are_an_error(source: VStyle) -> None:
+def test_other_folders_are_an_error(source):
     with pytest.raises(DataError, match="a file; expected the folder that holds human_eval_res"):
         source.load(ratings=str(source.folder / "VStyle-responses/metadata.jsonl"))
     with pytest.raises(DataError, match=r"holds no file metadata\.jsonl"):

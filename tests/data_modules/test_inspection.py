@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import soundfile
@@ -11,7 +9,7 @@ from empathy_judge.data_modules.inspection import Problem, Summary, inspect_data
 from empathy_judge.data_modules.schema import PairDataset, write_splits
 
 
-def test_counts_and_durations(source: Any) -> None:
+def test_counts_and_durations(source):
     source.tone("clips/001-1.wav", seconds=0.9)
     source.ratings = source.ratings[:5]
     source.load(synthetic=True)
@@ -19,33 +17,20 @@ def test_counts_and_durations(source: Any) -> None:
     found = inspect_dataset(PairDataset.load(source.out))
     assert found.synthetic
     assert found.counts["all"] == {
-        "pairs": 4,
-        "groups": 2,
-        "systems": 2,
-        "context_speakers": 0,
-        "response_speakers": 0,
-        "raters": 2,
-        "ratings": 5,
-        "rated_pairs": 3,
-    }
+        "pairs": 4, "groups": 2, "systems": 2, "context_speakers": 0, "response_speakers": 0, "raters": 2,
+        "ratings": 5, "rated_pairs": 3,
+    }  # fmt: skip
     assert {name: (part["pairs"], part["ratings"]) for name, part in found.counts.items()} == {
-        "all": (4, 5),
-        "train": (2, 4),
-        "test": (1, 1),
-        "(none)": (1, 0),
-    }
+        "all": (4, 5), "train": (2, 4), "test": (1, 1), "(none)": (1, 0),
+    }  # fmt: skip
     response = found.seconds["response"]
     assert (response.count, response.minimum, response.maximum) == (4, 0.3, 0.9)
     assert (response.median, response.total) == (pytest.approx(0.3), pytest.approx(1.8))
     assert found.seconds["context"] == Summary(2, 0.3, 0.3, 0.3, 0.6)
     assert found.scores["empathy"] == {
-        "scale": "1 to 5 in steps of 1",
-        "higher_is_better": True,
-        "count": 5,
-        "minimum": 1.0,
-        "mean": 2.0,
+        "scale": "1 to 5 in steps of 1", "higher_is_better": True, "count": 5, "minimum": 1.0, "mean": 2.0,
         "maximum": 3.0,
-    }
+    }  # fmt: skip
     assert found.raters_per_pair["empathy"] == Summary(3, 1.0, 2.0, 2.0, 5.0)
     assert found.unrated == ("001-1",)
     assert found.split_by == ("group_id",)
@@ -54,7 +39,7 @@ def test_counts_and_durations(source: Any) -> None:
     assert found.problems == ()
 
 
-def test_bad_clips_are_listed(source: Any) -> None:
+def test_bad_clips_are_listed(source):
     rng = np.random.default_rng(0)
     soundfile.write(source.folder / "clips/000-0.wav", rng.normal(0, 1e-4, 16_000), 16_000)
     soundfile.write(source.folder / "clips/000-1.wav", np.clip(rng.normal(0, 0.5, 16_000), -1, 1), 16_000)
@@ -71,7 +56,7 @@ def test_bad_clips_are_listed(source: Any) -> None:
     assert inspect_dataset(PairDataset.load(source.out)).problems == found.problems[:2]
 
 
-def test_a_constant_signal_is_silent(source: Any) -> None:
+def test_a_constant_signal_is_silent(source):
     """An offset alone cannot be heard, nor does it hide speech."""
     soundfile.write(source.folder / "clips/000-0.wav", np.full(8_000, 0.5), 16_000)
     soundfile.write(source.folder / "clips/000-1.wav", 0.4 + 0.1 * np.sin(np.arange(8_000)), 16_000)
@@ -82,7 +67,7 @@ def test_a_constant_signal_is_silent(source: Any) -> None:
     ]
 
 
-def test_clips_that_changed_after_the_import(source: Any) -> None:
+def test_clips_that_changed_after_the_import(source):
     dataset = source.load()
     context, response = dataset.pairs[0].context[0].audio, dataset.pairs[2].response
     context.write_text("not audio any more")
@@ -98,7 +83,7 @@ def test_clips_that_changed_after_the_import(source: Any) -> None:
     assert Problem("changed", "001-0", "response", "the content is not what was imported") == found.problems[2]
 
 
-def test_full_scale_of_8_bit_files_is_seen(source: Any) -> None:
+def test_full_scale_of_8_bit_files_is_seen(source):
     square = np.sign(np.sin(np.arange(8_000) / 10))
     soundfile.write(source.folder / "clips/000-0.wav", square, 16_000, subtype="PCM_U8")
     source.load()

@@ -37,7 +37,7 @@ PAIRS, SHARD_ROWS = 60, 25
 
 
 @pytest.fixture
-def sharded(source_type: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def sharded(source_type, tmp_path, monkeypatch) -> Any:
     """60 embedded pairs in 3 shards, row groups of 4."""
     monkeypatch.setattr(pairs_file, "ROW_GROUP_ROWS", 4)
     source = source_type(tmp_path / "source", groups=12, per_group=5)
@@ -46,7 +46,7 @@ def sharded(source_type: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 class TestLayout:
-    def test_shards_and_row_groups(self, sharded: Any) -> None:
+    def test_shards_and_row_groups(self, sharded):
         shards = sorted((sharded.out / "pairs").iterdir())
         assert [shard.name for shard in shards] == [f"part-0000{n}.parquet" for n in range(3)]
         files = [pq.ParquetFile(shard) for shard in shards]
@@ -55,13 +55,13 @@ class TestLayout:
             *[4] * 6, 1, 4, 4, 2,
         ]  # fmt: skip
 
-    def test_row_groups_are_limited_by_bytes(self, source: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_row_groups_are_limited_by_bytes(self, source, monkeypatch):
         size = (source.folder / "clips/000-0.wav").stat().st_size
         monkeypatch.setattr(pairs_file, "ROW_GROUP_BYTES", 2 * size + 1)
         source.load(embed_audio=True)
         assert pq.ParquetFile(source.out / "pairs.parquet").num_row_groups == 2
 
-    def test_a_clip_that_repeats_is_stored_once(self, source: Any) -> None:
+    def test_a_clip_that_repeats_is_stored_once(self, source):
         source.tone("clips/context0.wav", seconds=20)
         for row in source.pairs:
             row["context_audio"] = "clips/context0.wav"
@@ -69,14 +69,14 @@ class TestLayout:
         clip = (source.folder / "clips/context0.wav").stat().st_size
         assert clip < (source.out / "pairs.parquet").stat().st_size < 1.1 * clip
 
-    def test_content_is_that_of_files(self, sharded: Any) -> None:
+    def test_content_is_that_of_files(self, sharded):
         embedded = PairDataset.load(sharded.out)
         files = sharded.load(overwrite=True)
         assert embedded.card.content_hash == files.card.content_hash
         assert embedded.fingerprints == files.fingerprints
         assert [pair.pair_id for pair in embedded.pairs] == [pair.pair_id for pair in files.pairs]
 
-    def test_other_writers_call_the_parts_of_a_list_differently(self, sharded: Any) -> None:
+    def test_other_writers_call_the_parts_of_a_list_differently(self, sharded):
         path = sharded.out / "pairs/part-00000.parquet"
         table = pq.read_table(path).cast(PAIRS_SCHEMA)
         pq.write_table(table, path, use_compliant_nested_type=False)
@@ -84,17 +84,17 @@ class TestLayout:
         dataset = PairDataset.load(sharded.out)
         assert audio_hash(dataset.pairs[3].context[0].audio) == dataset.fingerprints["000-3"][0]
 
-    def test_a_missing_shard(self, sharded: Any) -> None:
+    def test_a_missing_shard(self, sharded):
         (sharded.out / "pairs/part-00001.parquet").unlink()
         with pytest.raises(DataError, match=r"part-00001\.parquet: no such file; the folder has 2 shards"):
             PairDataset.load(sharded.out)
 
-    def test_the_last_shard_is_missing(self, sharded: Any) -> None:
+    def test_the_last_shard_is_missing(self, sharded):
         (sharded.out / "pairs/part-00002.parquet").unlink()
         with pytest.raises(DataError, match=r"ratings\.parquet, row \d+, column 'pair_id': .*no such pair"):
             PairDataset.load(sharded.out)
 
-    def test_no_shards_and_two_layouts(self, sharded: Any) -> None:
+    def test_no_shards_and_two_layouts(self, sharded):
         (sharded.out / "pairs.parquet").write_bytes((sharded.out / "pairs/part-00000.parquet").read_bytes())
         with pytest.raises(DataError, match=r"has pairs\.parquet and a folder pairs; expected one of them"):
             PairDataset.load(sharded.out)
@@ -104,7 +104,7 @@ class TestLayout:
         with pytest.raises(DataError, match=r"part-00000\.parquet: no such file; the folder has 0 shards"):
             PairDataset.load(sharded.out)
 
-    def test_bad_rows_are_named_by_shard(self, sharded: Any) -> None:
+    def test_bad_rows_are_named_by_shard(self, sharded):
         edit(sharded.out / "pairs/part-00001.parquet", "pair_id", 6, "000-3")
         with pytest.raises(
             DataError, match=r"part-00001\.parquet, row 7, .*'000-3'.* stands at .*part-00000\.parquet, row 4"
@@ -123,7 +123,7 @@ def edit(path: Path, column: str, row: int, value: Any) -> None:
 
 
 class TestSplits:
-    def test_shards_are_not_written_again(self, sharded: Any) -> None:
+    def test_shards_are_not_written_again(self, sharded):
         before = {path: path.read_bytes() for path in (sharded.out / "pairs").iterdir()}
         splits = ["train" if number % 3 else None for number in range(PAIRS)]
         write_splits(sharded.out, splits)
@@ -132,7 +132,7 @@ class TestSplits:
         assert [pair.split for pair in PairDataset.load(sharded.out).pairs] == splits[::-1]
         assert {path: path.read_bytes() for path in (sharded.out / "pairs").iterdir()} == before
 
-    def test_splits_of_other_pairs(self, sharded: Any) -> None:
+    def test_splits_of_other_pairs(self, sharded):
         write_splits(sharded.out, ["train"] * PAIRS)
         path = sharded.out / "splits.parquet"
         table = pq.read_table(path)
@@ -141,7 +141,7 @@ class TestSplits:
             with pytest.raises(DataError, match=r"splits\.parquet: belongs to other pairs; run `empathy-judge split"):
                 PairDataset.load(sharded.out)
 
-    def test_one_file_keeps_its_row_groups(self, sharded: Any) -> None:
+    def test_one_file_keeps_its_row_groups(self, sharded):
         sharded.load(embed_audio=True, overwrite=True)
         path = sharded.out / "pairs.parquet"
         before = pq.ParquetFile(path).num_row_groups
@@ -153,7 +153,7 @@ class TestSplits:
 
 
 class TestClips:
-    def test_every_clip_is_the_right_one(self, sharded: Any) -> None:
+    def test_every_clip_is_the_right_one(self, sharded):
         for row, pair in zip(sharded.pairs, PairDataset.load(sharded.out).pairs, strict=True):
             response, context = pair.response, pair.context[0].audio
             assert isinstance(response, StoredClip)
@@ -163,7 +163,7 @@ class TestClips:
             assert probe(context).seconds == pytest.approx(0.3)
             assert len(decode(response, 8_000)) == 2_400
 
-    def test_turns(self, source: Any) -> None:
+    def test_turns(self, source):
         turns = [{"role": "user", "audio": f"clips/context{n}.wav"} for n in (0, 1, 0)]
         source.pairs = [{"pair_id": "a", "response_audio": "clips/000-0.wav", "context_audio": turns}]
         source.pairs.append({"pair_id": "b", "response_audio": "clips/000-1.wav", "context_audio": None})
@@ -177,7 +177,7 @@ class TestClips:
         first, second = (audio_hash(source.folder / f"clips/context{n}.wav") for n in (0, 1))
         assert found == [[first, second, first], [], [second, first]]
 
-    def test_equal_by_content(self, sharded: Any) -> None:
+    def test_equal_by_content(self, sharded):
         one, other = (PairDataset.load(sharded.out).pairs[n].context[0].audio for n in (0, 1))
         assert one == other
         assert len({one, other}) == 1
@@ -185,7 +185,7 @@ class TestClips:
         assert one != "another"
 
     @pytest.mark.parametrize("method", ["fork", "spawn"])
-    def test_other_processes(self, sharded: Any, method: str) -> None:
+    def test_other_processes(self, sharded, method):
         if method == "fork" and sys.platform == "win32":
             pytest.skip("no fork here")
         dataset = PairDataset.load(sharded.out)
@@ -196,13 +196,13 @@ class TestClips:
             assert pool.map(audio_hash, clips) == wanted
         assert len(pickle.dumps(dataset.pairs)) < 1_000 * PAIRS
 
-    def test_threads(self, sharded: Any) -> None:
+    def test_threads(self, sharded):
         dataset = PairDataset.load(sharded.out)
         order = np.random.default_rng(0).integers(PAIRS, size=500).tolist()
         found = map_threads(lambda n: audio_hash(dataset.pairs[n].response), order, "", len(order))
         assert list(found) == [dataset.fingerprints[dataset.pairs[n].pair_id][-1] for n in order]
 
-    def test_what_is_kept_is_limited(self, sharded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_what_is_kept_is_limited(self, sharded, monkeypatch):
         columns = stored_clips._Columns()
         monkeypatch.setattr(stored_clips, "_columns", columns)
         monkeypatch.setattr(stored_clips, "_KEPT_BYTES", 100_000)
@@ -212,14 +212,14 @@ class TestClips:
         assert 50_000 < columns._bytes <= 100_000
         assert columns._bytes == sum(array.nbytes for array in columns._arrays.values())
 
-    def test_a_new_file_in_the_same_place(self, sharded: Any) -> None:
+    def test_a_new_file_in_the_same_place(self, sharded):
         before = PairDataset.load(sharded.out).pairs[0].response
         decode(before, 16_000)
         sharded.tone("clips/000-0.wav", seconds=0.5)
         sharded.load(embed_audio=True, shard_rows=SHARD_ROWS, overwrite=True)
         assert len(decode(PairDataset.load(sharded.out).pairs[0].response, 16_000)) == 8_000
 
-    def test_changed_and_lost_content(self, sharded: Any) -> None:
+    def test_changed_and_lost_content(self, sharded):
         dataset = PairDataset.load(sharded.out)
         path = sharded.out / "pairs/part-00000.parquet"
         other = {"path": None, "bytes": b"not audio", "sha256": dataset.fingerprints["000-2"][-1]}
@@ -236,7 +236,7 @@ class TestClips:
         with pytest.raises(AudioError, match=r"part-00000\.parquet, row 3.*: no such file"):
             decode(changed.pairs[2].response, 16_000)
 
-    def test_damage_to_the_audio_is_found_when_it_is_read(self, sharded: Any) -> None:
+    def test_damage_to_the_audio_is_found_when_it_is_read(self, sharded):
         path = sharded.out / "pairs/part-00002.parquet"
         whole = path.read_bytes()
         start = whole.index(b"RIFF")
@@ -249,7 +249,7 @@ class TestClips:
 
 
 class TestInspect:
-    def test_a_second_time_nothing_is_decoded(self, sharded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_second_time_nothing_is_decoded(self, sharded, monkeypatch):
         first = inspect_dataset(PairDataset.load(sharded.out))
         lines = (sharded.out / measuring.MEASURED_FILE).read_text().split("\n")
         assert sum(bool(line) for line in lines) == 72
@@ -258,7 +258,7 @@ class TestInspect:
         loud = inspect_dataset(PairDataset.load(sharded.out), max_seconds=0.1)
         assert len(loud.problems) == 2 * PAIRS  # thresholds are applied anew
 
-    def test_an_interrupted_one_goes_on(self, sharded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_interrupted_one_goes_on(self, sharded, monkeypatch):
         first = inspect_dataset(PairDataset.load(sharded.out))
         path = sharded.out / measuring.MEASURED_FILE
         path.write_bytes(path.read_bytes()[:1_000])
@@ -291,7 +291,7 @@ class TestOrder:
     @pytest.mark.parametrize("workers", [0, 1, 3])
     @pytest.mark.parametrize("ranks", [1, 2, 3])
     @pytest.mark.parametrize("items", [0, 1, 7, 500])
-    def test_every_item_once(self, items: int, ranks: int, workers: int) -> None:
+    def test_every_item_once(self, items, ranks, workers):
         blocks = uneven_blocks(items)
         trained = [order_of(blocks, 4, workers, shuffle=True, rank=rank, ranks=ranks) for rank in range(ranks)]
         counts = Counter(item for part in trained for item in part)
@@ -303,7 +303,7 @@ class TestOrder:
         assert set(counts) == set(range(items))
         assert sum(counts.values()) - items == -items % ranks
 
-    def test_seed_epoch_and_rank(self) -> None:
+    def test_seed_epoch_and_rank(self):
         blocks = uneven_blocks(300)
         orders = {
             tuple(order_of(blocks, 4, 2, shuffle=True, seed=seed, epoch=epoch, rank=rank, ranks=2))
@@ -313,7 +313,7 @@ class TestOrder:
         again = order_of(blocks, 4, 2, shuffle=True, seed=1, epoch=2, rank=1, ranks=2)
         assert tuple(again) in orders
 
-    def test_batches_mix_blocks(self) -> None:
+    def test_batches_mix_blocks(self):
         blocks = np.repeat(np.arange(64), 32)
         order = order_of(blocks, 16, 0, shuffle=True)
         per_batch = [len(set(blocks[batch])) for batch in np.array(order).reshape(-1, 16)]
@@ -322,7 +322,7 @@ class TestOrder:
 
     @pytest.mark.parametrize("shuffle", [False, True])
     @pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (2, 0), (2, 3)])
-    def test_blocks_are_hardly_read_twice(self, shuffle: bool, ranks: int, workers: int) -> None:
+    def test_blocks_are_hardly_read_twice(self, shuffle, ranks, workers):
         """Each process keeps the blocks of one window and no more."""
         blocks = np.repeat(np.arange(400), 8)
         read = 0
@@ -340,7 +340,7 @@ class TestOrder:
         # one window may begin in the middle of a block, once for each process and window
         assert 400 <= read <= 400 * 1.01 + 2 * ranks * max(workers, 1)
 
-    def test_where_audio_is_not_embedded_the_order_is_as_ever(self, sharded: Any) -> None:
+    def test_where_audio_is_not_embedded_the_order_is_as_ever(self, sharded):
         embedded = PairDataset.load(sharded.out).pairs
         groups = row_groups(embedded)
         assert groups is not None
@@ -351,7 +351,7 @@ class TestOrder:
 
 
 @pytest.mark.long
-def test_two_ranks_read_everything_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_ranks_read_everything_once(tmp_path, capsys):
     """2,000 pairs imported by the command from files and from tables with audio inside, and read by two ranks."""
     source, ratings = _write_source(tmp_path / "source", pairs=2_000, clips=400)
     hashes = set()

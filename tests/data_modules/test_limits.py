@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +55,14 @@ def one_text(path: Path, rows: int, length: int, nested: bool = False) -> Path:
 
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("code", ["read_table(path)", "Manifest(path).check(); list(Manifest(path).read(0, 60000))"])
-def test_a_text_that_repeats_is_held_once(tmp_path: Path, code: str, nested: bool) -> None:
+def test_a_text_that_repeats_is_held_once(tmp_path, code, nested):
     """60,000 rows of 160,000 characters: 9.6 GB."""
     path = one_text(tmp_path / "a.parquet", 60_000, 160_000, nested)
     assert path.stat().st_size < 2_000
     assert peak_growth(code, path) < MEMORY
 
 
-def test_a_dataset_whose_text_repeats(tmp_path: Path) -> None:
+def test_a_dataset_whose_text_repeats(tmp_path):
     rows = 6_000
     pair = {"group_id": "g", "response_audio": b"RIFF", "situation": "x" * 100_000}
     pairs = [{"pair_id": f"p{number}", **pair} for number in range(rows)]
@@ -81,17 +80,13 @@ def test_a_dataset_whose_text_repeats(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (
-            lambda: pa.table({"a": pa.array(["x" * (200 << 20)])}),
-            r"\d+ bytes that become \d+; expected at most 1000 times",
-        ),
-        (
-            lambda: pa.table({"a": pa.nulls(17_000_000, pa.int8())}),
-            "17000000 rows of 1 columns; expected at most 16777216",
-        ),
+        (lambda: pa.table({"a": pa.array(["x" * (200 << 20)])}),
+         r"\d+ bytes that become \d+; expected at most 1000 times"),
+        (lambda: pa.table({"a": pa.nulls(17_000_000, pa.int8())}),
+         "17000000 rows of 1 columns; expected at most 16777216"),
     ],
-)
-def test_files_that_would_fill_the_memory(tmp_path: Path, make: Callable[[], pa.Table], message: str) -> None:
+)  # fmt: skip
+def test_files_that_would_fill_the_memory(tmp_path, make, message):
     path = tmp_path / "a.parquet"
     pq.write_table(make(), path, compression="zstd", use_dictionary=False)
     assert path.stat().st_size < 100_000
@@ -99,7 +94,7 @@ def test_files_that_would_fill_the_memory(tmp_path: Path, make: Callable[[], pa.
         read_table(path)
 
 
-def test_lists_that_would_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_that_would_fill_the_memory(tmp_path, monkeypatch):
     pq.write_table(pa.table({"a": pa.array([[1] * 5_000])}), tmp_path / "a.parquet")
     monkeypatch.setattr("empathy_judge.data_modules.parquet.MAX_VALUES", 4_999)
     with pytest.raises(pa.ArrowInvalid, match="5000 values in a row group; expected at most 4999"):
@@ -107,7 +102,7 @@ def test_lists_that_would_fill_the_memory(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_many_columns_take_no_time(tmp_path: Path, suffix: str) -> None:
+def test_many_columns_take_no_time(tmp_path, suffix):
     """A check of every name against every other took minutes: 100,000 names are 5 billion pairs."""
     names = [f"c{number}" for number in range(100_000 if suffix == ".csv" else 20_000)]
     path = tmp_path / f"a{suffix}"
@@ -124,14 +119,14 @@ def test_many_columns_take_no_time(tmp_path: Path, suffix: str) -> None:
         read_table(tmp_path / "twice.csv")
 
 
-def test_a_long_cell_is_a_cell(tmp_path: Path) -> None:
+def test_a_long_cell_is_a_cell(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(f"pair_id,situation\na,{'x' * 200_000}\n")
     assert [len(row["situation"]) for row in read_table(path).rows] == [200_000]
 
 
 @pytest.mark.parametrize("kind", [pa.timestamp("ms"), pa.timestamp("us"), pa.duration("ms")])
-def test_a_time_that_python_has_not_spoils_one_cell(tmp_path: Path, kind: pa.DataType) -> None:
+def test_a_time_that_python_has_not_spoils_one_cell(tmp_path, kind):
     times = pa.array([2**62 + 1, 0], pa.int64()).view(kind)
     lists = pa.ListArray.from_arrays([0, 2, 2], times)
     pq.write_table(pa.table({"pair_id": ["a", "b"], "time": times, "times": lists}), tmp_path / "a.parquet")
@@ -141,7 +136,7 @@ def test_a_time_that_python_has_not_spoils_one_cell(tmp_path: Path, kind: pa.Dat
     assert first["times"][1] == second["time"]
 
 
-def test_names_are_bounded(tmp_path: Path, source: Any) -> None:
+def test_names_are_bounded(tmp_path, source):
     source.ratings[0]["rater_id"] = "r" * 10_001
     with pytest.raises(DataError, match=r"ratings\.csv, row 1 \(line 2\), column 'rater_id': value 'rrr"):
         source.load()
@@ -158,14 +153,14 @@ YAML = {
 
 
 @pytest.mark.parametrize("name", YAML)
-def test_yaml_that_is_more_than_it_looks(tmp_path: Path, name: str) -> None:
+def test_yaml_that_is_more_than_it_looks(tmp_path, name):
     text, message = YAML[name]
     (tmp_path / "dataset.yaml").write_text(text)
     with pytest.raises(DataError, match=rf"dataset\.yaml: not readable as YAML \({message}"):
         PairDataset.load(tmp_path)
 
 
-def test_many_keys_take_no_time(tmp_path: Path) -> None:
+def test_many_keys_take_no_time(tmp_path):
     """Counting each key among all took minutes."""
     values = {f"k{number}": number for number in range(20_000)}
     (tmp_path / "a.yaml").write_text(json.dumps(values))
@@ -175,7 +170,7 @@ def test_many_keys_take_no_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", ["nan", "-1", "1.5", "inf"])
-def test_max_skipped_is_a_share(source: Any, capsys: pytest.CaptureFixture[str], share: str) -> None:
+def test_max_skipped_is_a_share(source, capsys, share):
     tables = [str(source.table("pairs.csv", source.pairs)), "--ratings", str(source.table("r.csv", source.ratings))]
     words = ["--dimension", "empathy=1:5:1", "--out", str(source.out), f"--max-skipped={share}"]
     assert main(["import", "table", *tables, *words]) == 2
@@ -190,7 +185,7 @@ def test_max_skipped_is_a_share(source: Any, capsys: pytest.CaptureFixture[str],
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Any:
+def small_disk(tmp_path) -> Any:
     """A file system of 256 kB."""
     folder = tmp_path / "small"
     folder.mkdir()
@@ -202,7 +197,7 @@ def small_disk(tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("embed", [False, True])
-def test_a_full_disk_leaves_the_earlier_result(source: Any, small_disk: Path, embed: bool) -> None:
+def test_a_full_disk_leaves_the_earlier_result(source, small_disk, embed):
     source.out = small_disk / "data"
     first = source.load(embed_audio=embed)
     before = {path: path.read_bytes() for path in small_disk.rglob("*") if path.is_file()}
@@ -221,14 +216,14 @@ def test_a_full_disk_leaves_the_earlier_result(source: Any, small_disk: Path, em
     assert inspect_dataset(first).counts["all"]["pairs"] == 4  # what was measured is not kept
 
 
-def test_a_sample_that_does_not_fit_says_so_and_leaves_nothing(small_disk: Path) -> None:
+def test_a_sample_that_does_not_fit_says_so_and_leaves_nothing(small_disk):
     with pytest.raises(DataError, match=r"cannot be written \(No space left on device\)"):
         make_sample(small_disk / "data", groups=12, workers=1)
     assert not [path for path in small_disk.rglob("*") if path.is_file()]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
-def test_what_cannot_be_written_is_said(source: Any, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_what_cannot_be_written_is_said(source, monkeypatch, number):
     first = source.load()
 
     def refuse(*_: object) -> None:
@@ -246,7 +241,7 @@ def test_what_cannot_be_written_is_said(source: Any, monkeypatch: pytest.MonkeyP
     assert not list(source.out.parent.glob(".*"))
 
 
-def test_what_may_not_be_read_is_no_missing_file(source: Any) -> None:
+def test_what_may_not_be_read_is_no_missing_file(source):
     source.load()
     code = f"""
 import os, sys
@@ -280,7 +275,7 @@ for ask in (
     assert all("cannot be read (Permission denied)" in line for line in lines), lines
 
 
-def test_names_that_are_too_long(tmp_path: Path, source: Any) -> None:
+def test_names_that_are_too_long(tmp_path, source):
     name = "n" * 250
     source.load()  # so that there are tables
     source.out = tmp_path / name

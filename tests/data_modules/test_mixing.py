@@ -22,7 +22,7 @@ def kinds_of(items: list[int], sizes: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("shares", [(0.5, 0.5, 0.0), (0.7, 0.2, 0.1), (0.25, 0.0, 0.75), (0.9, 0.1, 0.0)])
-def test_every_stretch_of_an_epoch_has_the_stated_proportions(shares: tuple[float, ...]):
+def test_every_stretch_of_an_epoch_has_the_stated_proportions(shares):
     sizes = [40, 7, 11]
     items = mixed(sizes, list(shares))
     found = kinds_of(items, sizes)
@@ -56,7 +56,7 @@ def test_ranks_have_the_same_pattern_and_epochs_another_order():
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_clusters_stand_together(ranks: int):
+def test_clusters_stand_together(ranks):
     clusters = np.repeat(np.arange(6), 5)
     how = {"shuffle": True, "seed": 2, "ranks": ranks, "clusters": clusters}
     read = [EpochOrder(30, rank=rank, **how).items(0) for rank in range(ranks)]

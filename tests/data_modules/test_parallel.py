@@ -10,7 +10,7 @@ from empathy_judge.data_modules.parallel import ProgressBar, progress
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+def clock(monkeypatch) -> Callable[[float], None]:
     """Lets seconds pass."""
     now = [100.0]
     monkeypatch.setattr(parallel.time, "monotonic", lambda: now[0])

@@ -25,7 +25,7 @@ def _measure(voice: Voice, tone: Tone) -> prosody.Prosody:
 
 
 @pytest.mark.parametrize("hertz", [80.0, 120.0, 220.0, 400.0])
-def test_pitch_of_a_pulse_train(hertz: float) -> None:
+def test_pitch_of_a_pulse_train(hertz):
     time = np.arange(prosody.RATE) / prosody.RATE
     harmonics = sum(np.sin(2 * np.pi * hertz * k * time) / k for k in range(1, 9))
     frames = prosody.track((0.1 * harmonics).astype(np.float32))
@@ -33,7 +33,7 @@ def test_pitch_of_a_pulse_train(hertz: float) -> None:
     assert prosody.summarise(frames).pitch_range < 0.3
 
 
-def test_noise_has_no_pitch() -> None:
+def test_noise_has_no_pitch():
     noise = np.random.default_rng(0).normal(0, 0.1, prosody.RATE).astype(np.float32)
     found = prosody.summarise(prosody.track(noise))
     assert np.isnan(found.pitch)
@@ -41,7 +41,7 @@ def test_noise_has_no_pitch() -> None:
 
 
 @pytest.mark.parametrize("voice", [MAN, WOMAN])
-def test_tone_is_heard(voice: Voice) -> None:
+def test_tone_is_heard(voice):
     neutral = _measure(voice, Tone())
     assert neutral.pitch == pytest.approx(voice.pitch, rel=0.06)
     shift = 12 * np.log2(_measure(voice, Tone(pitch=4)).pitch / neutral.pitch)
@@ -56,11 +56,11 @@ def test_tone_is_heard(voice: Voice) -> None:
 
 
 @pytest.mark.parametrize(("text", "count"), [("The parcel came on Tuesday.", 7), ("I see.", 2), ("a table", 3)])
-def test_syllables(text: str, count: int) -> None:
+def test_syllables(text, count):
     assert prosody.count_syllables(text) == count
 
 
-def test_a_restarted_engine_speaks_as_a_fresh_process_does() -> None:
+def test_a_restarted_engine_speaks_as_a_fresh_process_does():
     voice, tone = Voice("en-us", "m", 105, 1.0), Tone(pitch=4, range=2.7, rate=205)
     program = (
         "import sys; from empathy_judge.data_modules.espeak import Tone, Voice, speak;"

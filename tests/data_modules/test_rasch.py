@@ -32,7 +32,7 @@ def simulated(
 
 
 @pytest.mark.parametrize(("n", "raters", "k"), [(200, 10, 10), (200, 10, 4), (300, 8, 3)])
-def test_estimates_and_standard_errors_hold_the_truth(n: int, raters: int, k: int) -> None:
+def test_estimates_and_standard_errors_hold_the_truth(n, raters, k):
     slopes, covered, fits = [], [], []
     for seed in range(20):
         table, quality, severity = simulated(n, raters, k, seed)
@@ -51,7 +51,7 @@ def test_estimates_and_standard_errors_hold_the_truth(n: int, raters: int, k: in
     assert np.mean(fits, axis=0) == pytest.approx([1.05, 1.0], abs=0.04)
 
 
-def test_joint_likelihood_is_at_its_maximum() -> None:
+def test_joint_likelihood_is_at_its_maximum():
     table, _, _ = simulated(25, 8, 8, 3, spread=0.6)
     steps = (table.scores - 1).astype(int)
     fit = _Fit(table, steps, 5)
@@ -71,7 +71,7 @@ def test_joint_likelihood_is_at_its_maximum() -> None:
     assert fit.thresholds[:3] == pytest.approx(best[32:], abs=0.02)
 
 
-def test_a_rater_who_rates_at_random_does_not_fit() -> None:
+def test_a_rater_who_rates_at_random_does_not_fit():
     table, _, _ = simulated(200, 6, 6, 4)
     rng = np.random.default_rng(5)
     scores = np.where(table.raters == 2, rng.integers(1, 6, len(table.raters)), table.scores)
@@ -81,7 +81,7 @@ def test_a_rater_who_rates_at_random_does_not_fit() -> None:
     assert np.delete(found.infit, 2).max() < 1.2
 
 
-def test_ends_of_the_scale_unrated_items_and_unused_scores() -> None:
+def test_ends_of_the_scale_unrated_items_and_unused_scores():
     scores = np.array([[1, 1, 1], [2, 1, 2], [2, 4, 2], [4, 2, 2], [1, 2, 4], [4, 4, 2], [4, 4, 4.0]])
     items, raters = np.divmod(np.arange(21), 3)
     found = fit_rasch(RatingTable(items, raters, scores.ravel(), 8, ("a", "b", "c")), SCALE)
@@ -100,21 +100,18 @@ def test_ends_of_the_scale_unrated_items_and_unused_scores() -> None:
         (Dimension("d", 1, 5), [[1, 2], [2, 3]], "dimension d: a Rasch model needs a scale with steps"),
         (SCALE, [[2, 2], [2, 2]], "dimension d: a Rasch model needs two different scores"),
         (SCALE, [[1, None], [2, None]], "dimension d: a Rasch model needs two different scores and an item with two"),
-        (
-            SCALE,
-            [[1, 2, None, None], [None, None, 2, 4]],
-            "2 panels without a common item, such as those of 'a' and 'c'",
-        ),
+        (SCALE, [[1, 2, None, None], [None, None, 2, 4]],
+         "2 panels without a common item, such as those of 'a' and 'c'"),
     ],
-)
-def test_what_cannot_be_fitted_is_refused(scale: Dimension, scores: list[list[float | None]], message: str) -> None:
+)  # fmt: skip
+def test_what_cannot_be_fitted_is_refused(scale, scores, message):
     table = np.array(scores, dtype=float)
     items, raters = np.nonzero(~np.isnan(table))
     with pytest.raises(DataError, match=message):
         fit_rasch(RatingTable(items, raters, table[items, raters], len(table), tuple("abcd"[: table.shape[1]])), scale)
 
 
-def test_as_a_target_it_undoes_severity_that_a_mean_keeps() -> None:
+def test_as_a_target_it_undoes_severity_that_a_mean_keeps():
     table, quality, _ = simulated(300, 6, 2, 6)
     scores = np.full((300, 6), np.nan)
     scores[table.items, table.raters] = table.scores

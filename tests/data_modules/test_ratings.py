@@ -23,17 +23,17 @@ def onto(first: Dimension, own: Dimension, scores: list[float]) -> tuple[Dimensi
         (Dimension("empathy", 0, 100), [0, 25, 75], [1, 2, 4]),
     ],
 )
-def test_a_step_stays_where_all_scores_are_on_it(own: Dimension, scores: list[float], expected: list[float]) -> None:
+def test_a_step_stays_where_all_scores_are_on_it(own, scores, expected):
     assert onto(FIVE, own, scores) == (FIVE, expected)
 
 
-def test_scores_on_a_step_are_the_same_numbers_in_all_parts() -> None:
+def test_scores_on_a_step_are_the_same_numbers_in_all_parts():
     tenths = Dimension("empathy", 0, 0.7, 0.1)
     scale, mapped = onto(tenths, Dimension("empathy", 1, 8, 1), [1, 2, 3, 4, 5, 6, 7, 8])
     assert (scale, mapped) == (tenths, [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7])
 
 
-def test_a_scale_becomes_continuous_where_a_score_falls_between_its_steps() -> None:
+def test_a_scale_becomes_continuous_where_a_score_falls_between_its_steps():
     scale, mapped = onto(FIVE, Dimension("empathy", 1, 7, 1), [1, 2, 7])
     assert scale == Dimension("empathy", 1, 5)
     assert mapped == pytest.approx([1, 1 + 2 / 3, 5], abs=1e-12)
@@ -41,7 +41,7 @@ def test_a_scale_becomes_continuous_where_a_score_falls_between_its_steps() -> N
     assert (scale, mapped) == (Dimension("empathy", 1, 5), [1.5, 4])
 
 
-def test_scores_with_the_same_ends_and_direction_are_not_touched() -> None:
+def test_scores_with_the_same_ends_and_direction_are_not_touched():
     tenths = Dimension("empathy", 0, 1, 0.1)
     odd = [0.1, 0.30000000000000004, 0.7, 0.699999]
     assert onto(tenths, Dimension("empathy", 0, 1), odd) == (tenths, odd)
@@ -49,7 +49,7 @@ def test_scores_with_the_same_ends_and_direction_are_not_touched() -> None:
     assert onto(low, low, odd) == (low, odd)
 
 
-def test_no_score_leaves_the_scale_by_rounding() -> None:
+def test_no_score_leaves_the_scale_by_rounding():
     first, own = Dimension("empathy", 0.1, 0.7), Dimension("empathy", 0.3, 1.1)
     for direction in (True, False):
         turned = Dimension("empathy", 0.3, 1.1, higher_is_better=direction)

@@ -28,7 +28,7 @@ EMOTIONAL = re.compile(
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[PairDataset, pd.DataFrame]:
+def small(tmp_path_factory) -> tuple[PairDataset, pd.DataFrame]:
     """Twelve scripts and the key that nobody else sees."""
     folder = tmp_path_factory.mktemp("sample") / "data"
     key = make_sample(folder, groups=12, seed=3, preferences=2)
@@ -53,7 +53,7 @@ def _oracle(key: pd.DataFrame, ratings: pd.DataFrame, tone: str) -> float:
     return float(spearmanr(guess, mean).statistic)
 
 
-def test_knowing_one_tone_alone_is_not_enough() -> None:
+def test_knowing_one_tone_alone_is_not_enough():
     key = _full_key()
     ratings = rate(key, seed=0)
     assert _oracle(key, ratings, "response_tone") <= 0.45
@@ -62,14 +62,14 @@ def test_knowing_one_tone_alone_is_not_enough() -> None:
     assert spearmanr(key["fit"], mean).statistic > 0.95  # both together tell nearly everything
 
 
-def test_oracles_on_pairs_as_they_are_made(small: tuple[PairDataset, pd.DataFrame]) -> None:
+def test_oracles_on_pairs_as_they_are_made(small):
     dataset, key = small
     assert list(key["pair_id"]) == [pair.pair_id for pair in dataset.pairs]
     assert spearmanr(key["fit"], dataset.mean_scores()["vocal_empathy"]).statistic > 0.93
     assert _oracle(key, dataset.ratings, "response_tone") <= 0.55  # 180 pairs: wider than the bar on 4,500
 
 
-def test_panel_is_plausible() -> None:
+def test_panel_is_plausible():
     key = _full_key(1_500)
     ratings = rate(key, seed=0)
     assert ratings["rater_id"].nunique() == 8
@@ -87,7 +87,7 @@ def _contexts(fits: list[list[float]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["pair_id", "group_id", "context_audio", "fit"])
 
 
-def test_preferences_follow_the_fit_through_the_noise_of_the_panel() -> None:
+def test_preferences_follow_the_fit_through_the_noise_of_the_panel():
     found = prefer(_contexts([[3.0, 3.0], [2.0, 4.0]] * 2_000), seed=0, raters=4)
     assert len(found) == 4_000 * 4
     assert set(found["rater_id"].value_counts()) <= set(range(1_900, 2_100))  # of all eight alike
@@ -100,7 +100,7 @@ def test_preferences_follow_the_fit_through_the_noise_of_the_panel() -> None:
     assert (found.loc[~even, "strength"] == 2).mean() == pytest.approx(0.760, abs=0.015)
 
 
-def test_preferences_of_one_rater_never_go_in_circles() -> None:
+def test_preferences_of_one_rater_never_go_in_circles():
     found = prefer(_contexts([[3.0, 3.0, 3.0]] * 200), seed=1, raters=8)
     clear = found[found["strength"] > 0]
     wins = clear.groupby([clear["chosen_id"].str.split("-").str[0], "rater_id"])["chosen_id"]
@@ -109,9 +109,8 @@ def test_preferences_of_one_rater_never_go_in_circles() -> None:
     assert (wins.nunique()[decided] == 2).all()  # in a circle each would win once
 
 
-def test_the_panel_compares_responses_to_one_context(small: tuple[PairDataset, pd.DataFrame]) -> None:
+def test_the_panel_compares_responses_to_one_context(small):
     dataset, key = small
-    assert dataset.preferences is not None
     assert len(dataset.preferences) == 6 * (5 * 3 + 3 * 10) * 2  # half of the scripts have 5 contexts, half 3
     pairs, fit = {pair.pair_id: pair for pair in dataset.pairs}, key.set_index("pair_id")["fit"]
     for row in dataset.preferences.to_dict("records"):
@@ -121,12 +120,12 @@ def test_the_panel_compares_responses_to_one_context(small: tuple[PairDataset, p
     assert (differences > 0).mean() > 0.9
 
 
-def test_more_raters_than_the_panel_has_are_refused(tmp_path: Path) -> None:
+def test_more_raters_than_the_panel_has_are_refused(tmp_path):
     with pytest.raises(UserError, match="preferences 9; expected 0 to 8 raters per comparison"):
         make_sample(tmp_path / "data", preferences=9)
 
 
-def test_is_marked_synthetic_and_has_both_settings(small: tuple[PairDataset, pd.DataFrame]) -> None:
+def test_is_marked_synthetic_and_has_both_settings(small):
     dataset, _ = small
     assert dataset.card.synthetic
     assert "simulated" in dataset.card.description
@@ -138,7 +137,7 @@ def test_is_marked_synthetic_and_has_both_settings(small: tuple[PairDataset, pd.
     assert len({pair.context[0].audio for pair in one}) == 5
 
 
-def test_no_tone_survives_in_what_a_judge_could_see(small: tuple[PairDataset, pd.DataFrame]) -> None:
+def test_no_tone_survives_in_what_a_judge_could_see(small):
     dataset, _ = small
     names = "|".join([*CONTEXT_TONES, *RESPONSE_TONES])
     for pair in dataset.pairs:
@@ -147,28 +146,26 @@ def test_no_tone_survives_in_what_a_judge_could_see(small: tuple[PairDataset, pd
         assert not re.search(names, seen)
 
 
-def test_words_are_neutral() -> None:
+def test_words_are_neutral():
     spoken = [*sentences.statements(), *sentences.replies(), *sentences.short_statements(), *sentences.short_replies()]
     assert len(spoken) > 1_000
     assert [text for text in spoken if EMOTIONAL.search(text)] == []
 
 
-def test_sample_sentences_are_not_those_of_pretraining() -> None:
+def test_sample_sentences_are_not_those_of_pretraining():
     assert not set(sentences.short_statements()) & set(sentences.statements())
     assert not set(sentences.short_replies()) & set(sentences.replies())
 
 
 @pytest.mark.slow
-def test_same_seed_same_bytes_whatever_the_workers(small: tuple[PairDataset, pd.DataFrame], tmp_path: Path) -> None:
+def test_same_seed_same_bytes_whatever_the_workers(small, tmp_path):
     dataset, _ = small
     make_sample(tmp_path / "again", groups=12, seed=3, workers=1, preferences=2)
     assert PairDataset.load(tmp_path / "again").card.content_hash == dataset.card.content_hash
 
 
 @pytest.mark.long
-def test_leaves_nothing_in_the_folder_for_temporary_files(
-    small: tuple[PairDataset, pd.DataFrame], tmp_path: Path
-) -> None:
+def test_leaves_nothing_in_the_folder_for_temporary_files(small, tmp_path):
     code = (
         "import sys; from pathlib import Path; from empathy_judge.data_modules.sample import make_sample;"
         "from empathy_judge.data_modules.espeak import Tone, Voice, speak;"

@@ -27,7 +27,7 @@ CARD = DatasetCard("tones", (Dimension("empathy", 1, 5, 1), Dimension("noise", 0
 
 
 @pytest.fixture
-def tables(source: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
+def tables(source) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Three pairs with two turns, one turn and none; ratings of the first two."""
     clip = (source.folder / "clips/000-0.wav").read_bytes()
     pairs = pd.DataFrame(
@@ -56,7 +56,7 @@ def tables(source: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 @pytest.fixture
-def written(source: Any, tables: tuple[pd.DataFrame, pd.DataFrame]) -> Path:
+def written(source, tables) -> Path:
     write_dataset(source.folder, CARD, *tables)
     return source.folder
 
@@ -73,7 +73,7 @@ def set_column(name: str, values: list[Any], kind: pa.DataType | None = None) ->
     return change
 
 
-def test_round_trip(written: Path) -> None:
+def test_round_trip(written):
     dataset = PairDataset.load(written)
     first, second, third = dataset.pairs
     assert [(turn.role, type(turn.audio)) for turn in first.context] == [
@@ -98,7 +98,7 @@ def test_round_trip(written: Path) -> None:
     assert dataclasses.replace(dataset.card, content_hash="") == CARD
 
 
-def test_each_file_is_looked_up_once(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_file_is_looked_up_once(written, monkeypatch):
     """Where that is a question to a network, and every process asks it."""
     asked: Counter[str] = Counter()
     stat = os.stat
@@ -111,14 +111,14 @@ def test_each_file_is_looked_up_once(written: Path, monkeypatch: pytest.MonkeyPa
     assert asked.total() < len(clips) + 10
 
 
-def test_mean_scores(written: Path) -> None:
+def test_mean_scores(written):
     means = PairDataset.load(written).mean_scores()
     assert means.index.tolist() == ["a", "b", "c"]
     assert means.columns.tolist() == ["empathy", "noise"]
     np.testing.assert_array_equal(means.to_numpy(), [[2.5, np.nan], [5, 0.25], [np.nan, np.nan]])
 
 
-def test_subset(written: Path) -> None:
+def test_subset(written):
     dataset = PairDataset.load(written)
     assert dataset.subset(None) is dataset
     train, test = dataset.subset("train"), dataset.subset("test")
@@ -133,14 +133,14 @@ def test_subset(written: Path) -> None:
         PairDataset.load(written).subset("train")
 
 
-def test_split_hash(written: Path) -> None:
+def test_split_hash(written):
     expected = hashlib.sha256(b"a\ttrain\nb\ttrain\nc\ttest").hexdigest()
     assert PairDataset.load(written).split_hash() == expected
     write_splits(written, ["train", None, "test"])
     assert PairDataset.load(written).split_hash() == hashlib.sha256(b"a\ttrain\nb\t\nc\ttest").hexdigest()
 
 
-def test_content_hash(source: Any, tables: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+def test_content_hash(source, tables):
     pairs, ratings = tables
 
     def content(pairs: pd.DataFrame = pairs, ratings: pd.DataFrame = ratings, card: DatasetCard = CARD) -> str:
@@ -184,17 +184,17 @@ class TestTimes:
         )
         return write_dataset(folder, CARD, pairs, ratings, preferences).content_hash
 
-    def test_without_times_nothing_has_changed(self, tmp_path: Path) -> None:
+    def test_without_times_nothing_has_changed(self, tmp_path):
         assert self.content(tmp_path) == self.BEFORE
         assert self.content(tmp_path, [None, None, None]) == self.BEFORE  # no time is known: nothing to store
         assert pq.read_schema(tmp_path / "ratings.parquet").names == ["pair_id", "rater_id", "dimension", "score"]
         assert list(PairDataset.load(tmp_path).ratings) == ["pair_id", "rater_id", "dimension", "score"]
 
-    def test_the_hash_covers_them(self, tmp_path: Path) -> None:
+    def test_the_hash_covers_them(self, tmp_path):
         times = [[1, 2, None], [2, 1, None], [1, 2, 0], [1, None, 2], [None, None, 1e-9]]
         assert len({self.BEFORE, *(self.content(tmp_path, seconds) for seconds in times)}) == 6
 
-    def test_round_trip(self, source: Any, tables: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+    def test_round_trip(self, source, tables):
         pairs, ratings = tables
         write_dataset(source.folder, CARD, pairs, ratings.assign(seconds=TIMES))
         dataset = PairDataset.load(source.folder)
@@ -215,24 +215,22 @@ class TestTimes:
             ([True, 1, None, 1], "row 1, column 'seconds': value True"),
         ],
     )
-    def test_bad_times(self, source: Any, tables: tuple[pd.DataFrame, pd.DataFrame], seconds: Any, shown: str) -> None:
+    def test_bad_times(self, source, tables, seconds, shown):
         pairs, ratings = tables
         expected = "expected a finite number of seconds, at least 0, or none where the time is unknown"
         with pytest.raises(DataError, match=rf"ratings\.parquet, {re.escape(shown)}; {expected}"):
             write_dataset(source.folder, CARD, pairs, ratings.assign(seconds=pd.Series(seconds, dtype=object)))
 
 
-def test_preferences(source: Any, tables: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+def test_preferences(source, tables):
     row = {"chosen_id": "a", "rejected_id": "b", "rater_id": "1", "dimension": "empathy", "strength": 2}
     tie = {**row, "rejected_id": "c", "strength": 0}
     plain = write_dataset(source.folder, CARD, *tables).content_hash
     card = write_dataset(source.folder, CARD, *tables, pd.DataFrame([row, tie]))
     assert card.content_hash != plain
     dataset = PairDataset.load(source.folder)
-    assert dataset.preferences is not None
     assert dataset.preferences["strength"].tolist() == [2.0, 0.0]
     train = dataset.subset("train").preferences
-    assert train is not None
     assert train["rejected_id"].tolist() == ["b"]
     for change, message in [
         ({"chosen_id": "x"}, "column 'chosen_id': value 'x'; no such pair"),
@@ -262,16 +260,14 @@ def test_preferences(source: Any, tables: tuple[pd.DataFrame, pd.DataFrame]) -> 
         ("mood", ["x", "y", "z"], "unknown column 'mood'; expected pair_id, group_id, context_audio"),
     ],
 )
-def test_bad_pairs_are_not_written(
-    source: Any, tables: tuple[pd.DataFrame, pd.DataFrame], column: str, values: list[Any], message: str
-) -> None:
+def test_bad_pairs_are_not_written(source, tables, column, values, message):
     pairs, ratings = tables
     with pytest.raises(DataError, match=message):
         write_dataset(source.folder, CARD, pairs.assign(**{column: values}), ratings)
     assert [path.name for path in source.folder.iterdir()] == ["clips"]
 
 
-def test_a_folder_that_is_no_dataset(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_dataset(tmp_path):
     with pytest.raises(DataError, match=r"not a pair dataset, it has no dataset\.yaml"):
         PairDataset.load(tmp_path)
     with pytest.raises(DataError, match="not a pair dataset"):
@@ -293,7 +289,7 @@ def test_a_folder_that_is_no_dataset(tmp_path: Path) -> None:
         ({"content_hash": "0" * 64}, "content_hash 000000000000... is not that of the tables"),
     ],
 )
-def test_bad_cards(source: Any, tables: Any, change: dict[str, Any], message: str) -> None:
+def test_bad_cards(source, tables, change, message):
     pairs, ratings = tables
     write_dataset(source.folder, CARD, pairs, ratings.iloc[:3])
     path = source.folder / "dataset.yaml"
@@ -303,7 +299,7 @@ def test_bad_cards(source: Any, tables: Any, change: dict[str, Any], message: st
     assert "\n" not in str(caught.value)
 
 
-def test_a_key_that_stands_twice_is_refused(written: Path) -> None:
+def test_a_key_that_stands_twice_is_refused(written):
     path = written / "dataset.yaml"
     path.write_text(path.read_text() + "licence: another\n")
     with pytest.raises(DataError, match=r"dataset\.yaml: not readable as YAML \(key 'licence' stands twice"):
@@ -311,13 +307,13 @@ def test_a_key_that_stands_twice_is_refused(written: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["&a [*a]", "- 1", "when: 2020-13-45", "[" * 2_000, "a: *b", ""])
-def test_other_yaml_is_refused(written: Path, text: str) -> None:
+def test_other_yaml_is_refused(written, text):
     (written / "dataset.yaml").write_text(text)
     with pytest.raises(DataError, match=r"dataset\.yaml: (schema_version; expected 1|not readable as YAML)"):
         PairDataset.load(written)
 
 
-def test_yaml_runs_nothing(written: Path) -> None:
+def test_yaml_runs_nothing(written):
     (written / "dataset.yaml").write_text("!!python/object/apply:os.mkdir ['made']\n")
     with pytest.raises(DataError, match=r"dataset\.yaml: not readable as YAML"):
         PairDataset.load(written)
@@ -326,36 +322,21 @@ def test_yaml_runs_nothing(written: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
-        (
-            "ratings",
-            set_column("score", [1, 4, 9, 0.25]),
-            r"ratings\.parquet, row 3, column 'score': value 9; expected",
-        ),
+        ("ratings", set_column("score", [1, 4, 9, 0.25]),
+         r"ratings\.parquet, row 3, column 'score': value 9; expected"),
         ("ratings", set_column("score", [1, 4, 2, 0.25]), "content_hash .* a file was changed after the import"),
         ("ratings", set_column("score", [1, 4, 2, None]), r"row 4, column 'score': value nan"),
         ("ratings", set_column("pair_id", ["a", "a", "b", "z"]), r"row 4, column 'pair_id': value 'z'; no such pair"),
-        (
-            "ratings",
-            set_column("pair_id", [1, 1, 2, 2], pa.int64()),
-            "column 'pair_id' has type int64; expected string",
-        ),
+        ("ratings", set_column("pair_id", [1, 1, 2, 2], pa.int64()),
+         "column 'pair_id' has type int64; expected string"),
         ("ratings", lambda table: table.drop_columns("rater_id"), "column 'rater_id' is missing; expected string"),
         ("ratings", lambda table: table.append_column("x", pa.array([1] * 4)), "unknown column 'x'; expected pair_id"),
-        (
-            "ratings",
-            lambda table: table.append_column("seconds", pa.array([1] * 4)),
-            "column 'seconds' has type int64; expected double",
-        ),
-        (
-            "ratings",
-            lambda table: table.append_column("seconds", pa.array([1.0, None, None, float("-inf")])),
-            r"row 4, column 'seconds': value -inf",
-        ),
-        (
-            "ratings",
-            lambda table: table.append_column("seconds", pa.array([1.0] * 4)),
-            "content_hash .* a file was changed after the import",
-        ),
+        ("ratings", lambda table: table.append_column("seconds", pa.array([1] * 4)),
+         "column 'seconds' has type int64; expected double"),
+        ("ratings", lambda table: table.append_column("seconds", pa.array([1.0, None, None, float("-inf")])),
+         r"row 4, column 'seconds': value -inf"),
+        ("ratings", lambda table: table.append_column("seconds", pa.array([1.0] * 4)),
+         "content_hash .* a file was changed after the import"),
         ("ratings", lambda table: table.slice(0, 0), "a file was changed after the import"),
         ("pairs", lambda table: table.slice(0, 0), "holds no pairs"),
         ("pairs", lambda table: table.slice(0, 2), "content_hash"),
@@ -367,19 +348,13 @@ def test_yaml_runs_nothing(written: Path) -> None:
         ("pairs", set_column("response_audio", [{"path": "link.wav"}] * 3), "row 1, .*'link.wav' leaves the folder"),
         ("pairs", set_column("response_audio", [{"path": "gone.wav"}] * 3), "row 1, .*'gone.wav': no such file"),
         ("pairs", set_column("response_audio", [None] * 3), "row 1, column 'response_audio': value None"),
-        (
-            "pairs",
-            set_column("response_audio", [{"path": "clips/000-0.wav", "bytes": b"x"}] * 3),
-            r"pairs\.parquet, row 1, column 'response_audio': .*expected either a path or bytes",
-        ),
-        (
-            "pairs",
-            set_column("response_audio", [{"path": "clips/000-0.wav"}, {"sha256": "0"}, {"bytes": b"x"}]),
-            r"pairs\.parquet, row 2, column 'response_audio': .*expected either a path or bytes",
-        ),
+        ("pairs", set_column("response_audio", [{"path": "clips/000-0.wav", "bytes": b"x"}] * 3),
+         r"pairs\.parquet, row 1, column 'response_audio': .*expected either a path or bytes"),
+        ("pairs", set_column("response_audio", [{"path": "clips/000-0.wav"}, {"sha256": "0"}, {"bytes": b"x"}]),
+         r"pairs\.parquet, row 2, column 'response_audio': .*expected either a path or bytes"),
     ],
-)
-def test_tampered_tables(written: Path, file: str, change: Any, message: str) -> None:
+)  # fmt: skip
+def test_tampered_tables(written, file, change, message):
     os.symlink(Path(__file__).resolve(), written / "link.wav")
     edit(written / f"{file}.parquet", change)
     with pytest.raises(DataError, match=message) as caught:
@@ -387,7 +362,7 @@ def test_tampered_tables(written: Path, file: str, change: Any, message: str) ->
     assert "\n" not in str(caught.value)
 
 
-def test_files_that_are_missing_or_broken(written: Path) -> None:
+def test_files_that_are_missing_or_broken(written):
     (written / "clips/000-1.wav").unlink()
     with pytest.raises(DataError, match=r"pairs\.parquet, row 2, column 'response_audio': .*no such file"):
         PairDataset.load(written)
@@ -400,14 +375,14 @@ def test_files_that_are_missing_or_broken(written: Path) -> None:
         PairDataset.load(written)
 
 
-def test_unknown_dimension(written: Path) -> None:
+def test_unknown_dimension(written):
     card = PairDataset.load(written).card
     assert card.dimension("noise").higher_is_better is False
     with pytest.raises(DataError, match="no dimension 'warmth'; it has empathy, noise"):
         card.dimension("warmth")
 
 
-def test_staged_folder(tmp_path: Path) -> None:
+def test_staged_folder(tmp_path):
     out = tmp_path / "deep/er/out"
 
     def interrupted() -> None:
@@ -426,7 +401,7 @@ def test_staged_folder(tmp_path: Path) -> None:
         pass
 
 
-def test_float32_scores_keep_to_the_steps(source: Any, tables: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+def test_float32_scores_keep_to_the_steps(source, tables):
     """3.3 as float32 is 3.2999999523; it is on a scale with steps of 0.1 all the same."""
     pairs, ratings = tables
     card = dataclasses.replace(CARD, dimensions=(Dimension("empathy", 1, 5, 0.1), CARD.dimensions[1]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ HALVES = {"train": 0.5, "test": 0.5}
 
 
 @pytest.fixture(scope="module")
-def dataset_folder(tmp_path_factory: pytest.TempPathFactory, source_type: Any) -> Path:
+def dataset_folder(tmp_path_factory, source_type) -> Path:
     """40 groups of 1 to 4 pairs; the score depends on the group, two groups share a speaker."""
     source = source_type(tmp_path_factory.mktemp("splits") / "source", groups=40, per_group=4)
     kept = []
@@ -38,7 +37,7 @@ def dataset_folder(tmp_path_factory: pytest.TempPathFactory, source_type: Any) -
 
 
 @pytest.fixture
-def folder(dataset_folder: Path, tmp_path: Path) -> Path:
+def folder(dataset_folder, tmp_path) -> Path:
     return shutil.copytree(dataset_folder, tmp_path / "dataset")
 
 
@@ -51,7 +50,7 @@ def members(folder: Path, column: str) -> dict[str, set[str | None]]:
 
 @pytest.mark.parametrize("by", [("group_id",), ("group_id", "response_speaker")])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_fractions_strata_and_no_crossing(folder: Path, by: tuple[str, ...], seed: int) -> None:
+def test_fractions_strata_and_no_crossing(folder, by, seed):
     audit = split_dataset(folder, by=by, seed=seed)
     for column in by:
         assert all(len(splits) == 1 for splits in members(folder, column).values())
@@ -66,7 +65,7 @@ def test_fractions_strata_and_no_crossing(folder: Path, by: tuple[str, ...], see
     assert check_splits(dataset) == audit
 
 
-def test_stratification_brings_the_means_together(folder: Path) -> None:
+def test_stratification_brings_the_means_together(folder):
     def spread(stratify: bool, seed: int) -> float:
         audit = split_dataset(folder, stratify=stratify, seed=seed, overwrite=True)
         return float(np.ptp([part["mean_scores"]["empathy"] for part in audit.splits.values()]))
@@ -75,7 +74,7 @@ def test_stratification_brings_the_means_together(folder: Path) -> None:
     assert with_strata < 0.6 * without
 
 
-def test_seed_decides_and_data_do_not_change(folder: Path) -> None:
+def test_seed_decides_and_data_do_not_change(folder):
     content = PairDataset.load(folder).card.content_hash
     hashes = [split_dataset(folder, seed=seed, overwrite=True).split_hash for seed in (0, 1, 0, 2)]
     assert hashes[0] == hashes[2]
@@ -83,7 +82,7 @@ def test_seed_decides_and_data_do_not_change(folder: Path) -> None:
     assert PairDataset.load(folder).card.content_hash == content
 
 
-def test_split_file(folder: Path) -> None:
+def test_split_file(folder):
     audit = split_dataset(folder, by=("group_id",), seed=5)
     stored = yaml.safe_load((folder / "split.yaml").read_text())
     assert stored["seed"] == 5
@@ -95,7 +94,7 @@ def test_split_file(folder: Path) -> None:
     assert stored["audit"]["crossings"]["group_id"] == {"refused": True, "count": 0, "first": {}}
 
 
-def test_by_system_lets_groups_cross_and_says_so(folder: Path) -> None:
+def test_by_system_lets_groups_cross_and_says_so(folder):
     audit = split_dataset(folder, by=("system_id",), fractions=HALVES)
     assert audit.crossings["system_id"] == {}
     assert len(audit.crossings["group_id"]) >= 20
@@ -106,7 +105,7 @@ def test_by_system_lets_groups_cross_and_says_so(folder: Path) -> None:
     check_splits(PairDataset.load(folder))
 
 
-def test_hold_out(folder: Path) -> None:
+def test_hold_out(folder):
     split_dataset(
         folder,
         by=("system_id",),
@@ -138,14 +137,14 @@ def test_hold_out(folder: Path) -> None:
         ({"by": ("system_id",), "fractions": dict.fromkeys("abcde", 0.2)}, "split .* would get 0%"),
     ],
 )
-def test_impossible_requests_write_nothing(folder: Path, options: dict[str, Any], message: str) -> None:
+def test_impossible_requests_write_nothing(folder, options, message):
     with pytest.raises(DataError, match=message):
         split_dataset(folder, **options)
     assert {pair.split for pair in PairDataset.load(folder).pairs} == {None}
     assert not (folder / "split.yaml").exists()
 
 
-def test_a_group_in_two_splits_is_refused(folder: Path) -> None:
+def test_a_group_in_two_splits_is_refused(folder):
     dataset = PairDataset.load(folder)
     write_splits(folder, ["test" if pair.pair_id in ("001-1", "002-0") else "train" for pair in dataset.pairs])
     dataset = PairDataset.load(folder)
@@ -156,7 +155,7 @@ def test_a_group_in_two_splits_is_refused(folder: Path) -> None:
     assert f"pairs.parquet, row {row}, column 'split': group_id 'g1' is in test and train (1 more)" in str(caught.value)
 
 
-def test_split_file_of_other_splits_is_refused(folder: Path) -> None:
+def test_split_file_of_other_splits_is_refused(folder):
     split_dataset(folder)
     count = len(PairDataset.load(folder).pairs)
     write_splits(folder, ["train"] * count)
@@ -168,7 +167,7 @@ def test_split_file_of_other_splits_is_refused(folder: Path) -> None:
             check_splits(PairDataset.load(folder))
 
 
-def test_components_are_transitive() -> None:
+def test_components_are_transitive():
     groups = ["g0", "g0", "g1", "g2", "g3"]
     speakers = ["a", "b", "b", "c", "g0"]  # a speaker may be called as a group is
     both = [[("group", group), ("speaker", speaker)] for group, speaker in zip(groups, speakers, strict=True)]
@@ -177,20 +176,20 @@ def test_components_are_transitive() -> None:
     assert components([["a", "b"], [], ["b"], ["c"], ["c", "a"]]) == [[0, 2, 3, 4], [1]]
 
 
-def test_assigning_fills_every_split() -> None:
+def test_assigning_fills_every_split():
     fractions = {"train": 0.8, "validation": 0.1, "test": 0.1}
     assert sorted(assign([1, 1, 1], fractions, 0).values()) == ["test", "train", "validation"]
     dealt = assign([1, 1, 1], fractions, 0, [0.1, 0.5, float("nan")])
     assert sorted(dealt.values()) == ["test", "train", "validation"]
 
 
-def test_assigning_gives_the_large_component_first() -> None:
+def test_assigning_gives_the_large_component_first():
     sizes = [1] * 99 + [10]
     dealt = assign(sizes, HALVES, 3)
     assert sum(size for number, size in enumerate(sizes) if dealt[number] == "train") in (54, 55)
 
 
-def test_assigning_evens_out_scores() -> None:
+def test_assigning_evens_out_scores():
     """Two of four equal components each: only 0 with 1 and 0.4 with 0.6 have the mean of all."""
     for seed in range(5):
         dealt = assign([2] * 4, HALVES, seed, [0.0, 0.4, 0.6, 1.0])

@@ -37,7 +37,7 @@ def upload(folder: Path, memory: fsspec.AbstractFileSystem) -> None:
 
 
 @pytest.mark.parametrize("embed", [False, True])
-def test_remote_and_local_are_the_same(source: Any, memory: Any, embed: bool) -> None:
+def test_remote_and_local_are_the_same(source, memory, embed):
     local = source.load(embed_audio=embed, shard_rows=3)
     upload(source.out, memory)
     remote = PairDataset.load(ADDRESS)
@@ -52,7 +52,7 @@ def test_remote_and_local_are_the_same(source: Any, memory: Any, embed: bool) ->
     assert str(remote.root / "split.yaml") == f"{ADDRESS}/split.yaml"
 
 
-def test_load_reads_no_audio(source: Any, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_reads_no_audio(source, memory, monkeypatch):
     for row in source.pairs:
         source.tone(row["response_audio"], seconds=20, hertz=300 + len(row["pair_id"]))
     source.load(embed_audio=True, shard_rows=2)
@@ -74,7 +74,7 @@ def test_load_reads_no_audio(source: Any, memory: Any, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("address", ["file://{}", "local://{}"])
-def test_file_addresses_are_local_paths(source: Any, address: str) -> None:
+def test_file_addresses_are_local_paths(source, address):
     source.out = source.out.with_name("a b")
     source.load()
     quoted = address.format(str(source.out).replace(" ", "%20"))
@@ -82,9 +82,7 @@ def test_file_addresses_are_local_paths(source: Any, address: str) -> None:
     assert PairDataset.load(quoted).pairs[0].response.is_relative_to(source.out.resolve())
 
 
-def test_inspect_keeps_what_it_measured_in_the_users_cache(
-    source: Any, memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inspect_keeps_what_it_measured_in_the_users_cache(source, memory, tmp_path, monkeypatch):
     cache = tmp_path / "cache"
     cache.mkdir()
     monkeypatch.setattr(folders, "user_cache_path", lambda *_, **__: cache)
@@ -97,7 +95,7 @@ def test_inspect_keeps_what_it_measured_in_the_users_cache(
     assert not memory.exists(f"/bucket/tones/{measuring.MEASURED_FILE}")
 
 
-def test_splits_are_not_written_to_an_address(source: Any, memory: Any) -> None:
+def test_splits_are_not_written_to_an_address(source, memory):
     source.load()
     upload(source.out, memory)
     before = {path: memory.cat_file(path) for path in memory.find("/bucket")}
@@ -109,7 +107,7 @@ def test_splits_are_not_written_to_an_address(source: Any, memory: Any) -> None:
 
 
 @pytest.mark.parametrize("path", ["../secret.wav", "/bucket/secret.wav", "audio/../../secret.wav", "a\\..\\..\\x"])
-def test_no_path_leaves_a_remote_folder(source: Any, memory: Any, path: str) -> None:
+def test_no_path_leaves_a_remote_folder(source, memory, path):
     source.load()
     table = pq.read_table(source.out / "pairs.parquet")
     rows = table.to_pylist()
@@ -121,7 +119,7 @@ def test_no_path_leaves_a_remote_folder(source: Any, memory: Any, path: str) -> 
         PairDataset.load(ADDRESS)
 
 
-def test_missing_files(source: Any, memory: Any) -> None:
+def test_missing_files(source, memory):
     with pytest.raises(DataError, match=r"memory://bucket/tones: not a pair dataset, it has no dataset\.yaml"):
         PairDataset.load(ADDRESS)
     source.load()
@@ -147,21 +145,21 @@ def test_missing_files(source: Any, memory: Any) -> None:
         ("zip://x::nowhere://hunter2@y", "Protocol not known: nowhere|not an address"),
     ],
 )
-def test_bad_addresses(address: str, message: str) -> None:
+def test_bad_addresses(address, message):
     with pytest.raises(DataError, match=message) as caught:
         PairDataset.load(address)
     assert "hunter2" not in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_no_secret_is_shown() -> None:
+def test_no_secret_is_shown():
     path = RemotePath("s3://key:hunter2@bucket/data?X-Amz-Signature=hunter2") / "pairs.parquet"
     assert (str(path), repr(path)) == ("s3://bucket/data/pairs.parquet", "RemotePath('s3://bucket/data/pairs.parquet')")
     assert path.name == "pairs.parquet"
     assert pickle.loads(pickle.dumps(path)) == path
 
 
-def test_a_forked_process_reads_through_a_connection_of_its_own(source: Any, memory: Any) -> None:
+def test_a_forked_process_reads_through_a_connection_of_its_own(source, memory):
     source.load(embed_audio=True)
     upload(source.out, memory)
     pairs = PairDataset.load(ADDRESS).pairs

@@ -32,7 +32,7 @@ def tagged(source: Any) -> Path:
     return source.folder
 
 
-def test_round_trip(source: Any) -> None:
+def test_round_trip(source):
     dataset = PairDataset.load(tagged(source))
     assert [pair.tags for pair in dataset.pairs] == [(("cue", "sad"), ("sex", "f")), (), (("cue", "glad"),)]
     assert [pair.tag("cue") for pair in dataset.pairs] == ["sad", None, "glad"]
@@ -44,7 +44,7 @@ def test_round_trip(source: Any) -> None:
     assert [pair.split for pair in again.pairs] == ["train", "train", "test"]
 
 
-def test_data_without_tags_keep_their_hash_and_older_files_load(source: Any) -> None:
+def test_data_without_tags_keep_their_hash_and_older_files_load(source):
     plain = write_dataset(source.folder, CARD, pairs(source, None), RATINGS).content_hash
     path = source.folder / "pairs.parquet"
     pq.write_table(pq.read_table(path).drop_columns("tags"), path)  # as it was written before there were tags
@@ -70,7 +70,7 @@ def test_data_without_tags_keep_their_hash_and_older_files_load(source: Any) -> 
         ([("sex", "f"), ("cue", "sad")], "expected each name once, sorted"),
     ],
 )
-def test_tags_that_are_none_are_named(source: Any, tags: list[tuple[Any, Any]], message: str) -> None:
+def test_tags_that_are_none_are_named(source, tags, message):
     path = tagged(source) / "pairs.parquet"
     table = pq.read_table(path)
     index = table.schema.get_field_index("tags")
@@ -87,7 +87,7 @@ def imported(source: Any, name: str, rows: list[dict[str, Any]], columns: dict[s
     return assemble(tables, source.out, overwrite=True, embed_audio=name.endswith("jsonl"))
 
 
-def test_tags_of_a_table(source: Any) -> None:
+def test_tags_of_a_table(source):
     emotions = ["sad", "glad", "", "sad"]
     rows = [row | {"tag:age": str(20 + n), "emotion": emotions[n]} for n, row in enumerate(source.pairs)]
     dataset = imported(source, "pairs.csv", rows, {"tag:cue": "emotion"})
@@ -101,13 +101,13 @@ def test_tags_of_a_table(source: Any) -> None:
 
 
 @pytest.mark.parametrize("value", ["sad", ["sad"], 3, {"cue": 1.5}, {"cue": "two\nlines"}, [{"value": "sad"}]])
-def test_tags_of_a_table_that_are_none(source: Any, value: Any) -> None:
+def test_tags_of_a_table_that_are_none(source, value):
     rows = [row | {"tags": value} for row in source.pairs]
     with pytest.raises(DataError, match=r"pairs.jsonl, row 1 \(line 1\), column 'tags': value .*; expected text"):
         imported(source, "pairs.jsonl", rows, {})
 
 
-def test_splits_by_a_tag(source: Any) -> None:
+def test_splits_by_a_tag(source):
     folder = tagged(source)
     with pytest.raises(DataError, match=r"split by 'tag:age'; expected .*response_text, tag:cue, tag:sex"):
         split_dataset(folder, by=("group_id", "tag:age"))

@@ -1,4 +1,4 @@
-"""Weights of training targets: by hand, against simulated panels, and in what they are for."""
+"""Weights of training targets: by hand, and in what they are for."""
 
 from __future__ import annotations
 
@@ -21,21 +21,11 @@ def table(*ratings: list[float]) -> RatingTable:
     return RatingTable(items, raters, np.concatenate(ratings).astype(float), len(ratings), names)
 
 
-def panel(rng: np.random.Generator, truth: np.ndarray, noise: float, most: int) -> RatingTable:
-    """Each item rated by 1 to `most` raters, the larger the number the rarer (even on a logarithmic scale)."""
-    counts = np.exp(rng.uniform(0, np.log(most + 1), len(truth))).astype(int)
-    items = np.repeat(np.arange(len(truth)), counts)
-    scores = truth[items] + noise * rng.normal(size=len(items))
-    raters = np.arange(len(items)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return RatingTable(items, raters, scores, len(truth), tuple(map(str, range(most))))
-
-
-def test_by_hand() -> None:
+def test_by_hand():
     # Means 2, 5, 4; grand mean 3.25. Within: (1 + 1) / (4 - 3). Among: (2 * 1.5625 + 3.0625 + 0.5625) / 2 = 3.375.
     # Raters: (4 - 6 / 4) / 2 = 1.25. Between: (3.375 - 2) / 1.25 = 1.1.
     own = table([1, 3], [5], [], [4])
     found = variance_components(own)
-    assert found is not None
     assert (found.within, found.between) == (pytest.approx(2), pytest.approx(1.1))
     two, one = 1.1 / (1.1 + 1), 1.1 / (1.1 + 2)
     mean = (two + 2 * one) / 3
@@ -44,40 +34,14 @@ def test_by_hand() -> None:
     assert why is None
 
 
-def test_on_a_complete_panel_it_is_the_textbook_and_all_weigh_the_same() -> None:
+def test_on_a_complete_panel_it_is_the_textbook_and_all_weigh_the_same():
     # Shrout and Fleiss (1979), table 2: between mean square 11.24, within 6.26, ICC(1,1) 0.17.
     ratings = [[9, 2, 5, 8], [6, 1, 3, 2], [8, 4, 6, 8], [7, 1, 2, 6], [10, 5, 6, 9], [6, 2, 4, 7]]
     found = variance_components(table(*[[float(score) for score in own] for own in ratings]))
-    assert found is not None
     assert found.within == pytest.approx(6.264, abs=5e-3)
     assert found.between == pytest.approx((11.24 - 6.264) / 4, abs=5e-3)
     assert found.between / (found.between + found.within) == pytest.approx(0.17, abs=5e-3)
     assert item_weights(table(*[[float(score) for score in own] for own in ratings]))[0] == pytest.approx(1)
-
-
-def test_variances_of_an_unbalanced_panel_are_found() -> None:
-    rng = np.random.default_rng(0)
-    for between, within in ((1.0, 0.25), (0.5, 2.0), (2.0, 2.0)):
-        found = variance_components(panel(rng, rng.normal(0, between**0.5, 6_000), within**0.5, 16))
-        assert found is not None
-        assert found.between == pytest.approx(between, rel=0.1)
-        assert found.within == pytest.approx(within, rel=0.1)
-
-
-def test_weights_bring_a_regression_closer_to_the_truth() -> None:
-    errors = {"equal": 0.0, "reliability": 0.0}
-    rng = np.random.default_rng(1)
-    for _ in range(40):
-        features = rng.normal(size=(400, 20))
-        slopes = rng.normal(size=20) / 40**0.5  # the features explain half of the variance of the truth, which is 1
-        truth = features @ slopes + rng.normal(0, 0.5**0.5, 400)
-        own = panel(rng, truth, 2.0, 16)
-        means = own.sums / own.counts
-        for name, weights in (("equal", np.ones(400)), ("reliability", item_weights(own)[0])):
-            root = np.sqrt(weights)
-            fitted = np.linalg.lstsq(features * root[:, None], means * root, rcond=None)[0]
-            errors[name] += np.square(fitted - slopes).sum()
-    assert errors["reliability"] < 0.8 * errors["equal"]
 
 
 @pytest.mark.parametrize(
@@ -88,26 +52,21 @@ def test_weights_bring_a_regression_closer_to_the_truth() -> None:
         ([[1.0, 5.0], [5.0, 1.0]], "differ as much as those of different items"),
     ],
 )
-def test_where_reliability_is_unknown_all_weigh_the_same(ratings: list[list[float]], why: str) -> None:
+def test_where_reliability_is_unknown_all_weigh_the_same(ratings, why):
     weights, said = item_weights(table(*ratings, []))
     assert weights.tolist() == [1.0] * len(ratings) + [0.0]
-    assert said is not None
     assert why in said
 
 
-def test_raters_who_agree_fully_weigh_the_same_and_nobody_weighs_nothing() -> None:
+def test_raters_who_agree_fully_weigh_the_same_and_nobody_weighs_nothing():
     assert item_weights(table([2, 2], [4]))[0].tolist() == [1, 1]
     assert item_weights(RatingTable(np.array([], int), np.array([], int), np.array([]), 2, ()))[0].tolist() == [0, 0]
 
 
-def test_targets_and_items_carry_them() -> None:
+def test_targets_and_items_carry_them():
     rows = [
-        ("p0", "r0", "a", 1),
-        ("p0", "r1", "a", 3),
-        ("p1", "r0", "a", 5),
-        ("p3", "r0", "a", 4),
-        ("p1", "r0", "b", 2),
-    ]
+        ("p0", "r0", "a", 1), ("p0", "r1", "a", 3), ("p1", "r0", "a", 5), ("p3", "r0", "a", 4), ("p1", "r0", "b", 2),
+    ]  # fmt: skip
     made = PairDataset(
         Path("made"),
         DatasetCard("made", (Dimension("a", 1, 5, 1), Dimension("b", 1, 5, 1)), "test", "CC0-1.0", True),

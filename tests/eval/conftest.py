@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules import prosody
+from empathy_judge.data_modules.audio import AudioSource, Clip, decode
+from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
 from empathy_judge.eval.judges import score_table
+from empathy_judge.eval.probes import PROBES
 
 RATE = 8000
 
@@ -83,6 +87,15 @@ def statistic(value: float | None, low: float | None, high: float | None, reason
     return {**own, "n": 60, "dropped": 0, "undefined_resamples": 0}
 
 
+def check_of(name: str, left: Any, drop: Any, *, p95: float = 1.2, n: int = 60) -> dict[str, Any]:
+    """A listening check, as it stands in a report: what is left of the Spearman, and what it lost."""
+    probe = PROBES[name]
+    return {
+        "expects": probe.expects, "tolerance": probe.tolerance, "spearman": left, "drop": drop,
+        "mean_change": 0.5, "p95_change": p95, "judge_sd": 0.8, "n": n, "failed": {},
+    }  # fmt: skip
+
+
 def dataset_of(pairs: Sequence[Pair], rows: Sequence[tuple[Any, ...]], *dimensions: Dimension) -> PairDataset:
     """Pairs in memory, and rows of ratings: pair, rater, dimension, score."""
     card = DatasetCard("made", dimensions, "made for a test", "CC0-1.0", True, content_hash="c" * 64)
@@ -124,6 +137,48 @@ class ToneJudge:
         context = tone_of(pair.context[-1].audio) if pair.context else 2.0
         noise = np.random.default_rng(int(pair.pair_id.rsplit("-", 1)[1])).normal()
         return true_score(context, tone_of(pair.response)) + self._noise * noise
+
+
+TEXTS = ("The bus leaves at nine.", "I wrote it down for you.", "We can look at it on Monday.")
+
+
+@cache
+def spoken_pairs() -> tuple[Pair, ...]:
+    """Three responses to each of ten contexts, of many ranges of pitch and levels; words and tone are drawn apart."""
+    restart()  # whatever was spoken before
+    rng = np.random.default_rng(0)
+
+    def said(voice: Voice) -> tuple[Clip, str]:
+        text = TEXTS[rng.integers(3)]
+        tone = Tone(range=rng.uniform(0, 2.5), rate=rng.integers(150, 220), level=rng.uniform(-34, -20))
+        return Clip(*speak(text, voice, tone)), text
+
+    found = []
+    for group in range(10):
+        voice = Voice("en-us", "m", 105, 1.0) if group % 2 else Voice("en", "f", 200, 1.16)
+        context, asked = said(voice)
+        for member in range(3):
+            response, answered = said(voice)
+            heard, texts = (Turn("user", context),), {"context_text": asked, "response_text": answered}
+            found.append(Pair(f"pair-{group}-{member}", response, heard, None, f"group-{group}", **texts))
+    return tuple(found)
+
+
+_heard: dict[bytes, prosody.Prosody] = {}
+
+
+def heard(source: AudioSource) -> prosody.Prosody:
+    """Its prosody, measured once for each sound."""
+    samples = decode(source, prosody.RATE)
+    key = samples.tobytes()
+    if key not in _heard:
+        _heard[key] = prosody.summarise(prosody.track(samples))
+    return _heard[key]
+
+
+def pitch_range(source: AudioSource) -> float:
+    """In semitones; 0 without a pitch, and at most 12."""
+    return min(float(np.nan_to_num(heard(source).pitch_range)), 12.0)
 
 
 class MeasureJudge:
@@ -188,13 +243,9 @@ def make_dataset() -> Callable[..., PairDataset]:
                         score = true_score(context, response) + noise * rng.normal()
                         ratings.append((f"pair-{number}", f"rater-{rater}", dimension, score))
         card = DatasetCard(
-            name="tones",
-            dimensions=tuple(Dimension(name, 0.0, 6.0) for name in dimensions),
-            source="made for a test",
-            licence="CC0-1.0",
-            synthetic=synthetic,
-            content_hash="c" * 64,
-        )
+            name="tones", dimensions=tuple(Dimension(name, 0.0, 6.0) for name in dimensions),
+            source="made for a test", licence="CC0-1.0", synthetic=synthetic, content_hash="c" * 64,
+        )  # fmt: skip
         table = pd.DataFrame(ratings, columns=["pair_id", "rater_id", "dimension", "score"])
         return PairDataset(Path("tones"), card, tuple(pairs), table)
 

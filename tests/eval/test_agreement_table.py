@@ -77,7 +77,7 @@ JUDGES = ("perfect", "constant", "silent", "half")
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def whole(tmp_path_factory) -> dict[str, Any]:
     """What is measured on `made()`."""
     return measured(tmp_path_factory.mktemp("whole"), made(), JUDGES)
 
@@ -85,7 +85,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 # ---------------------------------------------------------------- statistics
 
 
-def test_people_are_measured_as_the_raters_of_a_dataset(tmp_path: Path) -> None:
+def test_people_are_measured_as_the_raters_of_a_dataset(tmp_path):
     frame = made(missing=0.2)
     people = measured(tmp_path, frame, JUDGES)["people"]
     own = frame.loc[frame["annotator"].isin(PEOPLE)].dropna()
@@ -97,7 +97,7 @@ def test_people_are_measured_as_the_raters_of_a_dataset(tmp_path: Path) -> None:
     assert (people["n_raters"], people["n_groups"], people["n_ratings"]) == (3, 10, len(own))
 
 
-def test_a_judge_is_compared_with_the_mean_of_the_people(tmp_path: Path) -> None:
+def test_a_judge_is_compared_with_the_mean_of_the_people(tmp_path):
     frame = made(missing=0.2)
     scores = wide(frame)
     human = scores[list(PEOPLE)].mean(axis=1)
@@ -113,7 +113,7 @@ def test_a_judge_is_compared_with_the_mean_of_the_people(tmp_path: Path) -> None
             assert found[name]["low"] < found[name]["value"] < found[name]["high"]
 
 
-def test_the_ceiling_of_a_judge_stands_on_its_own_items(whole: dict[str, Any], tmp_path: Path) -> None:
+def test_the_ceiling_of_a_judge_stands_on_its_own_items(whole, tmp_path):
     half, perfect = whole["judges"]["half"], whole["judges"]["perfect"]
     assert perfect["ceiling"] == whole["people"]["spearman"]
     assert perfect["panel_ceiling"] == whole["people"]["panel_mean"]
@@ -131,7 +131,7 @@ def test_the_ceiling_of_a_judge_stands_on_its_own_items(whole: dict[str, Any], t
         assert beside["rater"]["value"] == pytest.approx(judged["ceiling"]["value"], abs=1e-12)
 
 
-def test_perfect_constant_and_silent_judges(whole: dict[str, Any]) -> None:
+def test_perfect_constant_and_silent_judges(whole):
     judges = whole["judges"]
     assert whole["missing_scores"] == {"silent": N_ITEMS, "half": N_ITEMS // 2}
     assert judges["perfect"]["spearman"]["value"] == pytest.approx(1.0)
@@ -146,7 +146,7 @@ def test_perfect_constant_and_silent_judges(whole: dict[str, Any]) -> None:
     assert (judges["silent"]["mae"]["value"], judges["silent"]["mae"]["reason"]) == (None, "0 items")
 
 
-def test_one_command_gives_every_icc_of_system_means(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_command_gives_every_icc_of_system_means(tmp_path, capsys):
     """Seven dimensions, four judges and two forms: 56 from the raw table, as if the means had been taken by hand."""
     rng = np.random.default_rng(1)
     judges = [f"judge{number}" for number in range(4)]
@@ -187,7 +187,7 @@ def test_one_command_gives_every_icc_of_system_means(tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.parametrize("distance", ["scores", "ranks"])
-def test_pairs_stand_on_common_items(tmp_path: Path, distance: Any) -> None:
+def test_pairs_stand_on_common_items(tmp_path, distance):
     frame = made(missing=0.3)
     one = measured(tmp_path, frame, JUDGES, pairs=True, kappa_weights=distance)
     assert len(one["pairs"]) == 7 * 6 / 2
@@ -210,7 +210,7 @@ def test_pairs_stand_on_common_items(tmp_path: Path, distance: Any) -> None:
     assert constant["quadratic_kappa"]["reason"] == "the scores by constant are constant"
 
 
-def test_intervals_draw_groups(tmp_path: Path) -> None:
+def test_intervals_draw_groups(tmp_path):
     """Four equal items in a group tell no more than one of them."""
     frame = made()
     one = frame.loc[(frame["item"].str[1:].astype(int) % GROUP_SIZE == 0) & frame["annotator"].isin(["ann", "bob"])]
@@ -222,7 +222,7 @@ def test_intervals_draw_groups(tmp_path: Path) -> None:
     assert free["high"] - free["low"] < 0.8 * (grouped["high"] - grouped["low"])
 
 
-def test_kendall_of_very_many_items_has_no_interval(tmp_path: Path) -> None:
+def test_kendall_of_very_many_items_has_no_interval(tmp_path):
     rng = np.random.default_rng(0)
     truth = rng.normal(size=2001)
     frame = pd.DataFrame(
@@ -239,7 +239,7 @@ def test_kendall_of_very_many_items_has_no_interval(tmp_path: Path) -> None:
     assert fewer["kendall"]["low"] < fewer["kendall"]["value"] < fewer["kendall"]["high"]
 
 
-def test_the_same_item_of_two_datasets_is_two_items(tmp_path: Path) -> None:
+def test_the_same_item_of_two_datasets_is_two_items(tmp_path):
     frame = made().drop(columns=["group", "system"])
     other = frame.assign(dataset="b", score=8 - frame["score"])
     table = annotations(tmp_path, pd.concat([frame.assign(dataset="a"), other]))
@@ -249,7 +249,7 @@ def test_the_same_item_of_two_datasets_is_two_items(tmp_path: Path) -> None:
     assert found[0]["people"]["alpha"]["interval"]["value"] == found[1]["people"]["alpha"]["interval"]["value"]
 
 
-def test_nobody_scored_anything(tmp_path: Path) -> None:
+def test_nobody_scored_anything(tmp_path):
     one = measured(tmp_path, made().assign(score=np.nan), JUDGES, pairs=True)
     assert one["people"]["n_items"] == 0
     assert one["people"]["alpha"]["interval"]["reason"] == "no item with at least two raters"
@@ -257,7 +257,7 @@ def test_nobody_scored_anything(tmp_path: Path) -> None:
     assert one["pairs"][0]["spearman"]["reason"] == "0 items"
 
 
-def test_one_person_has_no_ceiling(tmp_path: Path) -> None:
+def test_one_person_has_no_ceiling(tmp_path):
     frame = made()
     judged = measured(tmp_path, frame.loc[frame["annotator"].isin(["ann", "half"])], ["half"])["judges"]["half"]
     assert judged["spearman"]["value"] > 0.5
@@ -271,7 +271,7 @@ def test_one_person_has_no_ceiling(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- the table
 
 
-def test_formats_are_read_alike(tmp_path: Path) -> None:
+def test_formats_are_read_alike(tmp_path):
     frame = made()
     expected = annotations(tmp_path, frame).rows
     frame.to_csv(tmp_path / "t.tsv", index=False, sep="\t")
@@ -292,7 +292,7 @@ def test_formats_are_read_alike(tmp_path: Path) -> None:
         (HEADER + ",system", "a,x,d,1,\na,y,d,1,s", "row 2 (line 3), column 'system': value 's'; expected one system"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named(tmp_path: Path, header: str, rows: str, message: str) -> None:
+def test_what_is_wrong_is_named(tmp_path, header, rows, message):
     path = tmp_path / "t.csv"
     path.write_text(f"{header}\n{rows}\n")
     with pytest.raises(DataError) as found:
@@ -300,7 +300,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, header: str, rows: str, message:
     assert str(found.value).startswith(f"{path}, {message}")
 
 
-def test_who_counts(tmp_path: Path) -> None:
+def test_who_counts(tmp_path):
     table = annotations(tmp_path, made())
     assert table.select([], ["cy"]).annotators == ("ann", "bob", "perfect", "constant", "silent", "half")
     assert table.select(["cy", "ann"], []).annotators == ("ann", "cy")
@@ -313,7 +313,7 @@ def test_who_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_printed_tables_fit_and_say_why_values_are_missing(tmp_path: Path, width: int) -> None:
+def test_printed_tables_fit_and_say_why_values_are_missing(tmp_path, width):
     frame = made().assign(dimension="[bold]demonstrating_understanding", dataset="a_long_name")
     found = measure_agreement(annotations(tmp_path, frame), JUDGES, pairs=True, resamples=100)
     console = Console(width=width, record=True, file=(tmp_path / "out").open("w"))
@@ -329,7 +329,7 @@ def test_printed_tables_fit_and_say_why_values_are_missing(tmp_path: Path, width
     assert "more values or intervals that are missing (see --json)" in " ".join(text.split())
 
 
-def test_long_names_fold_between_their_parts(tmp_path: Path) -> None:
+def test_long_names_fold_between_their_parts(tmp_path):
     """At 80 columns; numbers stay on one line, a verdict beside them."""
     long = {"half": "openai:gpt-audio-1.5-mini,samples=5", "perfect": "gemini:gemini-3.1-pro-preview"}
     frame = made().replace({"annotator": long}).assign(dimension="validating_emotions", dataset="lend_an_ear")
@@ -379,7 +379,7 @@ def alphas(found: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
 
 
 @pytest.mark.long
-def test_published_pairs_and_alphas_of_experts(real: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_published_pairs_and_alphas_of_experts(real, capsys):
     """All 126 Spearman values and quadratic kappas of Kumar et al. (2026) to two decimals, 21 alphas to three."""
     names = {"experts": "experts_median", "llm": "gemini_2.5_pro"}
     judges = ["--judges", "crowd", *names.values(), "--exclude", "gpt_4o", "claude_3.7_sonnet"]
@@ -405,7 +405,7 @@ def test_published_pairs_and_alphas_of_experts(real: Path, capsys: pytest.Captur
         assert f"{own['quadratic_kappa']['value']:.2f}" == f"{kappa:.2f}", row
 
 
-def test_published_alphas_of_models(real: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_published_alphas_of_models(real, capsys):
     """All 21, to three decimals."""
     expected = published_alphas(real, 3)
     assert len(expected) == 21

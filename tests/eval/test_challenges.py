@@ -6,7 +6,6 @@ import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,7 @@ def value(statistic: Any) -> float:
     return statistic.value
 
 
-def test_right_questions_ties_and_missing_scores() -> None:
+def test_right_questions_ties_and_missing_scores():
     nan = np.nan
     questions = {  # scores of the options, the first one correct
         "a": [3.0, 2.0], "b": [2.0, 3.0], "c": [2.0, 2.0], "d": [3.0, 1.0, 2.9], "e": [3.0, 1.0, 3.0],
@@ -53,7 +52,7 @@ def test_right_questions_ties_and_missing_scores() -> None:
     }  # fmt: skip
 
 
-def test_the_score_by_hand() -> None:
+def test_the_score_by_hand():
     """Five questions right of seven; of three groups one is all right: (5 + 1) / (7 + 3)."""
     right = np.array([True, True, True, False, True, False, True])
     groups = np.array(["a", "a", "b", "b", "b", "c", "c"])
@@ -66,7 +65,7 @@ def test_the_score_by_hand() -> None:
     assert challenges.grouped_score(np.zeros(0, bool), np.zeros(0, str))["score"].reason == "0 questions"
 
 
-def test_the_interval_is_that_of_groups_drawn_again() -> None:
+def test_the_interval_is_that_of_groups_drawn_again():
     rng = np.random.default_rng(1)
     right, groups = rng.random(60) < 0.7, rng.integers(12, size=60).astype(str)
     found = challenges.grouped_score(right, groups, resamples=300, seed=4)
@@ -103,7 +102,7 @@ def contest_data() -> tuple[list[Pair], pd.DataFrame]:
     return pairs, pd.DataFrame(rows, columns=["pair_id", "human_mean", "score"]).set_index("pair_id")
 
 
-def test_questions_are_found_in_a_dataset() -> None:
+def test_questions_are_found_in_a_dataset():
     pairs, items = contest_data()
     found = challenges.challenge_scores(pairs, items.sample(frac=1, random_state=0))
     assert list(found) == ["context_variant", "tone_variant", "all"]
@@ -120,7 +119,7 @@ def test_questions_are_found_in_a_dataset() -> None:
     assert value(constant["score"]) == 0.0
 
 
-def test_questions_without_a_known_answer_are_left_out() -> None:
+def test_questions_without_a_known_answer_are_left_out():
     pairs, items = contest_data()
     unrated = items.index.str.startswith("tone_variant-3-1")
     tied = items.index.str.startswith("context_variant-4-0")
@@ -174,7 +173,7 @@ def echo_pairs(scripts: int = 20, systems: int = 2, voices: tuple[str, ...] = VO
 ECHO = dataset_of(echo_pairs(), [], Dimension("fit", 0, 1))
 
 
-def test_accuracy_of_matched_responses_by_hand() -> None:
+def test_accuracy_of_matched_responses_by_hand():
     matched, crossed = np.array([3.0, 2.0, 1.0, 5.0, np.nan]), np.array([1.0, 2.0, 4.0, 4.0, 1.0])
     found = matched_accuracy(matched, crossed, np.array(["a", "a", "b", "b", "b"]))
     assert (found.value, found.n, found.dropped) == (0.625, 4, 1)
@@ -184,18 +183,7 @@ def test_accuracy_of_matched_responses_by_hand() -> None:
     assert matched_accuracy(np.zeros(0), np.zeros(0), np.zeros(0, str)).reason == "0 comparisons"
 
 
-def test_the_interval_is_that_of_scripts_drawn_again() -> None:
-    rng = np.random.default_rng(0)
-    matched, crossed, groups = rng.normal(0.3, 1, 90), rng.normal(size=90), np.repeat(np.arange(30), 3).astype(str)
-    found = matched_accuracy(matched, crossed, groups, resamples=200, seed=7)
-    resamples = Resamples.draw(groups, 200, seed=7)
-    counts = resamples.counts[:, resamples.codes].astype(float)
-    draws = (counts * (matched > crossed)).sum(1) / counts.sum(1)
-    assert (found.low, found.high) == pytest.approx(np.percentile(draws, [2.5, 97.5]), abs=1e-12)
-    assert found.low < 0.6 < found.high
-
-
-def test_every_pair_meets_the_responses_to_the_other_voices_of_its_script_and_system() -> None:
+def test_every_pair_meets_the_responses_to_the_other_voices_of_its_script_and_system():
     pairs = echo_pairs(scripts=2)
     found = crossings(pairs)
     assert len(found) == 2 * 2 * 3 * 2
@@ -218,17 +206,11 @@ def test_every_pair_meets_the_responses_to_the_other_voices_of_its_script_and_sy
         (lambda context, response: context, 0.5),  # ties
     ],
 )
-def test_judges_that_listen_and_that_do_not(rule: Callable[[float, float], float], accuracy: float) -> None:
+def test_judges_that_listen_and_that_do_not(rule, accuracy):
     found = challenge("echomind", LevelJudge(rule), ECHO, split=None, resamples=50, seed=0)["dimensions"]
     assert [found["fit"][key] for key in ("value", "low", "high")] == pytest.approx([accuracy] * 3, abs=1e-12)
     assert found["fit"]["n"] == 20 * 2 * 6
     assert found["other"]["value"] == 0.5
-
-
-def test_one_voice_cannot_be_crossed() -> None:
-    dataset = dataclasses.replace(ECHO, pairs=tuple(echo_pairs(2, 2, VOICES[:1])))
-    with pytest.raises(DataError, match="of 4 pairs none can be crossed"):
-        challenge("echomind", LevelJudge(lambda context, response: 1.0), dataset, split=None, resamples=0, seed=0)
 
 
 # ---------------------------------------------------------------- known judges, and the command
@@ -245,7 +227,7 @@ def distinct(dataset: PairDataset) -> PairDataset:
     return dataclasses.replace(dataset, pairs=tuple(pairs))
 
 
-def test_aeq_bench_of_known_judges(make_dataset: MakeDataset, make_judge: Any) -> None:
+def test_aeq_bench_of_known_judges(make_dataset, make_judge):
     dataset = distinct(make_dataset(raters=3))
     found = challenge("aeq-bench", make_judge(), dataset, split=None, resamples=50, seed=0)["dimensions"]["empathy"]
     assert set(found) == {"all", "context_variant", "tone_variant"}
@@ -258,7 +240,7 @@ def test_aeq_bench_of_known_judges(make_dataset: MakeDataset, make_judge: Any) -
         challenge("aeq-bench", ConstantJudge({"charm": 3.0}), dataset, split=None, resamples=50, seed=0)
 
 
-def test_the_command(dataset_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(dataset_folder, tmp_path, capsys):
     dataset = PairDataset.load(dataset_folder)
     means = dataset.mean_scores()
     rows = [f"{pair_id},{name},{means.loc[pair_id, name]}" for pair_id in means.index for name in means]

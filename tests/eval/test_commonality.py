@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from empathy_judge.eval.listening import LEAST_UNIQUE, voice_and_words
+from empathy_judge.eval.listening import voice_and_words
 from empathy_judge.eval.statistics.agreement import as_report
 from empathy_judge.eval.statistics.bootstrap import Resamples
 
@@ -23,11 +23,8 @@ def parts(seed: int = 0, n: int = N) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return voice, words, timing
 
 
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [(1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (2.0, 1.0), (1.0, -3.0)],
-)
-def test_shares_of_a_judge_that_adds_voice_and_words(a: float, b: float) -> None:
+@pytest.mark.parametrize(("a", "b"), [(1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (2.0, 1.0), (1.0, -3.0)])
+def test_shares_of_a_judge_that_adds_voice_and_words(a, b):
     """full = a voice + b words: shares a^2 and b^2 of a^2 + b^2."""
     voice, words, _ = parts()
     found = voice_and_words(a * voice + b * words, 5 + 0.1 * voice, 3 * words, resamples_of(N, 400))
@@ -39,13 +36,11 @@ def test_shares_of_a_judge_that_adds_voice_and_words(a: float, b: float) -> None
     assert found["index"].value == pytest.approx(a * a / total, abs=1e-9)
     assert found["words_r"].value == pytest.approx(b / np.sqrt(total), abs=1e-9)
     for statistic in (found["voice"], found["words"], found["index"]):
-        assert statistic.low is not None
-        assert statistic.high is not None
         assert statistic.low - 1e-6 <= statistic.value <= statistic.high + 1e-6
         assert statistic.n == N
 
 
-def test_the_parts_are_those_of_three_regressions() -> None:
+def test_the_parts_are_those_of_three_regressions():
     """Against R^2 of least squares, with correlated probes and noise."""
     rng = np.random.default_rng(3)
     voice, words, timing = parts(1, 300)
@@ -67,7 +62,7 @@ def test_the_parts_are_those_of_three_regressions() -> None:
     assert found["index"].value == pytest.approx(index, abs=1e-9)
 
 
-def test_an_interval_is_that_of_the_items_drawn_again() -> None:
+def test_an_interval_is_that_of_the_items_drawn_again():
     voice, words, timing = parts(2, 60)
     full, only_voice, only_words = voice + 0.4 * words, voice + timing, words - 0.5 * timing
     resamples = resamples_of(60, 12, 50)
@@ -82,7 +77,7 @@ def test_an_interval_is_that_of_the_items_drawn_again() -> None:
         assert found[name].high == pytest.approx(high, abs=1e-9), name
 
 
-def test_a_judge_of_timing_is_all_common_and_has_no_index() -> None:
+def test_a_judge_of_timing_is_all_common_and_has_no_index():
     _, _, timing = parts(0, 200)
     found = voice_and_words(timing, 2 * timing + 1, -timing, resamples_of(200))
     assert found["common"].value == pytest.approx(1)
@@ -93,7 +88,7 @@ def test_a_judge_of_timing_is_all_common_and_has_no_index() -> None:
     assert found["words_r"].value == pytest.approx(-1)
 
 
-def test_constant_scores_on_a_probe_explain_nothing() -> None:
+def test_constant_scores_on_a_probe_explain_nothing():
     voice, _, _ = parts(0, 100)
     found = voice_and_words(voice, voice, np.full(100, 3.0), resamples_of(100))
     assert (found["voice"].value, found["words"].value, found["index"].value) == (
@@ -106,7 +101,7 @@ def test_constant_scores_on_a_probe_explain_nothing() -> None:
     assert (nothing["voice"].value, nothing["neither"].value, nothing["index"].value) == (0.0, 1.0, None)
 
 
-def test_what_is_undefined_says_why() -> None:
+def test_what_is_undefined_says_why():
     voice, words, _ = parts(0, 12)
     cases = {
         "the judge scores are constant": (np.full(12, 0.1), voice, words),
@@ -120,10 +115,3 @@ def test_what_is_undefined_says_why() -> None:
     for n in range(4):
         empty = np.arange(float(n))
         assert voice_and_words(empty, empty, empty, resamples_of(n))["index"].value is None
-
-
-def test_unrelated_scores_are_left_to_neither() -> None:
-    rng = np.random.default_rng(0)
-    found = voice_and_words(*rng.normal(size=(3, 2000)), resamples_of(2000))
-    assert found["neither"].value > 0.99
-    assert found["voice"].value < LEAST_UNIQUE

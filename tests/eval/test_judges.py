@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pandas as pd
 import pytest
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import DataError
-from empathy_judge.data_modules.schema import Pair, PairDataset
+from empathy_judge.data_modules.schema import Pair
 from empathy_judge.eval.judges import SCORE_COLUMNS, check_score_table, score_table
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.judges.scores_file import ScoresFile
@@ -22,7 +21,7 @@ SOUND = Clip(np.zeros(800, dtype=np.float32), 8000)
 PAIRS = [Pair(name, SOUND) for name in ("a", "b", "c")]
 
 
-def test_score_table_is_long_and_marks_what_is_not_finite() -> None:
+def test_score_table_is_long_and_marks_what_is_not_finite():
     scores = np.array([[1.0, 2.0], [math.nan, 4.0], [5.0, math.inf]])
     table = score_table(PAIRS, ("empathy", "warmth"), scores, statuses=["ok", "ok", "refused"])
     assert tuple(table.columns) == SCORE_COLUMNS
@@ -33,7 +32,7 @@ def test_score_table_is_long_and_marks_what_is_not_finite() -> None:
     check_score_table(table, ConstantJudge({"empathy": 3.0, "warmth": 3.0}), PAIRS)
 
 
-def test_score_table_refuses_another_shape() -> None:
+def test_score_table_refuses_another_shape():
     with pytest.raises(ValueError, match="for 3 pairs and 2 dimensions"):
         score_table(PAIRS, ("empathy", "warmth"), np.zeros((3, 1)))
 
@@ -43,19 +42,13 @@ def test_score_table_refuses_another_shape() -> None:
     [
         (lambda table: table.drop(columns="status"), "no column 'status'"),
         (lambda table: table.assign(pair_id=["a", "b", "z"]), "row for pair_id 'z', which was not asked for"),
-        (
-            lambda table: table.assign(dimension="warmth"),
-            "row for dimension 'warmth', which was not asked for",
-        ),
+        (lambda table: table.assign(dimension="warmth"), "row for dimension 'warmth', which was not asked for"),
         (lambda table: table.assign(pair_id=["a", "b", "b"]), "two rows for pair 'b'"),
         (lambda table: table.assign(score=[1.0, math.nan, 1.0]), "pair 'b' has status 'ok' and score nan"),
-        (
-            lambda table: table.assign(status=["ok", "ok", "failed"]),
-            "pair 'c' has status 'failed' and score 1.0",
-        ),
+        (lambda table: table.assign(status=["ok", "ok", "failed"]), "pair 'c' has status 'failed' and score 1.0"),
     ],
 )
-def test_a_judge_that_breaks_the_protocol_is_named(change: Any, message: str) -> None:
+def test_a_judge_that_breaks_the_protocol_is_named(change, message):
     table = score_table(PAIRS, ("empathy",), np.ones((3, 1)))
     with pytest.raises(ValueError, match=f"judge constant: .*{message}"):
         check_score_table(change(table), ConstantJudge({"empathy": 3.0}), PAIRS)
@@ -80,7 +73,7 @@ def written(folder: Path, suffix: str, rows: list[dict[str, Any]]) -> Path:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_scores_are_read_from_every_format(suffix: str, tmp_path: Path) -> None:
+def test_scores_are_read_from_every_format(suffix, tmp_path):
     rows = [{**row, "uncertainty": 0.25} for row in ROWS] if suffix == ".parquet" else ROWS
     judge = ScoresFile(written(tmp_path, suffix, rows))
     assert (judge.name, judge.dimensions) == (f"scores:scores{suffix}", ("empathy",))
@@ -95,24 +88,17 @@ def test_scores_are_read_from_every_format(suffix: str, tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("pair_id,score\na,1\n", "no column 'dimension'; it has pair_id, score"),
-        (
-            "pair_id,dimension,score\na,empathy,good\n",
-            r"row 1 \(line 2\), column 'score': value 'good'; expected a finite",
-        ),
-        (
-            "pair_id,dimension,score\na,empathy,1\nb,empathy,\n",
-            r"row 2 \(line 3\), column 'score': value None",
-        ),
+        ("pair_id,dimension,score\na,empathy,good\n",
+         r"row 1 \(line 2\), column 'score': value 'good'; expected a finite"),
+        ("pair_id,dimension,score\na,empathy,1\nb,empathy,\n", r"row 2 \(line 3\), column 'score': value None"),
         ("pair_id,dimension,score\na,empathy,nan\n", "value 'nan'; expected a finite number"),
         ("pair_id,dimension,score\n,empathy,1\n", "column 'pair_id': value None; expected text"),
-        (
-            "pair_id,dimension,score\na,empathy,1\na,empathy,2\n",
-            r"row 2 \(line 3\), column 'pair_id': value 'a' has a score",
-        ),
+        ("pair_id,dimension,score\na,empathy,1\na,empathy,2\n",
+         r"row 2 \(line 3\), column 'pair_id': value 'a' has a score"),
         ("pair_id,dimension,score\n", "no rows"),
     ],
-)
-def test_a_bad_file_of_scores_is_refused_in_one_line(text: str, message: str, tmp_path: Path) -> None:
+)  # fmt: skip
+def test_a_bad_file_of_scores_is_refused_in_one_line(text, message, tmp_path):
     path = tmp_path / "scores.csv"
     path.write_text(text)
     with pytest.raises(DataError, match=message) as caught:
@@ -121,14 +107,12 @@ def test_a_bad_file_of_scores_is_refused_in_one_line(text: str, message: str, tm
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_of_scores_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_of_scores_is_refused(tmp_path):
     with pytest.raises(DataError, match="no such file"):
         ScoresFile(tmp_path / "none.csv")
 
 
-def test_the_constant_judge_gives_the_mean_of_the_pairs_it_was_fitted_to(
-    make_dataset: Callable[..., PairDataset],
-) -> None:
+def test_the_constant_judge_gives_the_mean_of_the_pairs_it_was_fitted_to(make_dataset):
     dataset = make_dataset(noise=0.3, dimensions=("empathy", "warmth"))
     train = dataset.subset("train")
     judge = ConstantJudge.fitted_to(train)

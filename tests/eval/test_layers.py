@@ -88,6 +88,9 @@ def test_the_layer_that_carries_the_ratings_is_found(dataset_folder, backbone_fo
         assert best["depth"] == 3
         assert best["spearman"] > 0.8
         assert best["behind"] == 0
+    frame = pd.DataFrame(found["rows"])
+    frame = frame[frame["part"] == LANGUAGE_MODEL]
+    assert (sorted(set(frame["depth"])), frame["cost"].iloc[-1], set(frame["n"])) == ([1, 2, 3, 4], 1.0, {21})
     assert (out / "layers.png").stat().st_size > 10_000
     assert len((out / "layers.csv").read_text().splitlines()) == 1 + len(found["rows"])
 
@@ -116,14 +119,6 @@ def test_what_a_layer_says_is_what_a_judge_of_that_depth_would_read(dataset_fold
             own = judge.pool_states(judge.backbone.hidden_states(inputs), inputs)
             expected = torch.nn.functional.layer_norm(own, own.shape[-1:])
             assert (found[LANGUAGE_MODEL][depth - 1] - expected).abs().max() < 1e-5
-
-
-def test_measured_without_a_known_layer_every_depth_has_a_row(dataset_folder, backbone_folder):
-    found = measure_layers(str(backbone_folder), PairDataset.load(dataset_folder), resamples=100)
-    frame = pd.DataFrame(found["rows"])
-    assert sorted(frame[frame["part"] == LANGUAGE_MODEL]["depth"].unique()) == [1, 2, 3, 4]
-    assert frame[frame["part"] == LANGUAGE_MODEL]["cost"].iloc[-1] == 1.0
-    assert set(frame["n"]) == {21}
 
 
 def test_pairs_of_no_split_are_told_with_the_splits_there_are(dataset_folder, backbone_folder):

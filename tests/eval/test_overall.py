@@ -12,10 +12,8 @@ import pandas as pd
 import pytest
 from empathy_judge.cli import main
 from empathy_judge.eval.agreement_table import measure_agreement
-from empathy_judge.eval.frame import COLUMNS, Frame, read_frame
-from empathy_judge.eval.overall import Overall
+from empathy_judge.eval.frame import read_frame
 from empathy_judge.eval.statistics.bootstrap import Resamples
-from empathy_judge.eval.statistics.significance import bootstrap_p
 from scipy.stats import spearmanr
 
 PEOPLE = ("ann", "bob", "cy")
@@ -31,19 +29,16 @@ def ratings(items: int, seed: int, noise: dict[str, float], dataset: str, dimens
             scores = truth + own * rng.normal(size=items)
             rows += [
                 {
-                    "dataset": dataset,
-                    "item": f"i{item}",
-                    "annotator": name,
-                    "dimension": f"d{dimension}",
+                    "dataset": dataset, "item": f"i{item}", "annotator": name, "dimension": f"d{dimension}",
                     "score": score,
                 }
                 for item, score in enumerate(scores)
-            ]
+            ]  # fmt: skip
     return pd.DataFrame(rows)
 
 
 @pytest.fixture(scope="module")
-def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def toy(tmp_path_factory) -> Path:
     """Two datasets of 30 and 40 items, two and three dimensions, a good, a nearly as good and a bad judge."""
     path = tmp_path_factory.mktemp("toy") / "scores.csv"
     noise = {"good": 0.5, "near": 0.55, "bad": 3.0}
@@ -56,12 +51,12 @@ def found_in(path: Path, judges: tuple[str, ...] = ("good", "near", "bad"), **op
 
 
 @pytest.fixture(scope="module")
-def found(toy: Path) -> dict[str, Any]:
+def found(toy) -> dict[str, Any]:
     return found_in(toy)
 
 
 @pytest.fixture(scope="module")
-def overall(found: dict[str, Any]) -> dict[str, Any]:
+def overall(found) -> dict[str, Any]:
     return found["overall"]
 
 
@@ -86,7 +81,7 @@ def beside_by_hand(frame: pd.DataFrame, judge: str) -> tuple[float, float]:
     return float(one), float(other)
 
 
-def test_the_mean_over_dimensions_beside_people(toy: Path, found: dict[str, Any]) -> None:
+def test_the_mean_over_dimensions_beside_people(toy, found):
     frame, overall = pd.read_csv(toy), found["overall"]
     report = {judge["judge"]: judge for judge in overall["judges"]}
     for name, own in report.items():
@@ -106,7 +101,7 @@ def test_the_mean_over_dimensions_beside_people(toy: Path, found: dict[str, Any]
     assert (overall["n_dimensions"], overall["n_groups"]) == (5, 70)
 
 
-def test_differences_are_paired_and_corrected(toy: Path, overall: dict[str, Any]) -> None:
+def test_differences_are_paired_and_corrected(toy, overall):
     """The same draws by hand: items of each dataset with replacement, once for all of its dimensions."""
     frame = pd.read_csv(toy)
     pairs = {(own["first"], own["second"]): own for own in overall["comparisons"]}
@@ -133,7 +128,7 @@ def test_differences_are_paired_and_corrected(toy: Path, overall: dict[str, Any]
     assert pairs["good", "near"]["p_adjusted"] == pairs["good", "near"]["p"] > 0.05
 
 
-def test_the_answer_in_words(overall: dict[str, Any]) -> None:
+def test_the_answer_in_words(overall):
     assert [(own["judge"], own["cluster"]) for own in overall["judges"]] == [("good", 1), ("near", 1), ("bad", 2)]
     best, *each = overall["text"]
     assert best.startswith("Over 5 dimensions good is highest (mean Spearman 0.8")
@@ -145,7 +140,7 @@ def test_the_answer_in_words(overall: dict[str, Any]) -> None:
     assert "(70 items, 3 raters, 70 groups) and reaches" in each[2]
 
 
-def test_items_that_a_judge_left_out_are_left_out_of_its_comparisons(toy: Path, tmp_path: Path) -> None:
+def test_items_that_a_judge_left_out_are_left_out_of_its_comparisons(toy, tmp_path):
     """A judge without one dataset is ranked on the other, and compared there."""
     frame = pd.read_csv(toy)
     gone = (frame["annotator"] == "near") & (frame["dataset"] == "b")
@@ -164,14 +159,14 @@ def test_items_that_a_judge_left_out_are_left_out_of_its_comparisons(toy: Path, 
     assert any("near is on 2 dimensions" in sentence for sentence in found["text"])
 
 
-def test_one_dimension_or_no_judge_has_nothing_over_all(toy: Path, tmp_path: Path) -> None:
+def test_one_dimension_or_no_judge_has_nothing_over_all(toy, tmp_path):
     frame = pd.read_csv(toy)
     frame.loc[(frame["dataset"] == "a") & (frame["dimension"] == "d0")].to_csv(tmp_path / "t.csv", index=False)
     assert found_in(tmp_path / "t.csv", resamples=10)["overall"] is None
     assert found_in(toy, (), resamples=0)["overall"] is None
 
 
-def test_a_judge_that_says_the_same_of_everything_has_no_rank(toy: Path, tmp_path: Path) -> None:
+def test_a_judge_that_says_the_same_of_everything_has_no_rank(toy, tmp_path):
     frame = pd.read_csv(toy)
     frame.loc[frame["annotator"] == "bad", "score"] = 2.0
     frame.to_csv(tmp_path / "t.csv", index=False)
@@ -181,7 +176,7 @@ def test_a_judge_that_says_the_same_of_everything_has_no_rank(toy: Path, tmp_pat
     json.dumps(found, allow_nan=False)
 
 
-def test_draws_within_strata() -> None:
+def test_draws_within_strata():
     strata, groups = ["b", "a", "a", "b", "b", "a"], ["g", "g", "h", "g", "i", "k"]
     drawn = Resamples.draw(groups, 200, 0, strata=strata)
     assert drawn.codes.tolist() == [3, 0, 1, 3, 4, 2]  # g of a and g of b are two groups
@@ -192,33 +187,10 @@ def test_draws_within_strata() -> None:
     np.testing.assert_array_equal(one.counts, Resamples.draw(groups, 20, 0).counts)
 
 
-@pytest.mark.long
-def test_the_rate_of_false_positives() -> None:
-    """Two judges that are equally good, over three dimensions of the same 30 items: rejected 5 % of the time."""
-    rng = np.random.default_rng(0)
-    names = [f"i{item}" for item in range(30)]
-    rejected, trials = 0, 200
-    for trial in range(trials):
-        quality = rng.normal(size=30)  # what the dimensions have in common
-        habits = rng.normal(size=(2, 30))  # what the errors of a judge have in common
-        rows: list[tuple[object, ...]] = []
-        for number in range(3):
-            truth = quality + rng.normal(size=30)
-            scores = truth + habits + rng.normal(size=(2, 30))
-            given = {"people": truth + rng.normal(size=30), "one": scores[0], "other": scores[1]}
-            for who, own in given.items():
-                judge = who != "people"
-                rows += [(None, f"d{number}", i, who, judge, s, i, None, i) for i, s in zip(names, own, strict=True)]
-        frame = Frame(pd.DataFrame(rows, columns=pd.Index(COLUMNS)), "made")
-        over = Overall.of([frame.panel(None, f"d{n}", 0, 0) for n in range(3)], 150, trial, "percentile")
-        rejected += bootstrap_p(over.difference("one", "other").draws) < 0.05
-    assert 0.02 <= rejected / trials <= 0.09, rejected
-
-
 # ---------------------------------------------------------------- the command
 
 
-def test_compare_a_table_prints_the_answer(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_a_table_prints_the_answer(toy, capsys):
     words = ["compare", "--table", str(toy), "good", "bad", "--exclude", "near", "--resamples", "60"]
     assert main(words) == 0
     printed = " ".join(capsys.readouterr().out.split())
@@ -244,14 +216,12 @@ def test_compare_a_table_prints_the_answer(toy: Path, capsys: pytest.CaptureFixt
         (["--column", "item=clip"], "no column 'clip'"),
     ],
 )
-def test_what_does_not_go_with_a_table(
-    toy: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_does_not_go_with_a_table(toy, words, message, capsys):
     assert main(["compare", "good", "--table", str(toy), *words]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_data_and_table_exclude_each_other(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_and_table_exclude_each_other(toy, capsys):
     for words in (["--table", str(toy), "--data", "d"], []):
         assert main(["compare", "good", *words]) == 2
     assert "one of the arguments --data --table is required" in capsys.readouterr().err
@@ -261,23 +231,15 @@ def test_data_and_table_exclude_each_other(toy: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.long
-def test_models_and_experts_of_kumar_et_al() -> None:
-    """Means over 21 dimensions of values that are published to two decimals, and who is better than whom."""
+def test_models_and_experts_of_kumar_et_al():
+    """Who is better than whom over 21 dimensions; `tests/golden` pins the values."""
     path = Path(os.environ.get("EMPATHY_JUDGE_REAL_DATA", "nowhere"), "empathic_communication", "ratings_long.csv")
     if not path.is_file():
         pytest.skip("EMPATHY_JUDGE_REAL_DATA holds no empathic_communication")
     judges = ("gpt_4o", "claude_3.7_sonnet", "gemini_2.5_pro")
     table = read_frame(path, {"item": "conversation_id"}).select([], ["crowd", "experts_median"])
     found = measure_agreement(table, judges, resamples=300)["overall"]
-    assert found is not None
-    frame = pd.read_csv(path, dtype={"conversation_id": str})
     report = {judge["judge"]: judge for judge in found["judges"]}
-    for name in judges:
-        means = []
-        for _, own in frame.groupby(["dataset", "dimension"]):
-            wide = own.pivot(index="conversation_id", columns="annotator", values="score")
-            means.append(spearmanr(wide[name], wide[["expert1", "expert2", "expert3"]].mean(axis=1))[0])
-        assert report[name]["spearman"]["value"] == pytest.approx(np.mean(means), abs=1e-12)
     assert (found["n_dimensions"], found["n_groups"]) == (21, 200)
     assert {name: own["cluster"] for name, own in report.items()} == {
         "claude_3.7_sonnet": 1, "gemini_2.5_pro": 1, "gpt_4o": 2,

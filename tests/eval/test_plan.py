@@ -12,8 +12,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge.cli import main
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.ratings import RatingTable
+from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset
 from empathy_judge.eval.frame import COLUMNS, Frame
+from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.plan import assumed_pilot, make_plan, pilot_from
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.eval.statistics.bootstrap import Resamples
@@ -25,7 +28,10 @@ from empathy_judge.eval.statistics.planning import (
     standard_error_of_difference,
 )
 from empathy_judge.eval.statistics.reliability import average_single_reliability, measure
+from empathy_judge.eval.suggest import suggest
 from scipy import stats
+
+from .conftest import dataset_of, tone_clip
 
 GROUP, ITEM, RATER, RESIDUAL, SIZE = 0.5, 0.4, 0.2, 0.5, 4
 """Variances of the simulated ratings, and the items of a group."""
@@ -65,7 +71,7 @@ def replicas() -> np.ndarray:
     return np.array(found)
 
 
-def test_a_pilot_foretells_a_larger_set(replicas: np.ndarray) -> None:
+def test_a_pilot_foretells_a_larger_set(replicas):
     ceiling, good, bad = replicas.mean(axis=0)
     pilots = [pilot_from(Frame(panel(25, 4, seed)[0], "pilot"), resamples=0) for seed in range(20)]
     rows = [make_plan(pilot, items=[240], raters=[3], agreement=0.7)["rows"][0] for pilot in pilots]
@@ -79,18 +85,7 @@ def test_a_pilot_foretells_a_larger_set(replicas: np.ndarray) -> None:
     assert error == pytest.approx((replicas[:, 1] - replicas[:, 2]).std(), rel=0.15)
 
 
-def test_power_is_how_often_the_better_judge_is_told_apart(replicas: np.ndarray) -> None:
-    ceiling, good, bad = replicas.mean(axis=0)
-    error = (replicas[:, 1] - replicas[:, 2]).std()
-    told = np.mean(replicas[:, 1] - replicas[:, 2] > 1.96 * error)
-    pilot = assumed_pilot({"item": ITEM, "group": GROUP, "residual": 0.6}, SIZE)  # raters rate everything; rounding
-    plan = make_plan(
-        pilot, items=[240], raters=[3], agreement=good / ceiling, difference=(good - bad) / ceiling, between=0.55
-    )
-    assert plan["rows"][0]["power"] == pytest.approx(told, abs=0.08)
-
-
-def test_variance_components_are_found_in_a_sparse_design() -> None:
+def test_variance_components_are_found_in_a_sparse_design():
     rng = np.random.default_rng(0)
     found = []
     for _ in range(30):
@@ -107,7 +102,7 @@ def test_variance_components_are_found_in_a_sparse_design() -> None:
     assert alone.item == pytest.approx(found[-1].group + found[-1].item)
 
 
-def test_influence_is_what_leaving_an_item_out_changes() -> None:
+def test_influence_is_what_leaving_an_item_out_changes():
     rng = np.random.default_rng(1)
     human = rng.normal(size=400)
     score = human + rng.normal(size=400)
@@ -119,7 +114,7 @@ def test_influence_is_what_leaving_an_item_out_changes() -> None:
     assert own.std() / math.sqrt(400) == pytest.approx(standard_error(spearman(score, human), 400), rel=0.1)
 
 
-def test_systems_that_stand_in_every_group_are_no_error() -> None:
+def test_systems_that_stand_in_every_group_are_no_error():
     rng = np.random.default_rng(2)
     systems, groups = np.tile(np.arange(8), 30), np.repeat(np.arange(30), 8)
     quality = rng.normal(0, 2, 8)[systems]
@@ -129,7 +124,7 @@ def test_systems_that_stand_in_every_group_are_no_error() -> None:
     assert math.isnan(design_effect(np.ones(240), human, groups.astype(str)))
 
 
-def test_the_reliability_of_an_average_dimension() -> None:
+def test_the_reliability_of_an_average_dimension():
     rng = np.random.default_rng(3)
     tables = []
     for noise in (0.5, 1.0, 2.0):
@@ -145,7 +140,7 @@ def test_the_reliability_of_an_average_dimension() -> None:
     assert together.low < together.value < together.high
 
 
-def test_a_wanted_power_takes_as_many_items_as_the_rows_say() -> None:
+def test_a_wanted_power_takes_as_many_items_as_the_rows_say():
     plan = make_plan(assumed_pilot({"item": 1, "residual": 1}), raters=[2], difference=0.1, price=0.5)
     n = plan["needed"][0]["items"]
     again = make_plan(assumed_pilot({"item": 1, "residual": 1}), items=[n - 1, n], raters=[2], difference=0.1)
@@ -167,7 +162,7 @@ def real(name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", ["mushra_codec/ratings.csv", "speechocean_prosody/metadata.csv"])
-def test_a_fifth_of_real_ratings_foretells_the_ceiling_of_all(name: str) -> None:
+def test_a_fifth_of_real_ratings_foretells_the_ceiling_of_all(name):
     rows = pd.read_csv(real(name))
     if "clip" in rows:
         rows = rows.rename(columns={"clip": "pair_id"}).assign(group_id=rows["speaker"].astype(str))
@@ -188,7 +183,7 @@ def test_a_fifth_of_real_ratings_foretells_the_ceiling_of_all(name: str) -> None
     assert np.mean(np.abs(off) <= 0.03) >= 0.85
 
 
-def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_and_writes(tmp_path, capsys):
     rows = panel(12, 3, 5)[0].rename(columns={"pair_id": "item", "rater_id": "annotator", "cluster": "group"})
     rows[["item", "annotator", "dimension", "score", "group"]].to_csv(tmp_path / "pilot.csv", index=False)
     words = ["plan", str(tmp_path / "pilot.csv"), "--judges", "good", "bad", "--price", "0.2", "--resamples", "50"]
@@ -219,16 +214,96 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
         ("plan {table} --judges ann", "no item has a rating by a person"),
     ],
 )
-def test_what_cannot_be_planned_is_said_in_a_line(
-    words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_planned_is_said_in_a_line(words, message, tmp_path, capsys):
     table = tmp_path / "t.csv"
     table.write_text("item,annotator,dimension,score\na,ann,d,1\nb,ann,d,2\nc,ann,d,3\n")
     assert main([word.format(table=table) for word in words.split()]) == 2
     assert message.format(table=table) in capsys.readouterr().err
 
 
-def test_the_quantiles_are_those_of_a_two_sided_test() -> None:
+def test_the_quantiles_are_those_of_a_two_sided_test():
     plan = make_plan(assumed_pilot({"item": 1, "residual": 0}), items=[500], raters=[1], agreement=0.6, between=0.5)
     row, error = plan["rows"][0], standard_error_of_difference(0.6, 0.55, 0.5, 500)
     assert row["power"] == pytest.approx(stats.norm.cdf(0.05 / error - 1.959964), abs=1e-6)
+
+
+class Guessing:
+    """Knows the true scores, except for errors of known size, which it states or not."""
+
+    name, dimensions, only_given, record = "guessing", ("d",), None, None
+
+    def __init__(self, score: np.ndarray, errors: np.ndarray | None) -> None:
+        self.scores, self.errors = score, errors
+
+    def score(self, pairs):
+        places = [int(pair.pair_id[1:]) for pair in pairs]
+        errors = None if self.errors is None else self.errors[places, None]
+        return score_table(pairs, self.dimensions, self.scores[places, None], errors)
+
+
+def rated(scores: np.ndarray, counts: np.ndarray) -> PairDataset:
+    """Pairs p0, p1, ..., each with the first so many of its scores."""
+    pairs = [Pair(f"p{item}", tone_clip(1.0), group_id=f"g{item}") for item in range(len(scores))]
+    rows = [(f"p{item}", f"r{n}", "d", scores[item, n]) for item, count in enumerate(counts) for n in range(count)]
+    return dataset_of(pairs, rows, Dimension("d", 0, 10))
+
+
+def simulated_ratings(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Truth, judge, its errors (0.3 or 2) and twelve ratings of 60 pairs, whose noise is 1."""
+    rng = np.random.default_rng(seed)
+    truth, errors = rng.normal(5, 1.5, 60), np.where(np.arange(60) % 3, 0.3, 2.0)
+    return truth, truth + errors * rng.normal(size=60), errors, truth[:, None] + rng.normal(size=(60, 12))
+
+
+def test_a_rating_is_worth_what_it_takes_from_the_error():
+    _, score, errors, scores = simulated_ratings(0)
+    counts = np.where(np.arange(60) < 20, 3, 1)
+    found = suggest(Guessing(score, errors), rated(scores, counts), ratings=30)
+    rows = pd.DataFrame(found["rows"]).set_index("pair_id")
+    unsure, once = errors == 2.0, counts == 1
+    gain = rows["gain"].reindex([f"p{item}" for item in range(60)]).to_numpy()
+    assert (
+        gain[unsure & once].min()
+        > gain[unsure & ~once].max()
+        > gain[~unsure & once].max()
+        > gain[~unsure & ~once].max()
+    )
+    # what one rating adds to the precision of what is known is 1 / noise
+    left = (10 * rows.loc["p30", "error"]) ** 2
+    noise = 1 / (1 / (left - 100 * rows.loc["p30", "gain"]) - 1 / left)
+    assert noise == pytest.approx(1, rel=0.4)
+    assert rows["suggested"].sum() == 30
+    assert rows["suggested"].head(13).min() >= 1
+    assert set(rows["suggested"].reindex([f"p{n}" for n in np.flatnonzero(~unsure)])) == {0}
+    error = found["error"]
+    assert error["suggested"] < error["random"] < error["now"]
+    assert found["sentence"].startswith(
+        "30 ratings of these pairs take the expected error of judge and ratings together"
+    )
+
+
+def test_suggested_ratings_leave_less_error_than_as_many_at_random():
+    left = {True: [], False: []}
+    for seed in range(12):
+        truth, score, errors, scores = simulated_ratings(seed)
+        counts = np.where(np.arange(60) < 12, 2, 1)
+        rows = suggest(Guessing(score, errors), rated(scores, counts), ratings=40)["rows"]
+        more = {row["pair_id"]: row["suggested"] for row in rows}
+        drawn = np.random.default_rng(seed).multinomial(40, np.full(60, 1 / 60))
+        for wise in left:
+            k = counts + (np.array([more[f"p{item}"] for item in range(60)]) if wise else drawn)
+            means = np.array([own[:n].mean() for own, n in zip(scores, k, strict=True)])
+            weight = errors**2 / (errors**2 + 1 / k)
+            left[wise].append(np.square(score + weight * (means - score) - truth).mean())
+    assert np.mean(left[True]) < 0.85 * np.mean(left[False])
+
+
+def test_suggesting_says_what_is_missing(monkeypatch):
+    _, score, _, scores = simulated_ratings(0)
+    with pytest.raises(UserError, match="60 rated pairs and 0 ratings beyond the first of a pair; expected 10 of both"):
+        suggest(Guessing(score, None), rated(scores, np.ones(60, int)))
+    with pytest.raises(UserError, match="the raters of a pair always agree"):
+        suggest(Guessing(score, None), rated(np.repeat(scores[:, :1], 2, axis=1), np.full(60, 2)))
+    rows = suggest(Guessing(score, None), rated(scores, 1 + np.arange(60) % 2), ratings=30)["rows"]
+    assert [row["ratings"] for row in rows] == [1] * 30 + [2] * 30  # nothing else tells pairs apart
+    assert [row["suggested"] for row in rows] == [1] * 30 + [0] * 30

@@ -70,7 +70,7 @@ SAME_WORDS, OTHER_WORDS = 7.5, 11.5
 
 
 @pytest.mark.parametrize(("speaker", "tone"), SPEECH)
-def test_monotone_takes_intonation_and_leaves_words_level_and_duration(speaker: Voice, tone: Tone) -> None:
+def test_monotone_takes_intonation_and_leaves_words_level_and_duration(speaker, tone):
     clip = spoken(speaker, tone)
     flat = voice.monotone(clip, rng())
     before, after = measured(clip), measured(flat)
@@ -84,7 +84,7 @@ def test_monotone_takes_intonation_and_leaves_words_level_and_duration(speaker: 
 
 
 @pytest.mark.parametrize(("speaker", "tone"), SPEECH)
-def test_the_vocoder_keeps_pitch_when_it_is_asked_to(speaker: Voice, tone: Tone) -> None:
+def test_the_vocoder_keeps_pitch_when_it_is_asked_to(speaker, tone):
     clip = spoken(speaker, tone)
     before, after = measured(clip), measured(voice.resynthesis(clip, rng()))
     assert after.pitch == pytest.approx(before.pitch, rel=0.03)
@@ -101,7 +101,7 @@ def slow_level(clip: Clip) -> np.ndarray:
     return 10 * np.log10(found[track.active])
 
 
-def test_loudness_is_the_same_everywhere_and_for_all() -> None:
+def test_loudness_is_the_same_everywhere_and_for_all():
     soft, loud = spoken(MAN, Tone(level=-40)), spoken(MAN, LOUD)
     rising = Clip(loud.samples * np.geomspace(0.1, 1, len(loud.samples), dtype=np.float32), RATE)
     assert slow_level(rising).std() > 4
@@ -113,7 +113,7 @@ def test_loudness_is_the_same_everywhere_and_for_all() -> None:
         assert (len(flat.samples), flat.rate) == (len(clip.samples), clip.rate)
 
 
-def test_flat_prosody_makes_two_tones_and_two_speakers_alike() -> None:
+def test_flat_prosody_makes_two_tones_and_two_speakers_alike():
     found = []
     for speaker, tone in SPEECH:
         clip = spoken(speaker, tone)
@@ -128,7 +128,7 @@ def test_flat_prosody_makes_two_tones_and_two_speakers_alike() -> None:
 
 
 @pytest.mark.parametrize(("speaker", "tone"), SPEECH)
-def test_another_speaker_has_the_same_intonation_a_semitone_away(speaker: Voice, tone: Tone) -> None:
+def test_another_speaker_has_the_same_intonation_a_semitone_away(speaker, tone):
     clip = spoken(speaker, tone)
     before = measured(clip)
     found = []
@@ -143,7 +143,7 @@ def test_another_speaker_has_the_same_intonation_a_semitone_away(speaker: Voice,
     assert max(found) - min(found) == pytest.approx(2, abs=0.25)
 
 
-def test_another_speaker_has_formants_elsewhere_too() -> None:
+def test_another_speaker_has_formants_elsewhere_too():
     """Noise through one resonance at 2000 Hz: its centre moves by 6 %."""
     hertz = np.fft.rfftfreq(4 * RATE, 1 / RATE)
     resonance = 1 / (1 + ((hertz - 2000) / 60) ** 2)
@@ -157,9 +157,7 @@ def test_another_speaker_has_formants_elsewhere_too() -> None:
     assert min(centres) == pytest.approx(2000 / 1.06, rel=0.005)
 
 
-def test_another_speaker_is_the_same_whatever_sign_an_fft_gives_the_zeros_of_silence(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_another_speaker_is_the_same_whatever_sign_an_fft_gives_the_zeros_of_silence(monkeypatch):
     noise = rng(2).normal(scale=0.1, size=RATE // 2).astype(np.float32)
     clip = Clip(np.concatenate([np.zeros(RATE // 2, np.float32), noise]), RATE)
     plain = torch.stft
@@ -174,7 +172,7 @@ def test_another_speaker_is_the_same_whatever_sign_an_fft_gives_the_zeros_of_sil
     np.testing.assert_array_equal(voice.other_speaker(clip, rng(0)).samples, expected)
 
 
-def test_pulses_have_unit_power_and_their_pitch() -> None:
+def test_pulses_have_unit_power_and_their_pitch():
     train = pulses(np.full(RATE, 123.4))
     assert np.square(train).mean() == pytest.approx(1, rel=0.05)
     spectrum = np.abs(np.fft.rfft(train * np.hanning(RATE)))
@@ -183,7 +181,7 @@ def test_pulses_have_unit_power_and_their_pitch() -> None:
 
 
 @pytest.mark.parametrize("rate", [16000, 44100])
-def test_low_passed_speech_has_pitch_and_level_and_no_consonants(rate: int) -> None:
+def test_low_passed_speech_has_pitch_and_level_and_no_consonants(rate):
     clip = spoken(WOMAN, ELATED, rate)
     low = recording.low_pass(clip)
     fall = band_energy(clip.samples, 500, rate / 2, rate) - band_energy(low.samples, 500, rate / 2, rate)
@@ -194,13 +192,13 @@ def test_low_passed_speech_has_pitch_and_level_and_no_consonants(rate: int) -> N
     assert len(low.samples) == len(clip.samples)
 
 
-def test_noise_lies_as_far_below_as_it_says() -> None:
+def test_noise_lies_as_far_below_as_it_says():
     clip = spoken(MAN, PLAIN)
     noise = recording.noisy(clip, rng()).samples - clip.samples
     assert rms(clip.samples) - rms(noise) == pytest.approx(recording.SNR, abs=0.05)
 
 
-def test_the_codec_loses_what_is_high_and_keeps_pitch_and_level() -> None:
+def test_the_codec_loses_what_is_high_and_keeps_pitch_and_level():
     clip = spoken(MAN, ELATED)
     coded = recording.coded(clip, rng())
     assert len(coded.samples) == len(clip.samples)
@@ -210,7 +208,7 @@ def test_the_codec_loses_what_is_high_and_keeps_pitch_and_level() -> None:
     assert measured(coded).level == pytest.approx(measured(clip).level, abs=0.5)
 
 
-def test_gain_is_six_decibels_either_way() -> None:
+def test_gain_is_six_decibels_either_way():
     clip = spoken(MAN, PLAIN)
     found = {round(rms(recording.gained(clip, rng(seed)).samples) - rms(clip.samples), 3) for seed in range(8)}
     assert found == {6.0, -6.0}
@@ -223,7 +221,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_odd_clips_come_through_and_draws_repeat(change) -> None:
+def test_odd_clips_come_through_and_draws_repeat(change):
     odd = {
         "silence": Clip(np.zeros(1600, dtype=np.float32), RATE),
         "constant": Clip(np.full(800, 0.3, dtype=np.float32), 8000),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,20 +47,15 @@ def unchanged(before: Pair, after: Pair, names: set[str]) -> bool:
 ALL_FIELDS = {field.name for field in fields(Pair)}
 
 
-def test_response_only_takes_the_whole_context_and_nothing_else() -> None:
+def test_response_only_takes_the_whole_context_and_nothing_else():
     pairs = pairs_in_groups([2, 2])
     for before, after in zip(pairs, response_only(pairs), strict=True):
-        assert (after.context, after.situation, after.context_text, after.context_speaker) == (
-            (),
-            None,
-            None,
-            None,
-        )
+        assert (after.context, after.situation, after.context_text, after.context_speaker) == ((), None, None, None)
         assert unchanged(before, after, ALL_FIELDS - CONTEXT_FIELDS)
 
 
 @pytest.mark.parametrize("sizes", [[1, 1], [3, 3], [5, 1, 1, 3], [4] * 30, [1] * 50])
-def test_swapped_contexts_come_from_other_groups_and_each_is_used_once(sizes: list[int]) -> None:
+def test_swapped_contexts_come_from_other_groups_and_each_is_used_once(sizes):
     pairs = pairs_in_groups(sizes)
     for seed in range(5):
         swapped = context_swapped(pairs, seed)
@@ -73,14 +67,14 @@ def test_swapped_contexts_come_from_other_groups_and_each_is_used_once(sizes: li
             assert unchanged(before, after, ALL_FIELDS - CONTEXT_FIELDS)
 
 
-def test_a_group_of_more_than_half_gets_foreign_contexts_too() -> None:
+def test_a_group_of_more_than_half_gets_foreign_contexts_too():
     pairs = pairs_in_groups([8, 1, 2])
     for before, after in zip(pairs, context_swapped(pairs), strict=True):
         assert after.situation != before.situation
         assert after.response is before.response
 
 
-def test_the_swap_is_seeded_and_random() -> None:
+def test_the_swap_is_seeded_and_random():
     pairs = pairs_in_groups([3] * 40)
     first, again, other = ([pair.situation for pair in context_swapped(pairs, seed)] for seed in (0, 0, 1))
     assert first == again
@@ -89,7 +83,7 @@ def test_the_swap_is_seeded_and_random() -> None:
     assert len(set(first[:6])) > 3
 
 
-def test_another_group_with_the_same_context_is_avoided_where_possible() -> None:
+def test_another_group_with_the_same_context_is_avoided_where_possible():
     pairs = pairs_in_groups([2] * 20)
     shared = [
         replace(pair, context=(Turn("user", clip(int(pair.group_id[1:]) % 2)),), situation=None) for pair in pairs
@@ -101,25 +95,21 @@ def test_another_group_with_the_same_context_is_avoided_where_possible() -> None
         assert before_clip.samples[0] != after_clip.samples[0]
 
 
-def test_one_group_cannot_be_swapped() -> None:
+def test_one_group_cannot_be_swapped():
     with pytest.raises(DataError, match="the 4 pairs are all of one group"):
         context_swapped(pairs_in_groups([4]))
 
 
-def test_a_pair_without_a_group_is_its_own_group() -> None:
+def test_a_pair_without_a_group_is_its_own_group():
     pairs = [replace(pair, group_id="") for pair in pairs_in_groups([1, 1, 1])]
     assert all(a.situation != b.situation for a, b in zip(pairs, context_swapped(pairs), strict=True))
 
 
-def test_silence_lasts_as_long_as_the_clip_it_replaces(tmp_path: Path) -> None:
+def test_silence_lasts_as_long_as_the_clip_it_replaces(tmp_path):
     stereo, embedded = tmp_path / "stereo.wav", tmp_path / "mono.flac"
     soundfile.write(stereo, np.random.default_rng(0).uniform(-1, 1, (4410, 2)), 44100)
     soundfile.write(embedded, np.full(1600, 0.5), 16000)
-    situation: dict[str, Any] = {
-        "situation": "she lost her cat",
-        "context_text": "hello",
-        "response_text": "hi",
-    }
+    situation: dict[str, Any] = {"situation": "she lost her cat", "context_text": "hello", "response_text": "hi"}
     pair = Pair("p", embedded.read_bytes(), (Turn("user", stereo), Turn("assistant", clip(0.5))), **situation)
     (after,) = silent([pair])
     clips = [turn.audio for turn in after.context] + [after.response]
@@ -131,7 +121,7 @@ def test_silence_lasts_as_long_as_the_clip_it_replaces(tmp_path: Path) -> None:
     assert (after.situation, after.context_text, after.response_text) == ("she lost her cat", None, None)
 
 
-def test_silent_clips_share_their_memory() -> None:
+def test_silent_clips_share_their_memory():
     after = silent(pairs_in_groups([2, 2]))
     first, last = after[0].response, after[-1].response
     assert isinstance(first, Clip)
@@ -139,7 +129,7 @@ def test_silent_clips_share_their_memory() -> None:
     assert np.shares_memory(first.samples, last.samples)
 
 
-def test_an_unreadable_clip_is_left_to_the_judge(tmp_path: Path) -> None:
+def test_an_unreadable_clip_is_left_to_the_judge(tmp_path):
     broken = [
         replace(pair, response=tmp_path / f"{number}.wav", context=(Turn("user", tmp_path / "gone.wav"),))
         for number, pair in enumerate(pairs_in_groups([2, 2]))
@@ -151,7 +141,7 @@ def test_an_unreadable_clip_is_left_to_the_judge(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sizes", [[2], [3, 2], [5, 4, 1, 2], [7] * 10])
-def test_swapped_responses_come_from_the_own_group_and_each_is_used_once(sizes: list[int]) -> None:
+def test_swapped_responses_come_from_the_own_group_and_each_is_used_once(sizes):
     pairs = [replace(pair, system_id=f"m-{pair.pair_id}") for pair in pairs_in_groups(sizes)]
     by_text = {pair.response_text: pair for pair in pairs}
     for seed in range(4):
@@ -168,7 +158,7 @@ def test_swapped_responses_come_from_the_own_group_and_each_is_used_once(sizes: 
             assert unchanged(before, after, ALL_FIELDS - RESPONSE_FIELDS)
 
 
-def test_a_response_never_comes_back_as_the_same_sound() -> None:
+def test_a_response_never_comes_back_as_the_same_sound():
     """A crossed group: three responses, each to four contexts."""
     pairs = [replace(pair, response=clip(number % 3)) for number, pair in enumerate(pairs_in_groups([12]))]
     seen = set()
@@ -185,14 +175,14 @@ def test_a_response_never_comes_back_as_the_same_sound() -> None:
     assert levels == [0] + [1] * 10
 
 
-def test_responses_that_cannot_be_swapped_are_refused() -> None:
+def test_responses_that_cannot_be_swapped_are_refused():
     for pairs in (pairs_in_groups([1, 1, 1]), [replace(pair, response=clip(0)) for pair in pairs_in_groups([3])]):
         with pytest.raises(DataError, match="no group of the 3 pairs has two different responses"):
             response_swapped(pairs)
         assert PROBES["response_swapped"].refuses(pairs) == "no group has two different responses"
 
 
-def test_context_only_silences_the_response_and_nothing_else() -> None:
+def test_context_only_silences_the_response_and_nothing_else():
     pairs = [replace(pair, response_speaker="r") for pair in pairs_in_groups([2, 1])]
     for before, after in zip(pairs, context_only(pairs), strict=True):
         assert isinstance(before.response, Clip)
@@ -221,7 +211,7 @@ def sounds(pairs: Any) -> dict[str, list[list[float]]]:
 
 
 @pytest.mark.parametrize("name", [name for name, probe in PROBES.items() if probe.by_clip])
-def test_a_probe_of_clips_changes_clips_and_depends_on_nothing_but_them(name: str) -> None:
+def test_a_probe_of_clips_changes_clips_and_depends_on_nothing_but_them(name):
     pairs, probe = noisy_pairs(), PROBES[name]
     changed = probe.apply(pairs, 3)
     gone = {"context", "response"} | ({"context_text", "response_text"} if name == "low_pass" else set())
@@ -241,13 +231,13 @@ def test_a_probe_of_clips_changes_clips_and_depends_on_nothing_but_them(name: st
 
 
 @pytest.mark.parametrize("name", ["noise", "gain", "speaker", "flat_prosody"])
-def test_draws_follow_the_seed(name: str) -> None:
+def test_draws_follow_the_seed(name):
     found = [sounds(PROBES[name].apply(noisy_pairs(), seed)) for seed in (0, 0, 1, 2, 3)]
     assert found[0] == found[1]
     assert any(found[0] != other for other in found[2:])
 
 
-def test_every_probe_says_what_it_is() -> None:
+def test_every_probe_says_what_it_is():
     assert len(PROBES) == 14
     for name, probe in PROBES.items():
         assert name == probe.name
@@ -259,7 +249,7 @@ def test_every_probe_says_what_it_is() -> None:
         replace(PROBES["gain"], expects="keep")
 
 
-def test_probes_are_chosen_by_name() -> None:
+def test_probes_are_chosen_by_name():
     assert [probe.name for probe in choose(["silent", "gain", "silent"])] == ["silent", "gain"]
     assert [probe.name for probe in choose("all")] == list(PROBES)
     assert choose(()) == ()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,9 +35,7 @@ def answers() -> dict[str, Any]:
     return {f"pair-{number}": told([number % 5, (number + number % 2) % 5]) for number in range(100)}
 
 
-def test_a_comparison_shows_what_asking_took(
-    make_dataset: MakeDataset, make_judge: Any, answers: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_comparison_shows_what_asking_took(make_dataset, make_judge, answers, tmp_path):
     dataset = make_dataset(n_groups=24, noise=0.4)
     found = compare([Asked(answers), Comparing(1.0), make_judge(0.4)], dataset, split="test", probes=(), resamples=50)
     asked, comparing, tone = prompted_rows(found.reports)
@@ -60,9 +57,7 @@ def test_a_comparison_shows_what_asking_took(
     assert [report["asking"] is None for report in numbers["reports"]] == [False, False, True]
 
 
-def test_judges_that_nobody_asks_are_shown_as_before(
-    make_dataset: MakeDataset, make_judge: Any, tmp_path: Path
-) -> None:
+def test_judges_that_nobody_asks_are_shown_as_before(make_dataset, make_judge, tmp_path):
     found = compare([make_judge(0.4), LongIsGood(2.0)], make_dataset(), split="test", probes=(), resamples=20)
     assert prompted_rows(found.reports) == []
     assert "prompting" not in shown(found)
@@ -74,7 +69,7 @@ def test_judges_that_nobody_asks_are_shown_as_before(
     assert "How it was prompted" not in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
 
 
-def test_a_report_tells_how_the_judge_was_asked(make_dataset: MakeDataset, tmp_path: Path) -> None:
+def test_a_report_tells_how_the_judge_was_asked(make_dataset, tmp_path):
     dataset = make_dataset(n_groups=8, per_group=1, noise=0.4)
     found = evaluate(Asked(ANSWERS), dataset, split="test", probes=(), resamples=50)
     said = notes(found.report)
@@ -99,7 +94,7 @@ def test_a_report_tells_how_the_judge_was_asked(make_dataset: MakeDataset, tmp_p
 
 
 @pytest.mark.parametrize(("sign", "more"), [(1, "higher"), (-1, "lower")])
-def test_length_bias_is_said_where_it_is_certain(make_dataset: MakeDataset, sign: int, more: str) -> None:
+def test_length_bias_is_said_where_it_is_certain(make_dataset, sign, more):
     class Lengthy(LongIsGood):
         def score(self, pairs: Any) -> Any:
             table = super().score(pairs)
@@ -115,7 +110,7 @@ def test_length_bias_is_said_where_it_is_certain(make_dataset: MakeDataset, sign
     assert sentences("length", length=unsure["length"]) == []
 
 
-def test_amounts_and_times() -> None:
+def test_amounts_and_times():
     assert [dollars(amount) for amount in (None, 0.0, 0.0042, 1234.5)] == ["—", "0.00", "0.0042", "1,234.50"]
     assert [seconds(value) for value in (0.0, 0.0001, 0.25, 9.94, 12345.0)] == [
         "0", "<0.01", "0.25", "9.9", "12,345",

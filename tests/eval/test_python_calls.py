@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from pathlib import Path
 
 import empathy_judge
 import pandas as pd
@@ -24,7 +23,7 @@ def figures(report: dict) -> dict:
     return {name: own for name, own in report.items() if name not in ("effort", "command", "versions")}
 
 
-def test_a_judge_is_a_folder_a_scorer_or_an_object(trained_run: Path, dataset_folder: Path, tmp_path, capsys) -> None:
+def test_a_judge_is_a_folder_a_scorer_or_an_object(trained_run, dataset_folder, tmp_path, capsys):
     words = ["--data", str(dataset_folder), "--probes", "response_only", "--resamples", "20"]
     assert main(["evaluate", str(trained_run), *words, "--out", str(tmp_path / "report")]) == 0
     expected = figures(json.loads((tmp_path / "report" / "agreement.json").read_text()))
@@ -54,7 +53,7 @@ def test_a_judge_is_a_folder_a_scorer_or_an_object(trained_run: Path, dataset_fo
     assert "warning: split train: this judge was trained on train" in capsys.readouterr().err
 
 
-def test_judges_by_name_as_the_command_takes_them(dataset_folder: Path, tmp_path: Path, capsys) -> None:
+def test_judges_by_name_as_the_command_takes_them(dataset_folder, tmp_path, capsys):
     raters = sorted(set(PairDataset.load(dataset_folder).ratings["rater_id"]))
     names = ["constant", "random", f"human:{raters[0]}"]
     words = ["--data", str(dataset_folder), "--probes", "none", "--resamples", "20"]
@@ -70,7 +69,7 @@ def test_judges_by_name_as_the_command_takes_them(dataset_folder: Path, tmp_path
     assert found._repr_html_().count("<tr>") == sum(len(report["dimensions"]) for report in found.reports)
 
 
-def test_a_notebook_shows_people_beside_the_judge(make_judge, make_dataset) -> None:
+def test_a_notebook_shows_people_beside_the_judge(make_judge, make_dataset):
     judge = make_judge(noise=0.4)
     judge.name = HOSTILE
     found = evaluate(judge, make_dataset(noise=0.4), probes=(), resamples=50)
@@ -89,7 +88,7 @@ def test_a_notebook_shows_people_beside_the_judge(make_judge, make_dataset) -> N
     assert HOSTILE in repr(found)
 
 
-def test_pairs_heard_in_windows_are_counted(trained_run: Path, dataset_folder: Path, make_tone) -> None:
+def test_pairs_heard_in_windows_are_counted(trained_run, dataset_folder, make_tone):
     dataset = PairDataset.load(dataset_folder)
     long = dataclasses.replace(dataset.subset("test").pairs[0], response=Clip(make_tone(25, 150, 0.3), 16_000))
     pairs = tuple(long if pair.pair_id == long.pair_id else pair for pair in dataset.pairs)
@@ -104,7 +103,7 @@ def test_pairs_heard_in_windows_are_counted(trained_run: Path, dataset_folder: P
     assert with_one_refused.report["in_windows"] == 0
 
 
-def test_what_is_no_judge_is_refused(dataset_folder: Path) -> None:
+def test_what_is_no_judge_is_refused(dataset_folder):
     for judge, message in [
         ("no/such/folder", "judge 'no/such/folder': expected a judge folder"),
         ("human:nobody", "judge 'human:nobody': expected one of human:"),
@@ -117,7 +116,7 @@ def test_what_is_no_judge_is_refused(dataset_folder: Path) -> None:
         compare(["constant", "constant"], dataset_folder)
 
 
-def test_a_signature_says_what_figures_depend_on(dataset_folder: Path, tmp_path: Path, capsys) -> None:
+def test_a_signature_says_what_figures_depend_on(dataset_folder, tmp_path, capsys):
     """One line in the JSON, the table, the Markdown, the page and on the terminal; another for another question."""
     words = ["evaluate", "constant", "--data", str(dataset_folder), "--split", "validation", "--probes", "none"]
     assert main([*words, "--resamples", "20", "--seed", "3", "--out", str(tmp_path / "report")]) == 0
@@ -143,7 +142,7 @@ def test_a_signature_says_what_figures_depend_on(dataset_folder: Path, tmp_path:
     assert len({signature, *others}) == 5
 
 
-def test_scores_of_a_report_that_was_measured_otherwise_are_named(dataset_folder: Path, tmp_path: Path, capsys) -> None:
+def test_scores_of_a_report_that_was_measured_otherwise_are_named(dataset_folder, tmp_path, capsys):
     def report_of(split: str) -> str:
         evaluate("constant", dataset_folder, split=split, probes=(), resamples=20).save(tmp_path / split)
         return f"scores:{tmp_path / split / 'items.csv'}"

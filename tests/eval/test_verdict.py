@@ -26,31 +26,19 @@ def beside(verdict: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def table(tmp_path_factory) -> dict[str, Any]:
     """Six people of equal noise, and judges from nothing to everything, measured as a user would."""
     rng = np.random.default_rng(0)
     truth = rng.normal(3, 1, N)
     people = {f"person {number}": truth + rng.normal(0, 1.0, N) for number in range(6)}
     panel = np.mean(list(people.values()), axis=0)
     judges = {
-        "constant": np.full(N, 3.0),
-        "random": rng.normal(size=N),
-        "nan": np.full(N, np.nan),
-        "perfect": panel,
-        "truth": truth,
-        "another person": truth + rng.normal(0, 1.0, N),
-        "deaf": truth + rng.normal(0, 4.0, N),
-        "good": truth + rng.normal(0, 0.4, N),
-        "backwards": -truth,
-    }
+        "constant": np.full(N, 3.0), "random": rng.normal(size=N), "nan": np.full(N, np.nan), "perfect": panel,
+        "truth": truth, "another person": truth + rng.normal(0, 1.0, N), "deaf": truth + rng.normal(0, 4.0, N),
+        "good": truth + rng.normal(0, 0.4, N), "backwards": -truth,
+    }  # fmt: skip
     rows = [
-        {
-            "item": f"i{n}",
-            "annotator": name,
-            "dimension": "warmth",
-            "score": scores[n],
-            "group": n // PER_GROUP,
-        }
+        {"item": f"i{n}", "annotator": name, "dimension": "warmth", "score": scores[n], "group": n // PER_GROUP}
         for name, scores in (people | judges).items()
         for n in range(N)
     ]
@@ -74,14 +62,14 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         ("backwards", "against", "Orders items against people: Spearman with the panel mean \N{MINUS SIGN}0."),
     ],
 )
-def test_known_judges(table: dict[str, Any], judge: str, kind: str, words: str) -> None:
+def test_known_judges(table, judge, kind, words):
     found = table["judges"][judge]["verdict"]
     assert found["kind"] == kind, found
     assert words in found["text"]
     assert (found["tone"] == "good") == (kind == "better_than_one_rater")
 
 
-def test_ranking_of_known_judges(table: dict[str, Any]) -> None:
+def test_ranking_of_known_judges(table):
     ranked = [(own["judge"], own["cluster"]) for own in table["ranking"]["judges"]]
     assert ranked[:4] == [("perfect", 1), ("truth", 2), ("good", 3), ("another person", 4)]
     assert [name for name, _ in ranked[4:7]] == ["deaf", "random", "backwards"]
@@ -105,14 +93,14 @@ def test_ranking_of_known_judges(table: dict[str, Any]) -> None:
         ({"like_for_like": beside("not told apart from one rater"), "spearman": NEAR_0}, "too_few_items_to_tell"),
     ],
 )
-def test_what_cannot_be_told(table: dict[str, Any], changes: dict[str, Any], kind: str) -> None:
+def test_what_cannot_be_told(table, changes, kind):
     own = {**table["judges"]["good"], **changes}
     found = verdict(own)
     assert (found["kind"], found["tone"]) == (kind, "none")
     assert "like_for_like" not in changes or "(1 item, 2 raters, 1 group)" in found["text"]
 
 
-def test_few_raters_are_named_where_there_is_an_interval(table: dict[str, Any]) -> None:
+def test_few_raters_are_named_where_there_is_an_interval(table):
     own = table["judges"]["good"]["like_for_like"]
     assert sentences("few_raters", found=own) == []
     few = sentences("few_raters", found={**own, "n_raters": 3})

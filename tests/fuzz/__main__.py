@@ -40,13 +40,11 @@ class Child:
 
     def send(self, job: Job) -> None:
         """Hands out a mutation."""
-        assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(job).encode() + b"\n")
 
     def answer(self, limit: float | None = None) -> Outcome | str:
         """The next answer, or why there is none; the child has ended then."""
         out = self._process.stdout
-        assert out is not None
         if not select.select([out], [], [], limit)[0]:
             self._process.kill()
             self._process.wait()

@@ -228,11 +228,7 @@ def _in_zip(data: bytes, rng: random.Random) -> tuple[bytes, str]:
 
 
 VALUES: dict[str, Callable[[bytes, random.Random], tuple[bytes, str]]] = {
-    ".json": _in_json,
-    ".jsonl": _in_lines,
-    ".csv": _in_csv,
-    ".yaml": _in_yaml,
-    ".parquet": _in_parquet,
+    ".json": _in_json, ".jsonl": _in_lines, ".csv": _in_csv, ".yaml": _in_yaml, ".parquet": _in_parquet,
     ".zip": _in_zip,
-}
+}  # fmt: skip
 """Suffix -> what changes the values in such a file."""

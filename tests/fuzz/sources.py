@@ -46,29 +46,23 @@ def _pairs(folder: Path) -> list[dict[str, Any]]:
     contexts = [clip(folder / f"context{number}.wav", number) for number in range(2)]
     return [
         {
-            "pair_id": f"p{number}",
-            "context_audio": contexts[number % 2],
-            "response_audio": clip(folder / f"response{number}.wav", 3 + number),
-            "group_id": f"g{number % 2}",
-            "system_id": f"s{number // 2}",
-            "situation": "lost keys",
+            "pair_id": f"p{number}", "context_audio": contexts[number % 2],
+            "response_audio": clip(folder / f"response{number}.wav", 3 + number), "group_id": f"g{number % 2}",
+            "system_id": f"s{number // 2}", "situation": "lost keys",
         }
         for number in range(4)
-    ]
+    ]  # fmt: skip
 
 
 def _ratings() -> list[dict[str, Any]]:
     return [
         {
-            "pair_id": f"p{pair}",
-            "rater_id": f"r{rater}",
-            "dimension": "empathy",
-            "score": 1 + (pair + rater) % 5,
+            "pair_id": f"p{pair}", "rater_id": f"r{rater}", "dimension": "empathy", "score": 1 + (pair + rater) % 5,
             "seconds": 2.5 + rater,
         }
         for pair in range(4)
         for rater in range(2)
-    ]
+    ]  # fmt: skip
 
 
 def _table(folder: Path) -> tuple[Path, Sequence[str]]:
@@ -111,10 +105,7 @@ def _label_studio(folder: Path) -> tuple[Path, Sequence[str]]:
             "data": {"a": f"/data/local-files/?d={pair['response_audio']}", "b": pair["context_audio"], "m": "x"},
             "annotations": [
                 {
-                    "id": 10 * number + rater,
-                    "completed_by": rater,
-                    "was_cancelled": rater == 2,
-                    "lead_time": 3.5,
+                    "id": 10 * number + rater, "completed_by": rater, "was_cancelled": rater == 2, "lead_time": 3.5,
                     "result": [
                         {"from_name": "stars", "to_name": "a", "type": "rating", "value": {"rating": 1 + rater}},
                         {"from_name": "kind", "to_name": "a", "type": "choices", "value": {"choices": ["4"]}},
@@ -125,7 +116,7 @@ def _label_studio(folder: Path) -> tuple[Path, Sequence[str]]:
             ],
         }
         for number, pair in enumerate(_pairs(folder))
-    ]
+    ]  # fmt: skip
     (folder / "export.json").write_text(json.dumps(tasks))
     words = [
         "--response", "a", "--response", "b", "--dimension", "empathy=1:5:1", "--dimension", "kindness=1:5",

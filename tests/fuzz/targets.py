@@ -23,17 +23,9 @@ from sources import RATE, SOURCES
 
 HAS_DATASETS = importlib.util.find_spec("datasets") is not None
 FORMATS = {
-    "PCM_U8": "wav",
-    "PCM_16": "wav",
-    "PCM_24": "wav",
-    "FLOAT": "wav",
-    "ULAW": "au",
-    "PCM_S8": "flac",
-    "VORBIS": "ogg",
-    "OPUS": "ogg",
-    "MPEG_LAYER_III": "mp3",
-    "PCM_32": "aiff",
-}
+    "PCM_U8": "wav", "PCM_16": "wav", "PCM_24": "wav", "FLOAT": "wav", "ULAW": "au", "PCM_S8": "flac",
+    "VORBIS": "ogg", "OPUS": "ogg", "MPEG_LAYER_III": "mp3", "PCM_32": "aiff",
+}  # fmt: skip
 """Subtype of libsndfile -> suffix."""
 
 

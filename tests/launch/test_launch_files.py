@@ -72,7 +72,6 @@ def test_slurm_queues_a_job_again_that_was_asked_to_stop_scoring(status, requeue
     given = {"PYTHON": "our-python", "SLURM_JOB_ID": "123"}
     assert run("score_slurm.sbatch", tmp_path, SCORED, **given) == status
     words = arguments(tmp_path, "srun")
-    assert words is not None
     assert words[:5] == ["--kill-on-bad-exit=0", "--wait=0", "our-python", "-m", "empathy_judge.cli"]
     scored(words)
     assert arguments(tmp_path, "scontrol") == (["requeue", "123"] if requeued else None)
@@ -83,7 +82,6 @@ def test_torchrun_scores_with_a_process_for_each_gpu(tmp_path):
     variables = {"PYTHON": "our-python", "NODES": "4", "GPUS": "8", "MASTER": "first:29400"}
     assert run("score_torchrun.sh", tmp_path, SCORED, **variables) == 0
     words = arguments(tmp_path, "our-python")
-    assert words is not None
     for name, value in (("--nnodes", "4"), ("--rdzv-endpoint", "first:29400"), ("--nproc-per-node", "8")):
         assert words[words.index(name) + 1] == value
     scored(words)
@@ -117,11 +115,9 @@ exit "$highest\"""",
     assert run("slurm.sbatch", tmp_path, **variables) == status
     assert (tmp_path / "main").read_text() == "node3\n"
     words = arguments(tmp_path, "srun")
-    assert words is not None
     # a failure ends all at once; what ends well waits for the others without limit
     assert words[:2] == ["--kill-on-bad-exit=1", "--wait=0"]
     words = arguments(tmp_path, "our-python")
-    assert words is not None
     assert words[:3] == ["-m", "empathy_judge.cli", "train"]
     check_train(words[3:], nodes=2, gpus=8)
     requeued = status == 75
@@ -142,11 +138,8 @@ def test_a_signal_reaches_the_program_and_is_waited_for(launcher, number, tmp_pa
         stand_in(tmp_path, "scontrol", "echo node3")
     variables = {"PYTHON": "our-python", "GPUS": "1", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     variables |= {
-        "SLURM_JOB_ID": "1",
-        "SLURM_JOB_NODELIST": "n",
-        "SLURM_JOB_NUM_NODES": "1",
-        "SLURM_NTASKS_PER_NODE": "1",
-    }
+        "SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS_PER_NODE": "1",
+    }  # fmt: skip
     process = subprocess.Popen(
         [str(LAUNCH / launcher), *WORDS], env={**os.environ, **variables}, stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -211,7 +204,6 @@ def test_torchrun_on_one_machine_and_on_several(tmp_path):
     stand_in(tmp_path, "nvidia-smi", "echo GPU 0; echo GPU 1; echo GPU 2")
     assert run("torchrun.sh", tmp_path, PYTHON="our-python") == 0
     words = arguments(tmp_path, "our-python")
-    assert words is not None
     assert words[:3] == ["-m", "torch.distributed.run", "--standalone"]
     assert words[words.index("--nproc-per-node") + 1] == "3"
     check_train(words[words.index("train") + 1 :], nodes=1, gpus=3)
@@ -219,7 +211,6 @@ def test_torchrun_on_one_machine_and_on_several(tmp_path):
     assert run("torchrun.sh", tmp_path, **variables) != 0  # where do they meet?
     assert run("torchrun.sh", tmp_path, MASTER="first:29400", **variables) == 0
     words = arguments(tmp_path, "our-python")
-    assert words is not None
     for name, value in (("--nnodes", "4"), ("--rdzv-endpoint", "first:29400"), ("--rdzv-backend", "c10d")):
         assert words[words.index(name) + 1] == value
     assert words[words.index("--max-restarts") + 1] == "3"

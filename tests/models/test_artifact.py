@@ -35,13 +35,13 @@ ORIGIN = Provenance(
 
 
 @pytest.fixture
-def folder(judge_folder: Path, tmp_path: Path) -> Path:
+def folder(judge_folder, tmp_path) -> Path:
     """A copy of a judge, to be spoilt."""
     return Path(shutil.copytree(judge_folder, tmp_path / "judge"))
 
 
 @pytest.fixture(scope="module")
-def pairs(dataset_folder: Path):
+def pairs(dataset_folder):
     return PairDataset.load(dataset_folder).pairs[:6]
 
 

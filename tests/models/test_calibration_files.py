@@ -133,7 +133,7 @@ def test_what_is_missing_or_no_json_is_refused(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def calibrated_folder(judge_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def calibrated_folder(judge_folder, tmp_path_factory) -> Path:
     """The judge on disk with a calibration: `warmth` isotonic, with quantiles of all levels."""
     from empathy_judge.models import JUDGE_FILE
     from empathy_judge.models.artifact import load_judge

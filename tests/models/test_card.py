@@ -13,7 +13,7 @@ from huggingface_hub.repocard_data import model_index_to_eval_results
 
 
 @pytest.fixture
-def description(judge_folder: Path) -> dict[str, Any]:
+def description(judge_folder) -> dict[str, Any]:
     return json.loads((judge_folder / "judge.json").read_text())
 
 

@@ -68,11 +68,9 @@ def test_an_ensemble_is_the_mean_and_its_variance_that_of_its_members_and_betwee
     scores = [torch.tensor([[1.0, 4.0]]), torch.tensor([[2.0, 4.0]]), torch.tensor([[6.0, 4.0]])]
     plain = combine([Prediction(score) for score in scores])
     assert torch.equal(plain.score, torch.tensor([[3.0, 4.0]]))
-    assert plain.deviation is not None
     assert plain.deviation[0, 0].item() == pytest.approx(7**0.5)  # (4 + 1 + 9) / 2
     assert 0 < plain.deviation[0, 1].item() < 1e-5  # members agree, and a deviation is above 0
     own = combine([Prediction(score, torch.full((1, 2), float(n))) for n, score in enumerate(scores, start=1)])
-    assert own.deviation is not None
     assert own.deviation[0].tolist() == pytest.approx([(7 + 14 / 3) ** 0.5, (14 / 3) ** 0.5])
 
 
@@ -113,7 +111,6 @@ def test_an_ensemble_scores_the_mean_of_its_members(folders, ensemble, pairs):
     judge = load_any(ensemble).judge
     scores, deviations = predicted(judge, pairs)
     assert (scores - each.mean(0)).abs().max() < 1e-6
-    assert deviations is not None
     assert (deviations - (each[0] - each[1]).abs() / 2**0.5).abs().max() < 1e-6
     assert torch.equal(predicted(judge, pairs[3:4])[0], predicted(judge, pairs[3:4])[0])  # whoever went last
     found = Scorer.from_pretrained(ensemble).score(pairs[0].context[0].audio, pairs[0].response)
@@ -147,7 +144,6 @@ def test_members_with_trained_towers_hear_for_themselves(depth, make_judge, pair
     own = torch.stack([score for score, _ in each])
     assert (scores - own.mean(0)).abs().max() < 1e-6
     variance = own.var(0) + torch.stack([deviation for _, deviation in each]).square().mean(0)
-    assert deviations is not None
     assert (deviations.square() - variance).abs().max() < 1e-5
 
 
@@ -246,7 +242,6 @@ def test_checkpoints_can_be_members(folders, make_judge, tmp_path):
     run.mkdir(parents=True)
     torch.save({"state_dict": state, "description": describe(judge, origin())}, run / "best.ckpt")
     same = write_average([folders[0], run / "best.ckpt"], tmp_path / "mean")
-    assert same is not None
     assert same > 0.9
     write_ensemble([run.parent, folders[0]], tmp_path / "both")
     members = load_any(tmp_path / "both").judge.members

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -79,7 +77,7 @@ def test_without_a_context_its_features_are_the_mean_and_nothing_else_changes(ju
 
 
 @torch.no_grad()
-def test_scores_are_the_same_in_any_batch_and_from_stored_states(judge, tmp_path: Path):
+def test_scores_are_the_same_in_any_batch_and_from_stored_states(judge, tmp_path):
     pairs = [pair(0), pair(3, 2), Pair(pair_id="q", group_id="g", context=(), response=clip(0.7, 5)), pair(5)]
     together = judge(judge.build_inputs(pairs))
     for number, own in enumerate(pairs):
@@ -110,7 +108,7 @@ def test_layers_are_mixed_by_learned_weights(judge):
 
 
 @torch.no_grad()
-def test_a_judge_with_landmarks_is_written_and_loaded(judge, tmp_path: Path):
+def test_a_judge_with_landmarks_is_written_and_loaded(judge, tmp_path):
     pairs = [pair(n) for n in range(6)]
     features = judge.pooled(judge.build_inputs(pairs))
     reach = torch.full((features.shape[1],), 0.03)

@@ -89,7 +89,7 @@ def _entry(path: str, content: bytes) -> dict[str, Any]:
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+def hub(monkeypatch, tmp_path) -> Iterator[Hub]:
     """The hub, on this machine, with a token in the environment."""
     served = Hub()
 

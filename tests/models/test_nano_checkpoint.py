@@ -15,7 +15,7 @@ from safetensors import safe_open
 from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration, Qwen2AudioProcessor
 
 
-def test_is_small_and_safe() -> None:
+def test_is_small_and_safe():
     weights = NANO_FOLDER / "model.safetensors"
     assert weights.stat().st_size <= 12_000_000
     assert not [file.name for file in NANO_FOLDER.iterdir() if file.suffix in (".bin", ".pt", ".pkl", ".ckpt")]
@@ -23,7 +23,7 @@ def test_is_small_and_safe() -> None:
         assert all(file.get_tensor(key).dtype == torch.float32 for key in file.keys())  # noqa: SIM118
 
 
-def test_loads_as_the_true_classes() -> None:
+def test_loads_as_the_true_classes():
     model, report = Qwen2AudioForConditionalGeneration.from_pretrained(NANO_FOLDER, output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
@@ -32,7 +32,7 @@ def test_loads_as_the_true_classes() -> None:
     assert load_backbone(Checkpoint("nano")).hidden_size == model.config.text_config.hidden_size
 
 
-def test_readme_states_what_was_measured() -> None:
+def test_readme_states_what_was_measured():
     text = (NANO_FOLDER / "README.md").read_text(encoding="utf-8")
     measured = json.loads((NANO_FOLDER / "measured.json").read_text(encoding="utf-8"))
     for name in ("unseen_voices", "real"):
@@ -41,7 +41,7 @@ def test_readme_states_what_was_measured() -> None:
 
 
 @pytest.mark.long
-def test_hears_delivery_of_voices_it_never_heard() -> None:
+def test_hears_delivery_of_voices_it_never_heard():
     """Fresh voices, fresh tones: far above the commonest answer on every question."""
     voices = make_voices(20, seed=991)
     store = ClipStore.of(collect(synthetic_shards(120, voices, seed=991), "clips"))

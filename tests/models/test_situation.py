@@ -6,7 +6,6 @@ import csv
 import io
 import math
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -30,7 +29,7 @@ TEXTS = [name for name, (text, _) in UNREADABLE.items() if isinstance(text, str)
 
 
 @pytest.fixture(scope="module")
-def scorer(judge_folder: Path) -> Scorer:
+def scorer(judge_folder) -> Scorer:
     return Scorer.from_pretrained(judge_folder, device="cpu")
 
 

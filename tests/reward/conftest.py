@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from empathy_judge import Scorer
@@ -14,7 +12,7 @@ RATE = 16_000
 
 
 @pytest.fixture(scope="module")
-def scorer(judge_folder: Path) -> Scorer:
+def scorer(judge_folder) -> Scorer:
     return Scorer.from_pretrained(judge_folder, device="cpu", batch_size=4)
 
 

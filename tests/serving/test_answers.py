@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import pytest
 from empathy_judge.data_modules.errors import UserError
@@ -27,7 +25,7 @@ FORM = {"Content-Type": "multipart/form-data; boundary=a"}
 # ---------------------------------------------------------------- scores
 
 
-def test_a_score_comes_with_all_that_is_known_of_it(shared: Shared) -> None:
+def test_a_score_comes_with_all_that_is_known_of_it(shared):
     service, _ = shared
     answer = service.score(wav(0.5, 0.5), context=[wav(0.1, 0.75)], level="0.8", situation="A dog ran away.")
     assert answer.status_code == 200
@@ -44,7 +42,7 @@ def test_a_score_comes_with_all_that_is_known_of_it(shared: Shared) -> None:
     assert len(body["judge"]["version"]) == 16
 
 
-def test_the_judge_gets_the_turns_of_a_conversation_with_who_speaks(shared: Shared) -> None:
+def test_the_judge_gets_the_turns_of_a_conversation_with_who_speaks(shared):
     service, scorer = shared
     clips = [wav(0.1, 0.2), wav(0.2, 0.3), wav(0.3, 0.4)]
     assert service.score(wav(), context=clips, situation="At the vet.").status_code == 200
@@ -58,7 +56,7 @@ def test_the_judge_gets_the_turns_of_a_conversation_with_who_speaks(shared: Shar
     assert pair.response.rate == 16_000
 
 
-def test_other_rates_and_channels_are_brought_to_the_judges(shared: Shared) -> None:
+def test_other_rates_and_channels_are_brought_to_the_judges(shared):
     service, scorer = shared
     answer = service.score(wav(0.5, 1.0, rate=44_100, channels=2, kind="FLAC"))
     assert answer.json()["seconds"]["responses"] == [1.0]
@@ -66,7 +64,7 @@ def test_other_rates_and_channels_are_brought_to_the_judges(shared: Shared) -> N
     assert len(scorer.heard[-1].response.samples) == 16_000
 
 
-def test_warnings_are_passed_on() -> None:
+def test_warnings_are_passed_on():
     scorer = FakeScorer()
     scorer.warnings = (Caution("short", "response: lasts 0.2 s", "response"),)
     with in_process(scorer) as service:
@@ -74,7 +72,7 @@ def test_warnings_are_passed_on() -> None:
     assert warnings == [{"code": "short", "about": "response", "text": "response: lasts 0.2 s"}]
 
 
-def test_a_real_judge_scores_over_http_as_it_does_in_python(judge_folder: Path, make_tone: Any) -> None:
+def test_a_real_judge_scores_over_http_as_it_does_in_python(judge_folder, make_tone):
     import io
 
     import soundfile
@@ -110,7 +108,7 @@ def test_a_real_judge_scores_over_http_as_it_does_in_python(judge_folder: Path, 
 # ---------------------------------------------------------------- rankings
 
 
-def test_the_best_response_comes_first(shared: Shared) -> None:
+def test_the_best_response_comes_first(shared):
     service, _ = shared
     answer = service.score(wav(0.2), wav(0.9), wav(0.5), context=[wav(0.1)], path="/v1/rank").json()
     assert [own["response"] for own in answer["ranking"]] == [2, 3, 1]
@@ -118,7 +116,7 @@ def test_the_best_response_comes_first(shared: Shared) -> None:
     assert answer["ranking"][0]["scores"]["empathy"]["score"] == pytest.approx(4.6, abs=1e-3)
 
 
-def test_ranking_needs_a_dimension_where_there_are_several_and_knows_which_end_is_good() -> None:
+def test_ranking_needs_a_dimension_where_there_are_several_and_knows_which_end_is_good():
     scorer = FakeScorer()
     scorer.dimensions = (Dimension("warmth", 1, 5), Dimension("harshness", 1, 5, higher_is_better=False))
     with in_process(scorer) as service:
@@ -151,7 +149,7 @@ def test_ranking_needs_a_dimension_where_there_are_several_and_knows_which_end_i
         ({"files": [("context", ("a", b"x"))] * 28}, "more than 28 parts; expected fewer"),
     ],
 )
-def test_a_form_that_is_wrong_is_told_what_is_expected(shared: Shared, fields: Any, message: str) -> None:
+def test_a_form_that_is_wrong_is_told_what_is_expected(shared, fields, message):
     service, _ = shared
     files = fields.get("files", [("response", ("a", wav()))])
     if not files:
@@ -174,20 +172,20 @@ def test_a_form_that_is_wrong_is_told_what_is_expected(shared: Shared, fields: A
         (wav(0.5, 0.5, channels=9), "response: 9 channels; expected at most 8"),
     ],
 )
-def test_a_clip_that_cannot_be_used_is_told_why(shared: Shared, clip: bytes, message: str) -> None:
+def test_a_clip_that_cannot_be_used_is_told_why(shared, clip, message):
     service, scorer = shared
     before = len(scorer.heard)
     assert error_of(service.score(clip)) == (422, "bad_audio", message)
     assert len(scorer.heard) == before
 
 
-def test_a_clip_needs_no_file_name(shared: Shared) -> None:
+def test_a_clip_needs_no_file_name(shared):
     service, _ = shared
     answer = service("POST", "/v1/score", content=PART + wav() + b"\r\n--a--\r\n", headers=FORM)
     assert answer.json()["seconds"] == {"context": [], "responses": [0.5]}
 
 
-def test_a_bad_turn_is_named(shared: Shared) -> None:
+def test_a_bad_turn_is_named(shared):
     service, _ = shared
     message = error_of(service.score(wav(), context=[wav(), b"no"]))[2]
     assert message.startswith("context 2: not a sound file")
@@ -207,12 +205,12 @@ def test_a_bad_turn_is_named(shared: Shared) -> None:
         ({"files": {"response": ("r", bytes(2**25 + 1))}}, 413, "too_large"),
     ],
 )  # fmt: skip
-def test_a_body_that_is_no_form_is_refused(shared: Shared, request_: Any, status: int, code: str) -> None:
+def test_a_body_that_is_no_form_is_refused(shared, request_, status, code):
     service, _ = shared
     assert error_of(service("POST", "/v1/score", **request_))[:2] == (status, code)
 
 
-def test_size_is_counted_where_the_client_does_not_say_it(shared: Shared) -> None:
+def test_size_is_counted_where_the_client_does_not_say_it(shared):
     service, _ = shared
     sent = 0
 
@@ -229,7 +227,7 @@ def test_size_is_counted_where_the_client_does_not_say_it(shared: Shared) -> Non
     assert answer.headers["connection"] == "close"
 
 
-def test_pages_and_methods_that_are_not_there(shared: Shared) -> None:
+def test_pages_and_methods_that_are_not_there(shared):
     service, _ = shared
     assert error_of(service("GET", "/docs")) == (404, "not_found", "no such page")
     assert error_of(service("POST", "/v1/score/"))[:2] == (404, "not_found")
@@ -238,7 +236,7 @@ def test_pages_and_methods_that_are_not_there(shared: Shared) -> None:
     assert answer.headers["allow"] == "POST"
 
 
-def test_intervals_are_not_asked_of_a_judge_without_calibration() -> None:
+def test_intervals_are_not_asked_of_a_judge_without_calibration():
     scorer = FakeScorer()
     scorer.calibration = None
     with in_process(scorer) as service:
@@ -249,7 +247,7 @@ def test_intervals_are_not_asked_of_a_judge_without_calibration() -> None:
 # ---------------------------------------------------------------- errors
 
 
-def test_a_text_that_the_judge_cannot_read_is_refused_before_any_work(shared: Shared) -> None:
+def test_a_text_that_the_judge_cannot_read_is_refused_before_any_work(shared):
     service, scorer = shared
     before = len(scorer.heard), counter(service, "empathy_judge_accepted_total")
     answer = service.score(b"no sound", situation="a <|AUDIO|>")  # nobody looked at the sound
@@ -260,7 +258,7 @@ def test_a_text_that_the_judge_cannot_read_is_refused_before_any_work(shared: Sh
 # ---------------------------------------------------------------- access and records
 
 
-def test_who_has_no_token_gets_no_score(caplog: pytest.LogCaptureFixture) -> None:
+def test_who_has_no_token_gets_no_score(caplog):
     caplog.set_level(logging.DEBUG)
     with in_process(FakeScorer(), token="open sesame") as service:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic open sesame"}):
@@ -288,7 +286,7 @@ def test_who_has_no_token_gets_no_score(caplog: pytest.LogCaptureFixture) -> Non
         assert service("GET", "/metrics").status_code == 200
 
 
-def test_a_request_is_written_down_without_what_was_said(shared: Shared, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_request_is_written_down_without_what_was_said(shared, caplog):
     service, scorer = shared
     caplog.set_level(logging.INFO)
     name = "../../etc/passwd\x00.wav"
@@ -313,7 +311,7 @@ def test_a_request_is_written_down_without_what_was_said(shared: Shared, caplog:
     assert scorer.heard[-1].response.name == "response"  # whatever the client called it
 
 
-def test_counters_add_up() -> None:
+def test_counters_add_up():
     with in_process(FakeScorer()) as service:
         service.score(wav(0.5, 0.5), context=[wav(0.5, 0.25)])
         service.score(wav(0.5, 1.0))
@@ -337,7 +335,7 @@ def test_counters_add_up() -> None:
         assert service("GET", "/metrics").headers["content-type"].startswith("text/plain; version=")
 
 
-def test_the_judge_and_the_limits_can_be_asked_for(shared: Shared) -> None:
+def test_the_judge_and_the_limits_can_be_asked_for(shared):
     service, _ = shared
     body = service("GET", "/v1/judge").json()
     assert body["dimensions"] == [
@@ -346,7 +344,7 @@ def test_the_judge_and_the_limits_can_be_asked_for(shared: Shared) -> None:
     assert (body["max_seconds"], body["max_bytes"], body["calibrated"]) == (10.0, 2**25, True)
 
 
-def test_a_limit_beyond_what_the_judge_hears_is_refused() -> None:
+def test_a_limit_beyond_what_the_judge_hears_is_refused():
     with (
         pytest.raises(UserError, match=r"--max-seconds 20; expected at most 10"),
         in_process(FakeScorer(), max_seconds=20.0),

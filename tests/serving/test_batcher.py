@@ -29,7 +29,7 @@ def sizes() -> list[int]:
 
 
 @pytest.fixture
-def batcher(scorer: FakeScorer, sizes: list[int]) -> Iterator[Batcher]:
+def batcher(scorer, sizes) -> Iterator[Batcher]:
     """One with room for twelve pairs, which waits for ever for those who are coming."""
     batcher = Batcher(scorer, 12, 1000.0, lambda pairs, seconds: sizes.append(pairs))  # type: ignore[arg-type]
     yield batcher
@@ -58,7 +58,7 @@ def order(scorer: FakeScorer) -> list[str]:
     return ["".join(pair.pair_id for pair in some) for some, _ in scorer.batches]
 
 
-def test_who_is_alone_does_not_wait(batcher: Batcher) -> None:
+def test_who_is_alone_does_not_wait(batcher):
     begun = time.monotonic()
     (job,) = submitted(batcher, jobs("a"))
     found = job.future.result(10)
@@ -67,7 +67,7 @@ def test_who_is_alone_does_not_wait(batcher: Batcher) -> None:
     assert (job.batch, job.waited < 5) == (1, True)
 
 
-def test_those_who_are_coming_are_waited_for(batcher: Batcher, sizes: list[int]) -> None:
+def test_those_who_are_coming_are_waited_for(batcher, sizes):
     batcher.announce(2)
     (first,) = submitted(batcher, jobs("a"))
     batcher.announce(-1)
@@ -79,13 +79,13 @@ def test_those_who_are_coming_are_waited_for(batcher: Batcher, sizes: list[int])
     until(lambda: sizes == [2])
 
 
-def test_nobody_is_waited_for_when_the_batch_is_full(batcher: Batcher, sizes: list[int]) -> None:
+def test_nobody_is_waited_for_when_the_batch_is_full(batcher, sizes):
     batcher.announce(1)
     assert all(job.future.result(10) for job in submitted(batcher, jobs("abcd")))
     until(lambda: sizes == [4])
 
 
-def test_waiting_ends(scorer: FakeScorer) -> None:
+def test_waiting_ends(scorer):
     batcher = Batcher(scorer, 6, 0.02, lambda pairs, seconds: None)  # type: ignore[arg-type]
     batcher.announce(1)
     (job,) = submitted(batcher, jobs("a"))
@@ -94,7 +94,7 @@ def test_waiting_ends(scorer: FakeScorer) -> None:
     batcher.close()
 
 
-def test_what_was_dropped_is_never_begun_and_its_place_is_free(batcher: Batcher, scorer: FakeScorer) -> None:
+def test_what_was_dropped_is_never_begun_and_its_place_is_free(batcher, scorer):
     first = held_up(batcher, scorer)
     batcher.submit(gone := jobs("abcdef", client="x"))
     submitted(batcher, jobs("ghijkl"))
@@ -111,7 +111,7 @@ def test_what_was_dropped_is_never_begun_and_its_place_is_free(batcher: Batcher,
     assert order(scorer) == ["1", "ghij", "klz"]
 
 
-def test_clients_take_turns(batcher: Batcher, scorer: FakeScorer) -> None:
+def test_clients_take_turns(batcher, scorer):
     held_up(batcher, scorer)
     batcher.submit(jobs("abcdef", client="x"))
     batcher.submit(jobs("pq", client="y", windows=2))
@@ -122,7 +122,7 @@ def test_clients_take_turns(batcher: Batcher, scorer: FakeScorer) -> None:
     assert order(scorer) == ["1", "apzb", "cqde", "f"]  # those of two windows are twice the work
 
 
-def test_those_with_long_texts_are_scored_alone_and_by_turns_with_others(batcher: Batcher, scorer: FakeScorer) -> None:
+def test_those_with_long_texts_are_scored_alone_and_by_turns_with_others(batcher, scorer):
     held_up(batcher, scorer)
     long = submitted(batcher, [*jobs("abc", situation=LONG), *jobs("xy")])
     scorer.open.set()
@@ -130,7 +130,7 @@ def test_those_with_long_texts_are_scored_alone_and_by_turns_with_others(batcher
     assert order(scorer) == ["1", "a", "xy", "b", "c"]
 
 
-def test_a_long_pair_gives_the_others_as_much_time_as_it_took(batcher: Batcher, scorer: FakeScorer) -> None:
+def test_a_long_pair_gives_the_others_as_much_time_as_it_took(batcher, scorer):
     held_up(batcher, scorer)
     long = submitted(batcher, [*jobs("a", situation=LONG), *jobs("uvwxy"), *jobs("b", windows=5)])
     batcher._owed = 1000.0  # as if one had just been scored
@@ -139,7 +139,7 @@ def test_a_long_pair_gives_the_others_as_much_time_as_it_took(batcher: Batcher, 
     assert order(scorer) == ["1", "uvwx", "y", "a", "b"]
 
 
-def test_closing_scores_what_waits(batcher: Batcher, scorer: FakeScorer) -> None:
+def test_closing_scores_what_waits(batcher, scorer):
     first = held_up(batcher, scorer)
     batcher.announce(1)
     waiting = submitted(batcher, jobs("abcde"))
@@ -148,7 +148,7 @@ def test_closing_scores_what_waits(batcher: Batcher, scorer: FakeScorer) -> None
     assert all(job.future.done() and job.future.result() for job in (first, *waiting))
 
 
-def test_nothing_is_let_in_that_would_have_to_wait_too_long(scorer: FakeScorer) -> None:
+def test_nothing_is_let_in_that_would_have_to_wait_too_long(scorer):
     batcher = Batcher(scorer, 100, 0.0, lambda pairs, seconds: None, patience=30.0)  # type: ignore[arg-type]
     held_up(batcher, scorer)
     submitted(batcher, jobs("abcde"))  # and one is being scored
@@ -167,7 +167,7 @@ def test_nothing_is_let_in_that_would_have_to_wait_too_long(scorer: FakeScorer) 
     batcher.close()
 
 
-def test_a_long_pair_is_not_overtaken_for_ever(scorer: FakeScorer) -> None:
+def test_a_long_pair_is_not_overtaken_for_ever(scorer):
     batcher = Batcher(scorer, 100, 0.0, lambda pairs, seconds: None, patience=30.0)  # type: ignore[arg-type]
     held_up(batcher, scorer)
     (first,) = submitted(batcher, jobs("x", windows=10))
@@ -193,5 +193,5 @@ def test_a_long_pair_is_not_overtaken_for_ever(scorer: FakeScorer) -> None:
         ({"b": 6, "c": 6}, 0),
     ],
 )
-def test_how_many_places_a_client_may_take(held: dict[str, int], most: int) -> None:
+def test_how_many_places_a_client_may_take(held, most):
     assert sum(has_place(held, "a", more, 12) for more in range(1, 20)) == most

@@ -45,11 +45,10 @@ def with_decoders(use: Callable[[Decoders], Awaitable[T]], seconds: float = 20.0
 
 def pid_of(decoders: Decoders) -> int:
     process = decoders._workers[0]._process
-    assert process is not None
     return process.pid
 
 
-def test_samples_are_those_of_the_package() -> None:
+def test_samples_are_those_of_the_package():
     clips = [wav(0.5, 1.0), wav(0.7, 0.5, rate=44_100, channels=2, kind="FLAC"), wav(0.3, 0.8, rate=8_000)]
 
     async def use(decoders: Decoders):
@@ -64,7 +63,7 @@ def test_samples_are_those_of_the_package() -> None:
     assert restarts == 0
 
 
-def test_a_decoder_whose_reply_nobody_reads_on_is_killed_too() -> None:
+def test_a_decoder_whose_reply_nobody_reads_on_is_killed_too():
     """As after a time limit in the middle of a long reply: asyncio reads no further, and would never see its end."""
 
     async def kill() -> None:
@@ -82,7 +81,7 @@ def test_a_decoder_whose_reply_nobody_reads_on_is_killed_too() -> None:
     asyncio.run(kill())
 
 
-def test_a_decoder_that_hangs_is_killed_and_replaced() -> None:
+def test_a_decoder_that_hangs_is_killed_and_replaced():
     async def use(decoders: Decoders):
         hung = pid_of(decoders)
         os.kill(hung, signal.SIGSTOP)
@@ -98,7 +97,7 @@ def test_a_decoder_that_hangs_is_killed_and_replaced() -> None:
     assert restarts == 1
 
 
-def test_a_decoder_that_crashes_is_replaced() -> None:
+def test_a_decoder_that_crashes_is_replaced():
     async def use(decoders: Decoders):
         os.kill(pid_of(decoders), signal.SIGKILL)
         with pytest.raises(AudioError, match=r"^response: the decoder crashed on it$"):
@@ -110,7 +109,7 @@ def test_a_decoder_that_crashes_is_replaced() -> None:
     assert restarts == 1
 
 
-def test_who_does_not_wait_does_not_disturb_who_comes_next() -> None:
+def test_who_does_not_wait_does_not_disturb_who_comes_next():
     async def use(decoders: Decoders):
         gone = asyncio.create_task(decoders.decode(wav(0.9, 9.0), "gone"))
         await asyncio.sleep(0)
@@ -124,7 +123,7 @@ def test_who_does_not_wait_does_not_disturb_who_comes_next() -> None:
     assert restarts == 0
 
 
-def test_a_decoder_has_no_secrets_and_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decoder_has_no_secrets_and_little_memory(monkeypatch):
     monkeypatch.setenv("EMPATHY_JUDGE_TOKEN", "sesame")
 
     async def use(decoders: Decoders):
@@ -177,7 +176,7 @@ def zipped() -> bytes:
         (b"\xff\xfb" + bytes(1000), "r: "),
     ],
 )
-def test_files_that_lie_are_refused(data: bytes, message: str | None) -> None:
+def test_files_that_lie_are_refused(data, message):
     if message is None:
         assert len(decode_safely(data, "r", 10.0).samples) == RATE // 2
         return
@@ -186,7 +185,7 @@ def test_files_that_lie_are_refused(data: bytes, message: str | None) -> None:
     assert str(found.value).startswith(message)
 
 
-def test_a_small_file_that_holds_very_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_file_that_holds_very_much_is_refused(monkeypatch):
     monkeypatch.setattr(decoding, "MAX_SAMPLES", 48_000 * 8)
     bomb = silence(2.0, 8, "FLAC")
     assert len(bomb) < 10_000

@@ -57,7 +57,7 @@ def package_files() -> Iterator[str]:
         yield from (str(path.relative_to(ROOT)) for path in ROOT.glob(pattern) if path.is_file())
 
 
-def test_the_image_gets_the_whole_package_and_little_else() -> None:
+def test_the_image_gets_the_whole_package_and_little_else():
     files = [path for path in package_files() if not path.startswith(".")]
     assert "serving/app.py" in files
     assert "serving/page/page.html" in files
@@ -65,18 +65,13 @@ def test_the_image_gets_the_whole_package_and_little_else() -> None:
     needed = [*files, "pyproject.toml", "constraints.txt", PROJECT["project"]["readme"], "LICENSE"]
     assert [path for path in needed if ignored(path) or not (ROOT / path).is_file()] == []
     left_out = (
-        ".git/HEAD",
-        ".venv/bin/python",
-        "tests/conftest.py",
-        "checkpoints/mine/a.ckpt",
-        "demo/judge/judge.json",
-        "models/__pycache__/judge.pyc",
-        "serving/.ruff_cache/x",
-    )
+        ".git/HEAD", ".venv/bin/python", "tests/conftest.py", "checkpoints/mine/a.ckpt", "demo/judge/judge.json",
+        "models/__pycache__/judge.pyc", "serving/.ruff_cache/x",
+    )  # fmt: skip
     assert [path for path in left_out if not ignored(path)] == []
 
 
-def test_what_it_copies_and_installs_is_there(steps: list[tuple[str, str]]) -> None:
+def test_what_it_copies_and_installs_is_there(steps):
     for rest in of(steps, "COPY"):
         *sources, _ = [word for word in rest.split() if not word.startswith("--")]
         for source in sources:
@@ -91,7 +86,7 @@ def test_what_it_copies_and_installs_is_there(steps: list[tuple[str, str]]) -> N
     assert wanted <= {name.replace("_", "-") for name in pinned}
 
 
-def test_what_it_runs_is_a_command_of_ours(steps: list[tuple[str, str]]) -> None:
+def test_what_it_runs_is_a_command_of_ours(steps):
     (entry,), (words,) = of(steps, "ENTRYPOINT"), of(steps, "CMD")
     program, *arguments = json.loads(entry) + json.loads(words)
     assert program in PROJECT["project"]["scripts"]
@@ -107,7 +102,7 @@ def test_what_it_runs_is_a_command_of_ours(steps: list[tuple[str, str]]) -> None
     assert asked.path in ROUTES
 
 
-def test_it_runs_as_nobody_special_and_names_no_index(steps: list[tuple[str, str]]) -> None:
+def test_it_runs_as_nobody_special_and_names_no_index(steps):
     names = [instruction for instruction, _ in steps]
     assert of(steps, "USER") == ["10001"]
     assert names.index("USER") < names.index("ENTRYPOINT")

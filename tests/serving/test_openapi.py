@@ -35,7 +35,7 @@ def documents() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         yield document_of(first), document_of(second)
 
 
-def test_every_status_is_declared(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
+def test_every_status_is_declared(documents):
     for document, token in zip(documents, (set(), {"401"}), strict=True):
         for path in ("/v1/score", "/v1/rank", "/v1/reward"):
             assert set(document["paths"][path]["post"]["responses"]) == {"200", *ERRORS, *token}
@@ -48,7 +48,7 @@ def test_every_status_is_declared(documents: tuple[dict[str, Any], dict[str, Any
     assert "securitySchemes" not in documents[0]["components"]
 
 
-def test_the_form_is_described_for_this_judge(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
+def test_the_form_is_described_for_this_judge(documents):
     calibrated, plain = documents
     assert set(form_of(calibrated, "/v1/score")["properties"]) == {"response", "context", "situation", "level"}
     assert form_of(calibrated, "/v1/score")["properties"]["level"]["enum"] == [0.5, 0.8, 0.9, 0.95]
@@ -69,14 +69,14 @@ def test_the_form_is_described_for_this_judge(documents: tuple[dict[str, Any], d
         assert form_of(calibrated, path)["additionalProperties"] is False
 
 
-def test_answers_have_examples(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
+def test_answers_have_examples(documents):
     schemas = documents[0]["components"]["schemas"]
     for name in ("Scored", "Ranking", "Rewards"):
         (example,) = schemas[name]["examples"]
         assert set(example) == set(schemas[name]["required"])
 
 
-def test_a_number_in_a_form_is_a_text_like_any_other() -> None:
+def test_a_number_in_a_form_is_a_text_like_any_other():
     scorer = FakeScorer()
     with in_process(scorer) as service:
         assert service.score(wav(), situation="-2.54e+16").status_code == 200
@@ -85,7 +85,7 @@ def test_a_number_in_a_form_is_a_text_like_any_other() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("token", [None, "sesame"])
-def test_schemathesis_finds_nothing(token: str | None, tmp_path: Path) -> None:
+def test_schemathesis_finds_nothing(token, tmp_path):
     command = [str(Path(sys.executable).with_name("st")), "run", "--seed", "1", "-n", "60", "--no-color"]
     header = ["--header", f"Authorization: Bearer {token}"] if token else []
     environment = {**os.environ, "SCHEMATHESIS_HOOKS": "schemathesis_hooks", "PYTHONPATH": str(Path(__file__).parent)}

@@ -47,14 +47,14 @@ def inside(html: str, tag: str) -> str:
     return text
 
 
-def test_nothing_is_loaded_from_anywhere(page: str) -> None:
+def test_nothing_is_loaded_from_anywhere(page):
     assert not re.search(r"https?://|//[a-z]+\.|@import|url\(", page)
     elements = Elements(page).found
     assert not [tag for tag, _ in elements if tag in ("link", "img", "iframe", "object")]
     assert [own for tag, own in elements if tag == "script"] == [{}]
 
 
-def test_its_policy_allows_its_own_script_and_style_and_nothing_else(page: str) -> None:
+def test_its_policy_allows_its_own_script_and_style_and_nothing_else(page):
     policy = dict(part.split(" ", 1) for part in page_of(needs_token=True)[1]["Content-Security-Policy"].split("; "))
     for directive, tag in (("script-src", "script"), ("style-src", "style")):
         digest = base64.b64encode(hashlib.sha256(inside(page, tag).encode()).digest()).decode()
@@ -65,7 +65,7 @@ def test_its_policy_allows_its_own_script_and_style_and_nothing_else(page: str) 
         assert not [name for name in own if name == "style" or name.startswith("on")], tag
 
 
-def test_every_element_that_the_script_uses_is_there(page: str) -> None:
+def test_every_element_that_the_script_uses_is_there(page):
     ids = [own["id"] for _, own in Elements(page).found if "id" in own]
     assert len(ids) == len(set(ids))
     used = set(re.findall(r'\$\("([a-z-]+)"\)', page))
@@ -73,7 +73,7 @@ def test_every_element_that_the_script_uses_is_there(page: str) -> None:
     assert used <= set(ids)
 
 
-def test_every_control_has_a_name(page: str) -> None:
+def test_every_control_has_a_name(page):
     elements = Elements(page).found
     labelled = {own.get("for") for tag, own in elements if tag == "label"}
     ids = {own.get("id") for _, own in elements}
@@ -88,7 +88,7 @@ def test_every_control_has_a_name(page: str) -> None:
     assert ("html", {"lang": "en"}) in elements
 
 
-def test_it_asks_for_a_token_only_where_there_is_one(page: str) -> None:
+def test_it_asks_for_a_token_only_where_there_is_one(page):
     assert 'id="token"' in page
     without = page_of(needs_token=False)[0]
     assert 'id="token"' not in without

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,7 @@ def square() -> bytes:
     return file.getvalue()
 
 
-def test_each_response_has_its_reward_or_a_reason(scorer: FakeScorer) -> None:
+def test_each_response_has_its_reward_or_a_reason(scorer):
     empty = wav(0.5, 0.0)
     clips = [wav(0.25), b"no sound", empty, b"", square(), wav(0.5, 11.0), wav(0.75)]
     with in_process(scorer, processes=True) as service:
@@ -69,7 +68,7 @@ def test_each_response_has_its_reward_or_a_reason(scorer: FakeScorer) -> None:
         (Caution("no_speech", "context: no voice", "context"), (0.5, None)),
     ],
 )
-def test_a_judge_that_does_not_know_such_pairs_gives_no_number(caution: Caution, expected: Any) -> None:
+def test_a_judge_that_does_not_know_such_pairs_gives_no_number(caution, expected):
     scorer = FakeScorer()
     scorer.warnings = (caution,)
     with in_process(scorer) as service:
@@ -79,7 +78,7 @@ def test_a_judge_that_does_not_know_such_pairs_gives_no_number(caution: Caution,
     assert (found["reason"] and found["reason"]["code"]) == code
 
 
-def test_what_is_sent_twice_is_heard_once(scorer: FakeScorer) -> None:
+def test_what_is_sent_twice_is_heard_once(scorer):
     """In one request, after one another, and while the first request waits; and whoever hangs up takes nothing away."""
     with in_process(scorer) as service, ThreadPoolExecutor() as pool:
         assert numbers(reward(service, wav(0.5), wav(0.25), wav(0.5))) == pytest.approx([0.5, 0.25, 0.5], abs=1e-3)
@@ -96,7 +95,7 @@ def test_what_is_sent_twice_is_heard_once(scorer: FakeScorer) -> None:
     assert len(scorer.heard) == 4
 
 
-def test_what_failed_is_asked_again(scorer: FakeScorer) -> None:
+def test_what_failed_is_asked_again(scorer):
     with in_process(scorer) as service:
         scorer.fails = lambda pair: AudioError("too long for the memory", "too large for the memory")
         failed = reward(service, wav(0.5)).json()["rewards"][0]
@@ -107,20 +106,17 @@ def test_what_failed_is_asked_again(scorer: FakeScorer) -> None:
     assert (failed["reward"], failed["reason"]["code"]) == (None, "too large for the memory")
 
 
-def test_what_concerns_all_responses_is_an_error(scorer: FakeScorer) -> None:
+def test_what_concerns_all_responses_is_an_error(scorer):
     scorer.dimensions = (Dimension("empathy", 1, 5, 1), Dimension("warmth", 1, 5, 1))
     cases: list[tuple[dict[str, Any], str, str]] = [
         ({"context": [b"no sound"]}, "bad_audio", "context: not a sound file; expected wav, flac, ogg, mp3, aiff, au"),
         ({"dimension": "joy"}, "invalid", "dimension; expected empathy, warmth, or none: then all count"),
         ({"deviations": "-1"}, "invalid", "deviations: expected greater than or equal to 0"),
         ({"deviations": "nan"}, "invalid", "deviations: expected a finite number"),
-        (
-            {"level": "0.9"},
-            "invalid",
-            "a part of the form is not known; expected response, context, situation, dimension, deviations",
-        ),
+        ({"level": "0.9"}, "invalid",
+         "a part of the form is not known; expected response, context, situation, dimension, deviations"),
         ({"situation": "<|AUDIO|>"}, "invalid", "situation text may not contain <|AUDIO|>"),
-    ]
+    ]  # fmt: skip
     with in_process(scorer) as service:
         for fields, code, message in cases:
             error = reward(service, wav(), **fields).json()["error"]
@@ -136,7 +132,7 @@ def test_what_concerns_all_responses_is_an_error(scorer: FakeScorer) -> None:
     assert len(scorer.heard) == 1
 
 
-def test_a_promise_that_the_judge_cannot_make_is_refused(scorer: FakeScorer) -> None:
+def test_a_promise_that_the_judge_cannot_make_is_refused(scorer):
     with in_process(scorer) as service:
         plain = service.score(wav(0.5), wav(0.25), path="/v1/rank").json()["ranking"]
         for value, message in (("0.1", "nothing is known of preferences"), ("0.12", "max_error: expected 0.05, 0.1")):
@@ -146,7 +142,7 @@ def test_a_promise_that_the_judge_cannot_make_is_refused(scorer: FakeScorer) -> 
     assert [own["over_next"] for own in plain] == [None, None]
 
 
-def test_rewards_are_those_of_python(judge_folder: Path, make_tone: Any) -> None:
+def test_rewards_are_those_of_python(judge_folder, make_tone):
     files = []
     for seconds, hertz in ((0.6, 150), (0.8, 240), (0.7, 300)):
         file = io.BytesIO()

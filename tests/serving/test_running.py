@@ -52,14 +52,14 @@ def hasty() -> Iterator[Live]:
         yield service
 
 
-def test_a_client_that_falls_silent_is_told_so(hasty: Live) -> None:
+def test_a_client_that_falls_silent_is_told_so(hasty):
     begun = time.monotonic()
     with hasty.raw(head(100_000) + PART) as connection:
         assert answer_on(connection) == (408, "body_timeout")
     assert 0.3 < time.monotonic() - begun < 8
 
 
-def test_a_client_that_drips_is_cut_off_in_the_end(hasty: Live) -> None:
+def test_a_client_that_drips_is_cut_off_in_the_end(hasty):
     with hasty.raw(head(100_000) + PART) as connection:
         begun = time.monotonic()
         with contextlib.suppress(OSError):
@@ -81,12 +81,12 @@ def _readable(connection: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/score HTTP/1.1\r\nHost: x\r\n"])
-def test_a_connection_without_the_head_of_a_request_is_closed(hasty: Live, sent: bytes) -> None:
+def test_a_connection_without_the_head_of_a_request_is_closed(hasty, sent):
     with hasty.raw(sent) as connection:
         assert answer_on(connection) == (0, "")
 
 
-def test_a_client_that_sends_too_much_can_read_why(hasty: Live) -> None:
+def test_a_client_that_sends_too_much_can_read_why(hasty):
     chunk = b"10000\r\n" + bytes(2**16) + b"\r\n"
     with hasty.raw(head(None) + b"%x\r\n" % len(PART) + PART + b"\r\n") as connection:
         with contextlib.suppress(OSError):
@@ -95,7 +95,7 @@ def test_a_client_that_sends_too_much_can_read_why(hasty: Live) -> None:
         assert answer_on(connection) == (413, "too_large")
 
 
-def test_who_hangs_up_is_not_scored() -> None:
+def test_who_hangs_up_is_not_scored():
     scorer = FakeScorer()
     with live(scorer) as service, ThreadPoolExecutor() as pool:
         scorer.open.clear()
@@ -117,7 +117,7 @@ def _metric(service: Live, line: str) -> float:
     return next((float(own.rsplit(" ", 1)[1]) for own in text.splitlines() if own.startswith(f"{line} ")), 0.0)
 
 
-def test_uploads_beyond_the_limit_are_refused_until_one_ends() -> None:
+def test_uploads_beyond_the_limit_are_refused_until_one_ends():
     with live(FakeScorer(), concurrency=1) as service:
         with service.raw(head(100_000) + PART):
             until(lambda: _metric(service, "empathy_judge_uploads") == 1)
@@ -127,7 +127,7 @@ def test_uploads_beyond_the_limit_are_refused_until_one_ends() -> None:
         assert post(service, wav()).status_code == 200
 
 
-def test_at_the_end_nobody_new_is_let_in_and_everybody_else_is_answered() -> None:
+def test_at_the_end_nobody_new_is_let_in_and_everybody_else_is_answered():
     scorer = FakeScorer()
     with live(scorer) as service, ThreadPoolExecutor(16) as pool:
         scorer.open.clear()
@@ -153,7 +153,7 @@ def test_at_the_end_nobody_new_is_let_in_and_everybody_else_is_answered() -> Non
     assert len(scorer.heard) == 10
 
 
-def test_a_client_that_does_not_read_is_cut_off_and_holds_up_nobody(hasty: Live) -> None:
+def test_a_client_that_does_not_read_is_cut_off_and_holds_up_nobody(hasty):
     def ask(connection: socket.socket) -> None:
         for _ in range(100):  # all that is answered fills the buffers of both sides
             connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
@@ -163,7 +163,7 @@ def test_a_client_that_does_not_read_is_cut_off_and_holds_up_nobody(hasty: Live)
         ask(connection)
 
 
-def test_the_end_comes_within_the_grace_whatever_the_judge_and_clients_do() -> None:
+def test_the_end_comes_within_the_grace_whatever_the_judge_and_clients_do():
     scorer = FakeScorer()
     with live(scorer, grace_seconds=0.5) as service, ThreadPoolExecutor() as pool:
         scorer.open.clear()
@@ -182,7 +182,7 @@ def test_the_end_comes_within_the_grace_whatever_the_judge_and_clients_do() -> N
         silent.close()
 
 
-def test_a_second_signal_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_signal_ends_the_process_at_once(monkeypatch):
     codes: list[int] = []
     monkeypatch.setattr(os, "_exit", codes.append)
     with live(FakeScorer()) as service:
@@ -192,7 +192,7 @@ def test_a_second_signal_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatc
         assert codes == [143]
 
 
-def test_the_end_while_the_judge_is_being_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_while_the_judge_is_being_loaded(monkeypatch):
     """Python's own end would abort the process: a thread is importing torch."""
     codes: list[int] = []
     monkeypatch.setattr(os, "_exit", codes.append)
@@ -209,9 +209,7 @@ def test_the_end_while_the_judge_is_being_loaded(monkeypatch: pytest.MonkeyPatch
     assert codes == [0]
 
 
-def test_beyond_the_limit_of_connections_the_silent_ones_go(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_beyond_the_limit_of_connections_the_silent_ones_go(monkeypatch, caplog):
     monkeypatch.setattr(running, "most_connections", lambda: 4)
     with live(FakeScorer()) as service, contextlib.ExitStack() as stack:
         sending = stack.enter_context(service.raw(head(100_000) + PART))
@@ -226,7 +224,7 @@ def test_beyond_the_limit_of_connections_the_silent_ones_go(
     }
 
 
-def test_of_warnings_that_repeat_there_is_a_line_a_second() -> None:
+def test_of_warnings_that_repeat_there_is_a_line_a_second():
     once = OncePerSecond()
 
     def passes(name: str, level: int, text: str) -> bool:
@@ -240,14 +238,14 @@ def test_of_warnings_that_repeat_there_is_a_line_a_second() -> None:
     assert passes("asyncio", logging.ERROR, "no descriptor")
 
 
-def test_an_address_that_is_taken_is_told_in_a_line() -> None:
+def test_an_address_that_is_taken_is_told_in_a_line():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=rf"^--host 127\.0\.0\.1 --port {port}: .*in use.*; expected "):
             listen("127.0.0.1", port)
 
 
-def test_a_judge_that_cannot_be_loaded_ends_the_service() -> None:
+def test_a_judge_that_cannot_be_loaded_ends_the_service():
     def load():
         raise UserError("judge: no such folder")
 

@@ -39,9 +39,7 @@ print((resident() - before) // 1_000_000)
 
 
 @pytest.mark.parametrize("missing", ["fastapi", "prometheus_client"])
-def test_what_is_not_installed_is_named(
-    missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_not_installed_is_named(missing, monkeypatch, capsys):
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else real(name))
     assert main(["serve", "judge"]) == 2
@@ -50,7 +48,7 @@ def test_what_is_not_installed_is_named(
 
 
 @pytest.mark.parametrize("words", [["--port", "70000"], ["--max-queue", "0"], ["--max-seconds", "-1"]])
-def test_options_of_another_form_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_of_another_form_are_refused(words, capsys):
     assert main(["serve", "judge", *words]) == 2
     assert words[0] in capsys.readouterr().err
 
@@ -58,30 +56,19 @@ def test_options_of_another_form_are_refused(words: list[str], capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("--max-seconds", "0"),
-        ("--max-seconds", "0.01"),
-        ("--decode-seconds", "0"),
-        ("--body-seconds", "0"),
-        ("--idle-seconds", "0"),
-        ("--request-seconds", "0"),
-        ("--max-wait", "3600"),
-        ("--max-bytes", "1"),
-        ("--concurrency", "1000000"),
-        ("--decoders", "1000000"),
+        ("--max-seconds", "0"), ("--max-seconds", "0.01"), ("--decode-seconds", "0"), ("--body-seconds", "0"),
+        ("--idle-seconds", "0"), ("--request-seconds", "0"), ("--max-wait", "3600"), ("--max-bytes", "1"),
+        ("--concurrency", "1000000"), ("--decoders", "1000000"),
     ],
-)
-def test_limits_that_make_no_sense_are_refused_at_start(
-    option: str, value: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+)  # fmt: skip
+def test_limits_that_make_no_sense_are_refused_at_start(option, value, capsys):
     assert main(["serve", "judge", option, value]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert re.fullmatch(rf"error: {option} {value}(\.0)?: expected (greater|less) than .*\d", line)
 
 
 @pytest.mark.parametrize("token", ["", "   ", "\t", "geheimn\u00fcsse", "\u5bc6", "a\nb"])
-def test_a_token_that_nobody_can_send_is_refused_at_start(
-    token: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_token_that_nobody_can_send_is_refused_at_start(token, monkeypatch, capsys):
     monkeypatch.setenv(TOKEN_VARIABLE, token)
     assert main(["serve", "judge"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -89,7 +76,7 @@ def test_a_token_that_nobody_can_send_is_refused_at_start(
     assert not token.strip() or token not in line
 
 
-def test_a_token_is_read_without_blanks_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_is_read_without_blanks_around_it(monkeypatch):
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
     assert read_settings().token is None
     monkeypatch.setenv(TOKEN_VARIABLE, " open sesame\n")
@@ -98,7 +85,7 @@ def test_a_token_is_read_without_blanks_around_it(monkeypatch: pytest.MonkeyPatc
     assert "sesame" not in repr(settings)
 
 
-def test_what_stands_in_the_way_is_said_before_anything_is_loaded(tmp_path: Path, judge_folder: Path) -> None:
+def test_what_stands_in_the_way_is_said_before_anything_is_loaded(tmp_path, judge_folder):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for judge, expected in (
@@ -115,7 +102,7 @@ def test_what_stands_in_the_way_is_said_before_anything_is_loaded(tmp_path: Path
 
 
 @pytest.mark.long
-def test_under_load_nothing_is_lost_and_everything_is_answered_as_it_should(judge_folder: Path) -> None:
+def test_under_load_nothing_is_lost_and_everything_is_answered_as_it_should(judge_folder):
     done = subprocess.run(
         [sys.executable, str(BENCHMARK), str(judge_folder), "--seconds", "12", "--clients", "24"],
         capture_output=True, text=True, timeout=300,
@@ -128,7 +115,7 @@ def test_under_load_nothing_is_lost_and_everything_is_answered_as_it_should(judg
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="of glibc")
-def test_blocks_between_small_ones_go_back() -> None:
+def test_blocks_between_small_ones_go_back():
     def left(word: str) -> int:
         done = subprocess.run([sys.executable, "-c", PROGRAM, word], capture_output=True, text=True, check=True)
         return int(done.stdout)

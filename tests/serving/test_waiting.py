@@ -51,7 +51,7 @@ def statuses(answers: list[Any]) -> set[int]:
     return {answer.status_code for answer in answers}
 
 
-def test_while_the_judge_is_loaded_requests_are_told_to_come_back() -> None:
+def test_while_the_judge_is_loaded_requests_are_told_to_come_back():
     scorer, go = FakeScorer(), threading.Event()
 
     def load() -> Any:
@@ -71,7 +71,7 @@ def test_while_the_judge_is_loaded_requests_are_told_to_come_back() -> None:
         assert service.score(wav()).status_code == 200
 
 
-def test_very_long_texts_are_refused_before_any_work_and_nobody_waits_for_them(scorer: FakeScorer) -> None:
+def test_very_long_texts_are_refused_before_any_work_and_nobody_waits_for_them(scorer):
     """Tokens of a judge are at most as many as bytes; 4,000 emoji are 16,000 of them."""
     with in_process(scorer) as service, ThreadPoolExecutor() as pool:
         scorer.open.clear()  # whoever gets to the judge waits
@@ -84,9 +84,7 @@ def test_very_long_texts_are_refused_before_any_work_and_nobody_waits_for_them(s
     assert len(scorer.heard) == 1
 
 
-def test_what_is_wrong_with_one_pair_is_no_fault_of_those_scored_with_it(
-    scorer: FakeScorer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_wrong_with_one_pair_is_no_fault_of_those_scored_with_it(scorer, caplog):
     errors = {"user": UserError("pair: no"), "text": TextError("situation: no"), "audio": AudioError("r: no")}
     scorer.fails = lambda pair: {"bug": ValueError("secret words"), **errors}.get(pair.situation or "")
     caplog.set_level(logging.INFO)
@@ -104,7 +102,7 @@ def test_what_is_wrong_with_one_pair_is_no_fault_of_those_scored_with_it(
     assert any("batcher.py" in place for place in bug["where"])
 
 
-def test_a_full_queue_refuses_and_loses_nobody(scorer: FakeScorer) -> None:
+def test_a_full_queue_refuses_and_loses_nobody(scorer):
     with crowd(scorer, max_queue=3) as own:
         for waiting, address in enumerate("abc", start=1):
             own.send(wav(), waiting=waiting, address=address)
@@ -119,7 +117,7 @@ def test_a_full_queue_refuses_and_loses_nobody(scorer: FakeScorer) -> None:
     assert len(scorer.heard) == 5
 
 
-def test_long_pairs_are_refused_while_those_who_wait_would_have_no_answer_in_time(scorer: FakeScorer) -> None:
+def test_long_pairs_are_refused_while_those_who_wait_would_have_no_answer_in_time(scorer):
     scorer.windows = True
     with crowd(scorer) as own:
         for waiting, address in enumerate("ab", start=1):
@@ -132,7 +130,7 @@ def test_long_pairs_are_refused_while_those_who_wait_would_have_no_answer_in_tim
         assert statuses(own.release()) == {200}
 
 
-def test_one_client_leaves_places_for_the_others(scorer: FakeScorer) -> None:
+def test_one_client_leaves_places_for_the_others(scorer):
     with crowd(scorer, max_queue=8) as own:
         for waiting in range(1, 5):
             own.send(wav(), waiting=waiting)
@@ -142,7 +140,7 @@ def test_one_client_leaves_places_for_the_others(scorer: FakeScorer) -> None:
         assert statuses(own.release()) == {200}
 
 
-def test_what_is_not_scored_in_time_is_answered_and_dropped(scorer: FakeScorer) -> None:
+def test_what_is_not_scored_in_time_is_answered_and_dropped(scorer):
     with crowd(scorer, request_seconds=0.3) as own:
         late = own.service.score(wav())
         assert error_of(late) == (504, "timeout", "no score within 0.3 s; ask again when the service is less busy")
@@ -152,7 +150,7 @@ def test_what_is_not_scored_in_time_is_answered_and_dropped(scorer: FakeScorer) 
     assert len(scorer.heard) == 2  # the late one was never begun
 
 
-def test_requests_that_wait_are_scored_together_and_levels_apart(scorer: FakeScorer) -> None:
+def test_requests_that_wait_are_scored_together_and_levels_apart(scorer):
     with crowd(scorer) as own:
         for n in range(1, 10):
             own.send(wav(0.05 * n), waiting=n, level="0.5" if n < 6 else "0.95")
@@ -170,7 +168,7 @@ def test_requests_that_wait_are_scored_together_and_levels_apart(scorer: FakeSco
     assert all(len({pair.pair_id for pair in pairs}) == len(pairs) for pairs, _ in scorer.batches)
 
 
-def test_work_of_a_request_is_bounded(scorer: FakeScorer) -> None:
+def test_work_of_a_request_is_bounded(scorer):
     scorer.windows = True
     turns, text = [wav(0.1, 15.0, rate=4_000)] * 5, "x" * 3_000
     with in_process(scorer) as service:
@@ -190,7 +188,7 @@ def test_work_of_a_request_is_bounded(scorer: FakeScorer) -> None:
     ]
 
 
-def test_nobody_waits_for_all_pairs_of_many_windows(scorer: FakeScorer) -> None:
+def test_nobody_waits_for_all_pairs_of_many_windows(scorer):
     """A context of 21 s and a response of 15 s are 3 x 2 windows: as much work as six pairs."""
     scorer.windows = True
     with crowd(scorer) as own:

@@ -24,19 +24,11 @@ ROOT = Path(__file__).parents[2]
 STRATEGIES = {"one device": None, "ddp": "ddp", "fsdp2": "fsdp2", "zero2": "zero2", "zero3": "zero3"}
 STEPS, KILLED = 6, [1, 1]  # steps of a run; the epoch and batch in which one is killed
 SETTINGS = {
-    "judge__dtype": "bfloat16",
-    "cache__what": "none",
-    "judge__lora__dropout": 0.05,
-    "judge__lora__full_parts": "[projector]",
-    "data__eval_batch_size": 2,
-    "data__num_workers": 1,
-    "trainer__precision": "bf16-mixed",
-    "trainer__gradient_clip_val": 0.05,
-    "trainer__deterministic": "true",
-    "trainer__max_epochs": 2,
-    "trainer__logger": "false",
-    "checkpoint-steps": 1,
-}
+    "judge__dtype": "bfloat16", "cache__what": "none", "judge__lora__dropout": 0.05,
+    "judge__lora__full_parts": "[projector]", "data__eval_batch_size": 2, "data__num_workers": 1,
+    "trainer__precision": "bf16-mixed", "trainer__gradient_clip_val": 0.05, "trainer__deterministic": "true",
+    "trainer__max_epochs": 2, "trainer__logger": "false", "checkpoint-steps": 1,
+}  # fmt: skip
 ALIKE = 0.1
 """How far scores may lie apart after another strategy (rating points): sums in bfloat16 are made in another order."""
 
@@ -76,7 +68,7 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
-def train_with(device: torch.device, train_arguments: Any, tmp_path_factory: pytest.TempPathFactory):
+def train_with(device, train_arguments, tmp_path_factory):
     """Trains with a strategy, a global batch of 4 whatever the number of devices; once for each."""
     made: dict[str, Runs] = {}
 
@@ -95,12 +87,9 @@ def train_with(device: torch.device, train_arguments: Any, tmp_path_factory: pyt
 
             def run(name: str, killed: list[int] | None = None, *further: str) -> dict[str, Any]:
                 given = train_arguments(
-                    folder / name,
-                    **SETTINGS,
-                    data__batch_size=4 // processes,
-                    trainer__accelerator="cpu" if device.type == "cpu" else "gpu",
-                    trainer__devices=processes,
-                )
+                    folder / name, **SETTINGS, data__batch_size=4 // processes,
+                    trainer__accelerator="cpu" if device.type == "cpu" else "gpu", trainer__devices=processes,
+                )  # fmt: skip
                 overlay = ROOT / "configs" / f"strategy_{STRATEGIES[strategy]}.yaml"
                 words = [*given, *(["--config", str(overlay)] if STRATEGIES[strategy] else []), *further]
                 return {"words": words, "killed": killed, "folder": str(folder / name)}
@@ -118,7 +107,7 @@ def train_with(device: torch.device, train_arguments: Any, tmp_path_factory: pyt
 
 
 @pytest.fixture(scope="module", params=list(STRATEGIES))
-def strategy(request: pytest.FixtureRequest, device: torch.device) -> str:
+def strategy(request, device) -> str:
     """Each in turn. DeepSpeed refuses a CPU under Lightning; what can be tried there is in test_strategies.py."""
     if request.param.startswith("zero") and importlib.util.find_spec("deepspeed") is None:
         pytest.skip("no DeepSpeed")

@@ -17,7 +17,7 @@ from empathy_judge.train.run import train
 
 
 @pytest.fixture
-def embedded_folder(dataset_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def embedded_folder(dataset_folder, tmp_path, monkeypatch) -> Path:
     """The dataset of the other tests, embedded in 3 shards with row groups of 2."""
     monkeypatch.setattr(pairs_file, "ROW_GROUP_ROWS", 2)
     files, folder = PairDataset.load(dataset_folder), tmp_path / "embedded"
@@ -38,7 +38,7 @@ def embedded_folder(dataset_folder: Path, tmp_path: Path, monkeypatch: pytest.Mo
     return folder
 
 
-def test_scores_do_not_depend_on_how_audio_is_stored(embedded_folder: Any, dataset_folder: Any, judge_folder: Any):
+def test_scores_do_not_depend_on_how_audio_is_stored(embedded_folder, dataset_folder, judge_folder):
     judge = load_judge(judge_folder).judge
     one, other = (
         {pair.pair_id: found.score for pair, found in PairScorer(judge, 5).predict(PairDataset.load(folder).pairs)}

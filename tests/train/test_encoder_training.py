@@ -18,24 +18,18 @@ from transformers import HubertConfig, HubertModel, Wav2Vec2FeatureExtractor
 
 
 @pytest.fixture(scope="module")
-def hubert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def hubert_folder(tmp_path_factory) -> Path:
     """Random weights; loudness is to be heard, so that samples are not normalised."""
     folder = tmp_path_factory.mktemp("hubert")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = HubertModel(
             HubertConfig(
-                hidden_size=32,
-                num_hidden_layers=2,
-                num_attention_heads=2,
-                intermediate_size=48,
-                conv_dim=(16,) * 7,
-                num_conv_pos_embeddings=16,
-                num_conv_pos_embedding_groups=2,
-                feat_extract_norm="layer",
+                hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48, conv_dim=(16,) * 7,
+                num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=2, feat_extract_norm="layer",
                 conv_bias=True,
             )
-        )
+        )  # fmt: skip
         with torch.no_grad():
             for name, weight in model.feature_extractor.named_parameters():
                 if name.endswith("conv.bias"):
@@ -55,14 +49,10 @@ def run_on(train_arguments, hubert_folder, tmp_path):
 
     def run(name: str, *, cached: bool, epochs: int):
         words = train_arguments(
-            tmp_path / name,
-            judge__backbone=str(hubert_folder),
-            judge__lora__parts="[]",
-            cache__what="audio" if cached else "none",
-            optimizer__head_learning_rate=0.003,
-            trainer__gradient_clip_val=1.0,
-            trainer__max_epochs=epochs,
-        )
+            tmp_path / name, judge__backbone=str(hubert_folder), judge__lora__parts="[]",
+            cache__what="audio" if cached else "none", optimizer__head_learning_rate=0.003,
+            trainer__gradient_clip_val=1.0, trainer__max_epochs=epochs,
+        )  # fmt: skip
         train(words)
         return load_run(tmp_path / name / "checkpoints" / "last.ckpt")
 

@@ -28,7 +28,7 @@ CUT = {"judge__depth": 0.5, "judge__lora__layers": "[-1, 2]"}
 
 
 @pytest.fixture
-def losses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def losses(monkeypatch) -> list[float]:
     """Of every step."""
     found: list[float] = []
     plain = JudgeModule.training_step
@@ -43,7 +43,7 @@ def losses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+def calls(monkeypatch) -> dict[str, int]:
     """How often clips were encoded in any way, and hidden states computed from the beginning."""
     counted = {"clips": 0, "beginnings": 0}
     encoded = EmpathyJudge._encoded
@@ -68,11 +68,8 @@ def curve(losses: list[float], words: list[str]) -> np.ndarray:
 )
 def test_the_loss_curve_is_that_of_the_plain_path(cache, options, train_arguments, tmp_path, losses):
     common = {
-        "trainer__max_epochs": 2,
-        "trainer__logger": "false",
-        "data__num_workers": int(cache == "layers"),
-        **options,
-    }
+        "trainer__max_epochs": 2, "trainer__logger": "false", "data__num_workers": int(cache == "layers"), **options,
+    }  # fmt: skip
     plain = curve(losses, train_arguments(tmp_path / "plain", cache__what="none", **common))
     kept = {"cache__what": cache, "cache__folder": tmp_path / "kept"}
     for name, more in (("memory", {"cache__what": cache}), ("cold", kept), ("warm", kept)):

@@ -18,16 +18,13 @@ from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 
 LOUD = {
-    "cache__what": "none",
-    "data__augmentation.noise_probability": 0.7,
-    "data__augmentation.noise_snr": "[0, 10]",
-    "data__augmentation.shift_probability": 0.5,
-    "trainer__logger": "false",
-}
+    "cache__what": "none", "data__augmentation.noise_probability": 0.7, "data__augmentation.noise_snr": "[0, 10]",
+    "data__augmentation.shift_probability": 0.5, "trainer__logger": "false",
+}  # fmt: skip
 
 
 @pytest.fixture
-def folds(dataset_folder: Path, tmp_path: Path) -> Path:
+def folds(dataset_folder, tmp_path) -> Path:
     data = Path(shutil.copytree(dataset_folder, tmp_path / "data"))
     assert main(["split", str(data), "--folds", "4", "--overwrite", "--json"]) == DONE
     return data

@@ -19,7 +19,7 @@ from empathy_judge.train.run import train
 
 
 @pytest.fixture
-def stepped(dataset_folder: Path, tmp_path: Path) -> Path:
+def stepped(dataset_folder, tmp_path) -> Path:
     """The tones rated on two scales with steps, of five and of three scores."""
     folder = tmp_path / "stepped"
     shutil.copytree(dataset_folder, folder)
@@ -43,7 +43,7 @@ def stepped(dataset_folder: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.long
-def test_histograms_are_learned_and_the_exported_judge_scores_alike(stepped: Path, train_arguments, tmp_path: Path):
+def test_histograms_are_learned_and_the_exported_judge_scores_alike(stepped, train_arguments, tmp_path):
     histogram = {"judge__head": "histogram", "data__path": stepped}
     run = tmp_path / "run"
     train(train_arguments(run, **histogram, trainer__max_epochs=20, trainer__gradient_clip_val=1.0))

@@ -32,31 +32,24 @@ HIGH = _delivery(pitch=0.8, rate=3.7, level=-20.0, pitch_range=5.0, pitch_shift=
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
-        ("pitch of context", "very low"),
-        ("pitch of response", "very high"),
-        ("pitch_range of context", "flat"),
-        ("level of response", "very loud"),
-        ("pitch_shift of context", "lowered"),
-        ("quality of context", "breathy"),
-        ("sex of response", "female"),
-        ("recording of context", "noisy"),
-        ("more pitch", "response"),
-        ("more rate", "same"),
-        ("more level", "response"),
+        ("pitch of context", "very low"), ("pitch of response", "very high"), ("pitch_range of context", "flat"),
+        ("level of response", "very loud"), ("pitch_shift of context", "lowered"), ("quality of context", "breathy"),
+        ("sex of response", "female"), ("recording of context", "noisy"), ("more pitch", "response"),
+        ("more rate", "same"), ("more level", "response"),
     ],
-)
-def test_answers(name: str, answer: str) -> None:
+)  # fmt: skip
+def test_answers(name, answer):
     assert QUESTIONS[name].answer(LOW, HIGH) == answer
 
 
-def test_unknown_is_not_asked() -> None:
+def test_unknown_is_not_asked():
     assert QUESTIONS["rate of response"].answer(LOW, _delivery(pitch=0.0)) is None
     assert QUESTIONS["more rate"].answer(LOW, _delivery(pitch=0.0)) is None
     assert QUESTIONS["pitch of context"].answer(None, HIGH) is None
     assert QUESTIONS["describe response"].answer(None, _delivery(level=-30.0)) == "level medium"
 
 
-def test_pitch_range_ignores_octave_errors() -> None:
+def test_pitch_range_ignores_octave_errors():
     octaves = np.linspace(-0.1, 0.1, 21)
     assert pitch_range(octaves) == pytest.approx(12 * 0.12, abs=1e-6)
     wild = np.concatenate([octaves, [1.0, 1.0, -1.0]])
@@ -64,7 +57,7 @@ def test_pitch_range_ignores_octave_errors() -> None:
     assert math.isnan(pitch_range(np.array([0.1, np.nan, 0.2])))
 
 
-def test_clip_store_round_trip_and_padding(tmp_path: Path) -> None:
+def test_clip_store_round_trip_and_padding(tmp_path):
     rng = np.random.default_rng(0)
     clips = [
         Clip(
@@ -83,14 +76,14 @@ def test_clip_store_round_trip_and_padding(tmp_path: Path) -> None:
     assert frames[1, 10:].isnan().all()
 
 
-def test_voices_are_half_women_and_repeat() -> None:
+def test_voices_are_half_women_and_repeat():
     voices = make_voices(40, seed=1)
     assert [voice.sex for voice in voices].count("f") == 20
     assert voices == make_voices(40, seed=1)
     assert not set(voices) & set(make_voices(40, seed=2))
 
 
-def test_architecture_is_qwen2_audio_in_miniature() -> None:
+def test_architecture_is_qwen2_audio_in_miniature():
     processor = build_processor(["How fast is the response?"])
     model = build_model(processor)
     weights = sum(weight.numel() for weight in model.parameters())
@@ -121,9 +114,7 @@ def _teach(kept: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.long
-def test_an_interrupted_language_model_ends_as_the_uninterrupted_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_language_model_ends_as_the_uninterrupted_one(tmp_path, monkeypatch):
     monkeypatch.setattr(answer, "_SAVE_EVERY", 2)
     whole = _teach(tmp_path / "whole.pt")
     draw, drawn = answer._draw, []
@@ -144,7 +135,7 @@ def test_an_interrupted_language_model_ends_as_the_uninterrupted_one(
 
 
 @pytest.mark.long
-def test_script_runs_from_nothing(tmp_path: Path) -> None:
+def test_script_runs_from_nothing(tmp_path):
     pretrain(tmp_path / "out", tmp_path / "work", None, clips=64, tower_epochs=1, steps=3, seed=1, measured_pairs=12)
     assert load_backbone(Checkpoint(str(tmp_path / "out"))).sampling_rate == 16_000
     measured = json.loads((tmp_path / "out" / "measured.json").read_text())

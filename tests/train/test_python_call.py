@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from empathy_judge.models.weight_files import read_checkpoint
 
 
 @pytest.fixture
-def recipe(backbone_folder: Path) -> dict[str, Any]:
+def recipe(backbone_folder) -> dict[str, Any]:
     return {
         "config": "nano",
         "judge": {"backbone": str(backbone_folder), "lora": {"rank": 4}},
@@ -23,7 +22,7 @@ def recipe(backbone_folder: Path) -> dict[str, Any]:
     }
 
 
-def test_a_run_knows_what_it_reached_and_scores_and_exports(recipe, dataset_folder, tmp_path) -> None:
+def test_a_run_knows_what_it_reached_and_scores_and_exports(recipe, dataset_folder, tmp_path):
     dataset = PairDataset.load(dataset_folder)
     run = train(recipe, dataset, tmp_path / "run")
     assert run.folder == tmp_path / "run"
@@ -44,7 +43,7 @@ def test_a_run_knows_what_it_reached_and_scores_and_exports(recipe, dataset_fold
     assert Scorer.from_pretrained(folder, device="cpu").score(pair.context[0].audio, pair.response) == scores
 
 
-def test_a_dataset_that_is_not_its_folder_is_refused(recipe, dataset_folder, tmp_path) -> None:
+def test_a_dataset_that_is_not_its_folder_is_refused(recipe, dataset_folder, tmp_path):
     whole = PairDataset.load(dataset_folder)
     fewer = dataclasses.replace(whole, ratings=whole.ratings.iloc[1:].reset_index(drop=True))
     for changed in (whole.subset(["train", "validation"]), fewer):
@@ -52,12 +51,12 @@ def test_a_dataset_that_is_not_its_folder_is_refused(recipe, dataset_folder, tmp
             train(recipe, changed, tmp_path / "run")
 
 
-def test_a_dry_run_has_no_run(recipe, tmp_path, capsys) -> None:
+def test_a_dry_run_has_no_run(recipe, tmp_path, capsys):
     assert train({**recipe, "dry_run": True}, tmp_path / "no such data", tmp_path / "run") is None
     assert "A step on 4 pairs" in capsys.readouterr().out
     assert not (tmp_path / "run").exists()
 
 
-def test_without_a_folder_it_is_refused(recipe, dataset_folder) -> None:
+def test_without_a_folder_it_is_refused(recipe, dataset_folder):
     with pytest.raises(UserError, match="no --run; expected the folder of this run"):
         train(recipe, dataset_folder)

@@ -16,7 +16,7 @@ def _trained(counts: Tensor, hidden: int = 6) -> RaterEmbedding:
     return raters
 
 
-def test_starts_as_the_identity_and_everything_is_trained_from_the_second_step_on() -> None:
+def test_starts_as_the_identity_and_everything_is_trained_from_the_second_step_on():
     torch.manual_seed(0)
     raters = RaterEmbedding(torch.tensor([3, 5, 1]), 6)
     pooled, rater, target = torch.randn(9, 6), torch.arange(9) % 3, torch.randn(9, 6)
@@ -32,7 +32,7 @@ def test_starts_as_the_identity_and_everything_is_trained_from_the_second_step_o
     assert not torch.allclose(raters(pooled, rater), pooled)
 
 
-def test_an_unknown_rater_changes_nothing_to_the_bit() -> None:
+def test_an_unknown_rater_changes_nothing_to_the_bit():
     raters = _trained(torch.tensor([3, 5, 1]))
     pooled, rater = torch.randn(4, 6), torch.tensor([-1, 0, -1, 2])
     heard = raters(pooled, rater)
@@ -40,7 +40,7 @@ def test_an_unknown_rater_changes_nothing_to_the_bit() -> None:
     assert ((heard - pooled)[[1, 3]].abs() > 1e-4).all()
 
 
-def test_the_mean_over_all_ratings_is_the_mean_rater_and_one_who_rated_nothing_does_not_count() -> None:
+def test_the_mean_over_all_ratings_is_the_mean_rater_and_one_who_rated_nothing_does_not_count():
     counts = torch.tensor([3, 5, 0, 1])
     raters = _trained(counts).double()
     rater = torch.arange(4).repeat_interleave(counts)
@@ -51,7 +51,7 @@ def test_the_mean_over_all_ratings_is_the_mean_rater_and_one_who_rated_nothing_d
     torch.testing.assert_close(alone(pooled.float(), torch.tensor([0])), pooled.float())
 
 
-def test_gradients_are_those_of_finite_differences() -> None:
+def test_gradients_are_those_of_finite_differences():
     raters = _trained(torch.tensor([2, 1, 4]), hidden=4).double()
     pooled = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
     names = [name for name, _ in raters.named_parameters()]
@@ -77,7 +77,7 @@ def _prediction(features: Tensor, scores: Tensor, rater: Tensor, counts: Tensor 
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_severe_raters_who_get_one_kind_of_pairs_do_not_mislead_the_judge(seed: int) -> None:
+def test_severe_raters_who_get_one_kind_of_pairs_do_not_mislead_the_judge(seed):
     """12 raters with 20 pairs each; severity varies as much as quality does. The more severe a rater, the more of the
     first feature, which says nothing of quality, have the pairs that they see. Correlation with the truth on new pairs.
     """
@@ -98,7 +98,7 @@ def test_severe_raters_who_get_one_kind_of_pairs_do_not_mislead_the_judge(seed: 
     assert with_raters > without + 0.05
 
 
-def test_counts_that_make_no_mean_are_refused() -> None:
+def test_counts_that_make_no_mean_are_refused():
     for counts in ([0, 0], [2, -1], []):
         with pytest.raises(ValueError, match="at least one rating"):
             RaterEmbedding(torch.tensor(counts), 4)

@@ -27,7 +27,7 @@ BEST, LAST = "checkpoints/best.ckpt", "checkpoints/last.ckpt"
 
 
 @pytest.fixture
-def run(trained_run: Path, tmp_path: Path) -> Path:
+def run(trained_run, tmp_path) -> Path:
     """A copy of the finished run, to be spoilt."""
     return Path(shutil.copytree(trained_run, tmp_path / "run"))
 
@@ -55,7 +55,7 @@ class Killed(Exception):
 
 
 @pytest.fixture
-def batches_read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, list[int]]]:
+def batches_read(monkeypatch) -> list[tuple[int, int, list[int]]]:
     """Epoch, number and items of every batch that was trained on."""
     read: list[tuple[int, int, list[int]]] = []
     plain = JudgeModule.training_step
@@ -80,13 +80,10 @@ IN_MID_EPOCH = {
 @pytest.mark.parametrize(
     "kind",
     [
-        "plain",
-        "workers",
-        "by tokens",
-        pytest.param("accumulated", marks=pytest.mark.long),
+        "plain", "workers", "by tokens", pytest.param("accumulated", marks=pytest.mark.long),
         pytest.param("validated twice an epoch", marks=pytest.mark.long),
     ],
-)
+)  # fmt: skip
 def test_a_run_stopped_in_mid_epoch_goes_on_with_the_next_batch(
     kind, train_arguments, tmp_path, monkeypatch, batches_read
 ):
@@ -190,7 +187,6 @@ def test_a_second_training_in_a_folder_is_refused_at_once(folds, train_arguments
         [sys.executable, "-c", f"{held}sys.stdin.read()", run / ".lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     with first:
-        assert first.stdout is not None
         first.stdout.readline()
         for more in ([], ["--resume", "auto"]):
             assert main(["train", *words, *more]) == 2
@@ -213,9 +209,17 @@ def test_a_run_folder_that_cannot_be_written_is_one_line(train_arguments, tmp_pa
     )
 
 
-@pytest.mark.parametrize("moment", ["setup", "on_fit_start", "on_train_start"])
-def test_a_signal_at_another_time_stops_with_the_same_code(moment, train_arguments, tmp_path, monkeypatch):
-    """Before the first step, when there is nothing to save yet."""
+@pytest.mark.parametrize(
+    ("moment", "line"),
+    [
+        ("setup", "the same command goes on (train: with --resume auto)"),
+        ("on_fit_start", "the same command goes on (train: with --resume auto)"),
+        ("on_train_start", "saved after step 1; --resume auto goes on from there"),
+        ("on_train_epoch_end", "saved after step 3; --resume auto goes on from there"),
+    ],
+)
+def test_a_signal_at_another_time_stops_and_says_so(moment, line, train_arguments, tmp_path, monkeypatch, capsys):
+    """Before the first step, when there is nothing to save yet, and after the last one, before the calibration."""
     plain = getattr(JudgeModule, moment)
 
     def hook(module: JudgeModule, **arguments):
@@ -228,6 +232,8 @@ def test_a_signal_at_another_time_stops_with_the_same_code(moment, train_argumen
         with pytest.raises(SystemExit) as stopped:
             train(train_arguments(run, **options))
     assert stopped.value.code == ASKED_TO_STOP
+    assert f"asked to stop: {line}\n" in capsys.readouterr().err
+    assert not (run / "calibration.json").exists()
     train([*train_arguments(run, **options), "--resume", "auto"])
     assert read_checkpoint(run / LAST)["global_step"] == 3
 

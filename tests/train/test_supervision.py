@@ -29,7 +29,7 @@ PREFERENCES_ALONE = {"data__preference_share": 1}
 
 
 @pytest.fixture(scope="module")
-def compared(make_tone, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def compared(make_tone, tmp_path_factory) -> Path:
     """12 scripts of two contexts, each with the response that was made for it.
 
     Low responses are good and high ones are bad. Two raters in each of two campaigns, the second campaign two points
@@ -69,7 +69,7 @@ def scores_of(judge, pairs) -> np.ndarray:
     return torch.cat([found.score for _, found in PairScorer(judge, 4).predict(pairs)]).numpy()
 
 
-def test_preferences_alone_teach_the_order(compared: Path, train_arguments, tmp_path: Path):
+def test_preferences_alone_teach_the_order(compared, train_arguments, tmp_path):
     run = tmp_path / "run"
     train(train_arguments(run, data__path=compared, trainer__max_epochs=4, **PREFERENCES_ALONE))
     checkpoint = read_checkpoint(run / BEST)
@@ -87,7 +87,7 @@ def test_preferences_alone_teach_the_order(compared: Path, train_arguments, tmp_
     assert origin["preferences_met"]["warmth"] == 1.0
 
 
-def test_a_probe_learns_the_order_from_preferences_alone(compared: Path, train_arguments, tmp_path: Path):
+def test_a_probe_learns_the_order_from_preferences_alone(compared, train_arguments, tmp_path):
     run = tmp_path / "run"
     train(
         train_arguments(
@@ -99,7 +99,7 @@ def test_a_probe_learns_the_order_from_preferences_alone(compared: Path, train_a
     assert (lead > 0).all()
 
 
-def test_shares_that_the_data_cannot_give_are_refused(dataset_folder: Path, compared: Path, train_arguments, tmp_path):
+def test_shares_that_the_data_cannot_give_are_refused(dataset_folder, compared, train_arguments, tmp_path):
     for share, data, message in (
         ({"preference_share": 0.5}, dataset_folder, "share of 0.5 of what it has not: preferences"),
         ({"counterfactual_share": 0.2}, dataset_folder, "share of 0.2 of what it has not: a response of the same"),
@@ -137,7 +137,7 @@ def test_mixed_batches_hold_rated_and_counterfactual_pairs(compared, train_argum
         assert (batch.labels.strengths == 1).all()
 
 
-def test_pairs_that_nobody_rated_are_no_training_items(compared: Path, tmp_path: Path):
+def test_pairs_that_nobody_rated_are_no_training_items(compared, tmp_path):
     folder = tmp_path / "few"
     shutil.copytree(compared, folder)
     whole = PairDataset.load(compared)
@@ -158,7 +158,7 @@ def test_pairs_that_nobody_rated_are_no_training_items(compared: Path, tmp_path:
     assert len(data.validation.pairs) == len(whole.subset("validation").pairs)
 
 
-def test_single_raters_are_learned_and_gone_afterwards(compared: Path, train_arguments, tmp_path: Path):
+def test_single_raters_are_learned_and_gone_afterwards(compared, train_arguments, tmp_path):
     run = tmp_path / "run"
     raters = {"data__target": "single", "objective__rater_embedding": 4, "judge__head": "gaussian"}
     train(train_arguments(run, data__path=compared, trainer__max_epochs=2, **raters))

@@ -233,13 +233,9 @@ def test_without_data_no_trial_begins(sweep_file, tmp_path):
 
 def test_the_command_trains_and_goes_on(dataset_folder, backbone_folder, tmp_path, capsys):
     overrides = {
-        "judge.backbone": str(backbone_folder),
-        "data.path": str(dataset_folder),
-        "trainer.max_epochs": 1,
-        "trainer.limit_train_batches": 1,
-        "trainer.logger": False,
-        "data.batch_size": 4,
-    }
+        "judge.backbone": str(backbone_folder), "data.path": str(dataset_folder), "trainer.max_epochs": 1,
+        "trainer.limit_train_batches": 1, "trainer.logger": False, "data.batch_size": 4,
+    }  # fmt: skip
     path = write(tmp_path / "sweep.yaml", overrides=overrides, seeds=[3], trials=1)
     out = tmp_path / "out"
     words = ["sweep", "--config", str(path), "--out", str(out), "--json"]

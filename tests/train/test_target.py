@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import yaml
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.data_modules.settings import TargetName
 from empathy_judge.data_modules.targets import training_targets
 from empathy_judge.train.collate import Batch
 from empathy_judge.train.module import JudgeModule
@@ -16,9 +13,7 @@ from empathy_judge.train.run import train
 
 
 @pytest.mark.parametrize("target", ["bias_corrected", "single"])
-def test_batches_hold_the_chosen_targets(
-    target: TargetName, train_arguments, dataset_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
+def test_batches_hold_the_chosen_targets(target, train_arguments, dataset_folder, tmp_path, monkeypatch, capsys):
     seen: dict[int, np.ndarray] = {}
     checked: list[np.ndarray] = []
 

@@ -43,7 +43,7 @@ class Seen:
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+def seen(monkeypatch) -> Seen:
     return Seen(monkeypatch)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +28,7 @@ def without_pictures() -> None:
 
 
 @pytest.fixture
-def validation(dataset_folder: Path) -> Validation:
+def validation(dataset_folder) -> Validation:
     """Of the nine validation pairs of the tiny dataset."""
     pairs = RatedPairs(PairDataset.load(dataset_folder).subset("validation"))
     return Validation(pairs, [], (EMPATHY, WARMTH))
@@ -123,7 +122,6 @@ def test_clips_are_cut(make_tone):
     loud = Clip(make_tone(12.0, 300, 3.0), 16_000)
     context, response = Miss(Pair("p", loud), EMPATHY, 1.0, 2.0).clips()
     assert context is None
-    assert response is not None
     assert response.shape == (160_000,)
     assert np.abs(response).max() == 1
     missing = Miss(Pair("p", Path("gone.wav")), EMPATHY, 1.0, 2.0)
@@ -145,9 +143,7 @@ def shown(run: Path) -> EventAccumulator:
     return events.Reload()
 
 
-def test_tensorboard_shows_both_dimensions_and_the_worst_items(
-    train_arguments: Callable[..., list[str]], dataset_folder: Path, tmp_path: Path
-) -> None:
+def test_tensorboard_shows_both_dimensions_and_the_worst_items(train_arguments, dataset_folder, tmp_path):
     train(train_arguments(tmp_path / "run", trainer__max_epochs=2, data__eval_batch_size=9))
     events = shown(tmp_path / "run")
     tags = events.Tags()

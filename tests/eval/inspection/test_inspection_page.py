@@ -76,7 +76,7 @@ Inspected = Callable[..., Page]
 
 
 @pytest.fixture
-def inspected(tmp_path: Path) -> Inspected:
+def inspected(tmp_path) -> Inspected:
     """Writes a dataset, inspects it, and reads the page back."""
 
     def inspect(
@@ -116,16 +116,11 @@ def ratings_of(**scores: list[float]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["pair_id", "rater_id", "score"])
 
 
-def test_the_most_disputed_items_in_their_order() -> None:
+def test_the_most_disputed_items_in_their_order():
     ratings = ratings_of(
-        single=[5],
-        agreed=[3, 3, 3],
-        mild=[3, 4],
-        wide=[1, 5],
-        tied_b=[2, 4, 2, 4],
-        tied_a=[4, 2, 4, 2],
+        single=[5], agreed=[3, 3, 3], mild=[3, 4], wide=[1, 5], tied_b=[2, 4, 2, 4], tied_a=[4, 2, 4, 2],
         three=[1, 3, 2],
-    )
+    )  # fmt: skip
     found = most_disputed(ratings)
     # mild (2 raters) has sqrt(1/2), three has 1, the tied ones sqrt(4/3), wide sqrt(8)
     assert [item["pair_id"] for item in found] == ["wide", "tied_a", "tied_b", "three", "mild"]
@@ -146,11 +141,11 @@ def test_the_most_disputed_items_in_their_order() -> None:
         (Dimension("twenty-one", 0, 20, 1), list(np.arange(22) - 0.5)),
     ],
 )
-def test_bins_of_a_scale(dimension: Dimension, edges: list[float]) -> None:
+def test_bins_of_a_scale(dimension, edges):
     np.testing.assert_allclose(rating_bins(dimension), edges, atol=1e-12)
 
 
-def test_facts_of_ratings_and_preferences(tmp_path: Path) -> None:
+def test_facts_of_ratings_and_preferences(tmp_path):
     ratings = rating_rows().query("pair_id != 'pair-07'")
     ratings = ratings.drop(ratings.query("pair_id == 'pair-03' and rater_id == 'rater-0'").index)
     compared = [
@@ -185,7 +180,7 @@ def test_facts_of_ratings_and_preferences(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- charts
 
 
-def test_a_histogram_writes_shares_that_are_those_of_its_counts() -> None:
+def test_a_histogram_writes_shares_that_are_those_of_its_counts():
     chart = charts.histogram((0.5, 1.5, 2.5, 3.5), (30, 0, 10), "rating", "in <words>", ticks=(1, 2, 3))
     texts = [text for text in re.findall(r">([^<]*)</text>", chart) if text]
     assert texts == ["1", "2", "3", "rating", "75 %", "0", "25 %"]
@@ -195,7 +190,7 @@ def test_a_histogram_writes_shares_that_are_those_of_its_counts() -> None:
 # ---------------------------------------------------------------- the page
 
 
-def test_the_numbers_on_the_page_are_those_computed(inspected: Inspected, tmp_path: Path) -> None:
+def test_the_numbers_on_the_page_are_those_computed(inspected, tmp_path):
     page = inspected(splits=["train"] * 20 + ["test"] * 10)
     dataset = PairDataset.load(tmp_path / "data")
     groups = {pair.pair_id: pair.group_id for pair in dataset.pairs}
@@ -223,7 +218,7 @@ def test_the_numbers_on_the_page_are_those_computed(inspected: Inspected, tmp_pa
     assert "Groups leak 6 group-0 test, train" in page.text
 
 
-def test_a_fast_rater_is_named_where_times_are_known(inspected: Inspected) -> None:
+def test_a_fast_rater_is_named_where_times_are_known(inspected):
     ratings = rating_rows()
     seconds = np.where(ratings["rater_id"] == "rater-2", 1.5, 9.0)
     page = inspected(ratings=ratings.assign(seconds=seconds))
@@ -239,45 +234,7 @@ def test_a_fast_rater_is_named_where_times_are_known(inspected: Inspected) -> No
     assert "None looks constant, random, far faster than the others or like a copy of another." in text
 
 
-def test_the_twenty_items_are_the_right_ones_in_the_right_order(inspected: Inspected, tmp_path: Path) -> None:
-    page = inspected()
-    ratings = PairDataset.load(tmp_path / "data").ratings
-    table = ratings.groupby("pair_id")["score"].std().round(9)
-    ranked = sorted((-spread, pair_id) for pair_id, spread in table.items() if spread > 0)
-    expected = [pair_id for _, pair_id in ranked[:20]]
-    assert len(ranked) > 20
-    assert re.findall(r"\d+\. (pair-\d\d)", page.text) == expected
-    assert [float(value) for value in re.findall(r"spread (\d\.\d\d), group", page.text)] == [
-        round(table[pair_id], 2) for pair_id in expected
-    ]
-    strips = [svg["aria-label"] for svg in page.all("svg") if svg.get("class") == "strip"]
-    for pair_id, strip in zip(expected, strips, strict=True):
-        own = ratings[ratings["pair_id"] == pair_id]["score"].sort_values()
-        listed = ", ".join(f"{score:g}" for score in own)
-        assert strip == f"4 ratings on a scale from 1 to 5: {listed}; mean {own.mean():.2f}"
-
-
-def test_every_player_plays_the_clip_of_its_item(inspected: Inspected, tmp_path: Path) -> None:
-    page = inspected()
-    pairs = {pair.pair_id: pair for pair in PairDataset.load(tmp_path / "data").pairs}
-    players = page.all("audio")
-    assert len(players) == 40
-    for player in players:
-        assert re.fullmatch(r"audio/clip-[0-9a-f]{16}\.wav", player["src"])
-        what, pair_id = re.fullmatch(r"(.*) of (pair-\d\d)", player["aria-label"]).groups()  # type: ignore[union-attr]
-        pair = pairs[pair_id]
-        source = pair.response if what == "Response" else pair.context[0].audio
-        np.testing.assert_array_equal(decode(tmp_path / "page" / player["src"], RATE), decode(source, RATE))
-        assert "controls" in player
-    assert sorted(path.name for path in (tmp_path / "page").iterdir()) == ["audio", "index.html"]
-    played = {player["src"].removeprefix("audio/") for player in players}
-    assert {path.name for path in (tmp_path / "page" / "audio").iterdir()} == played
-    page.assert_alone()
-    assert page.all("html") == [{"lang": "en"}]
-    assert [svg for svg in page.all("svg") if svg.get("role") != "img" or not svg.get("aria-label")] == []
-
-
-def test_hostile_texts_are_text(inspected: Inspected, tmp_path: Path) -> None:
+def test_hostile_texts_are_text(inspected, tmp_path):
     rows = [
         {
             **row,
@@ -305,25 +262,34 @@ def test_hostile_texts_are_text(inspected: Inspected, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_raters_of_any_script_have_a_strip() -> None:
+def test_raters_of_any_script_have_a_strip():
     rows = [(name, (0.5, 0.5), 1.5, 0.5) for name in ("\u65e5\u672c\u8a9e", "$x_{$ & <b>", "r" * 80)]
     strips = charts.rater_strips(rows, (0.5, 1.5, 2.5), 1.5, "rating", "alt", ticks=(1, 2))
     labels = re.findall(r">([^<]*)</text>", strips)
     assert labels == ["1", "2", "rating", "\u65e5\u672c\u8a9e", "$x_{$ &amp; &lt;b&gt;", "r" * 15 + "\u2026"]
 
 
-def test_several_dimensions_have_their_own_disputes(inspected: Inspected, tmp_path: Path) -> None:
+def test_several_dimensions_have_their_own_disputes(inspected, tmp_path):
     dimensions = (EMPATHY, Dimension("free", 0, 1), Dimension("hostility", -3, 3, 1, False))
     page = inspected(dimensions=dimensions)
     facts = inspection_facts(PairDataset.load(tmp_path / "data"))
-    listed = re.findall(r"\d+\. (pair-\d\d)", page.text)
-    assert listed == [item["pair_id"] for d in dimensions for item in facts["ratings"][d.name]["disputed"]]
-    assert len(listed) == 60
+    disputed = [(d, item) for d in dimensions for item in facts["ratings"][d.name]["disputed"]]
+    assert len(disputed) == 60
+    assert re.findall(r"\d+\. (pair-\d\d)", page.text) == [item["pair_id"] for _, item in disputed]
+    spreads = re.findall(r"spread (\d\.\d\d), group", page.text)
+    assert spreads == [f"{item['spread']:.2f}" for _, item in disputed]
+    strips = [svg["aria-label"] for svg in page.all("svg") if svg.get("class") == "strip"]
+    assert len(strips) == 60
+    for (scale, item), strip in zip(disputed, strips, strict=True):
+        scores = [score for _, score in item["ratings"]]
+        listed = ", ".join(f"{score:g}" for score in scores)
+        between = f"4 ratings on a scale from {scale.minimum:g} to {scale.maximum:g}: "
+        assert strip.replace("\N{MINUS SIGN}", "-") == f"{between}{listed}; mean {np.mean(scores):.2f}"
     assert "scale \N{MINUS SIGN}3 to 3" in page.text or "scale -3 to 3" in page.text
     assert "low is good" in page.text
 
 
-def test_pages_without_ratings_or_context(inspected: Inspected) -> None:
+def test_pages_without_ratings_or_context(inspected):
     preferences = pd.DataFrame(
         {
             "chosen_id": ["pair-00"], "rejected_id": ["pair-01"], "rater_id": ["a"], "dimension": ["empathy"],
@@ -344,7 +310,7 @@ def test_pages_without_ratings_or_context(inspected: Inspected) -> None:
     assert len(page.all("svg")) == 1  # durations of responses
 
 
-def test_disputed_comparisons_in_their_order_with_both_responses(inspected: Inspected, tmp_path: Path) -> None:
+def test_disputed_comparisons_in_their_order_with_both_responses(inspected, tmp_path):
     ids = [f"pair-{number:02d}" for number in range(PAIRS)]
     cases = {(0, 6): "112", (1, 7): "12", (2, 3): "1212", (4, 5): "11", (8, 9): "1-2"}  # verdicts, - = tie
     rows = [
@@ -375,7 +341,7 @@ def test_disputed_comparisons_in_their_order_with_both_responses(inspected: Insp
         np.testing.assert_array_equal(decode(tmp_path / "page" / player["src"], RATE), decode(source, RATE))
 
 
-def test_a_damaged_clip_is_named_and_the_rest_plays(inspected: Inspected, tmp_path: Path) -> None:
+def test_a_damaged_clip_is_named_and_the_rest_plays(inspected, tmp_path):
     folder = tmp_path / "data" / "audio"
     folder.mkdir(parents=True)
     rows = pair_rows()
@@ -390,7 +356,7 @@ def test_a_damaged_clip_is_named_and_the_rest_plays(inspected: Inspected, tmp_pa
     assert re.search(rf"In 1 pair: 1 \w+.*{first}", page.text)
 
 
-def test_a_page_is_replaced_with_its_clips_and_nothing_else(inspected: Inspected, tmp_path: Path) -> None:
+def test_a_page_is_replaced_with_its_clips_and_nothing_else(inspected, tmp_path):
     first = inspected()
     (tmp_path / "page" / "audio" / "my-notes.txt").write_text("mine")
     assert write_page(tmp_path / "data", tmp_path / "page").source == first.source
@@ -399,12 +365,19 @@ def test_a_page_is_replaced_with_its_clips_and_nothing_else(inspected: Inspected
     rows = [row | {"response_audio": encoded(sine(900 + n))} for n, row in enumerate(pair_rows(context=False))]
     write_dataset(data, card, pd.DataFrame(rows, dtype=object), rating_rows())
     page = write_page(data, tmp_path / "page")
-    played = {player["src"].removeprefix("audio/") for player in page.all("audio")}
+    players = page.all("audio")
+    assert all(
+        re.fullmatch(r"audio/clip-[0-9a-f]{16}\.wav", player["src"]) and "controls" in player for player in players
+    )
+    page.assert_alone()
+    assert page.all("html") == [{"lang": "en"}]
+    assert [svg for svg in page.all("svg") if svg.get("role") != "img" or not svg.get("aria-label")] == []
+    played = {player["src"].removeprefix("audio/") for player in players}
     assert len(played) == 20
     assert {path.name for path in (tmp_path / "page" / "audio").iterdir()} == {*played, "my-notes.txt"}
 
 
-def test_folders_that_hold_something_else_are_refused(inspected: Inspected, tmp_path: Path) -> None:
+def test_folders_that_hold_something_else_are_refused(inspected, tmp_path):
     inspected()
     report = tmp_path / "report"
     report.mkdir()

@@ -55,7 +55,7 @@ def _printed(found: Inspection, raters: tuple[RaterFacts, ...] = ()) -> str:
     return captured.get()
 
 
-def test_shows_numbers_and_places() -> None:
+def test_shows_numbers_and_places():
     problems = tuple(Problem("silent", f"p{i}", "response", "-90 dBFS") for i in range(12))
     text = _printed(_found(problems))
     for expected in ("mine (human ratings)", "0.61", "0.83", "2 to 4, median 3", "1.5", "p0, response", "and 2 more"):
@@ -64,7 +64,7 @@ def test_shows_numbers_and_places() -> None:
     assert "p9" in text
 
 
-def test_says_when_nothing_is_wrong() -> None:
+def test_says_when_nothing_is_wrong():
     found = _found()
     clean = Inspection(**{**found.__dict__, "crossings": {}, "unrated": ()})
     assert "nothing" in _printed(clean)
@@ -76,7 +76,7 @@ def _line(text: str, start: str) -> list[str]:
     return next([cell.strip() for cell in cells] for cells in lines if cells[0].startswith(start))
 
 
-def test_every_form_of_reliability_has_a_line() -> None:
+def test_every_form_of_reliability_has_a_line():
     text = _printed(_found())
     assert _line(text, "reliability of the panel mean") == ["reliability of the panel mean (split-half)", "0.69"]
     assert [_line(text, form)[1] for form in FORMS] == ["0.10", "0.11", "0.12", "0.13", "0.14", "0.15"]
@@ -84,7 +84,7 @@ def test_every_form_of_reliability_has_a_line() -> None:
     assert "raters of empathy" not in text  # nobody to list
 
 
-def test_raters_have_a_line_each_and_their_flags_the_evidence() -> None:
+def test_raters_have_a_line_each_and_their_flags_the_evidence():
     many = tuple(_rater(f"r{number:02d}") for number in range(29))
     text = _printed(_found(), (_rater("[b]odd", RaterFlag("constant", "gave 3 to all")), *many))
     assert _line(text, "[b]odd") == ["[b]odd", "9", "3.12", "−0.75", "0.87", "0.41 [0.20, 0.60]", "66 %"]
@@ -94,7 +94,7 @@ def test_raters_have_a_line_each_and_their_flags_the_evidence() -> None:
     assert "and 5 more (--json lists all)" in " ".join(text.split())
 
 
-def test_raters_fit_a_narrow_terminal() -> None:
+def test_raters_fit_a_narrow_terminal():
     console = Console(width=80)
     with console.capture() as captured:
         flagged = _rater("participant-01", RaterFlag("random", "agrees with nobody"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -24,7 +23,7 @@ HOSTILE = "<script>alert('1')</script>\"&"
 
 
 @pytest.fixture
-def comparison(make_dataset: MakeDataset, make_judge: Any) -> Comparison:
+def comparison(make_dataset, make_judge) -> Comparison:
     judges: list[Any] = [make_judge(noise) for noise in (3.0, 0.1, 0.1)]
     for judge, name in zip(judges, (HOSTILE, "first", "second"), strict=True):
         judge.name = name
@@ -33,7 +32,7 @@ def comparison(make_dataset: MakeDataset, make_judge: Any) -> Comparison:
     )
 
 
-def test_the_files_hold_the_numbers_the_table_and_the_page(comparison: Comparison, tmp_path: Path) -> None:
+def test_the_files_hold_the_numbers_the_table_and_the_page(comparison, tmp_path):
     write_comparison(comparison.reports, comparison.rankings, tmp_path / "out")
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert names == ["comparison.json", "comparison.md", "index.html", "results.csv"]
@@ -47,7 +46,7 @@ def test_the_files_hold_the_numbers_the_table_and_the_page(comparison: Compariso
     assert own["value"].item() == pytest.approx(pairs["first", "second"]["difference"]["value"])
 
 
-def test_the_page_boxes_clusters_and_compares_every_two(comparison: Comparison) -> None:
+def test_the_page_boxes_clusters_and_compares_every_two(comparison):
     page = Page(render_comparison(comparison.reports, comparison.rankings))
     ranking = comparison.rankings["empathy"]
     assert [judge["cluster"] for judge in ranking["judges"]] == [1, 1, 2, None]
@@ -71,12 +70,8 @@ def words(given: Any) -> str:
 
 def ranking(*judges: tuple[str, int | None, float | None], needed: int | None = 180) -> Report:
     own: Any = {
-        "groups_needed": needed,
-        "n_groups": 40,
-        "first": judges[0][0],
-        "second": judges[-1][0],
-        "p_adjusted": 0.3,
-    }
+        "groups_needed": needed, "n_groups": 40, "first": judges[0][0], "second": judges[-1][0], "p_adjusted": 0.3,
+    }  # fmt: skip
     comparisons: list[dict[str, Any]] = [own] if len(judges) > 1 else []
     found: Any = [
         {"judge": name, "cluster": cluster, "spearman": spearman, "reason": None if cluster else "constant"}
@@ -101,11 +96,11 @@ def ranking(*judges: tuple[str, int | None, float | None], needed: int | None = 
         ),
     ],
 )  # fmt: skip
-def test_a_ranking_in_words(given: Report, text: str) -> None:
+def test_a_ranking_in_words(given, text):
     assert words(given) == text
 
 
-def test_judges_of_one_cluster_in_words() -> None:
+def test_judges_of_one_cluster_in_words():
     text = words(ranking(("a", 1, 0.7), ("b", 1, 0.68)))
     assert text.startswith("a and b form one cluster: a is highest (Spearman 0.70), but not clearly better than b.")
     assert "180" in text
@@ -121,5 +116,5 @@ def test_judges_of_one_cluster_in_words() -> None:
     )
 
 
-def test_p_values_are_never_zero() -> None:
+def test_p_values_are_never_zero():
     assert [rendering.p_value(p) for p in (None, 0.0002, 0.0123)] == ["—", "<0.001", "0.012"]

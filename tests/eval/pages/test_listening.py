@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from empathy_judge.data_modules import prosody
-from empathy_judge.data_modules.audio import AudioSource, Clip, decode
-from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
-from empathy_judge.data_modules.schema import Dimension, Pair, Turn
+from empathy_judge.data_modules.audio import decode
+from empathy_judge.data_modules.schema import Dimension, Pair
 from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.listening import Listening, listening_sentence
 from empathy_judge.eval.probes import DEFAULT_PROBES, PROBES
 from empathy_judge.eval.results import Report
 
-from ..conftest import MeasureJudge, dataset_of, statistic
+from ..conftest import TEXTS, MeasureJudge, check_of, dataset_of, pitch_range, spoken_pairs, statistic
 
 FULL = 0.8
-TEXTS = ("The bus leaves at nine.", "I wrote it down for you.", "We can look at it on Monday.")
 
 
 def check(
@@ -28,18 +25,10 @@ def check(
 ) -> Report:
     """A check that costs `drop` of `full`, with an interval of half this width; None = constant scores."""
     nothing = statistic(None, None, None, "the judge scores are constant")
-    left = nothing if drop is None else statistic(full - drop, full - drop - width, full - drop + width)
-    return {
-        "expects": PROBES[name].expects,
-        "tolerance": PROBES[name].tolerance,
-        "spearman": left,
-        "drop": nothing if drop is None else statistic(drop, drop - width, drop + width),
-        "mean_change": p95 / 2,
-        "p95_change": p95,
-        "judge_sd": 0.8,
-        "n": n,
-        "failed": {},
-    }
+    if drop is None:
+        return check_of(name, nothing, nothing, p95=p95, n=n)
+    left = statistic(full - drop, full - drop - width, full - drop + width)
+    return check_of(name, left, statistic(drop, drop - width, drop + width), p95=p95, n=n)
 
 
 def sentence(full: float = FULL, widths: dict[str, float] | None = None, **drops: float | None) -> Listening:
@@ -72,14 +61,14 @@ HEARS_BOTH = {"response_only": 0.4, "context_swapped": 0.5, "silent": None, "fla
         ({"resynthesis": 0.2}, "listens", "good"),
     ],
 )
-def test_each_judge_has_its_sentence(changed: dict[str, float | None], kind: str, tone: str) -> None:
+def test_each_judge_has_its_sentence(changed, kind, tone):
     found = sentence(**HEARS_BOTH | changed)
     assert (found.kind, found.tone) == (kind, tone)
     assert found.text.count(". ") == 0
     assert found.text.endswith(".")
 
 
-def test_the_sentence_names_its_evidence() -> None:
+def test_the_sentence_names_its_evidence():
     assert sentence(**HEARS_BOTH).text == (
         "Listens: its Spearman falls by 0.50 with another context and falls by 0.45 with flattened voices, so it hears "
         "how things are said and weighs the response against its context."
@@ -102,7 +91,7 @@ def test_the_sentence_names_its_evidence() -> None:
         (("context_swapped", "flat_prosody"), "inconclusive"),
     ],
 )
-def test_wide_intervals_leave_it_open(wide: Sequence[str], kind: str) -> None:
+def test_wide_intervals_leave_it_open(wide, kind):
     found = sentence(widths=dict.fromkeys(wide, 0.6), **HEARS_BOTH)
     assert (found.kind, found.tone) == (kind, "none")
     for name in wide:
@@ -111,7 +100,7 @@ def test_wide_intervals_leave_it_open(wide: Sequence[str], kind: str) -> None:
         assert said.replace("-", "\N{MINUS SIGN}") in found.text.replace("-", "\N{MINUS SIGN}")
 
 
-def test_without_clear_agreement_nothing_is_claimed_but_deafness() -> None:
+def test_without_clear_agreement_nothing_is_claimed_but_deafness():
     checks = {"silent": check("silent", 0.0, p95=0.0), "context_swapped": check("context_swapped", 0.0)}
     found = listening_sentence(checks, statistic(0.1, -0.1, 0.3))
     assert (found.kind, found.tone) == ("no_agreement", "warn")
@@ -122,7 +111,7 @@ def test_without_clear_agreement_nothing_is_claimed_but_deafness() -> None:
     assert (found.kind, found.text) == ("no_agreement", "Whether it listens cannot be told: it is constant.")
 
 
-def test_checks_that_were_not_run() -> None:
+def test_checks_that_were_not_run():
     assert listening_sentence({}, statistic(0.8, 0.7, 0.9)).kind == "not_tested"
     none = check("silent", None, n=0) | {"mean_change": None, "p95_change": None, "judge_sd": None}
     assert listening_sentence({"silent": none}, statistic(0.8, 0.7, 0.9)).kind == "not_tested"  # type: ignore[dict-item]
@@ -136,7 +125,7 @@ def test_checks_that_were_not_run() -> None:
     assert sentence(response_only=0.4, loudness=0.3, resynthesis=0.3).kind == "listens"
 
 
-def test_a_weak_judge_must_lose_half_not_a_tenth() -> None:
+def test_a_weak_judge_must_lose_half_not_a_tenth():
     """Of a Spearman of 0.12, a loss of 0.08 is a fall, and keeping it within 0.1 is no proof that it stays."""
     narrow = {"context_swapped": 0.02, "flat_prosody": 0.02}
     assert sentence(0.12, narrow, context_swapped=0.08, flat_prosody=0.08).kind == "listens"
@@ -145,42 +134,6 @@ def test_a_weak_judge_must_lose_half_not_a_tenth() -> None:
 
 
 # ---------------------------------------------------------------- judges that hear
-
-
-@cache
-def pairs() -> tuple[Pair, ...]:
-    """Contexts and responses of many ranges of pitch; what is said and how are drawn apart."""
-    restart()  # whatever was spoken before
-    rng = np.random.default_rng(0)
-
-    def said(voice: Voice) -> tuple[Clip, str]:
-        text = TEXTS[rng.integers(3)]
-        return Clip(*speak(text, voice, Tone(range=rng.uniform(0, 2.5), rate=rng.integers(150, 220)))), text
-
-    found = []
-    for group in range(10):
-        voice = Voice("en-us", "m", 105, 1.0) if group % 2 else Voice("en", "f", 200, 1.16)
-        context, context_text = said(voice)
-        for member in range(3):
-            response, text = said(voice)
-            found.append(
-                Pair(
-                    f"pair-{group}-{member}", response, (Turn("user", context),), None, f"group-{group}",
-                    context_text=context_text, response_text=text,
-                )
-            )  # fmt: skip
-    return tuple(found)
-
-
-_heard: dict[bytes, float] = {}
-
-
-def pitch_range(source: AudioSource) -> float:
-    samples = decode(source, prosody.RATE)
-    key = samples.tobytes()
-    if key not in _heard:
-        _heard[key] = float(np.nan_to_num(prosody.summarise(prosody.track(samples)).pitch_range))
-    return min(_heard[key], 12.0)
 
 
 def words(text: str | None) -> float:
@@ -203,17 +156,17 @@ MEASURES: dict[str, Callable[[Pair], float]] = {
 
 
 @pytest.mark.parametrize("kind", MEASURES)
-def test_judges_of_known_hearing_are_told_apart(kind: str) -> None:
+def test_judges_of_known_hearing_are_told_apart(kind):
     judge = MeasureJudge(MEASURES[kind])
-    scores = np.array([judge.measure(pair) for pair in pairs()])
+    scores = np.array([judge.measure(pair) for pair in spoken_pairs()])
     rng = np.random.default_rng(1)
     ratings = [
         (pair.pair_id, f"r{rater}", "empathy", score + 0.3 * scores.std() * rng.normal())
-        for pair, score in zip(pairs(), scores, strict=True)
+        for pair, score in zip(spoken_pairs(), scores, strict=True)
         for rater in range(3)
     ]
     scale = Dimension("empathy", float(scores.min()) - 1e6, float(scores.max()) + 1e6)
-    dataset = dataset_of(pairs(), ratings, scale)
+    dataset = dataset_of(spoken_pairs(), ratings, scale)
     report: Any = evaluate(judge, dataset, split=None, probes=DEFAULT_PROBES, resamples=200).report
     checks = {name: results["empathy"] for name, results in report["checks"].items()}
     found = listening_sentence(checks, report["dimensions"]["empathy"]["spearman"])

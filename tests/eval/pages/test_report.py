@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,13 +20,12 @@ from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.listening import check_view
 from empathy_judge.eval.pages.report import listening, render_page, write_report
-from empathy_judge.eval.probes import PROBES
 from empathy_judge.eval.rendering import counted_statuses
-from empathy_judge.eval.results import Report, Results
+from empathy_judge.eval.results import Results
 from empathy_judge.eval.views import evaluation_views
 from rich.console import Console
 
-from ..conftest import Page, statistic
+from ..conftest import Page, check_of, statistic
 
 MakeDataset = Callable[..., PairDataset]
 MakeJudge = Callable[..., Any]
@@ -35,11 +33,11 @@ HOSTILE = "<script>alert('1')</script><img src=x onerror=alert(2)>\"&$x_{$"
 
 
 @pytest.fixture
-def evaluation(make_dataset: MakeDataset, make_judge: MakeJudge) -> Results:
+def evaluation(make_dataset, make_judge) -> Results:
     return evaluate(make_judge(noise=0.4), make_dataset(noise=0.4), split="test", resamples=50)
 
 
-def test_the_files_hold_the_report_the_items_and_the_page(evaluation: Results, tmp_path: Path) -> None:
+def test_the_files_hold_the_report_the_items_and_the_page(evaluation, tmp_path):
     out = tmp_path / "new" / "report"
     write_report(evaluation.report, evaluation.items, out)
     assert sorted(path.name for path in out.iterdir()) == [
@@ -52,14 +50,14 @@ def test_the_files_hold_the_report_the_items_and_the_page(evaluation: Results, t
     assert (out / "index.html").read_text(encoding="utf-8") == render_page(evaluation.report, evaluation.items)
 
 
-def test_a_report_with_nan_is_refused_before_anything_is_written(evaluation: Results, tmp_path: Path) -> None:
+def test_a_report_with_nan_is_refused_before_anything_is_written(evaluation, tmp_path):
     evaluation.report["provenance"]["loss"] = float("nan")
     with pytest.raises(ValueError, match="JSON compliant"):
         write_report(evaluation.report, evaluation.items, tmp_path / "report")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_page_says_what_the_numbers_are(evaluation: Results) -> None:
+def test_the_page_says_what_the_numbers_are(evaluation):
     start = {"empathy": {"probe": 0.5, "added": -0.02, "low": -0.1, "high": 0.04}}
     evaluation.report["provenance"]["provenance"] = {"start": start}
     page = Page(render_page(evaluation.report, evaluation.items))
@@ -76,7 +74,7 @@ def test_the_page_says_what_the_numbers_are(evaluation: Results) -> None:
     page.assert_alone()
 
 
-def test_players_hold_their_clips(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
+def test_players_hold_their_clips(make_dataset, make_judge):
     dataset = make_dataset(noise=0.4)
     found = evaluate(make_judge(noise=0.4), dataset, split="test", probes=(), resamples=10)
     page = Page(render_page(found.report, found.items, dataset))
@@ -91,9 +89,7 @@ def test_players_hold_their_clips(make_dataset: MakeDataset, make_judge: MakeJud
 
 
 @pytest.mark.parametrize("synthetic", [True, False])
-def test_synthetic_ratings_are_labelled_and_human_ones_are_not(
-    synthetic: bool, make_dataset: MakeDataset, make_judge: MakeJudge
-) -> None:
+def test_synthetic_ratings_are_labelled_and_human_ones_are_not(synthetic, make_dataset, make_judge):
     found = evaluate(make_judge(), make_dataset(synthetic=synthetic), split=None, resamples=10)
     page = Page(render_page(found.report, found.items))
     assert ("Synthetic data." in page.text) is synthetic
@@ -102,14 +98,11 @@ def test_synthetic_ratings_are_labelled_and_human_ones_are_not(
     assert ("(synthetic ratings)" in title) is synthetic
 
 
-def test_hostile_names_are_text_on_the_page(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
+def test_hostile_names_are_text_on_the_page(make_dataset, make_judge):
     dataset = make_dataset(noise=0.4)
     pairs = tuple(
         replace(
-            pair,
-            pair_id=f"{HOSTILE}-{number}",
-            group_id=HOSTILE + pair.group_id,
-            system_id=f"{HOSTILE}{number % 3}",
+            pair, pair_id=f"{HOSTILE}-{number}", group_id=HOSTILE + pair.group_id, system_id=f"{HOSTILE}{number % 3}"
         )
         for number, pair in enumerate(dataset.pairs)
     )
@@ -142,14 +135,11 @@ class Silenced:
         if all(pair.context for pair in pairs):
             return self._judge.score(pairs)
         return score_table(
-            pairs,
-            self.dimensions,
-            np.full((len(pairs), 1), np.nan),
-            statuses=["needs a context"] * len(pairs),
+            pairs, self.dimensions, np.full((len(pairs), 1), np.nan), statuses=["needs a context"] * len(pairs)
         )
 
 
-def test_undefined_numbers_show_their_reason(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
+def test_undefined_numbers_show_their_reason(make_dataset, make_judge):
     found = evaluate(Silenced(make_judge()), make_dataset(n_groups=4), split="test", resamples=10)
     text = Page(render_page(found.report, found.items)).text
     assert "No score: 12 x needs a context." in text
@@ -160,21 +150,7 @@ def test_undefined_numbers_show_their_reason(make_dataset: MakeDataset, make_jud
     assert "No agreement can be stated: the judge scores are constant." in text
 
 
-def check_of(name: str, left: Report, drop: Report, p95: float = 1.2) -> Report:
-    return {
-        "expects": PROBES[name].expects,
-        "tolerance": PROBES[name].tolerance,
-        "spearman": left,
-        "drop": drop,
-        "mean_change": 0.5,
-        "p95_change": p95,
-        "judge_sd": 0.8,
-        "n": 60,
-        "failed": {},
-    }
-
-
-def test_many_kinds_of_failure_are_counted_not_all_named() -> None:
+def test_many_kinds_of_failure_are_counted_not_all_named():
     statuses = {f"clip {number} is damaged": 1 for number in range(40)}
     text = counted_statuses({"refused": 7} | statuses)
     assert text.startswith("7 x refused; 1 x clip 0 is damaged; ")
@@ -197,7 +173,7 @@ def test_many_kinds_of_failure_are_counted_not_all_named() -> None:
         ("low_pass", statistic(0.40, 0.30, 0.50), statistic(0.40, 0.30, 0.50), "drops"),
     ],
 )
-def test_the_verdict_on_a_listening_check(name: str, left: Report, drop: Report, mark: str) -> None:
+def test_the_verdict_on_a_listening_check(name, left, drop, mark):
     check = check_of(name, left, drop)
     view = check_view(name, check, statistic(0.8, 0.75, 0.85))
     assert view.mark == mark
@@ -207,15 +183,15 @@ def test_the_verdict_on_a_listening_check(name: str, left: Report, drop: Report,
 
 
 @pytest.mark.parametrize(("p95", "mark", "tone"), [(0.19, "stays", "good"), (0.21, "moves", "warn")])
-def test_scores_that_must_stay_are_held_against_their_tolerance(p95: float, mark: str, tone: str) -> None:
+def test_scores_that_must_stay_are_held_against_their_tolerance(p95, mark, tone):
     """Of a standard deviation of 0.8 points, a quarter: 0.2 points."""
-    check = check_of("gain", statistic(0.8, 0.7, 0.9), statistic(0.0, -0.1, 0.1), p95)
+    check = check_of("gain", statistic(0.8, 0.7, 0.9), statistic(0.0, -0.1, 0.1), p95=p95)
     view = check_view("gain", check, statistic(0.8, 0.75, 0.85))
     assert (view.mark, view.tone) == (mark, tone)
     assert f"move by no more than {p95 / 0.8:.0%} of their".replace("%", " %") in view.text
 
 
-def test_the_terminal_table_is_short_and_plain(make_dataset: MakeDataset, make_judge: MakeJudge) -> None:
+def test_the_terminal_table_is_short_and_plain(make_dataset, make_judge):
     judge = make_judge(noise=0.4, dimensions=("empathy", "warmth"))
     judge.name = "[bold]judge[/bold]"
     found = evaluate(judge, make_dataset(noise=0.4, dimensions=("empathy", "warmth")), split="test", resamples=50)
@@ -230,9 +206,7 @@ def test_the_terminal_table_is_short_and_plain(make_dataset: MakeDataset, make_j
     assert f"{own['value']:.2f} [{own['low']:.2f}, {own['high']:.2f}]" in row
 
 
-def test_the_terminal_says_the_verdict_whether_it_listens_and_which_checks_were_not_possible(
-    make_dataset: MakeDataset, make_judge: MakeJudge
-) -> None:
+def test_the_terminal_says_the_verdict_whether_it_listens_and_which_checks_were_not_possible(make_dataset, make_judge):
     alone = make_dataset(noise=0.4)
     alone = replace(
         alone, pairs=tuple(replace(pair, context=(), situation=None, context_text=None) for pair in alone.pairs)

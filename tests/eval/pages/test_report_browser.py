@@ -26,10 +26,7 @@ WIDTHS = (390, 1280)
 PROBES = ("response_only", "silent", "context_swapped", "low_pass", "gain")
 LONG = "a/judge/with/a/rather/long/path/" + "x" * 120
 
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium"),
-    pytest.mark.slow,
-]
+pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason="no Chromium"), pytest.mark.slow]
 
 # Hands descriptors to a browser that expects its commands at 3 and writes its answers to 4
 _START = """
@@ -60,12 +57,8 @@ class Browser:
         theirs_in, self._out = os.pipe()
         ours, theirs_out = os.pipe()
         options = [
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--remote-debugging-pipe",
-            f"--user-data-dir={profile}",
-        ]
+            "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", f"--user-data-dir={profile}",
+        ]  # fmt: skip
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START, str(theirs_in), str(theirs_out), CHROMIUM, *options],
             pass_fds=(theirs_in, theirs_out),
@@ -140,7 +133,7 @@ class Browser:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def browser(tmp_path_factory) -> Iterator[Browser]:
     own = Browser(tmp_path_factory.mktemp("profile"))
     yield own
     own.close()
@@ -168,9 +161,7 @@ def check_page(browser: Browser, page: Path) -> None:
     assert len(seen) == 2
 
 
-def test_a_report_in_a_browser(
-    browser: Browser, make_dataset: MakeDataset, make_judge: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_report_in_a_browser(browser, make_dataset, make_judge, tmp_path):
     dataset = make_dataset(noise=0.4, dimensions=("empathy", "warmth"))
     pairs = tuple(
         replace(pair, system_id=f"{pair.system_id}-{'y' * 60}", situation=f"{pair.situation} {'z' * 200}")
@@ -199,9 +190,7 @@ def test_a_report_in_a_browser(
     assert -1 in browser.run(PLAYERS)  # the test sees a player that does not load
 
 
-def test_a_comparison_in_a_browser(
-    browser: Browser, make_dataset: MakeDataset, make_judge: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_comparison_in_a_browser(browser, make_dataset, make_judge, tmp_path):
     judges = []
     for number, noise in enumerate((0.1, 0.12, 1.0, 3.0)):
         judge = make_judge(noise=noise)

@@ -19,7 +19,7 @@ MakeDataset = Callable[..., PairDataset]
 
 
 @pytest.fixture
-def evaluation(make_dataset: MakeDataset, make_judge: Any) -> Results:
+def evaluation(make_dataset, make_judge) -> Results:
     dimensions = ("empathy", "warmth")
     data = make_dataset(noise=0.4, dimensions=dimensions)
     probes = ("response_only", "gain", "low_pass", "flat_prosody")
@@ -38,7 +38,7 @@ def statistics(tree: Any) -> Iterator[Any]:
             yield from statistics(branch)
 
 
-def test_every_statistic_of_the_report_is_one_row(evaluation: Results) -> None:
+def test_every_statistic_of_the_report_is_one_row(evaluation):
     table = evaluation.to_frame()
     key = ["judge", "dimension", "slice", "check", "statistic"]
     assert not table.duplicated(key).any()
@@ -65,7 +65,7 @@ def rows_of(markdown: str, table: int = 0) -> list[list[str]]:
     return [[cell.strip() for cell in line.replace("\\|", "/").strip("|").split("|")] for line in lines]
 
 
-def test_the_markdown_holds_agreement_verdict_and_listening(evaluation: Results) -> None:
+def test_the_markdown_holds_agreement_verdict_and_listening(evaluation):
     text = markdown_report(evaluation.report)
     rows = rows_of(text)
     assert {len(row) for row in rows[:4]} == {8}
@@ -87,7 +87,7 @@ def test_the_markdown_holds_agreement_verdict_and_listening(evaluation: Results)
     assert f"| {rendering.ranged(check['drop'])} |" in text
 
 
-def test_names_do_not_break_a_markdown_table(make_dataset: MakeDataset, make_judge: Any) -> None:
+def test_names_do_not_break_a_markdown_table(make_dataset, make_judge):
     judge, hostile = make_judge(0.4), "a|b\n| --- |\n<img src=x> [x](http://x) `y`"
     judge.name = hostile
     data = make_dataset(noise=0.4)
@@ -102,7 +102,7 @@ def test_names_do_not_break_a_markdown_table(make_dataset: MakeDataset, make_jud
     assert "<img" not in text.replace("\\<", "")
 
 
-def test_judges_are_listed_by_cluster(make_dataset: MakeDataset, make_judge: Any) -> None:
+def test_judges_are_listed_by_cluster(make_dataset, make_judge):
     good, other, constant = make_judge(0.1), make_judge(3.0), ConstantJudge({"empathy": 3.0})
     good.name, other.name = "good", "noisy"
     found = compare([constant, other, good], make_dataset(noise=0.4), split=None, probes=(), resamples=200)

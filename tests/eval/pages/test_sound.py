@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,7 +26,7 @@ def encoded(samples: np.ndarray, kind: str = "WAV", subtype: str | None = None, 
     return buffer.getvalue()
 
 
-def test_dots_stand_at_their_ratings_and_equal_ones_on_each_other() -> None:
+def test_dots_stand_at_their_ratings_and_equal_ones_on_each_other():
     ratings = [("a", 1.0), ("b", 1.0), ("c", 3.0), ("d", 5.0)]
     strip = str(dot_strip(ratings, (1.0, 5.0), (1.0, 3.0, 5.0)))
     dots = re.findall(r'<circle cx="([\d.]+)%" cy="([\d.]+)".*?<title>(.*?)</title>', strip)
@@ -39,7 +38,6 @@ def test_dots_stand_at_their_ratings_and_equal_ones_on_each_other() -> None:
     # A tall stack stays low
     strip = str(dot_strip([(f"r{n}", 3.0) for n in range(100)], (1.0, 5.0), (1.0, 5.0)))
     height = re.search(r' height="([\d.]+)">', strip)
-    assert height is not None
     assert float(height[1]) < 110
     assert all(float(y) > 4 for y in re.findall(r'cy="([\d.]+)"', strip))
 
@@ -53,9 +51,7 @@ def test_dots_stand_at_their_ratings_and_equal_ones_on_each_other() -> None:
         ("AIFF", None, "wav", False), ("AU", None, "wav", False), ("W64", "PCM_16", "wav", False),
     ],
 )  # fmt: skip
-def test_clips_are_copied_where_browsers_play_them_and_else_converted(
-    kind: str, subtype: str | None, suffix: str, copied: bool
-) -> None:
+def test_clips_are_copied_where_browsers_play_them_and_else_converted(kind, subtype, suffix, copied):
     source = encoded(sine(300, 0.5), kind, subtype)
     content, found, seconds = playable(source)
     assert (found, content == source) == (suffix, copied)
@@ -65,7 +61,7 @@ def test_clips_are_copied_where_browsers_play_them_and_else_converted(
         np.testing.assert_allclose(decode(content, RATE), decode(source, RATE), atol=1 / 32_000)
 
 
-def test_samples_and_odd_rates_become_wav() -> None:
+def test_samples_and_odd_rates_become_wav():
     content, suffix, seconds = playable(Clip(sine(300, 0.25), RATE))
     assert (suffix, seconds, soundfile.info(io.BytesIO(content)).frames) == ("wav", 0.25, 4_000)
     content, suffix, _ = playable(encoded(sine(100)[::4], rate=4_000))
@@ -74,13 +70,12 @@ def test_samples_and_odd_rates_become_wav() -> None:
         playable(b"no sound")
 
 
-def test_large_clips_are_embedded_as_mp3_and_damaged_ones_named(tmp_path: Path) -> None:
+def test_large_clips_are_embedded_as_mp3_and_damaged_ones_named(tmp_path):
     samples = 0.3 * np.sin(2 * np.pi * 440 * np.arange(30 * 44_100) / 44_100)
     soundfile.write(tmp_path / "long.wav", np.stack([samples, samples], 1), 44_100)
     (tmp_path / "damaged.wav").write_bytes(b"RIFF no")
     player = embedded(tmp_path / "long.wav")
     assert player.seconds == pytest.approx(30)
-    assert player.address is not None
     content = base64.b64decode(player.address.removeprefix("data:audio/mpeg;base64,"))
     assert len(content) < MAX_EMBEDDED + 200_000 < (tmp_path / "long.wav").stat().st_size
     heard, rate = soundfile.read(io.BytesIO(content))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import combinations
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import pytest
 from empathy_judge.eval.statistics.agreement import (
     CORRELATIONS,
     STATISTICS,
-    Function,
     KappaDistance,
     bias,
     ccc,
@@ -61,11 +60,11 @@ def vector(*values: float) -> np.ndarray:
         (icc_a1, (1, 2, 3), (3, 2, 1), -2 / (2 - 4 / 3)),  # mean squares 0, 0 and 2
     ],
 )
-def test_values_by_hand(function: Function, x: tuple[float, ...], y: tuple[float, ...], expected: float) -> None:
+def test_values_by_hand(function, x, y, expected):
     assert function(vector(*x), vector(*y)) == pytest.approx(expected)
 
 
-def test_limits_of_agreement_of_the_peak_flow_meters() -> None:
+def test_limits_of_agreement_of_the_peak_flow_meters():
     """They print a mean of -2.1, a standard deviation of 38.8, and with 2 for 1.96 limits of -79.7 and 75.5."""
     large, mini = vector(*LARGE), vector(*MINI)
     lower, mean, upper = (statistic(large, mini) for statistic in (loa_lower, bias, loa_upper))
@@ -77,7 +76,7 @@ def test_limits_of_agreement_of_the_peak_flow_meters() -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), list(combinations(range(4), 2)))
-def test_intraclass_correlations_of_two_raters_are_those_of_the_panel(first: int, second: int) -> None:
+def test_intraclass_correlations_of_two_raters_are_those_of_the_panel(first, second):
     """Of two judges of Shrout and Fleiss, by the analysis of variance that gives their printed figures for four."""
     both = SHROUT_FLEISS[:, [first, second]]
     expected = icc(table_of(both.T), own_groups(6))
@@ -86,7 +85,7 @@ def test_intraclass_correlations_of_two_raters_are_those_of_the_panel(first: int
 
 
 @pytest.mark.parametrize("name", STATISTICS)
-def test_nan_on_either_side_is_dropped_and_counted(name: str) -> None:
+def test_nan_on_either_side_is_dropped_and_counted(name):
     whole = STATISTICS[name](vector(1, 2, 4, 3, 7), vector(2, 1, 4, 3, 5))
     gaps = estimate(STATISTICS[name], vector(1, NAN, 2, 4, 3, 9, 7), vector(2, 3, 1, 4, 3, NAN, 5))
     assert gaps.value == pytest.approx(whole)
@@ -105,23 +104,21 @@ def test_nan_on_either_side_is_dropped_and_counted(name: str) -> None:
         (vector(1, NAN, NAN), vector(1, 2, 3), "1 item; a correlation needs at least 3"),
     ],
 )
-def test_a_correlation_that_is_undefined_has_a_reason_and_is_not_zero(
-    function: Function, x: np.ndarray, y: np.ndarray, reason: str
-) -> None:
+def test_a_correlation_that_is_undefined_has_a_reason_and_is_not_zero(function, x, y, reason):
     result = estimate(function, x, y)
     assert result.value is None
     assert result.reason == reason
 
 
 @pytest.mark.parametrize("name", STATISTICS)
-def test_no_items_and_infinite_scores_are_undefined(name: str) -> None:
+def test_no_items_and_infinite_scores_are_undefined(name):
     assert estimate(STATISTICS[name], vector(), vector()).reason == "0 items"
     assert estimate(STATISTICS[name], vector(NAN, 1), vector(1, NAN)).reason == "0 items, 2 dropped as NaN"
     result = estimate(STATISTICS[name], vector(1, 2, np.inf, 4), vector(1, 2, 3, 4))
     assert (result.value, result.reason) == (None, "1 item with an infinite score")
 
 
-def test_vectors_of_different_lengths_are_refused() -> None:
+def test_vectors_of_different_lengths_are_refused():
     with pytest.raises(ValueError, match="equal length"):
         estimate(spearman, vector(1, 2, 3), vector(1, 2))
 
@@ -141,7 +138,7 @@ SECOND = np.array([1.0, 3, 3, 5, 5, 4, 2, 2, 7, 7])
         ("quadratic", "ranks", 0.8615916955017301),
     ],
 )
-def test_equals_scikit_learn_with_a_gap_in_the_scale(weights: Any, distance: KappaDistance, expected: float):
+def test_equals_scikit_learn_with_a_gap_in_the_scale(weights, distance, expected):
     assert weighted_kappa(FIRST, SECOND, weights, distance) == pytest.approx(expected, abs=1e-9)
 
 

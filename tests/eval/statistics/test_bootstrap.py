@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from empathy_judge.eval.statistics.agreement import (
-    CORRELATIONS,
-    STATISTICS,
-    Function,
-    Statistic,
-    bias,
-    mae,
-    pearson,
-    spearman,
-)
+from empathy_judge.eval.statistics.agreement import CORRELATIONS, STATISTICS, Statistic, bias, mae, pearson, spearman
 from empathy_judge.eval.statistics.bootstrap import (
     Resamples,
     bca_percentiles,
@@ -40,7 +31,7 @@ def tied_scores(n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", STATISTICS)
-def test_draws_equal_the_plain_statistic_on_the_repeated_items(name: str) -> None:
+def test_draws_equal_the_plain_statistic_on_the_repeated_items(name):
     x, y, groups = tied_scores(60, seed=1)
     resamples = Resamples.draw(groups, 50, seed=3)
     draws = estimate(STATISTICS[name], x, y, resamples=resamples).draws
@@ -48,7 +39,7 @@ def test_draws_equal_the_plain_statistic_on_the_repeated_items(name: str) -> Non
         assert draw == pytest.approx(STATISTICS[name](x[items], y[items]), abs=1e-12)
 
 
-def test_groups_are_drawn_whole_and_as_many_as_there_are() -> None:
+def test_groups_are_drawn_whole_and_as_many_as_there_are():
     groups = ["a", "b", "a", "c", "b", "a"]
     resamples = Resamples.draw(groups, 200, seed=0)
     items = resamples.draws(lambda drawn: np.bincount(drawn, minlength=6))
@@ -60,7 +51,7 @@ def test_groups_are_drawn_whole_and_as_many_as_there_are() -> None:
     assert {tuple(row) for row in items[:, [0, 1, 3]]} >= {(1.0, 1.0, 1.0), (3.0, 0.0, 0.0), (0.0, 1.0, 2.0)}
 
 
-def test_nan_items_are_left_out_of_value_and_interval() -> None:
+def test_nan_items_are_left_out_of_value_and_interval():
     x, y, groups = tied_scores(80, seed=6)
     gaps = x.copy()
     gaps[:20] = np.nan
@@ -71,14 +62,14 @@ def test_nan_items_are_left_out_of_value_and_interval() -> None:
     assert (result.n, result.dropped) == (60, 20)
 
 
-def test_fewer_than_five_groups_have_no_interval() -> None:
+def test_fewer_than_five_groups_have_no_interval():
     x, y = np.arange(12.0), np.arange(12.0) ** 2
     result = estimate(pearson, x, y, resamples=Resamples.draw([f"g{i % 4}" for i in range(12)], 100, seed=0))
     assert result.value == pytest.approx(np.corrcoef(x, y)[0, 1])
     assert (result.low, result.high, result.reason) == (None, None, "no interval: 4 groups, at least 5 needed")
 
 
-def test_undefined_resamples_are_counted_and_too_many_of_them_leave_no_interval() -> None:
+def test_undefined_resamples_are_counted_and_too_many_of_them_leave_no_interval():
     draws = np.concatenate([np.full(10, np.nan), np.linspace(0, 1, 90)])
     resamples = Resamples(np.arange(9), np.ones((len(draws), 9)))
     some = with_interval(Statistic(0.5, n=20), draws, resamples)
@@ -89,7 +80,7 @@ def test_undefined_resamples_are_counted_and_too_many_of_them_leave_no_interval(
     assert (many.low, many.reason) == (None, "no interval: undefined in 11 of 101 resamples")
 
 
-def test_a_resample_in_which_the_scores_are_constant_is_undefined() -> None:
+def test_a_resample_in_which_the_scores_are_constant_is_undefined():
     # Only group 0 differs from the rest: without it the judge is constant, in (6/7)^7 = 34 % of draws.
     x, y, groups = np.array([2.0] + 6 * [1.0]), np.arange(7.0), [str(i) for i in range(7)]
     resamples = Resamples.draw(groups, 1000, seed=0)
@@ -100,7 +91,7 @@ def test_a_resample_in_which_the_scores_are_constant_is_undefined() -> None:
         np.testing.assert_array_equal(undefined, without | (resamples.counts[:, 0] == 7))
 
 
-def test_differences_and_ratios_are_taken_draw_by_draw() -> None:
+def test_differences_and_ratios_are_taken_draw_by_draw():
     x, y, groups = tied_scores(60, seed=8)
     resamples = Resamples.draw(groups, 100, seed=0)
     one, other = (estimate(mae, x, v, resamples=resamples) for v in (y, np.zeros(60)))
@@ -125,9 +116,7 @@ def simulated(seed: int, groups: int = 40, size: int = 4) -> tuple[np.ndarray, n
 
 
 @pytest.mark.parametrize(("function", "truth"), [(spearman, 6 / np.pi * np.arcsin(0.3)), (bias, 0.0)])
-def test_intervals_over_groups_cover_the_truth_and_intervals_over_items_do_not(
-    function: Function, truth: float
-) -> None:
+def test_intervals_over_groups_cover_the_truth_and_intervals_over_items_do_not(function, truth):
     covered = {"groups": 0, "items": 0}
     for seed in range(100):
         x, y, groups = simulated(seed)
@@ -138,7 +127,7 @@ def test_intervals_over_groups_cover_the_truth_and_intervals_over_items_do_not(
     assert covered["items"] < covered["groups"]
 
 
-def test_bca_interval_equals_that_of_scipy() -> None:
+def test_bca_interval_equals_that_of_scipy():
     """Every item its own group: SciPy leaves out one item at a time, as we do one group."""
     rng = np.random.default_rng(0)
     x = rng.exponential(size=40)
@@ -153,7 +142,7 @@ def test_bca_interval_equals_that_of_scipy() -> None:
     assert ours.high - plain.high > 0.01
 
 
-def test_bca_percentiles_by_hand() -> None:
+def test_bca_percentiles_by_hand():
     """Efron (1987): z0 from the share of draws below the value, a from the skewness of the jackknife."""
     drawn, left_out = np.arange(-100.0, 101.0), np.array([0.0, 0.0, 0.3])
     away = 0.1 - left_out
@@ -164,7 +153,7 @@ def test_bca_percentiles_by_hand() -> None:
     assert bca_percentiles(0.0, drawn, np.full(5, np.nan)) == pytest.approx((2.5, 97.5), abs=1e-9)
 
 
-def test_many_groups_are_left_out_several_at_a_time() -> None:
+def test_many_groups_are_left_out_several_at_a_time():
     resamples = Resamples.draw(np.arange(450).astype(str), 10, seed=0, interval="bca")
     assert resamples.jackknife == 200
     left_out = 1 - resamples.counts[10:]
@@ -172,7 +161,7 @@ def test_many_groups_are_left_out_several_at_a_time() -> None:
     assert set(left_out.sum(axis=1)) == {2.0, 3.0}
 
 
-def test_alpha_is_covered_with_six_groups() -> None:
+def test_alpha_is_covered_with_six_groups():
     """Percentiles hold it 82 % of the time: six drawn groups are more alike than six groups."""
     truth, held = 1 / (1 + 1.0), []
     for seed in range(200):
@@ -186,7 +175,7 @@ def test_alpha_is_covered_with_six_groups() -> None:
 
 
 @pytest.mark.parametrize("ratings", [2.0, 3.5, 8.0])
-def test_intervals_of_correlations_are_those_of_fishers_z(ratings: float) -> None:
+def test_intervals_of_correlations_are_those_of_fishers_z(ratings):
     value, drawn = 0.4, np.array([0.39, 0.4, 0.41])
     centre = 0.5 * np.log((1 + (ratings - 1) * value) / (1 - value))
     assert fisher_z(value, ratings) == pytest.approx(centre)

@@ -10,7 +10,6 @@ from empathy_judge.eval.statistics.agreement import Statistic
 from empathy_judge.eval.statistics.bootstrap import Resamples, estimates
 from empathy_judge.eval.statistics.calibration import (
     MAPPINGS,
-    Mapping,
     calibration_curve,
     calibration_error,
     calibration_line,
@@ -164,7 +163,7 @@ LINEAR = [
         ("isotonic", [2.0, 2.75, 1.5, 2.5, 3.75, 2.25, 3.875, 4.0, 5.0, 4.75]),
     ],
 )
-def test_mapping_is_scikit_learns(mapping: Mapping, expected: list[float]):
+def test_mapping_is_scikit_learns(mapping, expected):
     groups = np.arange(10) % 5  # as many as folds: the division does not matter
     np.testing.assert_allclose(mapped_scores(X, Y, groups, mapping, seed=3), expected, rtol=0, atol=1e-9)
     found = mapped_errors(X, Y, groups, mapping, Resamples.draw(groups, 50, 0), seed=3)
@@ -174,7 +173,7 @@ def test_mapping_is_scikit_learns(mapping: Mapping, expected: list[float]):
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
-def test_no_mapping_has_seen_the_group(mapping: Mapping):
+def test_no_mapping_has_seen_the_group(mapping):
     """Whatever people say about a group, the group's own mapped scores stay the same."""
     x, y, groups = scores(seed=5)
     given = mapped_scores(x, y, groups, mapping)
@@ -186,7 +185,7 @@ def test_no_mapping_has_seen_the_group(mapping: Mapping):
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
-def test_mapping_of_constants_gaps_and_single_groups(mapping: Mapping):
+def test_mapping_of_constants_gaps_and_single_groups(mapping):
     groups = np.arange(6) // 2
     human = np.array([1.0, 2, 3, 4, 5, 6])
     constant = mapped_scores(np.ones(6), human, groups, mapping)

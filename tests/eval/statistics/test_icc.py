@@ -37,13 +37,13 @@ def simulated(missing: float, seed: int, n: int = 200, raters: int = 10) -> np.n
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_equals_pingouin_with_f_intervals_on_the_classic_table(form: Form) -> None:
+def test_equals_pingouin_with_f_intervals_on_the_classic_table(form):
     found = measured(SHROUT_FLEISS)[form]
     assert (found.value, found.low, found.high) == pytest.approx(PINGOUIN[form], abs=1e-9)
     assert (found.n, found.dropped, found.reason) == (6, 0, None)
 
 
-def test_items_with_one_rating_are_dropped_and_counted() -> None:
+def test_items_with_one_rating_are_dropped_and_counted():
     lonely = np.full((2, 4), NAN)
     lonely[0, 1] = 3.0  # and the last item has no rating at all
     found = measured(np.concatenate([SHROUT_FLEISS, lonely]))
@@ -72,7 +72,7 @@ def brute_force(scores: np.ndarray) -> tuple[float, float, float]:
     return variance(z_items, left(z_raters)), variance(z_raters, left(z_items)), error
 
 
-def test_an_incomplete_panel_equals_method_3_written_out() -> None:
+def test_an_incomplete_panel_equals_method_3_written_out():
     scores = simulated(0.5, 3, n=25, raters=6)
     scores = scores[(~np.isnan(scores)).sum(axis=1) >= 2]
     item, rater, error = brute_force(scores)
@@ -84,7 +84,7 @@ def test_an_incomplete_panel_equals_method_3_written_out() -> None:
     assert found["ICC(C,k)"].value == pytest.approx(item / (item + error / k))
 
 
-def test_one_way_with_raters_of_its_own_for_every_item() -> None:
+def test_one_way_with_raters_of_its_own_for_every_item():
     rng = np.random.default_rng(5)
     items = np.repeat(np.arange(400), np.tile([2, 4], 200))
     noise = np.sqrt(0.5) * rng.normal(size=len(items)) + np.sqrt(0.75) * rng.normal(size=len(items))
@@ -98,7 +98,7 @@ def test_one_way_with_raters_of_its_own_for_every_item() -> None:
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.4])  # by the closed form, and by the equations of biases
-def test_every_resample_is_the_icc_of_the_items_that_often(missing: float) -> None:
+def test_every_resample_is_the_icc_of_the_items_that_often(missing):
     scores = simulated(missing, 2, n=40, raters=5)
     scores = scores[(~np.isnan(scores)).sum(axis=1) >= 2]
     resamples = Resamples.draw(np.arange(len(scores)) // 2, 4, 0)
@@ -109,7 +109,7 @@ def test_every_resample_is_the_icc_of_the_items_that_often(missing: float) -> No
             assert found[form].draws[row] == pytest.approx(again[form].value, abs=1e-7), form
 
 
-def test_perfect_agreement_has_no_interval() -> None:
+def test_perfect_agreement_has_no_interval():
     found = measured(np.arange(5.0)[:, None] + np.zeros(3))
     assert {(one.value, one.low, one.reason) for one in found.values()} == {
         (1.0, None, "no interval: the raters agree perfectly")
@@ -129,11 +129,11 @@ def test_perfect_agreement_has_no_interval() -> None:
         (np.zeros((0, 0)), "items with at least two raters: 0; at least 2 needed"),
     ],
 )
-def test_undefined_with_a_reason(scores: np.ndarray, reason: str) -> None:
+def test_undefined_with_a_reason(scores, reason):
     assert {(one.value, one.low, one.reason) for one in measured(scores, 10).values()} == {(None, None, reason)}
 
 
-def test_very_many_raters_get_no_interval_on_an_incomplete_panel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_very_many_raters_get_no_interval_on_an_incomplete_panel(monkeypatch):
     monkeypatch.setattr(module, "MAX_RESAMPLED_RATERS", 9)
     found = measured(simulated(0.3, 0, n=30), 20)["ICC(C,1)"]
     assert found.value is not None

@@ -39,13 +39,13 @@ def alpha(scores: np.ndarray, distance: Distance) -> float | None:
         ("interval", 0.8491071428571428, 0.5058390005986202),
     ],
 )
-def test_equals_the_krippendorff_package(distance: Distance, of_example: float, of_made: float) -> None:
+def test_equals_the_krippendorff_package(distance, of_example, of_made):
     assert alpha(EXAMPLE, distance) == pytest.approx(of_example, abs=1e-9)
     assert alpha(made(), distance) == pytest.approx(of_made, abs=1e-9)
 
 
 @pytest.mark.parametrize("distance", DISTANCES)
-def test_every_resample_is_alpha_of_the_items_that_often(distance: Distance) -> None:
+def test_every_resample_is_alpha_of_the_items_that_often(distance):
     scores = made()
     resamples = own_groups(40, 6)
     found = krippendorff_alpha(table_of(scores), distance, resamples)
@@ -54,14 +54,14 @@ def test_every_resample_is_alpha_of_the_items_that_often(distance: Distance) -> 
     assert len(set(found.draws)) == 6
 
 
-def test_counts_items_and_the_single_ratings_that_do_not_count() -> None:
+def test_counts_items_and_the_single_ratings_that_do_not_count():
     found = krippendorff_alpha(table_of(EXAMPLE), "ordinal", own_groups(12, 200))
     assert (found.n, found.dropped) == (11, 1)
     assert found.low < found.value < found.high
 
 
 @pytest.mark.parametrize("distance", DISTANCES)
-def test_undefined_with_a_reason(distance: Distance) -> None:
+def test_undefined_with_a_reason(distance):
     resamples = own_groups(3, 5)
     constant = krippendorff_alpha(table_of(np.full((2, 3), 0.1)), distance, resamples)
     assert (constant.value, constant.reason) == (None, "the ratings are constant")

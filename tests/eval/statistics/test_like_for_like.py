@@ -58,12 +58,12 @@ def check_one_more_rater(found: list[LikeForLike], ratio: float, most: float) ->
 
 
 @pytest.mark.parametrize(("k", "pool"), [(2, 2), (3, 3), (2, 10)])
-def test_a_judge_that_is_one_more_rater_is_not_told_apart(k: int, pool: int) -> None:
+def test_a_judge_that_is_one_more_rater_is_not_told_apart(k, pool):
     """With the mean of all raters as the judge's target the ratio would be 1.16 and 1.06."""
     check_one_more_rater(one_more_rater(k, pool, 120), ratio=0.04, most=0.12)
 
 
-def test_by_hand_with_missing_scores_and_a_rater_who_is_left_out() -> None:
+def test_by_hand_with_missing_scores_and_a_rater_who_is_left_out():
     rng = np.random.default_rng(0)
     scores, groups = people(40, 4, rng)
     judge = people(40, 1, rng)[0][0]
@@ -86,7 +86,7 @@ def test_by_hand_with_missing_scores_and_a_rater_who_is_left_out() -> None:
     assert found.left_out == {"r0": "shares 9 items with other raters, at least 10 needed"}
 
 
-def test_the_raters_side_is_the_leave_one_out_agreement() -> None:
+def test_the_raters_side_is_the_leave_one_out_agreement():
     scores, groups = people(60, 5, np.random.default_rng(1))
     table, draws = table_of(scores), Resamples.draw(groups, 50, 0)
     found = held_out(scores.mean(axis=0), table, draws)
@@ -97,7 +97,7 @@ def test_the_raters_side_is_the_leave_one_out_agreement() -> None:
 
 
 @pytest.mark.parametrize("k", [1, 2, 4])
-def test_the_mean_of_k_raters_is_worth_k_also_beside_two_raters(k: int) -> None:
+def test_the_mean_of_k_raters_is_worth_k_also_beside_two_raters(k):
     found = []
     for seed in range(4):
         scores, groups = people(8000, 2 + k, np.random.default_rng([k, seed]), differ=0.0)
@@ -106,7 +106,7 @@ def test_the_mean_of_k_raters_is_worth_k_also_beside_two_raters(k: int) -> None:
     assert np.mean([own.value or NAN for own in found]) == pytest.approx(k, rel=0.15)
 
 
-def test_a_judge_that_knows_the_true_scores_is_worth_more_raters_than_there_are() -> None:
+def test_a_judge_that_knows_the_true_scores_is_worth_more_raters_than_there_are():
     rng = np.random.default_rng(3)
     truth = rng.normal(size=400)
     scores = truth + 0.2 * rng.normal(size=(4, 400))
@@ -116,7 +116,7 @@ def test_a_judge_that_knows_the_true_scores_is_worth_more_raters_than_there_are(
     assert (found.low or NAN) > 4
 
 
-def test_too_few_items_groups_or_raters() -> None:
+def test_too_few_items_groups_or_raters():
     scores, groups = people(40, 3, np.random.default_rng(4))
     judge, table = scores.mean(axis=0), table_of(scores)
     few = like_for_like(judge[:9], table_of(scores[:, :9]), Resamples.draw(groups[:9], 20, 0))
@@ -137,7 +137,7 @@ def test_too_few_items_groups_or_raters() -> None:
         assert (own.verdict, own.p, own.difference.low) == ("too few items to tell", None, None)
 
 
-def test_raters_whose_differences_come_out_as_0_are_not_known_to_be_alike() -> None:
+def test_raters_whose_differences_come_out_as_0_are_not_known_to_be_alike():
     """By hand: all variance is of the items, but its degrees of freedom are fewer than theirs."""
     groups, ours = 20, np.array([0.3, 0.1, 0.2])  # judge - rater of 3 raters, items of each alike
     draws = Resamples.draw(np.arange(groups), 4, 0)
@@ -155,7 +155,7 @@ def test_raters_whose_differences_come_out_as_0_are_not_known_to_be_alike() -> N
     assert own.difference.high == pytest.approx(0.2 + t.ppf(0.975, freedom) * variance**0.5, rel=1e-9)
 
 
-def test_dimensions_count_alike_and_a_rater_of_both_is_one_rater() -> None:
+def test_dimensions_count_alike_and_a_rater_of_both_is_one_rater():
     scores, groups = people(80, 4, np.random.default_rng(5))
     judge, draws = scores[0], Resamples.draw(groups, 100, 0)
     first = held_out(judge, table_of(scores[1:3]), draws)

@@ -56,7 +56,7 @@ def measured(x: np.ndarray, y: np.ndarray, monkeypatch: pytest.MonkeyPatch, epsi
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_equals_a_double_loop(seed: int, monkeypatch: pytest.MonkeyPatch):
+def test_equals_a_double_loop(seed, monkeypatch):
     x, y = scores(40, seed)
     for epsilon in (0.0, 0.3, abs(float(x[3] - x[5]))):
         found = measured(x, y, monkeypatch, epsilon)
@@ -71,7 +71,7 @@ def test_equals_a_double_loop(seed: int, monkeypatch: pytest.MonkeyPatch):
         ([1, 1, 1, 4], 4.0, 4 / 6),
     ],
 )
-def test_tie_calibration_of_published_examples(human: list[float], epsilon: float, expected: float):
+def test_tie_calibration_of_published_examples(human, epsilon, expected):
     score = np.array([0.0, 2, 6, 8])
     assert tie_calibration(score, np.array(human, dtype=float)) == (epsilon, None)
     found = item_pairs(score, np.array(human, dtype=float), own_groups(4))
@@ -79,7 +79,7 @@ def test_tie_calibration_of_published_examples(human: list[float], epsilon: floa
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_epsilon_is_the_best_of_all_differences(seed: int):
+def test_epsilon_is_the_best_of_all_differences(seed):
     rng = np.random.default_rng(seed)
     y = rng.choice([1.0, 2, 3], p=[0.15, 0.7, 0.15], size=24)
     x = y + rng.normal(size=24).round(2)
@@ -90,7 +90,7 @@ def test_epsilon_is_the_best_of_all_differences(seed: int):
     assert found.accuracy.value == pytest.approx(max(values), abs=1e-12)
 
 
-def test_epsilon_of_very_many_pairs_comes_from_a_sample(monkeypatch: pytest.MonkeyPatch):
+def test_epsilon_of_very_many_pairs_comes_from_a_sample(monkeypatch):
     rng = np.random.default_rng(0)
     y = rng.choice([1.0, 2, 3], p=[0.1, 0.8, 0.1], size=600)
     x = y + 0.3 * rng.normal(size=600)
@@ -105,7 +105,7 @@ def test_epsilon_of_very_many_pairs_comes_from_a_sample(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.35])
-def test_draws_are_the_statistic_of_repeated_items(epsilon: float, monkeypatch: pytest.MonkeyPatch):
+def test_draws_are_the_statistic_of_repeated_items(epsilon, monkeypatch):
     """Whatever the size of the blocks."""
     monkeypatch.setattr(pairwise, "tie_calibration", lambda *_: (epsilon, None))
     x, y = scores(30, 3)
@@ -129,7 +129,7 @@ def test_interval_holds_the_value_and_nan_is_dropped():
     assert found.value == item_pairs(gaps[kept], y[kept], own_groups(108)).concordance.value
 
 
-def test_too_many_pairs_have_no_interval(monkeypatch: pytest.MonkeyPatch):
+def test_too_many_pairs_have_no_interval(monkeypatch):
     monkeypatch.setattr(pairwise, "MAX_PAIRS", 100)
     x, y = scores(20, 0)
     found = item_pairs(x, y, Resamples.draw(np.arange(20), 50, 0)).concordance
@@ -148,7 +148,7 @@ def test_too_many_pairs_have_no_interval(monkeypatch: pytest.MonkeyPatch):
         ([1.0, np.inf], [1.0, 2], "1 item with an infinite score"),
     ],
 )
-def test_undefined_values_have_a_reason(x: list[float], y: list[float], reason: str):
+def test_undefined_values_have_a_reason(x, y, reason):
     found = item_pairs(np.array(x), np.array(y), own_groups(len(x)))
     for statistic in (found.concordance, found.accuracy):
         assert (statistic.value, statistic.reason) == (None, reason)
@@ -195,7 +195,7 @@ def expected_of(name: str, x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> 
 
 
 @pytest.mark.parametrize("name", SCIPY)
-def test_mean_of_scipy_by_group(name: str):
+def test_mean_of_scipy_by_group(name):
     x, y, groups = grouped()
     expected = correlations(name, x, y, groups)
     found = within_groups(name, x, y, groups, Resamples.draw(groups, 0, 0))

@@ -33,7 +33,7 @@ def judges(human: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 @pytest.mark.parametrize(
     ("n", "groups", "decimals"), [(3, 2, 0), (7, 3, 0), (40, 40, 9), (257, 60, 0), (300, 7, 1), (2_000, 500, 9)]
 )
-def test_equal_to_scipy(n: int, groups: int, decimals: int) -> None:
+def test_equal_to_scipy(n, groups, decimals):
     rng = np.random.default_rng(n)
     human = rng.normal(size=n).round(decimals)
     scores, codes = judges(human, rng), rng.integers(0, groups, n)
@@ -43,7 +43,7 @@ def test_equal_to_scipy(n: int, groups: int, decimals: int) -> None:
     )
 
 
-def test_blocks_and_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_and_threads_change_nothing(monkeypatch):
     rng = np.random.default_rng(0)
     human = rng.integers(1, 6, 30_000).astype(np.float64)
     scores, codes = judges(human, rng)[:3], rng.integers(0, 4_000, 30_000)
@@ -54,7 +54,7 @@ def test_blocks_and_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     np.testing.assert_allclose(whole[:, :2], loop(scores, human, codes, counts[:2]), rtol=0, atol=1e-12)
 
 
-def test_nothing_to_correlate() -> None:
+def test_nothing_to_correlate():
     empty = np.empty(0)
     assert np.isnan(spearman_draws(np.empty((2, 0)), empty, empty.astype(int), np.zeros((4, 0)))).all()
     two = spearman_draws(np.array([[1.0, 2.0]]), np.array([1.0, 2.0]), np.array([0, 1]), np.array([[1.0, 1.0], [2, 0]]))

@@ -39,7 +39,7 @@ def flags(facts: dict[str, RaterFacts]) -> dict[str, list[str]]:
     return {rater: [flag.kind for flag in one.flags] for rater, one in facts.items() if one.flags}
 
 
-def test_numbers_by_hand() -> None:
+def test_numbers_by_hand():
     scores = {
         "a": np.array([1, 2, 3, 4, 5, 6, 7, 6, 5, 4.0, NAN]),
         "b": np.array([2, 3, 4, 5, 6, 7, 7, 7, 6, 5.0, NAN]),
@@ -62,7 +62,7 @@ def test_numbers_by_hand() -> None:
     assert (c.scale_share, c.n_distinct) == (5 / 6, 6)
 
 
-def test_an_honest_panel_has_no_flags() -> None:
+def test_an_honest_panel_has_no_flags():
     for seed in range(8):
         assert flags(report(honest(60, 8, seed)[1])) == {}, seed
     # Nobody is random where the panel does not agree
@@ -70,7 +70,7 @@ def test_an_honest_panel_has_no_flags() -> None:
     assert flags(report({f"r{k}": rng.integers(1, 8, size=80).astype(float) for k in range(6)})) == {}
 
 
-def test_planted_severity_and_spread_are_found_whoever_rated_what() -> None:
+def test_planted_severity_and_spread_are_found_whoever_rated_what():
     rng = np.random.default_rng(1)
     truth = rng.normal(size=400)
     bias, stretch = np.array([-1.5, 0.5, 0, 0, 0, 0.5, 0.5]), np.array([1, 1, 1, 1, 1, 0.5, 2])
@@ -86,7 +86,7 @@ def test_planted_severity_and_spread_are_found_whoever_rated_what() -> None:
     assert facts["r6"].spread == pytest.approx(2 / np.sqrt(np.mean([1, 1, 1, 1, 1, 0.25])), rel=0.12)
 
 
-def test_a_constant_rater_is_flagged_with_evidence() -> None:
+def test_a_constant_rater_is_flagged_with_evidence():
     _, scores = honest(40, 5)
     facts = report({**scores, "same": np.full(40, 4.0)})
     assert flags(facts) == {"same": ["constant"]}
@@ -102,7 +102,7 @@ def test_a_constant_rater_is_flagged_with_evidence() -> None:
     assert flags(report({**scores, "few": few})) == {}
 
 
-def test_a_random_rater_is_flagged_and_one_with_few_items_is_not() -> None:
+def test_a_random_rater_is_flagged_and_one_with_few_items_is_not():
     rng = np.random.default_rng(3)
     _, scores = honest(80, 6, noise=0.5)
     noise = rng.integers(1, 8, size=80).astype(float)
@@ -122,7 +122,7 @@ def test_a_random_rater_is_flagged_and_one_with_few_items_is_not() -> None:
     assert (facts["turned"].agreement.value or 0) < -0.5
 
 
-def test_a_copy_is_flagged_on_both_sides_with_evidence() -> None:
+def test_a_copy_is_flagged_on_both_sides_with_evidence():
     _, scores = honest(50, 6)
     copy = scores["r2"].copy()
     copy[7] = 8 - copy[7] if copy[7] != 4 else 5
@@ -133,7 +133,7 @@ def test_a_copy_is_flagged_on_both_sides_with_evidence() -> None:
     )
 
 
-def test_raters_who_agree_are_not_copies() -> None:
+def test_raters_who_agree_are_not_copies():
     rng = np.random.default_rng(0)
     truth = rng.integers(0, 2, size=60).astype(float)  # yes or no, and everybody sees it
     scores = {f"r{k}": np.where(rng.random(60) < 0.02, 1 - truth, truth) for k in range(6)}
@@ -158,7 +158,7 @@ def natural(raters: int, items: int, seed: int) -> np.ndarray:
     return people * (clips + 5) * np.exp(rng.normal(0, 0.3, size=(raters, items)))
 
 
-def test_a_fast_rater_is_flagged_with_evidence() -> None:
+def test_a_fast_rater_is_flagged_with_evidence():
     seconds = natural(6, 40, 0)
     seconds[3] = 1.25
     seconds[3, :4] = 60  # now and then a pause
@@ -172,7 +172,7 @@ def test_a_fast_rater_is_flagged_with_evidence() -> None:
     assert facts["r0"].median_seconds == pytest.approx(np.median(seconds[0]))
 
 
-def test_nobody_is_fast_among_honest_raters_of_different_speed() -> None:
+def test_nobody_is_fast_among_honest_raters_of_different_speed():
     assert [flags(timed(natural(8, 40, seed))) for seed in range(8)] == [{}] * 8
     short = natural(6, 40, 0)
     length = np.where(np.arange(40) < 20, 1.0, 30.0)  # who rates short clips only is not fast
@@ -181,7 +181,7 @@ def test_nobody_is_fast_among_honest_raters_of_different_speed() -> None:
     assert flags(timed(short)) == {}
 
 
-def test_rapid_responding_needs_times_items_and_others() -> None:
+def test_rapid_responding_needs_times_items_and_others():
     seconds = np.full((4, 30), 9.0)
     seconds[0] = 1.0
     assert flags(timed(seconds)) == {"r0": ["fast"]}
@@ -208,7 +208,7 @@ def test_rapid_responding_needs_times_items_and_others() -> None:
     assert flags(timed(np.zeros((4, 30)))) == {}
 
 
-def test_other_dimensions_and_pairs_do_not_count_and_nothing_gives_nothing() -> None:
+def test_other_dimensions_and_pairs_do_not_count_and_nothing_gives_nothing():
     _, scores = honest(30, 3)
     table = long(scores)
     groups = {f"p{item}": "g" for item in range(30)}
@@ -217,7 +217,7 @@ def test_other_dimensions_and_pairs_do_not_count_and_nothing_gives_nothing() -> 
     assert rater_report(table, Dimension("e", 1, 7), groups) == []
 
 
-def test_a_rater_alone_on_all_items_has_no_comparison() -> None:
+def test_a_rater_alone_on_all_items_has_no_comparison():
     alone = report({"r0": np.arange(1, 8.0)})["r0"]
     assert (alone.n_shared, alone.severity.value, alone.spread, alone.agreement.value) == (0, None, None, None)
     assert alone.severity.reason

@@ -41,7 +41,7 @@ def simulated(
     return truth, scores
 
 
-def test_leave_one_rater_out_is_the_mean_over_raters_weighted_by_their_items() -> None:
+def test_leave_one_rater_out_is_the_mean_over_raters_weighted_by_their_items():
     _, scores = simulated(40, 4, bias=0.5, noise=1.0, missing=0.0, seed=0)
     scores[0, 12:] = NAN  # rater 0 rated 12 items
     scores[1:, 39] = NAN  # and nobody rated the last item
@@ -83,7 +83,7 @@ PANELS: dict[str, Callable[[int, np.random.Generator], np.ndarray]] = {
         *(("1 or 8 of 20", 0.0, 0.5), ("ten panels of 4", 0.5, 1.0)),
     ],
 )
-def test_the_panel_ceiling_is_what_the_true_scores_reach(pattern: str, bias: float, noise: float) -> None:
+def test_the_panel_ceiling_is_what_the_true_scores_reach(pattern, bias, noise):
     differences, reached = [], []
     for seed in range(10):
         rng = np.random.default_rng(seed)
@@ -100,7 +100,7 @@ def test_the_panel_ceiling_is_what_the_true_scores_reach(pattern: str, bias: flo
     assert np.mean(differences) == pytest.approx(0, abs=0.02), np.mean(reached)
 
 
-def test_spearman_brown_where_halves_are_equal_and_horst_where_they_are_not() -> None:
+def test_spearman_brown_where_halves_are_equal_and_horst_where_they_are_not():
     _, scores = simulated(200, 6, 0.0, 1.0, 0.0, seed=2)
     even = reliability(long(scores), "d", groups_of(200), resamples=50)
     half, whole = even["split_half"]["value"], even["panel_reliability"]["value"]
@@ -123,7 +123,7 @@ def test_spearman_brown_where_halves_are_equal_and_horst_where_they_are_not() ->
     assert mixed["panel_reliability"]["value"] == pytest.approx(1 / (1 + noise * 7 / 12))
 
 
-def test_constant_biases_of_raters_who_rate_everything_cost_the_panel_nothing() -> None:
+def test_constant_biases_of_raters_who_rate_everything_cost_the_panel_nothing():
     _, scores = simulated(200, 6, bias=0.0, noise=1.0, missing=0.0, seed=3)
     biased = scores + np.arange(6)[:, None] * 3
     fair, skewed = (reliability(long(s), "d", groups_of(200), resamples=0) for s in (scores, biased))
@@ -132,7 +132,7 @@ def test_constant_biases_of_raters_who_rate_everything_cost_the_panel_nothing() 
     assert skewed["krippendorff_alpha"]["value"] < fair["krippendorff_alpha"]["value"] / 2
 
 
-def test_raters_who_cannot_be_compared_are_listed_with_the_reason() -> None:
+def test_raters_who_cannot_be_compared_are_listed_with_the_reason():
     _, scores = simulated(30, 4, 0.0, 0.5, 0.0, seed=6)
     scores[0, MIN_RATER_ITEMS - 1 :] = NAN
     scores[1] = 3.0
@@ -143,7 +143,7 @@ def test_raters_who_cannot_be_compared_are_listed_with_the_reason() -> None:
     assert result["spearman"]["value"] == pytest.approx(np.mean([rater["spearman"] for rater in others]))
 
 
-def test_raters_who_disagree_leave_no_panel_ceiling() -> None:
+def test_raters_who_disagree_leave_no_panel_ceiling():
     scores = np.stack([np.arange(20.0), -np.arange(20.0)])
     result = reliability(long(scores), "d", groups_of(20), resamples=20)
     assert result["spearman"]["value"] == pytest.approx(-1.0)
@@ -152,7 +152,7 @@ def test_raters_who_disagree_leave_no_panel_ceiling() -> None:
     assert result["panel_mean"]["reason"] == "the two parts of the panel do not agree (Spearman -1.000)"
 
 
-def test_other_dimensions_and_other_pairs_do_not_count() -> None:
+def test_other_dimensions_and_other_pairs_do_not_count():
     _, scores = simulated(30, 3, 0.0, 1.0, 0.0, seed=8)
     table = long(scores)
     more = pd.concat([table, table.assign(dimension="other", score=0.0), table.assign(pair_id="x" + table["pair_id"])])
@@ -168,7 +168,7 @@ def real_data(name: str) -> Path:
 
 
 @pytest.mark.parametrize(("reference", "half"), [(False, 0.61), (True, 0.74)])
-def test_split_half_of_the_mushra_ratings(reference: bool, half: float) -> None:
+def test_split_half_of_the_mushra_ratings(reference, half):
     # The README beside the data halves the raters of each clip at random 1000 times; "full" is Spearman-Brown of that.
     folder = real_data("mushra_codec")
     pairs = pd.read_csv(folder / "pairs.csv")
@@ -180,7 +180,7 @@ def test_split_half_of_the_mushra_ratings(reference: bool, half: float) -> None:
     assert 0.01 < result["split_half"]["value"] - result["split_half_by_item"]["value"] < 0.05
 
 
-def test_very_many_groups_are_drawn_less_often() -> None:
+def test_very_many_groups_are_drawn_less_often():
     ratings = long(np.random.default_rng(0).normal(size=(2, 25_000)))
     table, draws = rated_items(ratings, "d", groups_of(25_000), 1000, 0)
     assert (table.n_items, len(draws.counts)) == (25_000, 400)
@@ -202,7 +202,7 @@ def estimate_of(value: float | None, draws: list[float], reason: str | None = No
     return Statistic(value, n=12, reason=reason, draws=np.array(draws))
 
 
-def test_measured_ceiling_equals_all_choices_by_hand() -> None:
+def test_measured_ceiling_equals_all_choices_by_hand():
     scores = rated(40, 5, seed=4).round(0)
     table, resamples = table_of(scores), Resamples.draw(np.arange(40), 30, 0)
     reliability = measure(table, resamples, 0).panel_reliability
@@ -217,7 +217,7 @@ def test_measured_ceiling_equals_all_choices_by_hand() -> None:
     assert two.value == pytest.approx(np.mean(both), abs=1e-12)
 
 
-def test_an_incomplete_panel_leaves_out_the_items_with_too_few_raters() -> None:
+def test_an_incomplete_panel_leaves_out_the_items_with_too_few_raters():
     scores = rated(60, 6, seed=5)
     scores[1:, :15] = NAN  # one rating
     scores[3:, 15:30] = NAN  # three
@@ -228,7 +228,6 @@ def test_an_incomplete_panel_leaves_out_the_items_with_too_few_raters() -> None:
     assert [found[k]["measured"].n for k in (1, 2, 4, 5)] == [45, 45, 30, 0]
     assert found[5]["measured"].reason == "0 items with more than 5 raters, at least 10 needed"
     single = single_reliability(reliability, table, resamples).value
-    assert single is not None
 
     def reliable(ratings: float) -> float:
         return ratings * single / (1 + (ratings - 1) * single)
@@ -242,14 +241,14 @@ def test_an_incomplete_panel_leaves_out_the_items_with_too_few_raters() -> None:
     assert found[4]["measured"].value == pytest.approx(rest["measured"].value, abs=0.05)
 
 
-def test_single_reliability_inverts_spearman_brown() -> None:
+def test_single_reliability_inverts_spearman_brown():
     table, resamples = table_of(rated(12, 4, seed=6)), Resamples.draw(np.arange(12), 3, 0)
     found = single_reliability(estimate_of(0.8, [0.8, 0.5, 0.0]), table, resamples)
     assert found.value == pytest.approx(0.5, abs=1e-12)  # 4 x 0.5 / (1 + 3 x 0.5) = 0.8
     np.testing.assert_allclose(found.draws, [0.5, 0.2, 0.0], rtol=0, atol=1e-12)
 
 
-def test_one_rater_constant_ratings_and_no_ratings() -> None:
+def test_one_rater_constant_ratings_and_no_ratings():
     for scores in (rated(20, 1, seed=9), np.full((3, 20), 4.0), np.full((3, 0), 4.0)):
         table, resamples = table_of(scores), Resamples.draw(np.arange(scores.shape[1]), 20, 0)
         reliability = measure(table, resamples, 0).panel_reliability
@@ -260,7 +259,7 @@ def test_one_rater_constant_ratings_and_no_ratings() -> None:
         assert ceiling["expected"].reason
 
 
-def test_a_rater_who_is_constant_does_not_count_in_the_mean_over_choices() -> None:
+def test_a_rater_who_is_constant_does_not_count_in_the_mean_over_choices():
     scores = rated(40, 4, seed=10)
     scores[2] = 3.0
     table, resamples = table_of(scores), Resamples.draw(np.arange(40), 20, 0)

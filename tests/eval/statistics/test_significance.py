@@ -1,4 +1,4 @@
-"""Tests of a difference against plain loops, R's psych and cocor; rankings and power by hand."""
+"""Tests of a difference against plain loops, R's psych and cocor, and their level; rankings and power by hand."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def compared(first: np.ndarray, second: np.ndarray, human: np.ndarray, codes: np
     return compare_all({"a": first, "b": second}, human, resamples, **kwargs)["a", "b"]
 
 
-def test_every_permutation_equals_a_plain_loop() -> None:
+def test_every_permutation_equals_a_plain_loop():
     first, second, human, codes = tied(24, 8, seed=1)
     x, y = (stats.zscore(stats.rankdata(v)) for v in (first, second))
     z = stats.rankdata(human)
@@ -57,7 +57,7 @@ def test_every_permutation_equals_a_plain_loop() -> None:
     assert 0.01 < p < 0.9
 
 
-def test_random_permutations_estimate_the_exact_p() -> None:
+def test_random_permutations_estimate_the_exact_p():
     first, second, human, codes = tied(40, 13, seed=2)
     exact, every = permutation_test(first, second, human, codes, permutations=4096)
     drawn, permutations = permutation_test(first, second, human, codes, permutations=4095, seed=3)
@@ -71,7 +71,7 @@ def test_random_permutations_estimate_the_exact_p() -> None:
     assert p == 1 / 1000
 
 
-def test_bootstrap_equals_a_plain_loop() -> None:
+def test_bootstrap_equals_a_plain_loop():
     first, second, human, codes = tied(60, 20, seed=5)
     resamples = Resamples.draw(codes, 60, 0)
     found = compare_all({"a": first, "b": second}, human, resamples, permutations=10)["a", "b"]
@@ -87,7 +87,7 @@ def test_bootstrap_equals_a_plain_loop() -> None:
     assert found.bootstrap_p == pytest.approx(2 * (min((draws <= 0).sum(), (draws >= 0).sum()) + 1) / 61, abs=1e-12)
 
 
-def test_williams_equals_psych() -> None:
+def test_williams_equals_psych():
     # The data and R's psych::r.test value (two-sided p 0.9317423, n = 9 systems, Spearman) are those of the tests of
     # nlpstats (Deutsch); the generator state follows three matrices that its first case uses.
     rng = np.random.RandomState(12)
@@ -107,12 +107,12 @@ def test_williams_equals_psych() -> None:
         ((0.4, 0.5, 0.1), 103, -0.89),
     ],
 )
-def test_williams_equals_printed_values(three: tuple[float, float, float], n: int, t: float) -> None:
+def test_williams_equals_printed_values(three, n, t):
     tolerance = 0.005 if n == 103 else 0.0015
     assert stats.t.isf(williams(*three, n) / 2, n - 3) == pytest.approx(abs(t), abs=tolerance)
 
 
-def test_items_without_a_score_are_left_out_and_counted() -> None:
+def test_items_without_a_score_are_left_out_and_counted():
     first, second, human, codes = tied(60, 20, seed=7)
     first[:5], second[3:8], human[20] = NAN, NAN, NAN
     kept = ~np.isnan(first) & ~np.isnan(second) & ~np.isnan(human)
@@ -141,7 +141,7 @@ def test_items_without_a_score_are_left_out_and_counted() -> None:
         ([], [], "0 items"),
     ],
 )
-def test_without_a_correlation_there_is_no_difference(first: list[float], human: list[float], reason: str) -> None:
+def test_without_a_correlation_there_is_no_difference(first, human, reason):
     second = np.array([2.0, 1.0, 4.0, 3.0])[: len(first)]
     found = compared(np.array(first, dtype=float), second, np.array(human, dtype=float), np.arange(len(first)))
     assert found.difference.value is None
@@ -150,7 +150,7 @@ def test_without_a_correlation_there_is_no_difference(first: list[float], human:
     assert found.williams_p is None
 
 
-def test_few_items_and_few_groups_have_p_values_that_say_so() -> None:
+def test_few_items_and_few_groups_have_p_values_that_say_so():
     three = compared(np.array([1.0, 2, 3]), np.array([3.0, 1, 2]), np.array([1.0, 2, 3]), np.arange(3))
     assert three.difference.value == pytest.approx(1.5)
     assert three.williams_p is None  # at least 4 items are needed
@@ -168,10 +168,32 @@ def test_few_items_and_few_groups_have_p_values_that_say_so() -> None:
     assert found.williams_p is None
 
 
+def clustered(rng: np.random.Generator, n: int = 100, groups: int = 40, share: float = 0.5) -> tuple[np.ndarray, ...]:
+    """Two exchangeable judges, people, groups; `share` of the variance of truth and of all errors is the group's."""
+    codes = np.concatenate([np.arange(groups), rng.integers(0, groups, n - groups)])
+
+    def noise() -> np.ndarray:
+        return np.sqrt(share) * rng.normal(size=groups)[codes] + np.sqrt(1 - share) * rng.normal(size=n)
+
+    truth = noise()
+    return truth + noise(), truth + noise(), truth + 0.6 * noise(), codes
+
+
+def test_false_positives_of_permutations_are_at_the_level_only_where_groups_stay_whole():
+    rng = np.random.default_rng(10)
+    whole, cells = [], []
+    for _ in range(1000):
+        first, second, human, codes = clustered(rng)
+        whole.append(permutation_test(first, second, human, codes, permutations=399)[0])
+        cells.append(permutation_test(first, second, human, np.arange(100), permutations=199)[0])
+    assert 0.04 <= np.mean(np.array(whole) <= 0.05) <= 0.06
+    assert np.mean(np.array(cells) <= 0.05) > 0.08
+
+
 # ---------------------------------------------------------------- rankings
 
 
-def test_holm_by_hand() -> None:
+def test_holm_by_hand():
     # 4 x 0.005 = 0.02; 3 x 0.01 = 0.03; 2 x 0.03 = 0.06; 1 x 0.04 = 0.04, not below the one before.
     np.testing.assert_allclose(holm(np.array([0.01, 0.04, 0.03, 0.005])), [0.03, 0.06, 0.06, 0.02], rtol=0, atol=1e-15)
     np.testing.assert_allclose(holm(np.array([0.4, 0.6, 0.7])), [1.0, 1.0, 1.0])
@@ -190,26 +212,21 @@ def test_holm_by_hand() -> None:
         ({}, (1, 1, 1, 1)),
     ],
 )
-def test_a_cluster_begins_where_all_above_are_better_than_all_below(
-    worse: dict[int, tuple[int, ...]], clusters: tuple[int, ...]
-) -> None:
+def test_a_cluster_begins_where_all_above_are_better_than_all_below(worse, clusters):
     better = np.zeros((4, 4), dtype=bool)
     for judge, others in worse.items():
         better[judge, list(others)] = True
     assert significance_clusters(better) == clusters
 
 
-def test_judges_are_ranked_and_undefined_ones_named() -> None:
+def test_judges_are_ranked_and_undefined_ones_named():
     rng = np.random.default_rng(0)
     human = rng.normal(size=300)
     scores = {
-        "poor": human + 5 * rng.normal(size=300),
-        "constant": np.ones(300),
-        "good": human + 0.3 * rng.normal(size=300),
-        "also good": human + 0.3 * rng.normal(size=300),
-        "nan": np.full(300, NAN),
-        "random": rng.normal(size=300),
-    }
+        "poor": human + 5 * rng.normal(size=300), "constant": np.ones(300),
+        "good": human + 0.3 * rng.normal(size=300), "also good": human + 0.3 * rng.normal(size=300),
+        "nan": np.full(300, NAN), "random": rng.normal(size=300),
+    }  # fmt: skip
     comparisons = compare_all(scores, human, Resamples.draw(np.arange(300), 20, 0), permutations=1999)
     agreement = {name: estimate(spearman, score, human) for name, score in scores.items()}
     tested = {pair: (own.difference.value, own.p) for pair, own in comparisons.items() if own.p is not None}
@@ -225,7 +242,7 @@ def test_judges_are_ranked_and_undefined_ones_named() -> None:
     assert ranking.clusters["random"] == (3 if ranking.p["poor", "random"] < 0.05 else 2)
 
 
-def test_a_difference_of_the_other_sign_divides_nothing() -> None:
+def test_a_difference_of_the_other_sign_divides_nothing():
     # On the items that both scored, b is better; a scored many easy items besides.
     human = np.random.default_rng(1).normal(size=200)
     a, b = human.copy(), human.copy()
@@ -244,7 +261,7 @@ def comparison(groups: int, seed: int, resamples: int = 300) -> Comparison:
     return compared(*tied(3 * groups, groups, seed), resamples=resamples, permutations=99)
 
 
-def test_power_by_hand() -> None:
+def test_power_by_hand():
     assert power(0.0, 1.0) == pytest.approx(0.05, abs=1e-12)
     # R: pnorm(2.8 - qnorm(0.975)) + pnorm(-2.8 - qnorm(0.975)).
     assert power(-0.28, 0.1) == pytest.approx(0.7995569, abs=1e-6)
@@ -254,7 +271,7 @@ def test_power_by_hand() -> None:
     assert groups_needed(9.0, 0.1, 40) == 6
 
 
-def test_all_fields_from_one_comparison() -> None:
+def test_all_fields_from_one_comparison():
     found = comparison(60, seed=3)
     difference = Statistic(0.1, low=0.04, high=0.16, n=180)
     result = separation(replace(found, difference=difference, standard_error=0.03))
@@ -270,7 +287,7 @@ def test_all_fields_from_one_comparison() -> None:
     assert open_ended.reason == "no largest number of groups: the interval of the difference reaches 0"
 
 
-def test_no_number_without_a_difference_or_its_error() -> None:
+def test_no_number_without_a_difference_or_its_error():
     found = comparison(60, seed=4)
     same = separation(replace(found, difference=Statistic(0.0, low=-0.1, high=0.1, n=180)))
     assert (same.power, same.groups_needed) == (pytest.approx(0.05), None)

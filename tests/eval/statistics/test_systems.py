@@ -36,7 +36,7 @@ def by_system(table: pd.DataFrame) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("name", SYSTEM_STATISTICS)
-def test_values_and_intervals_are_those_of_the_means(name: str, table: pd.DataFrame) -> None:
+def test_values_and_intervals_are_those_of_the_means(name, table):
     resamples = Resamples.draw(table["group"].to_numpy(), 100, seed=0)
     systems, score, human = table["system"].tolist(), table["score"].to_numpy(), table["human"].to_numpy()
     found = system_level(systems, score, human, resamples)[name]
@@ -54,7 +54,7 @@ def test_values_and_intervals_are_those_of_the_means(name: str, table: pd.DataFr
 
 
 @pytest.mark.parametrize("name", SYSTEM_STATISTICS)
-def test_intervals_draw_systems_where_these_are_the_groups(name: str, table: pd.DataFrame) -> None:
+def test_intervals_draw_systems_where_these_are_the_groups(name, table):
     resamples = Resamples.draw(table["system"].to_numpy(), 100, seed=0)
     score, human = table["score"].to_numpy(), table["human"].to_numpy()
     found = system_level(table["system"].tolist(), score, human, resamples)[name]
@@ -72,7 +72,7 @@ def test_intervals_draw_systems_where_these_are_the_groups(name: str, table: pd.
     assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
 
 
-def test_means_by_system() -> None:
+def test_means_by_system():
     score, human = np.array([1.0, 5.0, 2.0]), np.array([2.0, 4.0, 2.0])
     found = system_level(["b", "a", "b"], score, human, Resamples.draw(list("xyz"), 0, 0))
     assert found["systems"] == [

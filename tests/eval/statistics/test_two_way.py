@@ -32,7 +32,7 @@ def ends(found: Statistic) -> np.ndarray:
     return np.arctanh(np.array([found.low, found.value, found.high], dtype=float))
 
 
-def test_other_raters_by_hand() -> None:
+def test_other_raters_by_hand():
     table, judge = panel(np.random.default_rng(3), 40, 6, rated=0.7)
     found = for_other_raters(judge, table)
     left = []
@@ -49,7 +49,7 @@ def test_other_raters_by_hand() -> None:
     assert value - low == pytest.approx(high - value, abs=1e-9)
 
 
-def test_intervals_are_centred_and_cover() -> None:
+def test_intervals_are_centred_and_cover():
     """Drawing raters with replacement would leave the interval 0.05 below the value, and nearly half of it."""
     truth = []
     for seed in range(60):
@@ -67,7 +67,7 @@ def test_intervals_are_centred_and_cover() -> None:
     assert np.mean(middles) == pytest.approx(0, abs=0.01)
 
 
-def test_two_raters_few_groups_and_a_constant_judge_have_no_interval() -> None:
+def test_two_raters_few_groups_and_a_constant_judge_have_no_interval():
     table, judge = panel(np.random.default_rng(0), 30, 2)
     draws = Resamples.draw(np.arange(30).astype(str), 20, seed=0)
     for found in (

@@ -126,8 +126,6 @@ def _older_layout(prefix: str) -> Callable[[str], str]:
 
 def _module(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(f"family_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -154,7 +152,7 @@ def family_module() -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
-def make_family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Family]:
+def make_family(tmp_path_factory) -> Callable[[str], Family]:
     """A family by name; its checkpoint is written once."""
     made: dict[str, Family] = {}
 
@@ -198,19 +196,19 @@ def on_the_hub(make_family) -> Iterator[Callable[[str, str, str | None], None]]:
 
 
 @pytest.fixture(params=FAMILIES)
-def family(request: pytest.FixtureRequest, make_family: Callable[[str], Family]) -> Family:
+def family(request, make_family) -> Family:
     """Each family in turn."""
     return make_family(request.param)
 
 
 @pytest.fixture(params=[name for name in FAMILIES if name not in ENCODERS])
-def language_model(request: pytest.FixtureRequest, make_family: Callable[[str], Family]) -> Family:
+def language_model(request, make_family) -> Family:
     """Each family with a language model in turn."""
     return make_family(request.param)
 
 
 @pytest.fixture(params=ENCODERS)
-def encoder(request: pytest.FixtureRequest, make_family: Callable[[str], Family]) -> Family:
+def encoder(request, make_family) -> Family:
     """Each encoder in turn."""
     return make_family(request.param)
 
@@ -238,7 +236,7 @@ def same() -> Callable[..., bool]:
 
 
 @pytest.fixture
-def with_weights(tmp_path: Path) -> Callable[..., Path]:
+def with_weights(tmp_path) -> Callable[..., Path]:
     """A copy of a checkpoint with other tensors: of a folder, and of what makes others of those in its file."""
 
     def make(folder: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Path:

@@ -46,12 +46,9 @@ SCALES = (Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10, 1))
 CUDA = torch.device("cuda:0")
 LOSSES = tuple(field.name for field in fields(LossWeights))
 OF_STEPS: dict[HeadName, tuple[str, ...]] = {
-    "regression": (),
-    "gaussian": ("gaussian_nll",),
-    "coral": ("ordinal", "histogram", "squared_emd"),
-    "corn": ("ordinal", "histogram", "squared_emd"),
-    "histogram": ("histogram", "squared_emd"),
-}
+    "regression": (), "gaussian": ("gaussian_nll",), "coral": ("ordinal", "histogram", "squared_emd"),
+    "corn": ("ordinal", "histogram", "squared_emd"), "histogram": ("histogram", "squared_emd"),
+}  # fmt: skip
 
 
 def for_real(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -158,7 +155,6 @@ def on_gpu(*tensors: torch.Tensor | None) -> bool:
 
 def encode(gpu: OnCuda) -> None:
     inputs = gpu.inputs()
-    assert inputs.clips is not None
     assert len(set(inputs.clips.lengths)) > 1 or gpu.judge.network.config.model_type == "voxtral"  # whole windows
     states = gpu.judge.backbone.encode_audio(inputs.clips)
     distinct = dict.fromkeys(source for pair in PAIRS for source in (*(t.audio for t in pair.context), pair.response))
@@ -306,14 +302,9 @@ def test_a_wrong_tower_would_be_found(wrong, error, make_family):
 
 aten = torch.ops.aten
 WAITS = {
-    aten.nonzero.default,
-    aten.masked_select.default,
-    aten._local_scalar_dense.default,
-    aten.equal.default,
-    aten._unique2.default,
-    aten.repeat_interleave.Tensor,
-    aten.bincount.default,
-}
+    aten.nonzero.default, aten.masked_select.default, aten._local_scalar_dense.default, aten.equal.default,
+    aten._unique2.default, aten.repeat_interleave.Tensor, aten.bincount.default,
+}  # fmt: skip
 
 
 class NoWaiting(TorchDispatchMode):

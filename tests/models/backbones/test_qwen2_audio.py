@@ -26,17 +26,17 @@ def noise(samples: int, seed: int = 0) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def backbone(backbone_folder: Path) -> Backbone:
+def backbone(backbone_folder) -> Backbone:
     return load_backbone(Checkpoint(str(backbone_folder)))
 
 
 @pytest.fixture(scope="module")
-def official(backbone_folder: Path) -> Qwen2AudioForConditionalGeneration:
+def official(backbone_folder) -> Qwen2AudioForConditionalGeneration:
     return Qwen2AudioForConditionalGeneration.from_pretrained(backbone_folder).eval()
 
 
 @pytest.fixture(scope="module")
-def processor(backbone_folder: Path):
+def processor(backbone_folder):
     return AutoProcessor.from_pretrained(backbone_folder)
 
 

@@ -309,13 +309,7 @@ def test_the_sweep_survives_a_kill_and_its_runs_become_judges(rated, table, tmp_
     seconds = time.monotonic() - begun
     table(
         Found(
-            "sweep_nano",
-            "24 runs of nano, 1 x CPU, 32-true",
-            steps,
-            epochs,
-            kept,
-            exported,
-            abs(exported - own),
+            "sweep_nano", "24 runs of nano, 1 x CPU, 32-true", steps, epochs, kept, exported, abs(exported - own),
             seconds,
         )
-    )
+    )  # fmt: skip

@@ -24,31 +24,8 @@ from transformers import AutoProcessor, VoxtralForConditionalGeneration
 RATE = 16_000
 # What mistral-common 1.13.1 makes of the pair below, 25 audio tokens (id 24) for each window of 2 s
 BEFORE = [
-    1,
-    3,
-    123,
-    145,
-    156,
-    157,
-    137,
-    156,
-    145,
-    301,
-    98,
-    72,
-    116,
-    137,
-    156,
-    141,
-    86,
-    50,
-    107,
-    301,
-    156,
-    141,
-    160,
-    156,
-]
+    1, 3, 123, 145, 156, 157, 137, 156, 145, 301, 98, 72, 116, 137, 156, 141, 86, 50, 107, 301, 156, 141, 160, 156,
+]  # fmt: skip
 BETWEEN = [50, 306, 98, 72, 25]
 
 

@@ -57,14 +57,9 @@ def encode(folder, samples) -> list[torch.Tensor]:
 @pytest.mark.parametrize("stable", [False, True])
 def test_states_equal_the_official_ones_whatever_the_norms(make_family, name, norm, stable, noise, same, tmp_path):
     folder = rebuilt(
-        make_family(name),
-        tmp_path,
-        OFFICIAL[name],
-        feat_extract_norm=norm,
-        do_stable_layer_norm=stable,
-        conv_bias=True,
-        num_conv_pos_embeddings=15,
-    )
+        make_family(name), tmp_path, OFFICIAL[name], feat_extract_norm=norm, do_stable_layer_norm=stable,
+        conv_bias=True, num_conv_pos_embeddings=15,
+    )  # fmt: skip
     extractor = AutoFeatureExtractor.from_pretrained(folder)
     extractor.do_normalize = False
     extractor.save_pretrained(folder)
@@ -85,13 +80,10 @@ def test_states_equal_the_official_ones_whatever_the_norms(make_family, name, no
         ("wavlm", WavLMForCTC, {"add_adapter": True, "mask_time_prob": 0.0}),
         ("wavlm", WavLMForSequenceClassification, {"use_weighted_layer_sum": True}),
         ("wavlm", WavLMForXVector, {"tdnn_dim": (8,) * 5, "xvector_output_dim": 8}),
-        (
-            "wav2vec2_bert",
-            Wav2Vec2BertForCTC,
-            {"add_adapter": True, "use_intermediate_ffn_before_adapter": True, "vocab_size": 9, "mask_time_prob": 0.0},
-        ),
+        ("wav2vec2_bert", Wav2Vec2BertForCTC,
+         {"add_adapter": True, "use_intermediate_ffn_before_adapter": True, "vocab_size": 9, "mask_time_prob": 0.0}),
     ],
-)
+)  # fmt: skip
 def test_heads_and_adapters_are_left_behind(make_family, name, model_class, changes, noise, same, tmp_path):
     folder = rebuilt(make_family(name), tmp_path, model_class, **changes)
     model, extractor = model_class.from_pretrained(folder).eval(), AutoFeatureExtractor.from_pretrained(folder)

@@ -15,12 +15,12 @@ from empathy_judge.models.export.write import write_whole
 
 
 @pytest.fixture(scope="session")
-def tones(dataset_folder: Path) -> PairDataset:
+def tones(dataset_folder) -> PairDataset:
     return PairDataset.load(dataset_folder)
 
 
 @pytest.fixture(scope="session")
-def write(tones: PairDataset) -> Callable[..., Check]:
+def write(tones) -> Callable[..., Check]:
     """Writes another form of a judge folder, compared on all pairs: from, to, form, quantization."""
 
     def make(source: Path, out: Path, form: Any = "merged", quantization: Any = "none", **options: Any) -> Check:
@@ -31,7 +31,7 @@ def write(tones: PairDataset) -> Callable[..., Check]:
 
 
 @pytest.fixture(scope="session")
-def merged(judge_folder: Path, write: Callable[..., Check], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def merged(judge_folder, write, tmp_path_factory) -> Path:
     """`judge_folder`, merged. Tests that change it copy it first."""
     out = tmp_path_factory.mktemp("merged") / "judge"
     write(judge_folder, out)

@@ -16,7 +16,7 @@ WEIGHTS = "backbone/model.safetensors"
 
 
 @pytest.fixture
-def folder(merged: Path, tmp_path: Path) -> Path:
+def folder(merged, tmp_path) -> Path:
     """A copy of a merged judge, to be spoilt."""
     return Path(shutil.copytree(merged, tmp_path / "judge"))
 

@@ -123,7 +123,6 @@ def test_in_bfloat16_each_weight_is_rounded_once(make_judge, tones, scored, tmp_
     assert len(kept) >= 10
     loaded = load_judge(tmp_path / "small")
     ratings = rated_set(loaded, tones, "all").ratings
-    assert ratings is not None
     chosen = CheckSet("apart", [tones.pairs[number] for number in kept], ratings[kept])
     check = write_whole(loaded, tmp_path / "out", "merged", "none", chosen)
     assert check.bounds.agreement == 0.005
@@ -227,8 +226,6 @@ def test_a_calibration_comes_along(judge_folder, tones, write, tmp_path):
     store_calibration(calibrate_judge(loaded, tones, None, device="cpu"), small)
     write(small, tmp_path / "out")
     own, other = load_judge(small).calibration, load_judge(tmp_path / "out").calibration
-    assert own is not None
-    assert other is not None
     assert own.dimensions == other.dimensions
     assert own.weights != other.weights
     assert "How sure it is" in (tmp_path / "out" / "README.md").read_text()

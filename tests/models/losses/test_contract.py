@@ -113,13 +113,13 @@ def _same(case: Case, outputs: list[Tensor], target: Tensor, mask: Tensor, expec
 
 # faithful_nll holds a gradient back on purpose; test_pointwise.py has its gradients
 @pytest.mark.parametrize("case", [case for name, case in CASES.items() if name != "faithful_nll"])
-def test_the_gradient_is_that_of_the_value(case: Case) -> None:
+def test_the_gradient_is_that_of_the_value(case):
     outputs = tuple(output.clone().requires_grad_() for output in case.outputs)
     assert torch.autograd.gradcheck(lambda *outputs: case.loss(*outputs, case.target, MASK), outputs)
 
 
 @every_loss
-def test_the_dtype_of_the_outputs_stays(case: Case) -> None:
+def test_the_dtype_of_the_outputs_stays(case):
     narrow = [output.float() for output in case.outputs]
     value = case.loss(*narrow, case.target, MASK)
     assert value.dtype == torch.float32
@@ -128,7 +128,7 @@ def test_the_dtype_of_the_outputs_stays(case: Case) -> None:
 
 
 @every_loss
-def test_what_does_not_count_is_not_read(case: Case) -> None:
+def test_what_does_not_count_is_not_read(case):
     value, gradients = _value_and_gradients(case, MASK)
     target = case.target.clone()
     target[~MASK] = torch.nan if target.is_floating_point() else 7
@@ -142,14 +142,14 @@ def test_what_does_not_count_is_not_read(case: Case) -> None:
 
 
 @every_loss
-def test_the_order_of_the_batch_does_not_matter(case: Case) -> None:
+def test_the_order_of_the_batch_does_not_matter(case):
     order = torch.tensor([3, 0, 5, 1, 4, 2])
     value, _ = _value_and_gradients(case, MASK)
     _same(case, [output[order] for output in case.outputs], case.target[order], MASK[order], value)
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.twice])
-def test_weight_two_is_the_item_twice(name: str) -> None:
+def test_weight_two_is_the_item_twice(name):
     case = CASES[name]
     weights = MASK.double()
     weights[0] *= 2
@@ -161,14 +161,14 @@ def test_weight_two_is_the_item_twice(name: str) -> None:
 
 
 @every_loss
-def test_all_weights_can_be_scaled(case: Case) -> None:
+def test_all_weights_can_be_scaled(case):
     value, _ = _value_and_gradients(case, MASK)
     _same(case, list(case.outputs), case.target, 0.01 * MASK.double(), value)
     _same(case, list(case.outputs), case.target, 3 * MASK.long(), value)
 
 
 @every_loss
-def test_a_shift_of_all_outputs(case: Case) -> None:
+def test_a_shift_of_all_outputs(case):
     value, _ = _value_and_gradients(case, MASK)
     other = case.loss(*(output + 0.25 for output in case.outputs), case.target, MASK)
     assert (abs(other - value) < 1e-12) == case.shift
@@ -176,7 +176,7 @@ def test_a_shift_of_all_outputs(case: Case) -> None:
 
 @every_loss
 @pytest.mark.parametrize("items", [0, 1, ITEMS])
-def test_nothing_counts(case: Case, items: int) -> None:
+def test_nothing_counts(case, items):
     outputs = [output[:items].clone().requires_grad_() for output in case.outputs]
     target = case.target[:items].clone()
     target[:] = torch.nan if target.is_floating_point() else 0
@@ -189,7 +189,7 @@ def test_nothing_counts(case: Case, items: int) -> None:
 @every_loss
 @pytest.mark.parametrize("items", [1, ITEMS])
 @pytest.mark.parametrize("constant", ["outputs", "target", "both"])
-def test_constant_batches_are_finite(case: Case, items: int, constant: str) -> None:
+def test_constant_batches_are_finite(case, items, constant):
     def first(values: Tensor, same: bool) -> Tensor:
         return (values[:1].expand_as(values) if same else values)[:items].clone()
 
@@ -201,7 +201,7 @@ def test_constant_batches_are_finite(case: Case, items: int, constant: str) -> N
 
 
 @every_loss
-def test_other_shapes_are_refused(case: Case) -> None:
+def test_other_shapes_are_refused(case):
     with pytest.raises(ValueError, match="expected"):
         case.loss(*case.outputs, case.target, MASK[:, :1])
     with pytest.raises(ValueError, match="expected"):

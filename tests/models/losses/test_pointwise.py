@@ -18,17 +18,17 @@ TARGET = torch.tensor([[0.6, NAN], [0.4, 0.7]], dtype=torch.float64)
 WEIGHTS = torch.tensor([[1, 0], [2, 1]], dtype=torch.float64)
 
 
-def test_mse_by_hand() -> None:
+def test_mse_by_hand():
     assert mse(PREDICTION, TARGET, WEIGHTS).item() == pytest.approx((0.01 + 2 * 0.25 + 0.09) / 4)
 
 
-def test_huber_by_hand() -> None:
+def test_huber_by_hand():
     """0.1 lies within delta, 0.5 and 0.3 beyond."""
     expected = (0.1**2 / 2 + 2 * 0.2 * (0.5 - 0.1) + 0.2 * (0.3 - 0.1)) / 4
     assert huber(PREDICTION, TARGET, WEIGHTS, delta=0.2).item() == pytest.approx(expected)
 
 
-def test_gaussian_nll_is_scipys_without_the_constant() -> None:
+def test_gaussian_nll_is_scipys_without_the_constant():
     variance = torch.tensor([[0.04, 0.5], [0.01, 0.2]], dtype=torch.float64)
     expected = sum(
         weight * (-stats.norm.logpdf(target, mean, np.sqrt(spread)) - np.log(2 * np.pi) / 2)
@@ -37,7 +37,7 @@ def test_gaussian_nll_is_scipys_without_the_constant() -> None:
     assert gaussian_nll(PREDICTION, variance, TARGET, WEIGHTS).item() == pytest.approx(expected / 4)
 
 
-def test_the_mean_of_faithful_nll_learns_from_the_squared_error_and_the_variance_from_the_likelihood() -> None:
+def test_the_mean_of_faithful_nll_learns_from_the_squared_error_and_the_variance_from_the_likelihood():
     def gradients(loss: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor | None, Tensor | None]:
         mean = PREDICTION.clone().requires_grad_()
         variance = torch.tensor([[0.04, 0.5], [0.01, 0.2]], dtype=torch.float64, requires_grad=True)
@@ -51,7 +51,7 @@ def test_the_mean_of_faithful_nll_learns_from_the_squared_error_and_the_variance
     torch.testing.assert_close(of_variance, likelihood, rtol=0, atol=0)
 
 
-def test_ccc_is_one_minus_the_statistic_of_reports() -> None:
+def test_ccc_is_one_minus_the_statistic_of_reports():
     generator = np.random.default_rng(0)
     target = generator.uniform(size=(30, 3))
     prediction = 0.3 + 0.5 * target + 0.1 * generator.normal(size=(30, 3))
@@ -68,7 +68,7 @@ def test_ccc_is_one_minus_the_statistic_of_reports() -> None:
     [([0.1, 0.5, 0.9], 0.0), ([0.9, 0.5, 0.1], 2.0), ([0.5, 0.5, 0.5], 1.0), ([0.3, 0.7, 1.1], 1 - 16 / 19)],
     ids=["equal", "reversed", "constant", "shifted"],
 )
-def test_ccc_of_levels_and_order(prediction: list[float], expected: float) -> None:
+def test_ccc_of_levels_and_order(prediction, expected):
     """Shifted by 0.2: 2 * 8/75 / (2 * 8/75 + 0.04) = 16/19."""
     target = torch.tensor([[0.1], [0.5], [0.9]], dtype=torch.float64)
     values = torch.tensor(prediction, dtype=torch.float64)[:, None]
@@ -76,7 +76,7 @@ def test_ccc_of_levels_and_order(prediction: list[float], expected: float) -> No
 
 
 @pytest.mark.parametrize("level", [0.37, 0.7, 0.9])
-def test_rounding_makes_no_gradient_of_ccc(level: float) -> None:
+def test_rounding_makes_no_gradient_of_ccc(level):
     """Equal up to the last bits: 0 by 0, which rounding would turn into a gradient of 100,000."""
     target = torch.full((7, 1), level)
     noise = torch.randn(7, 1, generator=torch.Generator().manual_seed(7))

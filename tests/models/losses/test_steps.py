@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import exp, log
 
 import numpy as np
@@ -31,7 +30,7 @@ def _mean(values: list[float]) -> float:
     return float(np.average(values, weights=[WEIGHTS[i, d] for i, d, _ in _entries()]))
 
 
-def test_coral_by_a_loop_over_raters() -> None:
+def test_coral_by_a_loop_over_raters():
     values = []
     for i, d, thresholds in _entries():
         scores = np.repeat(np.arange(4), COUNTS[i, d])
@@ -41,7 +40,7 @@ def test_coral_by_a_loop_over_raters() -> None:
     assert coral(LOGITS, COUNTS, WEIGHTS, EXISTS).item() == pytest.approx(_mean(values), rel=1e-12)
 
 
-def test_corn_is_the_likelihood_of_a_raters_score() -> None:
+def test_corn_is_the_likelihood_of_a_raters_score():
     values = []
     for i, d, thresholds in _entries():
         above = np.cumprod([1.0] + [_sigmoid(LOGITS[i, d, k].item()) for k in range(thresholds)])
@@ -53,7 +52,7 @@ def test_corn_is_the_likelihood_of_a_raters_score() -> None:
 
 
 @pytest.mark.parametrize("loss", [coral, corn])
-def test_thresholds_far_from_the_raters_stay_finite(loss: Callable[..., Tensor]) -> None:
+def test_thresholds_far_from_the_raters_stay_finite(loss):
     """Sigmoid of 200 is 1 in float32: its complement has no logarithm, the loss has. 4 raters below every threshold."""
     logits = torch.full((1, 1, 3), 200.0, requires_grad=True)
     value = loss(logits, torch.tensor([[[4, 0, 0, 0]]]), torch.ones(1, 1), EXISTS[:1])
@@ -65,7 +64,7 @@ def test_thresholds_far_from_the_raters_stay_finite(loss: Callable[..., Tensor])
 
 @pytest.mark.parametrize("garbage", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("loss", [coral, corn])
-def test_thresholds_that_a_scale_does_not_have_are_not_read(loss: Callable[..., Tensor], garbage: float) -> None:
+def test_thresholds_that_a_scale_does_not_have_are_not_read(loss, garbage):
     logits = LOGITS.clone()
     logits[:, 1, 2] = garbage
     logits.requires_grad_()
@@ -77,7 +76,7 @@ def test_thresholds_that_a_scale_does_not_have_are_not_read(loss: Callable[..., 
 
 
 @pytest.mark.parametrize("loss", [coral, corn])
-def test_steps_of_another_number_are_refused(loss: Callable[..., Tensor]) -> None:
+def test_steps_of_another_number_are_refused(loss):
     with pytest.raises(ValueError, match="expected the shape"):
         loss(LOGITS, COUNTS[..., :3], WEIGHTS, EXISTS)
     with pytest.raises(ValueError, match="expected the shape"):
@@ -89,7 +88,7 @@ def _log_probabilities() -> Tensor:
     return logits.masked_fill(~EXISTS, -torch.inf).log_softmax(-1)
 
 
-def test_cross_entropy_is_the_likelihood_of_a_raters_score() -> None:
+def test_cross_entropy_is_the_likelihood_of_a_raters_score():
     """SciPy's entropy of the histogram and divergence from it add up to the same."""
     predicted = _log_probabilities()
     values = []
@@ -99,7 +98,7 @@ def test_cross_entropy_is_the_likelihood_of_a_raters_score() -> None:
     assert histogram_cross_entropy(predicted, COUNTS, WEIGHTS).item() == pytest.approx(_mean(values), rel=1e-6)
 
 
-def test_emd_by_a_loop() -> None:
+def test_emd_by_a_loop():
     predicted = _log_probabilities()
     values = []
     for i, d, thresholds in _entries():
@@ -110,7 +109,7 @@ def test_emd_by_a_loop() -> None:
 
 
 @pytest.mark.parametrize(("step", "expected"), [(0, 0.0), (1, 1 / 4), (3, 3 / 4)])
-def test_emd_knows_how_far_a_miss_is(step: int, expected: float) -> None:
+def test_emd_knows_how_far_a_miss_is(step, expected):
     """All raters on the first of four steps, all probability on another: cross-entropy is the same for both misses."""
     predicted = torch.full((1, 1, 4), -torch.inf)
     predicted[..., step] = 0
@@ -118,7 +117,7 @@ def test_emd_knows_how_far_a_miss_is(step: int, expected: float) -> None:
     assert squared_emd(predicted, counts, torch.ones(1, 1), EXISTS[:1]).item() == pytest.approx(expected)
 
 
-def test_emd_does_not_read_steps_that_a_scale_does_not_have() -> None:
+def test_emd_does_not_read_steps_that_a_scale_does_not_have():
     """As a head has them: the lowest number. Or as a head leaves them: any."""
     expected = squared_emd(_log_probabilities(), COUNTS, WEIGHTS, EXISTS)
     for garbage in (torch.finfo(torch.float64).min, -1.0, torch.nan):
@@ -130,7 +129,7 @@ def test_emd_does_not_read_steps_that_a_scale_does_not_have() -> None:
         assert (gradient[:, 1, 3] == 0).all()
 
 
-def test_histogram_losses_need_counts_of_their_shape() -> None:
+def test_histogram_losses_need_counts_of_their_shape():
     with pytest.raises(ValueError, match=r"counts \(3, 2, 3\); expected the shape \(3, 2, 4\)"):
         histogram_cross_entropy(_log_probabilities(), COUNTS[..., :3], WEIGHTS)
     with pytest.raises(ValueError, match=r"steps \(4,\); expected the shape \(2, 4\)"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from empathy_judge.data_modules.audio import Clip
@@ -16,7 +14,7 @@ EMPATHY, WARMTH = Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10)
 
 
 @pytest.fixture(scope="session")
-def delivered(make_buzz: Callable[..., np.ndarray]) -> PairDataset:
+def delivered(make_buzz) -> PairDataset:
     """72 pairs in 24 groups, 48 of them in split train. Three raters.
 
     Empathy falls with the pitch of the response and rises with the level of the context, with no noise but the
@@ -31,15 +29,11 @@ def delivered(make_buzz: Callable[..., np.ndarray]) -> PairDataset:
             name, high = f"p{3 * group + member}", rng.uniform(-1, 1)
             pairs.append(
                 Pair(
-                    name,
-                    Clip(make_buzz(180 * 2 ** (high / 2)), RATE),
-                    (Turn("user", context),),
-                    group_id=f"g{group}",
-                    split="train" if group < 16 else "test",
-                    context_text="The parcel came.",
+                    name, Clip(make_buzz(180 * 2 ** (high / 2)), RATE), (Turn("user", context),),
+                    group_id=f"g{group}", split="train" if group < 16 else "test", context_text="The parcel came.",
                     response_text=f"Number {3 * group + member}.",
                 )
-            )
+            )  # fmt: skip
             for rater in range(3):
                 ratings.append((name, f"rater-{rater}", "empathy", 3 + loud - high + 0.2 * (rater - 1)))
                 if member != 1:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +26,7 @@ FEW = Measures(NAMES, lambda samples: functionals(samples)[[list(FUNCTIONALS).in
 
 
 @pytest.fixture(scope="module")
-def judge(delivered: PairDataset) -> AcousticJudge:
+def judge(delivered) -> AcousticJudge:
     return AcousticJudge(delivered.subset("train"), FEW)
 
 
@@ -38,7 +35,7 @@ def scores(judge: AcousticJudge, dataset: PairDataset, dimension: str = "empathy
     return table.loc[table["dimension"] == dimension, "score"].to_numpy(np.float64)
 
 
-def test_it_learns_what_context_and_response_say_of_unseen_groups(delivered: PairDataset) -> None:
+def test_it_learns_what_context_and_response_say_of_unseen_groups(delivered):
     test = delivered.subset("test")
     judge = AcousticJudge(delivered.subset("train"))
     table = judge.score(test.pairs)
@@ -51,19 +48,7 @@ def test_it_learns_what_context_and_response_say_of_unseen_groups(delivered: Pai
     assert table["score"].between(0, 10).all()
 
 
-def test_the_record_says_what_was_fitted(judge: AcousticJudge) -> None:
-    json.dumps(judge.record, allow_nan=False)
-    assert judge.record["unusable_pairs"] == 0
-    assert judge.record["measures"] == list(NAMES)
-    empathy, warmth = judge.record["fitted"]["empathy"], judge.record["fitted"]["warmth"]
-    assert (empathy["pairs"], empathy["groups"]) == (48, 16)
-    assert warmth["pairs"] == 32  # the others are not rated on it
-    assert empathy["kernel"] == "linear"
-    errors = empathy["cross_validated_rmse"]
-    assert errors["linear"] == min(errors.values()) < 0.7 * errors["gaussian 0.6"]
-
-
-def test_only_the_pairs_it_is_given_teach_it(judge: AcousticJudge, delivered: PairDataset) -> None:
+def test_only_the_pairs_it_is_given_teach_it(judge, delivered):
     test_ids = {pair.pair_id for pair in delivered.subset("test").pairs}
     ratings = delivered.ratings.copy()
     ratings.loc[ratings["pair_id"].isin(test_ids), "score"] = 1.0
@@ -75,7 +60,7 @@ def test_only_the_pairs_it_is_given_teach_it(judge: AcousticJudge, delivered: Pa
     np.testing.assert_allclose(scores(taught, delivered), 2.0)
 
 
-def test_the_same_audio_gets_the_same_score_in_any_order(judge: AcousticJudge, delivered: PairDataset) -> None:
+def test_the_same_audio_gets_the_same_score_in_any_order(judge, delivered):
     forward = judge.score(delivered.pairs).set_index(["pair_id", "dimension"])["score"]
     backward = judge.score(delivered.pairs[::-1]).set_index(["pair_id", "dimension"])["score"]
     alone = judge.score(delivered.pairs[5:6]).set_index(["pair_id", "dimension"])["score"]
@@ -86,7 +71,7 @@ def test_the_same_audio_gets_the_same_score_in_any_order(judge: AcousticJudge, d
     np.testing.assert_allclose(scores(again, delivered), scores(judge, delivered), rtol=1e-6)
 
 
-def test_features_are_context_response_and_their_difference(make_buzz: Callable[..., np.ndarray]) -> None:
+def test_features_are_context_response_and_their_difference(make_buzz):
     low, high = (Clip(make_buzz(hertz), RATE) for hertz in (110.0, 220.0))
     pairs = [
         make_pair("both", high, [low]),
@@ -106,7 +91,7 @@ def test_features_are_context_response_and_their_difference(make_buzz: Callable[
     np.testing.assert_array_equal(found[2, count : 2 * count], found[0, count : 2 * count])
 
 
-def test_every_distinct_clip_is_decoded_once_and_kept(dataset_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_distinct_clip_is_decoded_once_and_kept(dataset_folder, monkeypatch):
     read: list[object] = []
     decode = acoustic.decode
     monkeypatch.setattr(acoustic, "decode", lambda source, rate: read.append(source) or decode(source, rate))
@@ -119,9 +104,7 @@ def test_every_distinct_clip_is_decoded_once_and_kept(dataset_folder: Path, monk
     np.testing.assert_array_equal(again[::-1], first)
 
 
-def test_a_clip_that_cannot_be_read_costs_its_pair_and_no_other(
-    judge: AcousticJudge, delivered: PairDataset, tmp_path: Path
-) -> None:
+def test_a_clip_that_cannot_be_read_costs_its_pair_and_no_other(judge, delivered, tmp_path):
     missing = tmp_path / "none.wav"
     test = delivered.subset("test").pairs
     broken = (
@@ -144,7 +127,7 @@ def test_a_clip_that_cannot_be_read_costs_its_pair_and_no_other(
 
 
 @pytest.mark.filterwarnings("error")
-def test_missing_measures_have_scores_and_no_warning(judge: AcousticJudge, delivered: PairDataset) -> None:
+def test_missing_measures_have_scores_and_no_warning(judge, delivered):
     """Without a context, and without a voice, a pair is scored by what there is; contexts may be missing throughout."""
     alone = [dataclasses.replace(pair, context=()) for pair in delivered.subset("test").pairs]
     hiss = Clip(np.random.default_rng(0).normal(0, 0.1, RATE).astype(np.float32), RATE)
@@ -164,7 +147,7 @@ def fitted(dataset: PairDataset, features: np.ndarray) -> Any:
     return RegressionJudge("x", dataset, lambda pairs: (features, [OK] * len(pairs)), learn).record["fitted"]
 
 
-def test_a_kernel_wins_where_the_fit_of_the_two_decides(delivered: PairDataset) -> None:
+def test_a_kernel_wins_where_the_fit_of_the_two_decides(delivered):
     """A rule that no weighted sum can follow: the response must be as the context is."""
     rng = np.random.default_rng(0)
     features = rng.choice([-1.0, 1.0], size=(600, 2)) + rng.normal(0, 0.1, (600, 2))
@@ -180,7 +163,7 @@ def test_a_kernel_wins_where_the_fit_of_the_two_decides(delivered: PairDataset) 
     assert found["empathy"]["cross_validated_rmse"]["linear"] == pytest.approx(1.0, abs=0.05)
 
 
-def test_folds_keep_groups_whole(delivered: PairDataset) -> None:
+def test_folds_keep_groups_whole(delivered):
     """Features that name the group are worth nothing for other groups, and cross-validation must see that."""
     train = delivered.subset("train")
     groups = np.array([pair.group_id for pair in train.pairs])
@@ -194,13 +177,13 @@ def test_folds_keep_groups_whole(delivered: PairDataset) -> None:
     assert found["empathy"]["cross_validated_rmse"]["linear"] > 0.9 * np.std(list(level.values()))
 
 
-def test_too_few_groups_are_refused_in_one_line(delivered: PairDataset) -> None:
+def test_too_few_groups_are_refused_in_one_line(delivered):
     one = dataclasses.replace(delivered, pairs=delivered.pairs[:3])
     with pytest.raises(DataError, match=r"acoustic cannot be fitted, there are not two groups .* empathy, warmth"):
         AcousticJudge(one)
 
 
-def test_egemaps_measures_what_opensmile_measures(make_buzz: Callable[..., np.ndarray]) -> None:
+def test_egemaps_measures_what_opensmile_measures(make_buzz):
     pytest.importorskip("opensmile")
     from empathy_judge.eval.judges.baselines.acoustic import egemaps
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,14 +24,14 @@ def judge():
 
 
 @pytest.mark.parametrize("seconds", [0.2, 9.5, 10.5, 12.3])
-def test_it_is_what_the_published_program_computes(judge, seconds: float, make_buzz: Callable[..., np.ndarray]) -> None:
+def test_it_is_what_the_published_program_computes(judge, seconds, make_buzz):
     dnsmos = pytest.importorskip("speechmos.dnsmos", exc_type=ImportError)  # needs librosa, which we do not
     samples = make_buzz(150.0, seconds) + np.random.default_rng(0).normal(0, 0.01, round(seconds * RATE))
     expected = dnsmos.run(samples.astype(np.float32), RATE)["ovrl_mos"]
     assert judge.mos(samples) == pytest.approx(expected, abs=1e-6)
 
 
-def test_speech_is_better_than_noise_and_the_order_holds_on_every_scale(judge) -> None:
+def test_speech_is_better_than_noise_and_the_order_holds_on_every_scale(judge):
     from empathy_judge.data_modules.espeak import Tone, Voice, speak
 
     speech, rate = speak("The parcel came on Tuesday.", Voice("en-us", "m", 105, 1.0), Tone())
@@ -51,9 +49,7 @@ def test_speech_is_better_than_noise_and_the_order_holds_on_every_scale(judge) -
     np.testing.assert_allclose(coldness, 5 - empathy)  # a good recording is not cold
 
 
-def test_a_clip_that_cannot_be_read_has_a_status_and_the_context_does_not_matter(
-    judge, tmp_path: Path, make_buzz: Callable[..., np.ndarray]
-) -> None:
+def test_a_clip_that_cannot_be_read_has_a_status_and_the_context_does_not_matter(judge, tmp_path, make_buzz):
     good = Pair("good", Clip(make_buzz(150.0), RATE))
     bad = dataclasses.replace(good, pair_id="bad", response=tmp_path / "none.wav")
     table = judge.score([bad, good])

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge.data_modules.errors import DataError, UserError
-from empathy_judge.data_modules.schema import Dimension, PairDataset
+from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.judges import OK, check_score_table
 from empathy_judge.eval.judges.baselines.simple import HumanJudge, RandomJudge, without_raters
@@ -19,7 +18,7 @@ from scipy.stats import chisquare, spearmanr
 STEPPED, FREE = Dimension("empathy", 1, 5, 1), Dimension("warmth", -2, 3)
 
 
-def test_random_scores_depend_on_the_pair_alone(delivered: PairDataset) -> None:
+def test_random_scores_depend_on_the_pair_alone(delivered):
     judge = RandomJudge([STEPPED, FREE], seed=3)
     table = judge.score(delivered.pairs)
     check_score_table(table, judge, delivered.pairs)
@@ -30,7 +29,7 @@ def test_random_scores_depend_on_the_pair_alone(delivered: PairDataset) -> None:
     assert (other.to_numpy() != table["score"].to_numpy()).mean() > 0.7
 
 
-def test_random_scores_are_uniform_on_the_scale(delivered: PairDataset) -> None:
+def test_random_scores_are_uniform_on_the_scale(delivered):
     pairs = [dataclasses.replace(delivered.pairs[0], pair_id=f"x{n}") for n in range(5000)]
     table = RandomJudge([STEPPED, FREE]).score(pairs)
     steps = Counter(table.loc[table["dimension"] == "empathy", "score"])
@@ -43,7 +42,7 @@ def test_random_scores_are_uniform_on_the_scale(delivered: PairDataset) -> None:
     assert abs(spearmanr(free, table.loc[table["dimension"] == "empathy", "score"])[0]) < 0.05
 
 
-def test_a_rater_is_compared_with_the_others(make_dataset: Callable[..., PairDataset]) -> None:
+def test_a_rater_is_compared_with_the_others(make_dataset):
     """The Spearman equals a computation by hand, and is not that with the mean of all."""
     dataset = make_dataset(noise=1.0)
     judge = HumanJudge(dataset, "rater-2")
@@ -61,7 +60,7 @@ def test_a_rater_is_compared_with_the_others(make_dataset: Callable[..., PairDat
     assert own["human"]["mean"] == pytest.approx(rest.mean())
 
 
-def test_what_a_rater_did_not_rate_has_a_status(delivered: PairDataset) -> None:
+def test_what_a_rater_did_not_rate_has_a_status(delivered):
     ratings = delivered.ratings
     gone = (ratings["rater_id"] == "rater-0") & ratings["pair_id"].isin(["p0", "p5"])
     judge = HumanJudge(dataclasses.replace(delivered, ratings=ratings[~gone]), "rater-0")
@@ -74,13 +73,12 @@ def test_what_a_rater_did_not_rate_has_a_status(delivered: PairDataset) -> None:
     assert (table["status"] == OK).sum() == 72 - 2 + 48 - 2
 
 
-def test_raters_take_their_preferences_along(delivered: PairDataset) -> None:
+def test_raters_take_their_preferences_along(delivered):
     preferences = pd.DataFrame(
         [("p0", "p1", f"rater-{rater}", "empathy", 1.0) for rater in range(3)],
         columns=["chosen_id", "rejected_id", "rater_id", "dimension", "strength"],
     )
     left = without_raters(dataclasses.replace(delivered, preferences=preferences), ["rater-0", "rater-2"])
-    assert left.preferences is not None
     assert left.preferences["rater_id"].tolist() == ["rater-1"]
     assert set(left.ratings["rater_id"]) == {"rater-1"}
     assert len(left.ratings) == len(delivered.ratings) / 3
@@ -88,7 +86,7 @@ def test_raters_take_their_preferences_along(delivered: PairDataset) -> None:
     assert len(delivered.ratings) == 3 * len(left.ratings)  # untouched
 
 
-def test_errors_are_one_line(delivered: PairDataset) -> None:
+def test_errors_are_one_line(delivered):
     with pytest.raises(UserError, match=r"'human:me': expected one of human:rater-0, human:rater-1, human:rater-2$"):
         HumanJudge(delivered, "me")
     many = delivered.ratings.assign(rater_id=[f"r{n % 15:02d}" for n in range(len(delivered.ratings))])

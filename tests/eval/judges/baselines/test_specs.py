@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,9 +22,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[dict, str]:
     return json.loads(captured.out), captured.err
 
 
-def test_all_of_a_command_meet_the_raters_that_are_no_judges(
-    dataset_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_of_a_command_meet_the_raters_that_are_no_judges(dataset_folder, tmp_path, capsys):
     judges = ["acoustic", "random", "constant", "human:r1"]
     out = ["--out", str(tmp_path)]
     found, said = run(capsys, "compare", *judges, "--data", str(dataset_folder), *FAST, *out)
@@ -51,9 +48,7 @@ def test_all_of_a_command_meet_the_raters_that_are_no_judges(
     assert by_name["acoustic"]["provenance"]["fitted"]["empathy"]["pairs"] == 12
 
 
-def test_without_human_judges_nobody_is_left_out(
-    dataset_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_human_judges_nobody_is_left_out(dataset_folder, tmp_path, capsys):
     words = ["evaluate", "random", "--data", str(dataset_folder), *FAST, "--out", str(tmp_path / "report")]
     found, said = run(capsys, *words)
     assert said == ""
@@ -74,9 +69,7 @@ def test_without_human_judges_nobody_is_left_out(
         (["evaluate", "accoustic"], "human:RATER, acoustic, acoustic:egemaps, text, quality, random, constant"),
     ],
 )
-def test_mistakes_are_one_line(
-    words: list[str], message: str, dataset_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_one_line(words, message, dataset_folder, capsys):
     assert main([*words, "--data", str(dataset_folder)]) == 2
     captured = capsys.readouterr()
     errors = [line for line in captured.err.splitlines() if line.startswith("error: ")]
@@ -89,23 +82,13 @@ def test_mistakes_are_one_line(
     [
         ("opensmile", "acoustic:egemaps", "opensmile is not installed; run pip install 'empathy-judge[acoustic]'"),
         *(
-            (
-                one,
-                "quality",
-                "onnxruntime and speechmos are not both installed; run pip install 'empathy-judge[quality]'",
-            )
+            (one, "quality",
+             "onnxruntime and speechmos are not both installed; run pip install 'empathy-judge[quality]'")
             for one in ("onnxruntime", "speechmos")
         ),
     ],
-)
-def test_a_package_that_is_not_there_is_one_line(
-    absent: str,
-    spec: str,
-    message: str,
-    dataset_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+)  # fmt: skip
+def test_a_package_that_is_not_there_is_one_line(absent, spec, message, dataset_folder, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, absent, None)
     assert main(["evaluate", spec, "--data", str(dataset_folder), *FAST]) == 2
     assert capsys.readouterr().err == f"error: {spec}: {message}\n"

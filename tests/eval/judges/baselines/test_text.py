@@ -8,7 +8,6 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.judges import OK, check_score_table
 from empathy_judge.eval.judges.baselines.text import NO_TRANSCRIPT, TextJudge
@@ -21,7 +20,7 @@ SAD = ("My dog died.", "I lost my job.", "She left me.", "I failed again.")
 
 
 @pytest.fixture(scope="module")
-def worded(delivered: PairDataset) -> PairDataset:
+def worded(delivered) -> PairDataset:
     """Kind words are rated 4 where the context is sad and 3 otherwise, cold words 2; groups share a context."""
     rng = np.random.default_rng(0)
     pairs, ratings = [], []
@@ -37,11 +36,11 @@ def worded(delivered: PairDataset) -> PairDataset:
 
 
 @pytest.fixture(scope="module")
-def judge(worded: PairDataset) -> TextJudge:
+def judge(worded) -> TextJudge:
     return TextJudge(worded.subset("train"))
 
 
-def test_it_learns_what_words_say_of_unseen_groups(judge: TextJudge, worded: PairDataset) -> None:
+def test_it_learns_what_words_say_of_unseen_groups(judge, worded):
     test = worded.subset("test")
     table = judge.score(test.pairs)
     check_score_table(table, judge, test.pairs)
@@ -51,7 +50,7 @@ def test_it_learns_what_words_say_of_unseen_groups(judge: TextJudge, worded: Pai
     assert judge.record["fitted"]["empathy"]["cross_validated_rmse"]["ridge"] < 0.4
 
 
-def test_it_reads_context_and_situation_and_hears_nothing(judge: TextJudge, worded: PairDataset) -> None:
+def test_it_reads_context_and_situation_and_hears_nothing(judge, worded):
     pair = dataclasses.replace(worded.pairs[0], response_text=KIND[0])
 
     def score(**changes: object) -> float:
@@ -63,15 +62,7 @@ def test_it_reads_context_and_situation_and_hears_nothing(judge: TextJudge, word
     assert score(context_text=SAD[0], response=worded.pairs[40].response, context=()) == sad
 
 
-def test_only_the_pairs_it_is_given_teach_it(judge: TextJudge, worded: PairDataset) -> None:
-    test = worded.subset("test")
-    ratings = worded.ratings.copy()
-    ratings.loc[ratings["pair_id"].isin([pair.pair_id for pair in test.pairs]), "score"] = 1.0
-    again = TextJudge(dataclasses.replace(worded, ratings=ratings).subset("train"))
-    np.testing.assert_array_equal(again.score(test.pairs)["score"], judge.score(test.pairs)["score"])
-
-
-def test_a_pair_without_a_transcript_has_a_status(judge: TextJudge, worded: PairDataset) -> None:
+def test_a_pair_without_a_transcript_has_a_status(judge, worded):
     test = worded.subset("test").pairs
     silent = [dataclasses.replace(test[0], response_text=text) for text in (None, " ")]
     table = judge.score([silent[0], test[1]])
@@ -82,7 +73,7 @@ def test_a_pair_without_a_transcript_has_a_status(judge: TextJudge, worded: Pair
     assert judge.score(unintelligible)["status"].tolist() == [NO_TRANSCRIPT] * 3
 
 
-def test_punctuation_and_other_scripts_are_text(worded: PairDataset) -> None:
+def test_punctuation_and_other_scripts_are_text(worded):
     pairs = [
         dataclasses.replace(pair, response_text="?!" if n % 2 else "我在这里", context_text=None)
         for n, pair in enumerate(worded.pairs)
@@ -91,9 +82,3 @@ def test_punctuation_and_other_scripts_are_text(worded: PairDataset) -> None:
     dataset = dataclasses.replace(worded, pairs=tuple(pairs), ratings=ratings)
     found = TextJudge(dataset.subset("train")).score(dataset.subset("test").pairs)["score"]
     np.testing.assert_allclose(found, dataset.subset("test").mean_scores()["empathy"], atol=0.1)
-
-
-def test_a_dataset_without_transcripts_is_refused_in_one_line(worded: PairDataset) -> None:
-    pairs = tuple(dataclasses.replace(pair, response_text=None) for pair in worded.pairs)
-    with pytest.raises(DataError, match=r"judge text reads transcripts, and none of the 48 pairs .* response_text"):
-        TextJudge(dataclasses.replace(worded, pairs=pairs).subset("train"))

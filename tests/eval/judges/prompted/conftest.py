@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,22 +40,18 @@ def make_pairs() -> Callable[[int], list[Pair]]:
     def make(count: int) -> list[Pair]:
         return [
             Pair(
-                f"p{number}",
-                clip(200 + number),
-                (Turn("user", clip(1_000 + number)),),
-                group_id=f"script number {number}",
-                system_id="a system",
-                context_text="I lost my job.",
+                f"p{number}", clip(200 + number), (Turn("user", clip(1_000 + number)),),
+                group_id=f"script number {number}", system_id="a system", context_text="I lost my job.",
                 response_text="Oh no.",
             )
             for number in range(count)
-        ]
+        ]  # fmt: skip
 
     return make
 
 
 @pytest.fixture(autouse=True)
-def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_keys(monkeypatch) -> None:
     """Whoever runs the tests may have keys."""
     keys = ("OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "EMPATHY_JUDGE_API_KEY")
     for name in (*keys, "OPENAI_BASE_URL", "GOOGLE_GEMINI_BASE_URL"):
@@ -64,7 +59,7 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[AnswerCache]:
+def store(tmp_path) -> Iterator[AnswerCache]:
     """An empty one."""
     opened = AnswerCache(tmp_path / "answers.sqlite")
     yield opened
@@ -72,7 +67,7 @@ def store(tmp_path: Path) -> Iterator[AnswerCache]:
 
 
 @pytest.fixture
-def make_judge(store: AnswerCache) -> Callable[..., PointwiseJudge | PairwiseJudge]:
+def make_judge(store) -> Callable[..., PointwiseJudge | PairwiseJudge]:
     """Vendor, address of the server, settings -> judge."""
 
     def make(
@@ -112,7 +107,7 @@ class Scored(NamedTuple):
 
 
 @pytest.fixture
-def scored(make_judge: Make, make_pairs: Pairs) -> Callable[..., Scored]:
+def scored(make_judge, make_pairs) -> Callable[..., Scored]:
     """Vendor, responses of its server in turn, pairs (or how many), options of `make_judge` -> what came of it."""
 
     def score(vendor: str, *responses: Any, pairs: Any = 1, **options: Any) -> Scored:

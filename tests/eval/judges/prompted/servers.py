@@ -130,11 +130,8 @@ def openai_answer(content: str | None = None, **changes: Any) -> dict[str, Any]:
         "finish_reason": changes.pop("finish_reason", "tool_calls" if calls is not None else "stop"),
     }
     return {
-        "id": "chatcmpl-1",
-        "object": "chat.completion",
-        "created": 1_760_000_000,
-        "model": "gpt-audio-1.5-2026-02-23",
-        "choices": [choice],
+        "id": "chatcmpl-1", "object": "chat.completion", "created": 1_760_000_000,
+        "model": "gpt-audio-1.5-2026-02-23", "choices": [choice],
         "usage": {
             "prompt_tokens": 350,
             "completion_tokens": 25,
@@ -142,9 +139,8 @@ def openai_answer(content: str | None = None, **changes: Any) -> dict[str, Any]:
             "prompt_tokens_details": {"audio_tokens": 100, "text_tokens": 250, "cached_tokens": 0, "image_tokens": 0},
             "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 0, "text_tokens": 25},
         },
-        "system_fingerprint": "fp_1",
-        **changes,
-    }
+        "system_fingerprint": "fp_1", **changes,
+    }  # fmt: skip
 
 
 def openai_error(
@@ -164,19 +160,13 @@ def gemini_answer(text: str | None = None, **changes: Any) -> dict[str, Any]:
     return {
         "candidates": [candidate],
         "usageMetadata": {
-            "promptTokenCount": 420,
-            "candidatesTokenCount": 20,
-            "thoughtsTokenCount": 200,
-            "totalTokenCount": 640,
-            "promptTokensDetails": [
-                {"modality": "TEXT", "tokenCount": 100},
-                {"modality": "AUDIO", "tokenCount": 320},
-            ],
+            "promptTokenCount": 420, "candidatesTokenCount": 20, "thoughtsTokenCount": 200, "totalTokenCount": 640,
+            "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 100}, {"modality": "AUDIO", "tokenCount": 320}],
         },
         "modelVersion": "gemini-3.1-pro-preview-05-20",
         "responseId": "r1",
         **changes,
-    }
+    }  # fmt: skip
 
 
 def gemini_error(code: int, status: str, message: str, details: list[dict[str, Any]] | None = None) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from empathy_judge.data_modules.errors import UserError
@@ -14,22 +14,15 @@ from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.eval.judges.prompted.cache import cache_key
 from empathy_judge.eval.judges.prompted.costs import disclosure
 from empathy_judge.eval.judges.prompted.factory import choose_examples, open_prompted
-from empathy_judge.eval.judges.prompted.questions import (
-    Form,
-    Sound,
-    Unread,
-    describe,
-    expected_score,
-    score_question,
-)
-from empathy_judge.eval.judges.prompted.settings import Price, RubricName, Settings, parse_settings
+from empathy_judge.eval.judges.prompted.questions import Form, Sound, Unread, describe, expected_score, score_question
+from empathy_judge.eval.judges.prompted.settings import Price, Settings, parse_settings
 
 from ...conftest import dataset_of
-from .conftest import EMPATHY, GOOD, Pairs, clip
+from .conftest import EMPATHY, GOOD, clip
 from .servers import Response, answer, serve
 
 
-def test_settings() -> None:
+def test_settings():
     settings = parse_settings(["rubric=support", "samples=5", "price=2.5:32:10", "base_url=http://h:1/v1/"], "x")
     assert settings == Settings(rubric="support", samples=5, price=Price(2.5, 32, 10), base_url="http://h:1/v1")
     for words, temperature in (([], 1), (["samples=1"], 0), (["samples=1", "temperature=0.7"], 0.7)):
@@ -51,14 +44,14 @@ def test_settings() -> None:
         ("samples", "NAME=VALUE"),
     ],
 )
-def test_bad_settings_are_named(setting: str, expected: str) -> None:
+def test_bad_settings_are_named(setting, expected):
     with pytest.raises(UserError) as told:
         parse_settings([setting], "openai:m")
     assert expected in str(told.value)
     assert setting.partition("=")[0] in str(told.value)
 
 
-def test_anchors_stand_at_their_points() -> None:
+def test_anchors_stand_at_their_points():
     five = describe("vocal", [EMPATHY])
     assert [line.strip()[:5] for line in five.splitlines()[-5:]] == ["1 = t", "2 = t", "3 = c", "4 = w", "5 = i"]
     hundred = describe("vocal", [Dimension("empathy", 0, 100)])
@@ -71,16 +64,7 @@ def test_anchors_stand_at_their_points() -> None:
     assert bad.splitlines()[-5] == "  1 = excellent"
 
 
-def test_flatness_stands_where_each_construct_has_it() -> None:
-    flat = {
-        name: [line for line in describe(name, [EMPATHY]).splitlines() if "flat" in line]
-        for name in get_args(RubricName)
-    }
-    assert flat["vocal"] == ["  3 = clear but read out: flat, neither fitting nor hurting"]
-    assert flat["attunement"] == ["  1 = flat: no feeling can be heard in the voice"]
-
-
-def test_what_a_form_describes_it_reads() -> None:
+def test_what_a_form_describes_it_reads():
     form = Form((EMPATHY, Dimension("warmth", 0, 10)))
     assert form.schema()["required"] == ["reason", "vocal_empathy", "warmth"]
     assert form.read('{"reason": "x", "vocal_empathy": 4, "warmth": 7.5}') == {"vocal_empathy": 4, "warmth": 7.5}
@@ -93,18 +77,18 @@ def test_what_a_form_describes_it_reads() -> None:
         preferred.read('{"reason": "", "vocal_empathy": "both"}')
 
 
-def test_the_last_object_counts() -> None:
+def test_the_last_object_counts():
     assert Form((EMPATHY,)).read('First {"vocal_empathy": 2}, but rather {"vocal_empathy": 3}') == {"vocal_empathy": 3}
 
 
-def test_expectation_over_what_is_on_the_scale() -> None:
+def test_expectation_over_what_is_on_the_scale():
     chances = {"1": 0.2, " 1": 0.1, "5": 0.3, "7": 0.2, "1.5": 0.1, "x": 0.1}
     found = expected_score({token: math.log(p) for token, p in chances.items()}, EMPATHY)
     assert found == pytest.approx((1 * 0.3 + 5 * 0.3) / 0.6)
     assert expected_score({"x": 0.0}, EMPATHY) is None
 
 
-def test_transcripts_alone_hold_no_sound(make_pairs: Pairs) -> None:
+def test_transcripts_alone_hold_no_sound(make_pairs):
     (pair,) = make_pairs(1)
     for hears, sounds, words in (("audio", 2, 0), ("both", 2, 2), ("transcript", 0, 2)):
         question = score_question(pair, [EMPATHY], parse_settings([f"hears={hears}", "answers=schema"], "x"), 9)
@@ -127,7 +111,7 @@ def rated(count: int) -> PairDataset:
     return dataset_of(pairs, [(f"p{n:02d}", "r", EMPATHY.name, 1 + 4 * n / (count - 1)) for n in range(count)], EMPATHY)
 
 
-def test_examples_span_the_scale_and_come_from_the_training_split() -> None:
+def test_examples_span_the_scale_and_come_from_the_training_split():
     dataset = rated(22)
     examples = choose_examples(dataset, ["train"], 5)
     scores = [example.scores[EMPATHY.name] for example in examples]
@@ -142,7 +126,7 @@ def test_examples_span_the_scale_and_come_from_the_training_split() -> None:
         choose_examples(dataset, ["train"], 11)
 
 
-def test_examples_stand_before_the_question() -> None:
+def test_examples_stand_before_the_question():
     dataset = rated(22)
     examples = choose_examples(dataset, ["train"], 2)
     settings = parse_settings(["examples=2", "answers=schema"], "x")
@@ -169,18 +153,18 @@ def test_examples_stand_before_the_question() -> None:
         ("openai:m,base_url=http://h,mode=pairwise,answers=logprobs", "is for mode=pointwise alone"),
     ],
 )
-def test_judges_that_cannot_be_opened(spec: str, told: str, store: Any) -> None:
+def test_judges_that_cannot_be_opened(spec, told, store):
     with pytest.raises(UserError, match=told):
         open_prompted(spec, rated(22), ["train"], {"answers": store.path})
 
 
 @pytest.mark.parametrize("spec", ["openai:gpt-audio-1.5", "gemini:gemini-3.1-pro-preview"])
-def test_a_dry_run_needs_no_key(spec: str, store: Any) -> None:
+def test_a_dry_run_needs_no_key(spec, store):
     found = open_prompted(spec, rated(22), ["train"], {"answers": store.path}, dry_run=True)
     assert found.session.provider.told == ", with no key"
 
 
-def test_probabilities_need_single_digits(store: Any) -> None:
+def test_probabilities_need_single_digits(store):
     dataset = dataset_of(rated(22).pairs, [], Dimension("vocal_empathy", 0, 100))
     with pytest.raises(UserError, match="single digits"):
         open_prompted("openai:m,base_url=http://h,answers=logprobs", dataset, ["train"], {"answers": store.path})
@@ -195,7 +179,7 @@ VENDORS = {
 }  # fmt: skip
 
 
-def test_answers_of_earlier_versions_stay_valid(store: Any, make_pairs: Pairs) -> None:
+def test_answers_of_earlier_versions_stay_valid(store, make_pairs):
     """The key of an answer that was paid for must not move: who is asked, every word, parameter and clip."""
     keys = {
         "openai:m,base_url=http://h/v1": "6bf1cb61dc86a9a7",
@@ -212,9 +196,7 @@ def test_answers_of_earlier_versions_stay_valid(store: Any, make_pairs: Pairs) -
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
-def test_another_server_is_another_one_however_it_was_named(
-    vendor: str, store: Any, make_pairs: Pairs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_server_is_another_one_however_it_was_named(vendor, store, make_pairs, monkeypatch):
     """Name, price, disclosure and answers that are kept are those of the server; only the key differs."""
     model, variable, key, official = VENDORS[vendor]
     monkeypatch.setenv(key, "sk-of-the-vendor")
@@ -247,9 +229,7 @@ def test_another_server_is_another_one_however_it_was_named(
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
-def test_the_key_of_the_sdk_goes_to_the_server_of_the_sdk(
-    vendor: str, store: Any, make_pairs: Pairs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_key_of_the_sdk_goes_to_the_server_of_the_sdk(vendor, store, make_pairs, monkeypatch):
     model, variable, key, _ = VENDORS[vendor]
     with serve(lambda request: Response(answer(vendor, GOOD))) as server:
         monkeypatch.setenv(variable, f"{server.url}/v1" if vendor == "openai" else server.url)
@@ -263,7 +243,7 @@ def test_the_key_of_the_sdk_goes_to_the_server_of_the_sdk(
     assert "sk-of-the-vendor" not in str(sent[1:])
 
 
-def test_a_variable_without_an_address_is_named(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_without_an_address_is_named(store, monkeypatch):
     monkeypatch.setenv("OPENAI_BASE_URL", "localhost:8000")
     with pytest.raises(UserError, match=r"the variable OPENAI_BASE_URL is 'localhost:8000'; expected http://HOST"):
         open_prompted("openai:m", rated(22), ["train"], {"answers": store.path})

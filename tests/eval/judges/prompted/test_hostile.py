@@ -10,7 +10,7 @@ import pytest
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.eval.judges import OK
 
-from .conftest import GOOD, OPENAI_PRICE, RUNNER, Make, Pairs
+from .conftest import GOOD, OPENAI_PRICE, RUNNER
 from .servers import Response, answer, gemini_error, in_turn, openai_error, serve
 
 VENDORS = ("openai", "gemini")
@@ -50,7 +50,7 @@ NAMED = {
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
-def test_any_field_of_an_answer_may_be_of_any_type(vendor: str, scored: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_field_of_an_answer_may_be_of_any_type(vendor, scored, monkeypatch):
     monkeypatch.setattr(f"{RUNNER}.ATTEMPTS", 1)
     bodies = [changed(answer(vendor, GOOD), path, value) for path in FIELDS[vendor] for value in VALUES]
     found = scored(vendor, *bodies, pairs=len(bodies), settings=["samples=1", "price=0.1:0.1:0.1"], budget=1e9)
@@ -62,25 +62,18 @@ def test_any_field_of_an_answer_may_be_of_any_type(vendor: str, scored: Make, mo
 
 
 HOSTILE = {
-    "null": b"null",
-    "a number": b"7",
-    "a list": b"[]",
-    "an empty object": b"{}",
-    "nothing": b"",
-    "no text": b"\xff\xfe\x00",
-    "deep lists": b"[" * 1_000_000,
+    "null": b"null", "a number": b"7", "a list": b"[]", "an empty object": b"{}", "nothing": b"",
+    "no text": b"\xff\xfe\x00", "deep lists": b"[" * 1_000_000,
     "deep objects": b'{"choices":' * 200_000 + b"1" + b"}" * 200_000,
     "deep in a field": b'{"choices": [], "usage": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     "huge": b'{"choices": [{"message": {"content": "' + b"x" * 30_000_000 + b'"}}]}',
     "a long number": b'{"choices": [{"index": ' + b"9" * 1_000_000 + b"}]}",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("status", [200, 400, 500])
 @pytest.mark.parametrize("vendor", VENDORS)
-def test_any_body_ends_in_a_named_failure(
-    vendor: str, status: int, scored: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_body_ends_in_a_named_failure(vendor, status, scored, monkeypatch):
     monkeypatch.setattr(f"{RUNNER}.ATTEMPTS", 1)
     monkeypatch.setattr(f"{RUNNER}._HOPELESS", 99)
     responses = [Response(body, status) for body in HOSTILE.values()]
@@ -102,14 +95,14 @@ def test_any_body_ends_in_a_named_failure(
         ("openai", Response({"error": {"message": {"deep": []}, "code": ["insufficient_quota"]}}, 401)),
     ],
 )
-def test_what_is_long_in_an_error_stays_out_of_ours(vendor: str, error: Response, scored: Make) -> None:
+def test_what_is_long_in_an_error_stays_out_of_ours(vendor, error, scored):
     with pytest.raises(UserError, match="a-model: HTTP 40") as told:
         scored(vendor, error)
     assert len(str(told.value)) < 600
     assert "\n" not in str(told.value)
 
 
-def test_a_packed_answer_is_not_unpacked(scored: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_packed_answer_is_not_unpacked(scored, monkeypatch):
     monkeypatch.setattr(f"{RUNNER}.ATTEMPTS", 1)
     packed = Response(gzip.compress(bytes(50_000_000)), headers={"Content-Encoding": "gzip"})
     found = scored("openai", packed)
@@ -118,7 +111,7 @@ def test_a_packed_answer_is_not_unpacked(scored: Make, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
-def test_a_redirection_gets_neither_key_nor_audio(vendor: str, scored: Make) -> None:
+def test_a_redirection_gets_neither_key_nor_audio(vendor, scored):
     with serve(in_turn([Response(answer("openai", GOOD))])) as other:
         away = Response(b"", 307, {"Location": f"{other.url}/v1/chat/completions"})
         row = scored(vendor, away).row
@@ -133,9 +126,7 @@ def test_a_redirection_gets_neither_key_nor_audio(vendor: str, scored: Make) -> 
         (Response(b'{"id": "x", "choi'), "malformed response"),
     ],
 )
-def test_answers_that_do_not_arrive_count_for_the_budget(
-    response: Response, kind: str, scored: Make, make_pairs: Pairs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_that_do_not_arrive_count_for_the_budget(response, kind, scored, make_pairs, monkeypatch):
     """The vendor may want money for them: what a request may cost at most is counted each time."""
     monkeypatch.setattr(f"{RUNNER}._FIRST_DELAY", 0.01)
     settings = ["samples=1", "timeout=0.5", OPENAI_PRICE, "concurrency=4"]
@@ -146,7 +137,7 @@ def test_answers_that_do_not_arrive_count_for_the_budget(
     assert 0.05 - most < judge.session.budget.spent <= 0.05
 
 
-def test_answers_that_hide_their_tokens_count_for_the_budget(scored: Make) -> None:
+def test_answers_that_hide_their_tokens_count_for_the_budget(scored):
     hidden = answer("openai", GOOD, usage=None)
     table, requests, judge = scored("openai", hidden, pairs=30, settings=["samples=1", OPENAI_PRICE], budget=0.05)
     assert {meta["cost"] for meta in table["meta"]} == {None}

@@ -16,20 +16,18 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import Turn
 from empathy_judge.eval.judges.prompted import local
-from empathy_judge.eval.judges.prompted.cache import AnswerCache
 from empathy_judge.eval.judges.prompted.factory import open_prompted
 from empathy_judge.eval.judges.prompted.judges import PromptedJudge
 from empathy_judge.models.backbones import NANO_FOLDER
 from empathy_judge.models.generate import AnsweringModel
 
 from ...conftest import dataset_of
-from .conftest import Pairs
 
 EMPATHY, WARMTH = Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 100)
 
 
 @pytest.fixture
-def opened(store: AnswerCache, make_pairs: Pairs) -> Callable[..., PromptedJudge]:
+def opened(store, make_pairs) -> Callable[..., PromptedJudge]:
     """From a spec and dimensions to a judge; six rated pairs stand in the training split."""
 
     def make(spec: str, *dimensions: Dimension) -> PromptedJudge:
@@ -42,7 +40,7 @@ def opened(store: AnswerCache, make_pairs: Pairs) -> Callable[..., PromptedJudge
 
 
 @pytest.fixture
-def loads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def loads(monkeypatch) -> list[bool]:
     """For each model that was made, whether it has weights."""
     made: list[bool] = []
 
@@ -57,7 +55,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 def test_scores_are_inside_the_scale_and_repeat_and_the_weights_are_loaded_once(
     opened, loads, make_pairs, backbone_folder
-) -> None:
+):
     judge = opened(f"local:{backbone_folder}")
     assert loads == [False]
     pairs = make_pairs(4)
@@ -74,7 +72,7 @@ def test_scores_are_inside_the_scale_and_repeat_and_the_weights_are_loaded_once(
     assert versions == (judge.session.provider.version,)
 
 
-def test_answers_of_other_weights_are_other_answers(opened, make_pairs, make_backbone, tmp_path) -> None:
+def test_answers_of_other_weights_are_other_answers(opened, make_pairs, make_backbone, tmp_path):
     pairs, scores = make_pairs(2), {}
     for seed in (3, 4):
         folder = make_backbone(tmp_path / "backbone", seed)  # the same folder, trained on, say
@@ -86,7 +84,7 @@ def test_answers_of_other_weights_are_other_answers(opened, make_pairs, make_bac
     assert [meta["kept"] for meta in opened(f"local:{moved}").score(pairs)["meta"]] == [1, 1]
 
 
-def test_several_dimensions_are_asked_for_one_by_one(opened, make_pairs, backbone_folder) -> None:
+def test_several_dimensions_are_asked_for_one_by_one(opened, make_pairs, backbone_folder):
     pairs = make_pairs(2)
     calm = Dimension("calm", 0, 9, 1)
     both = opened(f"local:{backbone_folder}", EMPATHY, calm).score(pairs).set_index(["pair_id", "dimension"])["score"]
@@ -95,7 +93,7 @@ def test_several_dimensions_are_asked_for_one_by_one(opened, make_pairs, backbon
     assert both["p1", "calm"] != both["p1", "empathy"]
 
 
-def test_examples_and_turns_are_heard(opened, make_pairs, backbone_folder) -> None:
+def test_examples_and_turns_are_heard(opened, make_pairs, backbone_folder):
     (pair,) = make_pairs(1)
     earlier = Clip(np.full(3_000, 0.05, dtype=np.float32), 8_000)
     longer = replace(pair, context=(Turn("user", earlier), Turn("assistant", earlier), *pair.context))
@@ -107,7 +105,7 @@ def test_examples_and_turns_are_heard(opened, make_pairs, backbone_folder) -> No
     assert len(set(scores)) == 4
 
 
-def test_a_scale_without_digits_is_asked_for_in_text_and_nonsense_is_no_score(opened, make_pairs) -> None:
+def test_a_scale_without_digits_is_asked_for_in_text_and_nonsense_is_no_score(opened, make_pairs):
     judge = opened("local:nano", WARMTH)
     assert judge.session.settings.answers == "text"
     table = judge.score(make_pairs(2))
@@ -116,7 +114,7 @@ def test_a_scale_without_digits_is_asked_for_in_text_and_nonsense_is_no_score(op
     assert [meta["requests"] for meta in table["meta"]] == [1, 1]
 
 
-def test_two_responses_are_compared_in_text(opened, make_pairs) -> None:
+def test_two_responses_are_compared_in_text(opened, make_pairs):
     judge = opened("local:nano,mode=pairwise")
     assert judge.session.settings.answers == "text"
     first, second = make_pairs(2)
@@ -125,20 +123,20 @@ def test_two_responses_are_compared_in_text(opened, make_pairs) -> None:
     assert table["meta"].iloc[0]["requests"] == 2
 
 
-def test_samples_of_text_are_drawn(opened, make_pairs, store) -> None:
+def test_samples_of_text_are_drawn(opened, make_pairs, store):
     judge = opened("local:nano,samples=3")
     assert (judge.session.settings.answers, judge.session.settings.sampling_temperature) == ("text", 1.0)
     table = judge.score(make_pairs(1))
     assert sum(table["meta"].iloc[0]["failures"].values()) == table["meta"].iloc[0]["requests"] == 3
 
 
-def test_a_clip_that_the_model_does_not_hear_whole_has_no_score(opened, make_pairs) -> None:
+def test_a_clip_that_the_model_does_not_hear_whole_has_no_score(opened, make_pairs):
     short, long = make_pairs(2)
     long = replace(long, response=Clip(np.full(88_000, 0.01, dtype=np.float32), 8_000))
     assert opened("local:nano").score([short, long])["status"].tolist() == ["ok", "clips too long"]
 
 
-def test_markup_in_a_transcript_stops_no_run(opened, make_pairs) -> None:
+def test_markup_in_a_transcript_stops_no_run(opened, make_pairs):
     pair, other = make_pairs(2)
     pair = replace(pair, response_text="<|im_end|>5")
     table = opened("local:nano,hears=both").score([pair, other])
@@ -156,13 +154,13 @@ def test_markup_in_a_transcript_stops_no_run(opened, make_pairs) -> None:
         ("mode=pairwise,answers=logprobs", "is for mode=pointwise alone"),
     ],
 )
-def test_settings_that_do_not_apply_are_refused(settings, message, opened) -> None:
+def test_settings_that_do_not_apply_are_refused(settings, message, opened):
     with pytest.raises(UserError, match=message) as found:
         opened(f"local:nano,{settings}")
     assert "\n" not in str(found.value)
 
 
-def test_what_cannot_answer_is_refused_before_anything_is_loaded(opened, loads, tmp_path) -> None:
+def test_what_cannot_answer_is_refused_before_anything_is_loaded(opened, loads, tmp_path):
     with pytest.raises(UserError, match=r"'no/where'.*expected 'nano', a hub id or a folder"):
         opened("local:no/where")
     with pytest.raises(UserError, match="expected local:MODEL"):
@@ -175,7 +173,7 @@ def test_what_cannot_answer_is_refused_before_anything_is_loaded(opened, loads, 
     assert True not in loads
 
 
-def test_a_tokenizer_without_single_digits_is_refused_for_probabilities_alone(opened, loads, tmp_path) -> None:
+def test_a_tokenizer_without_single_digits_is_refused_for_probabilities_alone(opened, loads, tmp_path):
     folder = Path(shutil.copytree(NANO_FOLDER, tmp_path / "nano"))
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     vocabulary = tokenizer["model"]["vocab"]
@@ -188,7 +186,7 @@ def test_a_tokenizer_without_single_digits_is_refused_for_probabilities_alone(op
     assert opened(f"local:{folder},answers=text").session.settings.answers == "text"
 
 
-def test_the_command_needs_no_budget_and_says_that_nothing_is_sent(loads, dataset_folder, tmp_path, capsys) -> None:
+def test_the_command_needs_no_budget_and_says_that_nothing_is_sent(loads, dataset_folder, tmp_path, capsys):
     where = ["--data", str(dataset_folder), "--answers", str(tmp_path / "answers.sqlite"), "--device", "cpu"]
     assert main(["evaluate", "local:nano", *where, "--dry-run"]) == 0
     told = capsys.readouterr()
@@ -203,6 +201,6 @@ def test_the_command_needs_no_budget_and_says_that_nothing_is_sent(loads, datase
     assert (tmp_path / "report" / "agreement.json").exists()
 
 
-def test_waiting_takes_as_long_as_it_takes(opened) -> None:
+def test_waiting_takes_as_long_as_it_takes(opened):
     settings = opened("local:nano").session.settings
     assert (settings.samples, settings.concurrency, settings.timeout) == (1, 1, None)

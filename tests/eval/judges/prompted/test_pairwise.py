@@ -12,7 +12,7 @@ from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.eval.judges import OK
 from empathy_judge.eval.judges.prompted.judges import ALONE, matches
 
-from .conftest import Make, clip
+from .conftest import clip
 from .servers import Request, Response, openai_answer, serve
 
 DIMENSIONS = (Dimension("warmth", 1, 5, 1), Dimension("noise", 0, 100, higher_is_better=False))
@@ -39,7 +39,7 @@ def verdict(**words: str) -> Response:
     return Response(openai_answer(json.dumps({"reason": "", **words})))
 
 
-def test_the_longer_response_always_wins(make_judge: Make) -> None:
+def test_the_longer_response_always_wins(make_judge):
     def behave(request: Request) -> Response:
         first, second = lengths(request)
         longer = "first" if first > second else "second"
@@ -55,7 +55,7 @@ def test_the_longer_response_always_wins(make_judge: Make) -> None:
     assert sum(meta["requests"] for meta in table["meta"][::2]) == 6
 
 
-def test_a_judge_that_prefers_the_first_place_learns_nothing_and_it_shows(make_judge: Make) -> None:
+def test_a_judge_that_prefers_the_first_place_learns_nothing_and_it_shows(make_judge):
     with serve(lambda request: verdict(warmth="first", noise="second")) as server:
         table = make_judge("openai", server.url, PAIRWISE, None, DIMENSIONS).score(responses(4))
     assert table["score"].tolist() == [3, 50] * 4
@@ -63,7 +63,7 @@ def test_a_judge_that_prefers_the_first_place_learns_nothing_and_it_shows(make_j
     assert orders == [[1, 1]] * 6
 
 
-def test_failed_comparisons_leave_the_others(make_judge: Make) -> None:
+def test_failed_comparisons_leave_the_others(make_judge):
     """Only comparisons of the shortest response are answered; one order alone does not count."""
 
     def behave(request: Request) -> Response:
@@ -82,7 +82,7 @@ def test_failed_comparisons_leave_the_others(make_judge: Make) -> None:
     assert rows.loc["c0r0", "meta"]["failures"] == {"refused": 1}
 
 
-def test_a_response_without_a_rival_has_no_score(make_judge: Make) -> None:
+def test_a_response_without_a_rival_has_no_score(make_judge):
     with serve(lambda request: verdict(warmth="first", noise="tie")) as server:
         table = make_judge("openai", server.url, PAIRWISE, None, DIMENSIONS[:1]).score(responses(1, contexts=3))
     assert set(table["status"]) == {ALONE} != {OK}
@@ -92,7 +92,7 @@ def test_a_response_without_a_rival_has_no_score(make_judge: Make) -> None:
 @pytest.mark.parametrize(
     ("count", "opponents", "each"), [(5, 0, 4), (5, 4, 4), (9, 4, 4), (9, 2, 2), (10, 1, 2), (2, 4, 1)]
 )
-def test_everybody_meets_as_many(count: int, opponents: int, each: int) -> None:
+def test_everybody_meets_as_many(count, opponents, each):
     pairs = responses(count, contexts=2)
     played = matches(pairs, opponents)
     assert len(set(played)) == len(played)
@@ -103,7 +103,7 @@ def test_everybody_meets_as_many(count: int, opponents: int, each: int) -> None:
     assert sorted(played) == sorted(matches(list(pairs), opponents))
 
 
-def test_equal_contexts_in_other_clips_are_one_context() -> None:
+def test_equal_contexts_in_other_clips_are_one_context():
     context = clip(500)
     copy = Clip(context.samples.copy(), context.rate)
     pairs = [Pair("a", clip(300), (Turn("user", context),)), Pair("b", clip(400), (Turn("user", copy),))]

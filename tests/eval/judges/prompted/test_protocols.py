@@ -22,18 +22,8 @@ from google.genai import types as gemini
 from openai.types.chat import completion_create_params as openai_types
 from pydantic import TypeAdapter
 
-from .conftest import GOOD, RUNNER, Make, Pairs
-from .servers import (
-    Request,
-    Response,
-    answer,
-    gemini_answer,
-    gemini_error,
-    in_turn,
-    openai_answer,
-    openai_error,
-    serve,
-)
+from .conftest import GOOD, RUNNER
+from .servers import Request, Response, answer, gemini_answer, gemini_error, in_turn, openai_answer, openai_error, serve
 
 VENDORS = ("openai", "gemini")
 
@@ -47,7 +37,7 @@ def same_sound(wav: bytes, source: Any) -> None:
 # ---------------------------------------------------------------- what is sent
 
 
-def test_openai_gets_both_clips_labelled_in_text(scored: Make, make_pairs: Pairs) -> None:
+def test_openai_gets_both_clips_labelled_in_text(scored, make_pairs):
     (pair,) = make_pairs(1)
     (request,) = scored("openai", answer("openai", GOOD), settings=["samples=1", "answers=function"]).requests
     assert request.path == "/v1/chat/completions"
@@ -71,7 +61,7 @@ def test_openai_gets_both_clips_labelled_in_text(scored: Make, make_pairs: Pairs
         assert secret not in json.dumps(request.body)
 
 
-def test_openai_audio_models_get_no_schema_and_always_a_clip(make_judge: Make, make_pairs: Pairs) -> None:
+def test_openai_audio_models_get_no_schema_and_always_a_clip(make_judge, make_pairs):
     provider = OpenAIProvider("gpt-audio-1.5", parse_settings(["hears=transcript"], "x"))
     assert provider.modes[0] == "function"
     assert provider.place == "api.openai.com"
@@ -86,7 +76,7 @@ def test_openai_audio_models_get_no_schema_and_always_a_clip(make_judge: Make, m
     assert not samples.any()
 
 
-def test_gemini_gets_both_clips_and_a_schema(scored: Make, make_pairs: Pairs) -> None:
+def test_gemini_gets_both_clips_and_a_schema(scored, make_pairs):
     (pair,) = make_pairs(1)
     found = scored("gemini", answer("gemini", GOOD))
     (request,) = found.requests
@@ -106,7 +96,7 @@ def test_gemini_gets_both_clips_and_a_schema(scored: Make, make_pairs: Pairs) ->
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
-def test_turns_situation_and_samples(vendor: str, scored: Make, make_pairs: Pairs) -> None:
+def test_turns_situation_and_samples(vendor, scored, make_pairs):
     (pair,) = make_pairs(1)
     turns = (Turn("user", pair.response), Turn("assistant", pair.response), *pair.context)
     pair = Pair("p", pair.response, turns, situation="After a funeral.", group_id="g")
@@ -168,7 +158,7 @@ ANSWERS: dict[str, list[tuple[str, Any, str]]] = {
     ("vendor", "response", "status"),
     [pytest.param(vendor, *own, id=f"{vendor}-{name}") for vendor in ANSWERS for name, *own in ANSWERS[vendor]],
 )
-def test_answers(vendor: str, response: Any, status: str, scored: Make) -> None:
+def test_answers(vendor, response, status, scored):
     found = scored(vendor, response)
     assert found.row["status"] == status
     assert (found.row["score"] == 4) if status == OK else math.isnan(found.row["score"])
@@ -201,7 +191,7 @@ for _vendor, _faults in FAULTS.items():
 
 
 @pytest.mark.parametrize(("vendor", "case"), [(vendor, case) for vendor, cases in FAULTS.items() for case in cases])
-def test_passing_fault_is_tried_again(vendor: str, case: str, scored: Make) -> None:
+def test_passing_fault_is_tried_again(vendor, case, scored):
     found = scored(vendor, FAULTS[vendor][case], answer(vendor, GOOD), settings=["samples=1", "timeout=1"])
     assert (found.row["status"], found.row["score"]) == (OK, 4)
     assert len(found.requests) == 2
@@ -210,9 +200,7 @@ def test_passing_fault_is_tried_again(vendor: str, case: str, scored: Make) -> N
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
-def test_lasting_fault_is_a_named_failure(
-    vendor: str, make_judge: Make, make_pairs: Pairs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lasting_fault_is_a_named_failure(vendor, make_judge, make_pairs, monkeypatch):
     monkeypatch.setattr(f"{RUNNER}._FIRST_DELAY", 0.01)
     with serve(in_turn([FAULTS[vendor]["server error"]])) as server:
         judge = make_judge(vendor, server.url)
@@ -239,7 +227,7 @@ FINAL = {
 
 
 @pytest.mark.parametrize(("vendor", "number"), [(vendor, number) for vendor in FINAL for number in range(3)])
-def test_what_no_request_can_mend_ends_the_run(vendor: str, number: int, make_judge: Make, make_pairs: Pairs) -> None:
+def test_what_no_request_can_mend_ends_the_run(vendor, number, make_judge, make_pairs):
     with serve(in_turn([FINAL[vendor][number]])) as server:
         judge = make_judge(vendor, server.url, ["samples=1", "concurrency=2"])
         with pytest.raises(UserError, match=f"{vendor}:a-model: "):
@@ -247,7 +235,7 @@ def test_what_no_request_can_mend_ends_the_run(vendor: str, number: int, make_ju
     assert len(server.requests) <= 2
 
 
-def test_requests_that_are_all_bad_end_the_run(make_judge: Make, make_pairs: Pairs) -> None:
+def test_requests_that_are_all_bad_end_the_run(make_judge, make_pairs):
     told = pytest.raises(UserError, match=r"first 5 requests failed.*response_format is not supported")
     with serve(in_turn([openai_error(400, "response_format is not supported")])) as server, told:
         make_judge("openai", server.url, ["samples=1", "concurrency=1"]).score(make_pairs(50))
@@ -259,7 +247,7 @@ def test_requests_that_are_all_bad_end_the_run(make_judge: Make, make_pairs: Pai
 PROBABILITIES = ["samples=1", "answers=logprobs"]
 
 
-def test_expected_score_from_log_probabilities(scored: Make) -> None:
+def test_expected_score_from_log_probabilities(scored):
     chances = {"4": 0.5, "5": 0.3, " 3": 0.1, "Four": 0.05, "9": 0.05}
     tops = [{"token": token, "logprob": math.log(p), "bytes": None} for token, p in chances.items()]
     logprobs = {"content": [{**tops[0], "top_logprobs": tops}], "refusal": None}
@@ -280,12 +268,12 @@ def test_expected_score_from_log_probabilities(scored: Make) -> None:
         ([{"token": "4", "logprob": 1e9}, {"token": "2", "logprob": 0.0}], 3),  # a probability above one is one
     ],
 )
-def test_probabilities_that_a_server_does_not_give_or_makes_up(tops: list[Any], score: float, scored: Make) -> None:
+def test_probabilities_that_a_server_does_not_give_or_makes_up(tops, score, scored):
     logprobs = {"content": [{"token": "4", "logprob": 1e9, "top_logprobs": tops}]} if tops else None
     assert scored("openai", openai_answer("4", logprobs=logprobs), settings=PROBABILITIES).row["score"] == score
 
 
-def test_each_dimension_is_asked_alone_for_its_probabilities(make_judge: Make, make_pairs: Pairs) -> None:
+def test_each_dimension_is_asked_alone_for_its_probabilities(make_judge, make_pairs):
     dimensions = [Dimension("warmth", 1, 5, 1), Dimension("flatness", 1, 5, 1, higher_is_better=False)]
     numbers = {"warmth": "5", "flatness": "2"}
 
@@ -301,17 +289,14 @@ def test_each_dimension_is_asked_alone_for_its_probabilities(make_judge: Make, m
 
 @pytest.mark.parametrize(
     ("vendor", "price", "dollars"),
-    [
-        ("openai", "2.5:32:10", 250 * 2.5 + 100 * 32 + 25 * 10),
-        ("gemini", "2:1:12", 100 * 2 + 320 * 1 + 220 * 12),
-    ],
+    [("openai", "2.5:32:10", 250 * 2.5 + 100 * 32 + 25 * 10), ("gemini", "2:1:12", 100 * 2 + 320 * 1 + 220 * 12)],
 )
-def test_tokens_are_charged_by_kind(vendor: str, price: str, dollars: float, scored: Make) -> None:
+def test_tokens_are_charged_by_kind(vendor, price, dollars, scored):
     found = scored(vendor, answer(vendor, GOOD), settings=["samples=1", f"price={price}"])
     assert found.row["meta"]["cost"] == pytest.approx(dollars / 1e6)
 
 
-def test_versions_are_recorded(scored: Make) -> None:
+def test_versions_are_recorded(scored):
     changing = [answer("openai", GOOD, model=f"m-{number}") for number in (1, 2)]
     found = scored("openai", *changing, settings=["samples=3", "concurrency=1"])
     assert found.row["meta"]["versions"] == ["m-1", "m-2"]

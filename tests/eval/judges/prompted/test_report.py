@@ -11,7 +11,7 @@ from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.rendering import sentences
 
 from ...conftest import dataset_of
-from .conftest import EMPATHY, OPENAI_PRICE, Make, Pairs
+from .conftest import EMPATHY, OPENAI_PRICE
 from .servers import Request, Response, openai_answer, serve
 
 
@@ -25,7 +25,7 @@ def rated(pairs: list[Pair]) -> PairDataset:
     return dataset_of(pairs, rows, EMPATHY)
 
 
-def test_a_model_that_is_exchanged_while_it_is_asked(make_judge: Make, make_pairs: Pairs) -> None:
+def test_a_model_that_is_exchanged_while_it_is_asked(make_judge, make_pairs):
     """Two of three answers by the old version, the third one a point higher by the new one; every fourth is refused."""
     numbers = itertools.count()
 
@@ -43,7 +43,6 @@ def test_a_model_that_is_exchanged_while_it_is_asked(make_judge: Make, make_pair
         report = evaluate(judge, rated(make_pairs(8)), split=None, probes=(), resamples=50).report
         again = evaluate(judge, rated(make_pairs(8)), split=None, probes=(), resamples=50).report
     asking, asked = report["asking"], report["dimensions"][EMPATHY.name]["asked"]
-    assert asking is not None
     assert asked is not None
     assert (asking["questions"], asking["requests"], asking["kept"], asking["scored"]) == (24, 24, 0, 8)
     assert asking["failures"] == {"refused": {"count": 6, "rate": 0.25}}
@@ -58,6 +57,5 @@ def test_a_model_that_is_exchanged_while_it_is_asked(make_judge: Make, make_pair
     said = " ".join(sentences("prompted", report=report))
     assert "24 questions about 8 pairs; 6 failed (25 %: 6 x refused); every pair has a score." in said
     assert "From m-1 to m-2 scores moved by +1.00 (+1.00 to +1.00) on 6 pairs." in said
-    assert again["asking"] is not None
     assert again["asking"]["kept"] == 24
     assert {**again["asking"], "kept": 0} == asking

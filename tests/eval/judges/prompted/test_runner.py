@@ -26,7 +26,7 @@ from empathy_judge.eval.judges import OK
 from empathy_judge.eval.judges.prompted.cache import AnswerCache
 from empathy_judge.eval.judges.prompted.runner import RateLimit
 
-from .conftest import EMPATHY, GOOD, RUNNER, Make, Pairs, clip
+from .conftest import EMPATHY, GOOD, RUNNER, clip
 from .servers import Request, Response, answer, gemini_error, openai_answer, openai_error, serve
 
 
@@ -91,16 +91,13 @@ class LimitedServer:
         ("gemini", True, 300),
     ],
 )
-def test_a_thousand_pairs_at_the_limit_with_a_fifth_failing(
-    vendor: str, hints: bool, count: int, make_judge: Make, make_pairs: Pairs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thousand_pairs_at_the_limit_with_a_fifth_failing(vendor, hints, count, make_judge, make_pairs, monkeypatch):
     monkeypatch.setattr(f"{RUNNER}._FIRST_DELAY", 0.1)
     rate = 60.0
     limited = LimitedServer(vendor, rate, hints)
     with serve(limited) as server:
         judge = make_judge(vendor, server.url, ["samples=1", "concurrency=32"])
         table = judge.score(make_pairs(count))
-        assert limited.begun is not None
         wall = time.monotonic() - limited.begun
     assert (table["status"] == OK).all()
     assert len(table) == count
@@ -112,7 +109,7 @@ def test_a_thousand_pairs_at_the_limit_with_a_fifth_failing(
     assert wall < 1.3 * bound, (wall, bound, limited.refused)
 
 
-def test_a_known_limit_is_never_met(make_judge: Make, make_pairs: Pairs) -> None:
+def test_a_known_limit_is_never_met(make_judge, make_pairs):
     limited = LimitedServer("openai", 30.0, hints=True)
     limited._tokens = 1.0
     with serve(limited) as server:
@@ -120,7 +117,7 @@ def test_a_known_limit_is_never_met(make_judge: Make, make_pairs: Pairs) -> None
     assert limited.refused == 0
 
 
-def test_the_pace_follows_what_the_server_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pace_follows_what_the_server_asks(monkeypatch):
     clock = [0.0]
 
     async def sleep(seconds: float) -> None:
@@ -149,7 +146,7 @@ def test_the_pace_follows_what_the_server_asks(monkeypatch: pytest.MonkeyPatch) 
     assert turn(RateLimit(rpm=60)) == clock[0]
 
 
-def test_the_budget_is_never_passed(make_judge: Make, make_pairs: Pairs) -> None:
+def test_the_budget_is_never_passed(make_judge, make_pairs):
     # each answer costs 0.425 cents, and might cost at most some more
     with serve(lambda request: Response(answer("openai", GOOD), delay=0.02)) as server:
         judge = make_judge("openai", server.url, ["samples=1", "price=2.5:32:10"], budget=0.1)
@@ -162,7 +159,7 @@ def test_the_budget_is_never_passed(make_judge: Make, make_pairs: Pairs) -> None
     assert len(server.requests) == (table["status"] == OK).sum()
 
 
-def test_answers_under_way_are_kept_where_the_run_ends(make_judge: Make, make_pairs: Pairs) -> None:
+def test_answers_under_way_are_kept_where_the_run_ends(make_judge, make_pairs):
     """The credit ends at the fifth request; those before it are answered later than it is refused."""
     lock, seen = threading.Lock(), []
 
@@ -184,7 +181,7 @@ def test_answers_under_way_are_kept_where_the_run_ends(make_judge: Make, make_pa
     assert all(seen.count(key) == 1 for key in seen[:4])
 
 
-def test_failures_are_results_that_are_paid_once(make_judge: Make, make_pairs: Pairs) -> None:
+def test_failures_are_results_that_are_paid_once(make_judge, make_pairs):
     with serve(lambda request: Response(openai_answer(refusal="No."))) as server:
         judge = make_judge("openai", server.url)
         for kept in (0, 1):
@@ -193,7 +190,7 @@ def test_failures_are_results_that_are_paid_once(make_judge: Make, make_pairs: P
         assert len(server.requests) == 1
 
 
-def test_other_questions_are_other_answers(make_judge: Make, make_pairs: Pairs) -> None:
+def test_other_questions_are_other_answers(make_judge, make_pairs):
     """The key has the model, the words, the parameters, the clips and the sample."""
     with serve(lambda request: Response(answer("openai", GOOD))) as server:
         for settings in (
@@ -210,7 +207,7 @@ def test_other_questions_are_other_answers(make_judge: Make, make_pairs: Pairs) 
         assert len(server.requests) == 12  # the second one asks for one more sample, the others for both pairs
 
 
-def test_a_clip_that_cannot_be_read_costs_its_pair_alone(scored: Make, make_pairs: Pairs, tmp_path: Path) -> None:
+def test_a_clip_that_cannot_be_read_costs_its_pair_alone(scored, make_pairs, tmp_path):
     (tmp_path / "bad.wav").write_bytes(b"no audio")
     pairs = [*make_pairs(1), Pair("bad", tmp_path / "bad.wav", group_id="g")]
     good, bad = scored("openai", answer("openai", GOOD), pairs=pairs).table["status"]
@@ -222,7 +219,7 @@ def test_a_clip_that_cannot_be_read_costs_its_pair_alone(scored: Make, make_pair
 
 
 @pytest.fixture(scope="module")
-def rated_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def rated_folder(tmp_path_factory) -> Path:
     """A dataset of 120 short pairs on disk."""
     folder = tmp_path_factory.mktemp("rated")
     pairs, ratings = [], []
@@ -232,13 +229,10 @@ def rated_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             soundfile.write(folder / f"{kind}{number}.wav", made.samples, made.rate)
         pairs.append(
             {
-                "pair_id": f"p{number}",
-                "group_id": f"g{number}",
-                "context_audio": f"context{number}.wav",
-                "response_audio": f"response{number}.wav",
-                "split": "train" if number < 20 else "test",
+                "pair_id": f"p{number}", "group_id": f"g{number}", "context_audio": f"context{number}.wav",
+                "response_audio": f"response{number}.wav", "split": "train" if number < 20 else "test",
             }
-        )
+        )  # fmt: skip
         ratings += [(f"p{number}", f"r{rater}", EMPATHY.name, float(1 + (number + rater) % 5)) for rater in range(3)]
     columns = ["pair_id", "rater_id", "dimension", "score"]
     card = DatasetCard("tones", (EMPATHY,), "made", "CC0-1.0", synthetic=True)
@@ -269,9 +263,7 @@ def command(url: str, data: Path, answers: Path, *more: str) -> list[str]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_stopped_twice_and_resumed_nothing_is_paid_twice(
-    number: signal.Signals, rated_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stopped_twice_and_resumed_nothing_is_paid_twice(number, rated_folder, tmp_path, capsys):
     """Killed without warning, at most what was under way is lost."""
     charged, behave = counting()
     with serve(behave) as server:
@@ -297,9 +289,7 @@ KEY = "sk-planted-QzXwVkJqZz"
 
 
 @pytest.mark.slow
-def test_no_key_and_no_audio_in_anything_that_is_written(
-    rated_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_key_and_no_audio_in_anything_that_is_written(rated_folder, tmp_path, monkeypatch, capsys):
     """A key is planted; the server repeats it in its errors."""
 
     def behave(request: Request) -> Response:
@@ -347,7 +337,7 @@ def test_no_key_and_no_audio_in_anything_that_is_written(
     assert asked > 50
 
 
-def test_a_store_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_store_of_something_else_is_refused(tmp_path):
     (tmp_path / "text.sqlite").write_text("hello " * 100)
     with pytest.raises(UserError, match="not a file of answers"):
         AnswerCache(tmp_path / "text.sqlite")
@@ -359,9 +349,7 @@ def test_a_store_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reply", ["", "[]", '{"kind": 7}', '{"kind": "answered", "usage": []}', "[" * 100_000])
-def test_a_damaged_answer_is_not_paid_again(
-    reply: str, make_judge: Make, make_pairs: Pairs, store: AnswerCache
-) -> None:
+def test_a_damaged_answer_is_not_paid_again(reply, make_judge, make_pairs, store):
     with serve(lambda request: Response(answer("openai", GOOD))) as server:
         judge = make_judge("openai", server.url)
         judge.score(make_pairs(1))
@@ -372,6 +360,6 @@ def test_a_damaged_answer_is_not_paid_again(
 
 
 @pytest.mark.parametrize("budget", [float("nan"), float("inf"), -1.0])
-def test_a_budget_that_is_no_limit_is_refused(budget: float, make_judge: Make) -> None:
+def test_a_budget_that_is_no_limit_is_refused(budget, make_judge):
     with pytest.raises(UserError, match="expected dollars, 0 or more"):
         make_judge("openai", "http://127.0.0.1:9", budget=budget)

@@ -34,36 +34,22 @@ TEMPLATE = (
 def build(folder, tools):
     bpe = tools.bpe(SPECIAL)
     tokenizer = Qwen2Tokenizer(
-        vocab=bpe["vocab"],
-        merges=[tuple(pair) for pair in bpe["merges"]],
-        unk_token="<|endoftext|>",
-        pad_token="<|endoftext|>",
-        eos_token="<|im_end|>",
-    )
+        vocab=bpe["vocab"], merges=[tuple(pair) for pair in bpe["merges"]], unk_token="<|endoftext|>",
+        pad_token="<|endoftext|>", eos_token="<|im_end|>",
+    )  # fmt: skip
     tokenizer.add_tokens([AddedToken(token, special=True) for token in SPECIAL])
     extractor = WhisperFeatureExtractor(feature_size=128, chunk_length=1, return_attention_mask=True)
     config = AudioFlamingo3Config(
         audio_config={
-            "model_type": "audioflamingo3_encoder",
-            "num_mel_bins": 128,
-            "hidden_size": 48,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "intermediate_size": 96,
-            "max_source_positions": 50,
+            "model_type": "audioflamingo3_encoder", "num_mel_bins": 128, "hidden_size": 48, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "intermediate_size": 96, "max_source_positions": 50,
         },
         text_config={
-            "model_type": "qwen2",
-            "vocab_size": len(tokenizer),
-            "hidden_size": 64,
-            "intermediate_size": 128,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "tie_word_embeddings": False,
+            "model_type": "qwen2", "vocab_size": len(tokenizer), "hidden_size": 64, "intermediate_size": 128,
+            "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": False,
         },
         audio_token_id=tokenizer.convert_tokens_to_ids("<sound>"),
-    )
+    )  # fmt: skip
     model = AudioFlamingo3ForConditionalGeneration(config).float()
     tools.louder(model)
     model.save_pretrained(folder)

@@ -30,13 +30,9 @@ TOKENS = 32
 TEXT, HARD = 400, 8
 """Tokens of text, and hard tokens of vision and of audio each (262,144 and 128 on the hub)."""
 SPECIAL = {
-    "image_token": "<image_soft_token>",
-    "audio_token": "<audio_soft_token>",
-    "boi_token": "<start_of_image>",
-    "eoi_token": "<end_of_image>",
-    "boa_token": "<start_of_audio>",
-    "eoa_token": "<end_of_audio>",
-}
+    "image_token": "<image_soft_token>", "audio_token": "<audio_soft_token>", "boi_token": "<start_of_image>",
+    "eoi_token": "<end_of_image>", "boa_token": "<start_of_audio>", "eoa_token": "<end_of_audio>",
+}  # fmt: skip
 # As transformers' convert_gemma3n_weights.py has it, for messages of a user.
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{{ '<start_of_turn>' + message['role'] + '\n' }}"
@@ -88,33 +84,20 @@ def build(folder, tools):
     ids = {f"{name}_id": tokenizer.convert_tokens_to_ids(token) for name, token in SPECIAL.items()}
     config = Gemma3nConfig(
         text_config={
-            "vocab_size": len(tokenizer),
-            "vocab_size_per_layer_input": TEXT,
-            "hidden_size": 48,
-            "intermediate_size": 96,
-            "num_hidden_layers": 4,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "head_dim": 16,
-            "sliding_window": 50,
-            "layer_types": ["sliding_attention", "full_attention"] * 2,
-            "hidden_size_per_layer_input": 8,
-            "num_kv_shared_layers": 2,
-            "laurel_rank": 8,
+            "vocab_size": len(tokenizer), "vocab_size_per_layer_input": TEXT, "hidden_size": 48,
+            "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "head_dim": 16, "sliding_window": 50, "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "hidden_size_per_layer_input": 8, "num_kv_shared_layers": 2, "laurel_rank": 8,
             "activation_sparsity_pattern": [0.95, 0.0, 0.0, 0.0],
         },
         audio_config={
-            "vocab_size": HARD,
-            "vocab_offset": TEXT + HARD,
-            "hidden_size": 32,
-            "conf_num_attention_heads": 4,
-            "conf_num_hidden_layers": 2,
-            "sscp_conv_channel_size": [8, 4],
+            "vocab_size": HARD, "vocab_offset": TEXT + HARD, "hidden_size": 32, "conf_num_attention_heads": 4,
+            "conf_num_hidden_layers": 2, "sscp_conv_channel_size": [8, 4],
         },
         vision_config={"vocab_size": HARD, "vocab_offset": TEXT, "hidden_size": 16},
         audio_soft_tokens_per_image=TOKENS,
         **ids,
-    )
+    )  # fmt: skip
     model = official_class(lambda kind: kind(config))
     tools.louder(model, 3.0)
     with torch.no_grad():

@@ -27,13 +27,9 @@ MAX_SECONDS = 30.0
 LORA_LAYERS = {"language_model": 4 * 7 - 2 * 2, "projector": 1, "audio_tower": 2 * 11}
 
 SPECIAL = {
-    "image_token": "<|image|>",
-    "audio_token": "<|audio|>",
-    "boi_token": "<|image>",
-    "eoi_token": "<image|>",
-    "boa_token": "<|audio>",
-    "eoa_token": "<audio|>",
-}
+    "image_token": "<|image|>", "audio_token": "<|audio|>", "boi_token": "<|image>", "eoi_token": "<image|>",
+    "boa_token": "<|audio>", "eoa_token": "<audio|>",
+}  # fmt: skip
 # What the hub's template makes of messages of a user.
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{{ '<|turn>' + message['role'] + '\n' }}"
@@ -61,41 +57,24 @@ def build(folder, tools):
     tokenizer = _tokenizer()
     config = Gemma4Config(
         text_config={
-            "vocab_size": len(tokenizer),
-            "vocab_size_per_layer_input": len(tokenizer),
-            "hidden_size": 48,
-            "intermediate_size": 64,
-            "num_hidden_layers": 4,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 1,
-            "head_dim": 16,
-            "global_head_dim": 32,
-            "sliding_window": 30,
-            "layer_types": ["sliding_attention", "full_attention"] * 2,
-            "hidden_size_per_layer_input": 8,
-            "num_kv_shared_layers": 2,
-            "use_double_wide_mlp": True,
+            "vocab_size": len(tokenizer), "vocab_size_per_layer_input": len(tokenizer), "hidden_size": 48,
+            "intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 1,
+            "head_dim": 16, "global_head_dim": 32, "sliding_window": 30,
+            "layer_types": ["sliding_attention", "full_attention"] * 2, "hidden_size_per_layer_input": 8,
+            "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
         },
         audio_config={
-            "hidden_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "subsampling_conv_channels": [BINS, 8],
-            "output_proj_dims": 40,
+            "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "subsampling_conv_channels": [BINS, 8], "output_proj_dims": 40,
         },
         vision_config={
-            "hidden_size": 16,
-            "intermediate_size": 16,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 1,
-            "num_key_value_heads": 1,
-            "head_dim": 16,
-            "position_embedding_size": 16,
+            "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1,
+            "num_key_value_heads": 1, "head_dim": 16, "position_embedding_size": 16,
         },
         audio_token_id=tokenizer.convert_tokens_to_ids("<|audio|>"),
         image_token_id=tokenizer.convert_tokens_to_ids("<|image|>"),
         video_token_id=tokenizer.convert_tokens_to_ids("<|video|>"),
-    )
+    )  # fmt: skip
     model = Gemma4ForConditionalGeneration(config)
     tools.louder(model)
     with torch.no_grad():

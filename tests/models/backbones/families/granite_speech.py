@@ -38,54 +38,31 @@ TEMPLATE = (
 def build(folder, tools, model_class=GraniteSpeechForConditionalGeneration, encoder=None):
     bpe = tools.bpe(SPECIAL)
     tokenizer = GPT2Tokenizer(
-        vocab=bpe["vocab"],
-        merges=[tuple(pair) for pair in bpe["merges"]],
-        unk_token="<|end_of_text|>",
-        bos_token="<|end_of_text|>",
-        eos_token="<|end_of_text|>",
-        pad_token="<|end_of_text|>",
-    )
+        vocab=bpe["vocab"], merges=[tuple(pair) for pair in bpe["merges"]], unk_token="<|end_of_text|>",
+        bos_token="<|end_of_text|>", eos_token="<|end_of_text|>", pad_token="<|end_of_text|>",
+    )  # fmt: skip
     tokenizer.add_tokens([AddedToken(token, special=True) for token in SPECIAL])
     tokenizer.chat_template = TEMPLATE
     encoder = encoder or {}
     config = model_class.config_class(
         encoder_config={
-            "input_dim": 160,
-            "num_layers": 2,
-            "hidden_dim": 32,
-            "feedforward_mult": 2,
-            "num_heads": 4,
-            "output_dim": 20,
-            "context_size": 20,
-            "max_pos_emb": 32,
-            **encoder,
+            "input_dim": 160, "num_layers": 2, "hidden_dim": 32, "feedforward_mult": 2, "num_heads": 4,
+            "output_dim": 20, "context_size": 20, "max_pos_emb": 32, **encoder,
         },
         projector_config={
-            "model_type": "blip_2_qformer",
-            "hidden_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "intermediate_size": 64,
-            "encoder_hidden_size": 32 * (1 + len(encoder.get("cat_hidden_layers", []))),
+            "model_type": "blip_2_qformer", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "intermediate_size": 64, "encoder_hidden_size": 32 * (1 + len(encoder.get("cat_hidden_layers", []))),
             "cross_attention_frequency": 1,
         },
         text_config={
-            "model_type": "granite",
-            "vocab_size": len(tokenizer),
-            "hidden_size": 64,
-            "intermediate_size": 128,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "max_position_embeddings": 640,
-            "embedding_multiplier": 12.0,
-            "residual_multiplier": 0.22,
-            "attention_multiplier": 0.25,
-            "tie_word_embeddings": True,
+            "model_type": "granite", "vocab_size": len(tokenizer), "hidden_size": 64, "intermediate_size": 128,
+            "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "max_position_embeddings": 640, "embedding_multiplier": 12.0, "residual_multiplier": 0.22,
+            "attention_multiplier": 0.25, "tie_word_embeddings": True,
         },
         audio_token_index=tokenizer.convert_tokens_to_ids("<|audio|>"),
         has_lora_adapter=True,
-    )
+    )  # fmt: skip
     model = model_class(config).float()
     tools.louder(model)
     for layer in model.model.encoder.layers:  # as trained, not as made

@@ -8,8 +8,6 @@ from pathlib import Path
 from transformers import GraniteSpeechPlusForConditionalGeneration
 
 _spec = importlib.util.spec_from_file_location("granite_speech_family", Path(__file__).with_name("granite_speech.py"))
-assert _spec is not None
-assert _spec.loader is not None
 plain = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(plain)
 

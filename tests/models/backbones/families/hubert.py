@@ -12,10 +12,6 @@ OFFICIAL, PREFIX = HubertModel, "hubert."
 
 def build(folder, tools):
     tools.wave_encoder(
-        folder,
-        HubertConfig,
-        HubertModel,
-        return_attention_mask=False,
-        feat_extract_norm="group",
+        folder, HubertConfig, HubertModel, return_attention_mask=False, feat_extract_norm="group",
         do_stable_layer_norm=False,
-    )
+    )  # fmt: skip

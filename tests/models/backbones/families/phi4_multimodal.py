@@ -35,15 +35,10 @@ LONG = 150
 def build(folder, tools):
     bpe = tools.bpe(SPECIAL)
     tokenizer = GPT2Tokenizer(
-        vocab=bpe["vocab"],
-        merges=[tuple(pair) for pair in bpe["merges"]],
-        unk_token="<|endoftext|>",
-        bos_token="<|endoftext|>",
-        eos_token="<|endoftext|>",
-        pad_token="<|endoftext|>",
-        extra_special_tokens={"image_token": "<|image|>", "audio_token": "<|audio|>"},
-        chat_template=TEMPLATE,
-    )
+        vocab=bpe["vocab"], merges=[tuple(pair) for pair in bpe["merges"]], unk_token="<|endoftext|>",
+        bos_token="<|endoftext|>", eos_token="<|endoftext|>", pad_token="<|endoftext|>",
+        extra_special_tokens={"image_token": "<|image|>", "audio_token": "<|audio|>"}, chat_template=TEMPLATE,
+    )  # fmt: skip
     tokenizer.add_tokens(list(SPECIAL), special_tokens=True)
     config = Phi4MultimodalConfig(
         vocab_size=len(tokenizer),
@@ -60,25 +55,15 @@ def build(folder, tools):
         rope_scaling={"type": "longrope", "short_factor": [1.0] * 6, "long_factor": [1.0, 2.0, 3.0, 4.0, 6.0, 8.0]},
         partial_rotary_factor=0.75,
         audio_config={
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_blocks": 2,
-            "num_attention_heads": 4,
-            "ext_pw_out_channel": 32,
-            "depthwise_separable_out_channel": 32,
-            "nemo_conv_channels": 8,
+            "hidden_size": 32, "intermediate_size": 48, "num_blocks": 2, "num_attention_heads": 4,
+            "ext_pw_out_channel": 32, "depthwise_separable_out_channel": 32, "nemo_conv_channels": 8,
             "audio_token_id": tokenizer.convert_tokens_to_ids("<|audio|>"),
         },
         vision_config={
-            "hidden_size": 16,
-            "intermediate_size": 16,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "image_size": 28,
-            "crop_size": 28,
-            "image_token_id": tokenizer.convert_tokens_to_ids("<|image|>"),
+            "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "image_size": 28, "crop_size": 28, "image_token_id": tokenizer.convert_tokens_to_ids("<|image|>"),
         },
-    )
+    )  # fmt: skip
     model = Phi4MultimodalForCausalLM(config)
     tools.louder(model, 4.0)
     with torch.no_grad():

@@ -21,14 +21,10 @@ IS_ENCODER = False
 MAX_SECONDS = 5.0
 LORA_LAYERS = {"language_model": 2 * 7, "projector": 1, "audio_tower": 2 * 6}
 NAMED = {
-    "audio_token": "<|AUDIO|>",
-    "image_token": "<|IMAGE|>",
-    "video_token": "<|VIDEO|>",
-    "audio_bos_token": "<|audio_bos|>",
-    "audio_eos_token": "<|audio_eos|>",
-    "vision_bos_token": "<|vision_bos|>",
+    "audio_token": "<|AUDIO|>", "image_token": "<|IMAGE|>", "video_token": "<|VIDEO|>",
+    "audio_bos_token": "<|audio_bos|>", "audio_eos_token": "<|audio_eos|>", "vision_bos_token": "<|vision_bos|>",
     "vision_eos_token": "<|vision_eos|>",
-}
+}  # fmt: skip
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *NAMED.values())
 # What the hub's template makes of text and audio: a default system message, markers around each clip
 CHAT_TEMPLATE = (
@@ -72,21 +68,12 @@ def build(folder, tools):
                     "output_dim": 64,
                 },
                 "vision_config": {
-                    "depth": 1,
-                    "hidden_size": 32,
-                    "intermediate_size": 48,
-                    "num_heads": 2,
-                    "out_hidden_size": 64,
+                    "depth": 1, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "out_hidden_size": 64,
                     "fullatt_block_indexes": [0],
                 },
                 "text_config": {
-                    "vocab_size": len(tokenizer),
-                    "hidden_size": 64,
-                    "intermediate_size": 96,
-                    "num_hidden_layers": 2,
-                    "num_attention_heads": 4,
-                    "num_key_value_heads": 2,
-                    "rope_parameters": ROPE,
+                    "vocab_size": len(tokenizer), "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+                    "num_attention_heads": 4, "num_key_value_heads": 2, "rope_parameters": ROPE,
                 },
                 **tokens,
             },
@@ -100,7 +87,7 @@ def build(folder, tools):
                 "bigvgan_config": {"mel_dim": 20, "upsample_initial_channel": 64},
             },
         )
-    )
+    )  # fmt: skip
     tools.louder(model.thinker, 6)
     model.save_pretrained(folder)
 

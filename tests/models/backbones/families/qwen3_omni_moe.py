@@ -21,14 +21,10 @@ IS_ENCODER = False
 MAX_SECONDS = 20.0
 LORA_LAYERS = {"language_model": 2 * 4, "projector": 2, "audio_tower": 1 + 2 * 6}
 NAMED = {
-    "audio_token": "<|audio_pad|>",
-    "image_token": "<|image_pad|>",
-    "video_token": "<|video_pad|>",
-    "audio_bos_token": "<|audio_start|>",
-    "audio_eos_token": "<|audio_end|>",
-    "vision_bos_token": "<|vision_start|>",
+    "audio_token": "<|audio_pad|>", "image_token": "<|image_pad|>", "video_token": "<|video_pad|>",
+    "audio_bos_token": "<|audio_start|>", "audio_eos_token": "<|audio_end|>", "vision_bos_token": "<|vision_start|>",
     "vision_eos_token": "<|vision_end|>",
-}
+}  # fmt: skip
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *NAMED.values())
 # What the hub's template makes of a user's text and audio; it has no default system message
 CHAT_TEMPLATE = (
@@ -74,16 +70,9 @@ def build(folder, tools):
                 | {"depth": 1, "num_heads": 2, "out_hidden_size": 64, "num_position_embeddings": 16}
                 | {"deepstack_visual_indexes": [0]},
                 "text_config": {
-                    "vocab_size": len(tokenizer),
-                    "hidden_size": 64,
-                    "num_hidden_layers": 2,
-                    "num_attention_heads": 4,
-                    "num_key_value_heads": 2,
-                    "head_dim": 16,
-                    "moe_intermediate_size": 32,
-                    "num_experts": 4,
-                    "num_experts_per_tok": 2,
-                    "max_position_embeddings": 2 * 20 * 13,
+                    "vocab_size": len(tokenizer), "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+                    "num_key_value_heads": 2, "head_dim": 16, "moe_intermediate_size": 32, "num_experts": 4,
+                    "num_experts_per_tok": 2, "max_position_embeddings": 2 * 20 * 13,
                     "rope_parameters": ROPE | {"mrope_interleaved": True},
                 },
                 **tokens,
@@ -95,15 +84,13 @@ def build(folder, tools):
                 | {"shared_expert_intermediate_size": 16},
                 "code_predictor_config": small
                 | {"vocab_size": 32, "num_key_value_heads": 1, "head_dim": 16, "num_code_groups": 2},
-                "num_code_groups": 2,
-                "thinker_hidden_size": 64,
-                "spatial_merge_size": 2,
+                "num_code_groups": 2, "thinker_hidden_size": 64, "spatial_merge_size": 2,
             },
             code2wav_config=small
             | {"codebook_size": 16, "num_key_value_heads": 2, "num_quantizers": 2, "decoder_dim": 16}
             | {"upsample_rates": [2, 2], "upsampling_ratios": [2]},
         )
-    )
+    )  # fmt: skip
     tools.louder(model.thinker, 6)
     model.save_pretrained(folder)
 

@@ -36,10 +36,8 @@ def build(folder, tools):
     vocabulary = [bytes([byte]) for byte in range(256)] + [word.encode() for word in WORDS]
     tekken = {
         "config": {
-            "pattern": PATTERN,
-            "num_vocab_tokens": len(vocabulary),
-            "default_vocab_size": len(vocabulary) + len(special),
-            "default_num_special_tokens": len(special),
+            "pattern": PATTERN, "num_vocab_tokens": len(vocabulary),
+            "default_vocab_size": len(vocabulary) + len(special), "default_num_special_tokens": len(special),
             "version": "v7",
         },
         "vocab": [
@@ -50,36 +48,25 @@ def build(folder, tools):
             {"rank": rank, "token_str": token, "is_control": True} for rank, token in enumerate(special)
         ],
         "audio": {
-            "sampling_rate": 16_000,
-            "frame_rate": 12.5,
+            "sampling_rate": 16_000, "frame_rate": 12.5,
             "audio_encoding_config": {"num_mel_bins": 128, "hop_length": 160, "window_size": 400},
             "chunk_length_s": SECONDS,
         },
-    }
+    }  # fmt: skip
     (folder / "tekken.json").write_text(json.dumps(tekken))
     WhisperFeatureExtractor(feature_size=128, chunk_length=SECONDS).save_pretrained(folder)
     config = VoxtralConfig(
         audio_config={
-            "model_type": "voxtral_encoder",
-            "num_mel_bins": 128,
-            "hidden_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "intermediate_size": 128,
-            "max_source_positions": 50 * SECONDS,
+            "model_type": "voxtral_encoder", "num_mel_bins": 128, "hidden_size": 32, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "intermediate_size": 128, "max_source_positions": 50 * SECONDS,
         },
         text_config={
-            "model_type": "llama",
-            "vocab_size": len(vocabulary) + len(special),
-            "hidden_size": 64,
-            "intermediate_size": 128,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
+            "model_type": "llama", "vocab_size": len(vocabulary) + len(special), "hidden_size": 64,
+            "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
             "head_dim": 16,
         },
         audio_token_id=24,
-    )
+    )  # fmt: skip
     model = VoxtralForConditionalGeneration(config).float()
     tools.louder(model)
     model.save_pretrained(folder)

@@ -12,10 +12,6 @@ OFFICIAL, PREFIX = Wav2Vec2Model, "wav2vec2."
 
 def build(folder, tools):
     tools.wave_encoder(
-        folder,
-        Wav2Vec2Config,
-        Wav2Vec2Model,
-        return_attention_mask=True,
-        feat_extract_norm="layer",
+        folder, Wav2Vec2Config, Wav2Vec2Model, return_attention_mask=True, feat_extract_norm="layer",
         do_stable_layer_norm=True,
-    )
+    )  # fmt: skip

@@ -12,15 +12,10 @@ LORA_LAYERS = {"audio_tower": 2 * 8}
 
 def build(folder, tools):
     config = Wav2Vec2BertConfig(
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=48,
-        feature_projection_input_dim=2 * 20,
-        conv_depthwise_kernel_size=7,
-        left_max_position_embeddings=16,
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48,
+        feature_projection_input_dim=2 * 20, conv_depthwise_kernel_size=7, left_max_position_embeddings=16,
         right_max_position_embeddings=8,
-    )
+    )  # fmt: skip
     model = Wav2Vec2BertModel(config)
     tools.louder(model, 3.0)
     model.save_pretrained(folder)

@@ -12,13 +12,6 @@ OFFICIAL, PREFIX = WavLMModel, "wavlm."
 
 def build(folder, tools):
     tools.wave_encoder(
-        folder,
-        WavLMConfig,
-        WavLMModel,
-        but=("feature_projection",),
-        return_attention_mask=True,
-        num_buckets=32,
-        max_bucket_distance=80,
-        feat_extract_norm="layer",
-        do_stable_layer_norm=True,
-    )
+        folder, WavLMConfig, WavLMModel, but=("feature_projection",), return_attention_mask=True, num_buckets=32,
+        max_bucket_distance=80, feat_extract_norm="layer", do_stable_layer_norm=True,
+    )  # fmt: skip

@@ -12,21 +12,10 @@ LORA_LAYERS = {"audio_tower": 2 * 6}
 
 def build(folder, tools):
     config = WhisperConfig(
-        d_model=32,
-        encoder_layers=2,
-        decoder_layers=1,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        encoder_ffn_dim=48,
-        decoder_ffn_dim=48,
-        num_mel_bins=80,
-        max_source_positions=250,
-        vocab_size=64,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-        decoder_start_token_id=1,
-    )
+        d_model=32, encoder_layers=2, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
+        encoder_ffn_dim=48, decoder_ffn_dim=48, num_mel_bins=80, max_source_positions=250, vocab_size=64,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1,
+    )  # fmt: skip
     model = WhisperForConditionalGeneration(config)
     tools.louder(model, 3.0)
     model.save_pretrained(folder)
