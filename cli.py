@@ -111,6 +111,7 @@ COMMANDS: Mapping[str, Command] = {
     "stress": measuring.stress,
     "agreement": measuring.agreement,
     "plan": measuring.plan,
+    "suggest": measuring.suggest,
     "score": judges.score,
     "rank": judges.rank,
     "explain": judges.explain,

@@ -10,7 +10,10 @@ and sentences are those of the sample, drawn anew.
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
 import time
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -62,35 +65,43 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("judge")
     parser.add_argument("--cases", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--rows", type=Path, help="file that keeps every case: a killed command goes on")
     options = parser.parse_args()
     torch.set_num_threads(1)
     scorer = Scorer.from_pretrained(options.judge, device="cpu")
-    name, found, seconds = scorer.dimensions[0].name, [], {method: [] for method in get_args(Method)}
-    for number in range(options.cases):
-        for kind in ("wrong", "words"):
-            context, whole, cut, known = make_case(number, kind)
-            row: dict[str, Any] = {
-                "kind": kind,
-                "cost": scorer.score(context, whole)[name] - scorer.score(context, cut)[name],
+    name, methods, found = scorer.dimensions[0].name, get_args(Method), []
+    if options.rows is not None and options.rows.exists():
+        found = [json.loads(row) for row in options.rows.read_text().splitlines()]
+    done = {(row["number"], row["kind"]) for row in found}
+    for number, kind in itertools.product(range(options.first, options.first + options.cases), ("wrong", "words")):
+        if (number, kind) in done:
+            continue
+        context, whole, cut, known = make_case(number, kind)
+        row: dict[str, Any] = {
+            "number": number,
+            "kind": kind,
+            "cost": scorer.score(context, whole)[name] - scorer.score(context, cut)[name],
+        }
+        for method in methods:
+            began = time.process_time()
+            made: Explanation = explain(scorer, context, cut, method=method)
+            curve = made.curves[-1]
+            hits = [overlaps(*each, known) for each in zip(curve.starts, curve.ends, strict=True)]
+            row |= {
+                f"{method} seconds": time.process_time() - began,
+                f"{method} hit": hits[int(np.argmin(curve.contributions))],
+                f"{method} worst": len(curve.worst) > 0,
+                f"{method} best": len(curve.best) > 0,
+                f"{method} named": overlaps(curve.worst[0].start, curve.worst[0].end, known) if curve.worst else None,
+                "chance": float(np.mean(hits)),
             }
-            for method in get_args(Method):
-                began = time.process_time()
-                made: Explanation = explain(scorer, context, cut, method=method)
-                seconds[method].append(time.process_time() - began)
-                curve = made.curves[-1]
-                hits = [overlaps(*each, known) for each in zip(curve.starts, curve.ends, strict=True)]
-                row |= {
-                    f"{method} hit": hits[int(np.argmin(curve.contributions))],
-                    f"{method} worst": len(curve.worst) > 0,
-                    f"{method} best": len(curve.best) > 0,
-                    f"{method} named": overlaps(curve.worst[0].start, curve.worst[0].end, known)
-                    if curve.worst
-                    else None,
-                    "chance": float(np.mean(hits)),
-                }
-                if method == "gradient":
-                    row["missed"] = made.missed[name]
-            found.append(row)
+            if method == "gradient":
+                row["missed"] = made.missed[name]
+        found.append(row)
+        if options.rows is not None:
+            with options.rows.open("a") as file:
+                file.write(json.dumps(row, default=float) + "\n")
 
     def line(title: str, values: list[bool]) -> None:
         if values:
@@ -101,7 +112,7 @@ def main() -> None:
     print(f"chance: {np.mean([row['chance'] for row in wrong]):.2f}; the wrong third costs "
           f"{np.mean([row['cost'] for row in wrong]):.2f} points in the mean\n")  # fmt: skip
     print("| | n | share | 95 % interval |\n|---|---|---|---|")
-    for method in seconds:
+    for method in methods:
         line(f"{method}: lowest window in the wrong third", [row[f"{method} hit"] for row in wrong])
         heard = [row for row in wrong if row["cost"] >= HEARD]
         line(f"{method}: the same where it costs {HEARD} points or more", [row[f"{method} hit"] for row in heard])
@@ -116,7 +127,8 @@ def main() -> None:
           f"{np.mean(missed <= 0.05):.1%} of {len(missed)}")  # fmt: skip
     context, _, cut, _ = make_case(0, "wrong")
     long = Clip(np.tile(cut.samples, 9)[: 4 * RATE], RATE)
-    for method, each in seconds.items():
+    for method in methods:
+        each = [row[f"{method} seconds"] for row in found]
         began = time.process_time()
         explain(scorer, long, long, method=method, window=0.25)
         print(f"CPU seconds, {method}: {np.median(each):.2f} a pair (median), {np.max(each):.2f} (most); "

@@ -67,7 +67,8 @@ def export(options: argparse.Namespace) -> int:
 
     --quantization stores the linear layers of the language model in 8 bits (one scale for each row; torchao) or in 4
     (NF4; bitsandbytes). Activations keep their precision. 4 bits are meant for GPUs with little memory: CPUs read them
-    with the same scores on each kind, but unpack them anew in every pass.
+    with the same scores on each kind, but unpack them anew in every pass. Layers whose rows do not divide by 64 are
+    left out of the 4 bits.
 
     What merging and quantizing do to the scores is measured on pairs, printed, and kept in judge.json and on the card.
     Beyond the bounds nothing is written and the exit code is 1: differences of 1e-5 of the width of the scale where

@@ -224,6 +224,38 @@ def plan(options: argparse.Namespace) -> int:
     return DONE
 
 
+def suggest(options: argparse.Namespace) -> int:
+    """Say which pairs to rate next.
+
+    A rating is worth what it takes from the expected error of judge and ratings together: it follows from how far the
+    judge is off, how much raters differ, and how many ratings a pair has. Some pairs need two ratings or more, and the
+    judge should not have been trained on them.
+    """
+    opened = _open([options.judge], options)
+    if options.dry_run:
+        return DONE
+    from ..eval.rendering import filled_table
+    from ..eval.suggest import suggest as suggested
+
+    split = _split_name(options.split)
+    found = suggested(opened.judges[0], opened.dataset, split=split, ratings=options.ratings, seed=options.seed)
+    if options.out is not None:
+        import pandas as pd
+
+        out = Path(options.out)
+        out.mkdir(parents=True, exist_ok=True)
+        pd.DataFrame(found["rows"]).to_csv(out / "suggestions.csv", index=False)
+    if options.json:
+        print(json.dumps(found, indent=2, allow_nan=False))
+        return DONE
+    rows = [
+        (own["pair_id"], str(own["ratings"]), f"{own['error']:.1%}", str(own["suggested"]))
+        for own in found["rows"][:10]
+    ]
+    _show([filled_table("rate next", ("pair", "ratings", "error", "more"), [("", rows)]), found["sentence"]])
+    return DONE
+
+
 def _variance(text: str) -> tuple[str, float]:
     name, _, value = text.partition("=")
     try:

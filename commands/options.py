@@ -245,6 +245,20 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one = add_command(commands, "plan", run, "empathy-judge plan pilot.csv --judges gpt --difference 0.05 --price 0.2")
     _add_plan_options(one)
 
+    one = add_command(commands, "suggest", run, "empathy-judge suggest judge --data data --ratings 200 --out next")
+    one.add_argument("judge", help=_JUDGES)
+    add_data_option(one)
+    one.add_argument("--split", default="all", help="which pairs (default: all)")
+    one.add_argument("--ratings", type=whole_number, default=100, help="how many there will be (default: 100)")
+    one.add_argument(
+        "--out", metavar="DIR", type=output_folder, help="folder for suggestions.csv: all pairs, the best first"
+    )
+    one.add_argument("--seed", type=random_seed, default=0, help="of the comparison with pairs at random (default: 0)")
+    add_windows_option(one)
+    add_device_options(one)
+    add_cache_option(one)
+    _add_asking_options(one)
+
 
 def _add_agreement_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("table", help="CSV, TSV, JSONL or Parquet")

@@ -15,6 +15,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from scipy.ndimage import convolve1d
 
 from ..audio_inputs import Audio, clip
 from ..data_modules import prosody
@@ -34,6 +35,7 @@ WINDOWS = (0.25, 1.0)
 STRETCHES = 3
 """Worst and best ones that are named, at most."""
 _STEPS_APART = 4  # windows that begin within the length of one
+_SMOOTHING = (0.25, 0.5, 0.25)  # weights of a window and its neighbours
 _FADE = 0.01  # s, of the edges of an edited window
 _NEAR = 0.5  # s, on both sides of a place whose noise floor is taken
 _QUIET = 15  # percent of the frames nearby that are its noise floor
@@ -66,7 +68,8 @@ class Curve:
         seconds: Duration of the clip.
         starts: First second of each window, rising.
         ends: Last second of each window.
-        contributions: Of each window, in points; below 0 = it costs.
+        contributions: Of each window, in points; below 0 = it costs. By occlusion the mean over the edits, smoothed
+            over neighbouring windows.
         edits: By occlusion, change of the score by each way to edit each window.
         low: Lower edge of the null band: of 95 % of permutations no window contributes less.
         high: Its upper edge.
@@ -203,9 +206,11 @@ def _by_occlusion(
         for dimension in work.judge.dimensions:
             changes = np.array([one.points[dimension.name] for one in some]).reshape(len(ways), -1)
             changes -= scores[dimension.name]
-            null = -np.stack([rng.permuted(changes, axis=1).mean(0) for _ in range(_PERMUTATIONS)])
             edits = dict(zip(ways, changes, strict=True))
-            curves.append(_curve(side, dimension, (seconds, starts, ends), -changes.mean(0), null, edits))
+            # windows share three quarters with the next one: what only one of them shows is the edit, not the clip
+            near = convolve1d(changes, _SMOOTHING, axis=1, mode="nearest")
+            null = -np.stack([rng.permuted(near, axis=1).mean(0) for _ in range(_PERMUTATIONS)])
+            curves.append(_curve(side, dimension, (seconds, starts, ends), -near.mean(0), null, edits))
     return Explanation("occlusion", scores, {}, {}, {}, curves)
 
 

@@ -149,6 +149,21 @@ def test_a_value_is_overridden_on_the_command_line(word, name, value, parser):
     assert after == before  # and nothing else changed
 
 
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ([], "audio"),
+        (["--judge.lora.parts=[audio_tower]"], "none"),
+        (["--judge.lora.full_parts=[audio_tower]"], "none"),
+        (["--data.augmentation.gain_probability=0.5"], "none"),
+        (["--trainer.strategy.class_path=empathy_judge.train.strategies.ShardedStrategy"], "none"),
+        (["--cache.what=layers"], "layers"),
+    ],
+)
+def test_audio_is_cached_where_nothing_changes_it(words, what, parser):
+    assert parser.recipe(parser.parse(["--data.path=d", *words])).cache.what == what
+
+
 def test_a_later_file_overrides_an_earlier_one_and_python_has_the_same_tree(tmp_path, parser):
     (tmp_path / "more.yaml").write_text("judge:\n  lora:\n    rank: 2\ntrainer:\n  max_epochs: 9\n")
     config = parser.parse(["--config", "nano", "--config", str(tmp_path / "more.yaml"), "--run", "r"])

@@ -8,6 +8,7 @@ import errno
 import fcntl
 import os
 import signal
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -81,11 +82,13 @@ def alone_in(run: Path) -> Iterator[None]:
 def stopped_by_signals() -> Iterator[None]:
     """Within, a signal ends the program at once with `ASKED_TO_STOP`; in training `PreemptionCheckpoints` saves first.
 
-    So whoever started it knows at any time that the run is to be started again. Ctrl-C is a `KeyboardInterrupt`, as
-    anywhere in Python.
+    So whoever started it knows at any time that the run is to be started again, and a line says so. Ctrl-C is a
+    `KeyboardInterrupt`, as anywhere in Python.
     """
+    asked = []
 
     def stop(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
         raise SystemExit(ASKED_TO_STOP)
 
     before = listen(stop)
@@ -98,6 +101,8 @@ def stopped_by_signals() -> Iterator[None]:
     except SystemExit as end:
         if isinstance(end.__context__, KeyboardInterrupt):  # Lightning would end the program with 1
             raise KeyboardInterrupt from None
+        if asked and os.environ.get("LOCAL_RANK", "0") == "0":
+            print("asked to stop: the same command goes on (train: with --resume auto)", file=sys.stderr)
         raise
     finally:
         restore(before)
@@ -143,20 +148,31 @@ class PreemptionCheckpoints(Callback):
         """
         if trainer.is_last_batch or (batch_idx + 1) % trainer.accumulate_grad_batches:
             return  # the end of an epoch is saved after validation
-        stop = self._anyone_asked(trainer)
+        look = trainer.world_size == 1 or trainer.global_step % _LOOK_EVERY == 0
+        stop = look and self._anyone_asked(trainer)
         if stop or (self._every and trainer.global_step % self._every == 0):
             trainer.save_checkpoint(self._path)
         if stop:
-            if trainer.is_global_zero:
-                saved = f"asked to stop: saved after step {trainer.global_step}; --resume auto goes on from there"
-                Console(stderr=True).print(saved, soft_wrap=True)
-            raise SystemExit(ASKED_TO_STOP)
+            self._stop(trainer)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Whoever asked in the last epoch does not wait for what follows, the calibration.
+
+        Raises:
+            SystemExit: As above.
+        """
+        if self._anyone_asked(trainer):
+            self._stop(trainer)
 
     def _anyone_asked(self, trainer: L.Trainer) -> bool:
-        if trainer.world_size == 1:
-            return self._asked
-        look = trainer.global_step % _LOOK_EVERY == 0
-        return look and trainer.strategy.reduce_boolean_decision(self._asked, all=False)
+        return trainer.strategy.reduce_boolean_decision(self._asked, all=False)
+
+    @staticmethod
+    def _stop(trainer: L.Trainer) -> None:
+        if trainer.is_global_zero:
+            saved = f"asked to stop: saved after step {trainer.global_step}; --resume auto goes on from there"
+            Console(stderr=True).print(saved, soft_wrap=True)
+        raise SystemExit(ASKED_TO_STOP)
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Leave signals as they were."""

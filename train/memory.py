@@ -24,6 +24,7 @@ from ..data_modules.errors import UserError
 from ..data_modules.schema import Dimension, Pair, Turn
 from ..models.backbones.base import Clips, Inputs
 from ..models.backbones.layers import recompute_activations
+from ..models.backbones.loading import NF4_BLOCK
 from ..models.judge import EmpathyJudge
 from ..models.lora import Count, check_trainable, count_parameters, parameter_table, part_of
 from ..models.settings import JudgeSettings
@@ -126,12 +127,13 @@ def _without_weights(settings: JudgeSettings) -> EmpathyJudge:
 
 def _saved_by_nf4(judge: EmpathyJudge) -> int:
     """Bytes by which the language model's matrices shrink in 4 bits; adapters keep their precision."""
-    matrices = {
-        name: module.weight
+    matrices = (
+        module.weight
         for name, module in judge.network.named_modules()
         if isinstance(module, nn.Linear) and "lora_" not in name and part_of(judge.backbone, name) == "language_model"
-    }
-    return round(sum(weight.nbytes - weight.numel() * _NF4_BYTES for weight in matrices.values()))
+        if module.in_features % NF4_BLOCK == 0
+    )
+    return round(sum(weight.nbytes - weight.numel() * _NF4_BYTES for weight in matrices))
 
 
 def _pair(judge: EmpathyJudge, seconds: float) -> Pair:

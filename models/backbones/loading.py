@@ -34,6 +34,8 @@ from .layers import KERNEL
 
 _ADAPTER = re.compile(r"\.lora_[AB]\.default(?=\.weight$)")
 """What the names of the weights of an adapter have more than those of what it is on."""
+NF4_BLOCK = 64
+"""Values in 4 bits that share a scale."""
 # Where a repository has no safetensors, transformers would ask a public service to convert it, with the user's token
 os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "true")
 
@@ -72,6 +74,9 @@ def load_model(family: type[Backbone], checkpoint: Checkpoint) -> Any:
             _refuse_adapter(checkpoint)
         whole = [*family.unquantized(), "lm_head"]
         if checkpoint.quantization == "nf4":
+            config = config or loader.config_class.from_pretrained(checkpoint.name, revision=checkpoint.revision)
+            with torch.device("meta"):
+                whole += _across_blocks(loader._from_config(config, **options), _patterns(whole))
             options["quantization_config"] = nf4(checkpoint.dtype, whole)
         if checkpoint.quantization == "int8":
             options["quantization_config"] = int8(whole)
@@ -97,7 +102,7 @@ def load_model(family: type[Backbone], checkpoint: Checkpoint) -> Any:
                     "preprocessor_config.json and tokenizer files beside it"
                 ) from None
     check_report(checkpoint.name, report, family.ignored_keys, weights_above(model))
-    _keep_packing(model)
+    _read_4_bits_alike(model, checkpoint)
     return model
 
 
@@ -160,18 +165,43 @@ def layers_at(depth: int | float, layers: int, name: str) -> int:
     return kept
 
 
-def _keep_packing(model: nn.Module) -> None:
+def _across_blocks(model: nn.Module, unquantized: Sequence[str]) -> list[str]:
+    """Kinds of linear layers, beside those of these patterns, whose rows are not whole blocks of 4-bit weights; they
+    keep their precision.
+
+    bitsandbytes 0.50 starts a block with each row where a CPU has AVX-512, and counts through all rows where it
+    quantizes and on every other machine: such a layer would be read with scales of its neighbours.
+    """
+    return sorted(
+        {
+            ".".join(name.split(".")[-2:])
+            for name, module in model.named_modules()
+            if isinstance(module, nn.Linear) and module.in_features % NF4_BLOCK
+            if not any(re.match(pattern, name) for pattern in unquantized)
+        }
+    )
+
+
+def _read_4_bits_alike(model: nn.Module, checkpoint: Checkpoint) -> None:
     """4-bit weights stay in the packing of QLoRA on every CPU: the same file, and the same scores, on all of them.
 
     On CPUs with AVX512-BF16 bitsandbytes 0.50 would repack each weight in its first forward pass, which fails unless
     rows divide by 64 and columns by 32, rounds activations and scales to bfloat16 whatever the compute dtype, and
     changes weights that LoRA is being trained on. Without it a CPU dequantizes a weight each time it is used, as CPUs
     without these instructions do.
+
+    Raises:
+        UserError: If a layer of `_across_blocks` is in 4 bits.
     """
     module: Any
-    for module in model.modules():
+    for name, module in model.named_modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):  # of bitsandbytes' Linear4bit
             module.support_avx512bf16_for_cpu = False
+            if module.in_features % NF4_BLOCK:
+                raise UserError(
+                    f"backbone {checkpoint.name!r}: {name} has rows of {module.in_features} values in 4 bits, which "
+                    f"CPUs read in different ways; expected a multiple of {NF4_BLOCK}: export the judge again"
+                )
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.artifact import LoadedJudge, Placement, Provenance, describe, load_judge, save_judge
-from empathy_judge.models.backbones import load_backbone
+from empathy_judge.models.backbones import load_backbone, loading
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.layers import recompute_activations
 from empathy_judge.models.lora import adapt, check_trainable, count_parameters
@@ -181,6 +181,32 @@ def test_four_bits_stay_near_the_full_scores(make_judge, pairs, tmp_path):
     moved = (found - expected).abs().max(0).values
     assert (moved > 1e-4).all()
     assert (moved < torch.tensor([0.8, 2.0])).all()
+
+
+@pytest.mark.usefixtures("cpu")
+def test_weights_in_4_bits_are_read_as_they_were_quantized(backbone_folder, monkeypatch):
+    """One of 16 levels, times the scale of its block of 64. CPUs with AVX-512 would start a block with each row."""
+    functional = pytest.importorskip("bitsandbytes.functional")
+    in_4_bits = Checkpoint(str(backbone_folder), quantization="nf4")
+    whole = dict(load_backbone(Checkpoint(str(backbone_folder))).network.language_model.named_modules())
+    found = {}
+    for name, module in load_backbone(in_4_bits).network.language_model.named_modules():
+        state = getattr(getattr(module, "weight", None), "quant_state", None)
+        if state is not None:
+            scales = functional.dequantize_blockwise(state.absmax, state.state2) + state.offset
+            codes = torch.stack([module.weight.flatten() >> 4, module.weight.flatten() & 15], 1)
+            by_hand = (state.code[codes.flatten().long()].view(-1, 64) * scales[:, None]).view(state.shape)
+            given = torch.eye(module.in_features)
+            torch.testing.assert_close(module(given).T - (0 if module.bias is None else module.bias[:, None]), by_hand)
+            found[name] = ((by_hand - whole[name].weight).abs().mean() / whole[name].weight.std()).item()
+        elif isinstance(module, nn.Linear):
+            assert name.endswith("mlp.down_proj")
+            assert torch.equal(module.weight, whole[name].weight)
+    assert len(found) == 24
+    assert max(found.values()) < 0.1, found
+    monkeypatch.setattr(loading, "_across_blocks", lambda *_: [])  # as exports were written before
+    with pytest.raises(UserError, match=r"layers.0.mlp.down_proj has rows of 416 values in 4 bits.*export the judge"):
+        load_backbone(in_4_bits)
 
 
 @pytest.mark.usefixtures("cpu")

@@ -212,9 +212,17 @@ def test_a_run_folder_that_cannot_be_written_is_one_line(train_arguments, tmp_pa
     )
 
 
-@pytest.mark.parametrize("moment", ["setup", "on_fit_start", "on_train_start"])
-def test_a_signal_at_another_time_stops_with_the_same_code(moment, train_arguments, tmp_path, monkeypatch):
-    """Before the first step, when there is nothing to save yet."""
+@pytest.mark.parametrize(
+    ("moment", "line"),
+    [
+        ("setup", "the same command goes on (train: with --resume auto)"),
+        ("on_fit_start", "the same command goes on (train: with --resume auto)"),
+        ("on_train_start", "saved after step 1; --resume auto goes on from there"),
+        ("on_train_epoch_end", "saved after step 3; --resume auto goes on from there"),
+    ],
+)
+def test_a_signal_at_another_time_stops_and_says_so(moment, line, train_arguments, tmp_path, monkeypatch, capsys):
+    """Before the first step, when there is nothing to save yet, and after the last one, before the calibration."""
     plain = getattr(JudgeModule, moment)
 
     def hook(module: JudgeModule, **arguments):
@@ -227,6 +235,8 @@ def test_a_signal_at_another_time_stops_with_the_same_code(moment, train_argumen
         with pytest.raises(SystemExit) as stopped:
             train(train_arguments(run, **options))
     assert stopped.value.code == ASKED_TO_STOP
+    assert f"asked to stop: {line}\n" in capsys.readouterr().err
+    assert not (run / "calibration.json").exists()
     train([*train_arguments(run, **options), "--resume", "auto"])
     assert read_checkpoint(run / LAST)["global_step"] == 3
 
