@@ -205,7 +205,8 @@ def train_with_us(
     turns: Turns, place: Place, folder: Path, in_upper: bool = False, values: Mapping[str, object] | None = None
 ) -> None:
     """The command `train`, with further values."""
-    train(command_line(place, folder, in_upper, values or {}), watching=[TakeTurns(turns)])
+    values = {"cache.what": "none", **(values or {})}
+    train(command_line(place, folder, in_upper, values), watching=[TakeTurns(turns)])
 
 
 class TakeTurns(L.Callback):

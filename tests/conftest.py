@@ -236,6 +236,14 @@ def trained_run(train_arguments, tmp_path_factory) -> Path:
     return run
 
 
+@pytest.fixture(scope="session")
+def parser():
+    """Of recipes, as the command has it."""
+    from empathy_judge.train.recipe import RecipeParser
+
+    return RecipeParser()
+
+
 def failed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """The one line that a command prints when it is used wrongly."""
     from empathy_judge.cli import main

@@ -7,6 +7,7 @@ import re
 import textwrap
 from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -158,7 +159,13 @@ class RecipeParser:
         """The values as objects."""
         built = self.parser.instantiate(parsed)
         values = {name: getattr(built, name) for name in Recipe.__dataclass_fields__}
-        return Recipe(**{**values, "trainer": built.trainer.as_dict()})
+        recipe = Recipe(**{**values, "trainer": built.trainer.as_dict()})
+        if recipe.cache.what != "auto":
+            return recipe
+        trained = {*recipe.judge.lora.parts, *recipe.judge.lora.full_parts}
+        changes = "audio_tower" in trained or recipe.data.augmentation.active
+        sharded = getattr(recipe.trainer["strategy"], "shards_weights", False)
+        return replace(recipe, cache=replace(recipe.cache, what="none" if changes or sharded else "audio"))
 
     def text(self, parsed: Namespace) -> str:
         """The values as the YAML of `config.yaml`, which can be run again."""

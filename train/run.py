@@ -218,11 +218,11 @@ def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None,
         _print_parts(judge, raters, recipe, datamodule)
 
         features = None
-        if recipe.cache.what != "none":
+        if (what := recipe.cache.what) not in ("none", "auto"):  # the second of which the parser has decided
             kept = recipe.cache.folder
             cache = Path(kept) if kept else until_the_end.enter_context(temporary_folder(folder, trainer.local_rank))
             store = DiskStore(cache, recipe.cache.gigabytes)
-            features = Features(judge, recipe.cache.what, store, str(trainer.precision))
+            features = Features(judge, what, store, str(trainer.precision))
         compare = recipe.objective.settings.compare
         collate = Collate(judge, features, with_counts=objective.needs_counts, compare=compare)
         module = JudgeModule(judge, objective, collate, recipe.optimizer, raters, task.refit)

@@ -12,7 +12,7 @@ from ..data_modules.settings import DataSettings
 from ..models.settings import JudgeSettings
 
 Comparable = Literal["all", "group", "system"]
-Cache = Literal["none", "audio", "layers"]
+Cache = Literal["auto", "none", "audio", "layers"]
 """What is computed once: nothing, audio states, or the hidden states that enter the first layer with LoRA."""
 
 
@@ -123,13 +123,14 @@ class CacheSettings:
 
     Attributes:
         what: Nothing (none), the output of a frozen audio tower (audio), or what enters the first layer of the language
-            model with LoRA (layers, see judge.lora.layers).
+            model with LoRA (layers, see judge.lora.layers). auto: audio, unless the tower is trained, clips are
+            augmented, or weights are sharded.
         folder: Where that is kept, for this and other runs and for scoring; by default in the temporary folder of each
             machine (TMPDIR), once for all of its processes, until training ends.
         gigabytes: Most that the folder may take; what was used longest ago is deleted.
     """
 
-    what: Cache = "none"
+    what: Cache = "auto"
     folder: str | None = None
     gigabytes: float = 100.0
 

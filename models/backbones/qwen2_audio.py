@@ -73,9 +73,10 @@ class WhisperTowerModel(AudioLanguageModel):
         tower = self.tower
         features = clips.features.to(dtype=tower.conv1.weight.dtype)
         states = nn.functional.gelu(tower.conv1(features))
-        states = nn.functional.gelu(tower.conv2(states)).transpose(1, 2)
-        states = states + tower.embed_positions.weight[: states.shape[1]]
         lengths = [after_convolutions(length) for length in clips.lengths]
+        # the zeros behind the longest clip have been heard: what follows is masked, or without padding no mask at all
+        states = nn.functional.gelu(tower.conv2(states)).transpose(1, 2)[:, : max(lengths)]
+        states = states + tower.embed_positions.weight[: states.shape[1]]
         real = padding_mask(lengths, states.shape[1], states.device)
         mask = create_bidirectional_mask(config=tower.config, inputs_embeds=states, attention_mask=real)
         with watching(heard, tower.layers, clips.by_clip(lengths)):

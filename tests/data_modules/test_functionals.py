@@ -19,7 +19,6 @@ from scipy import fft
 from ..pages import DOCS
 
 RATE = 16_000
-Buzz = Callable[..., np.ndarray]
 
 
 def measured(samples: np.ndarray) -> dict[str, float]:

@@ -215,9 +215,7 @@ def in_settings(**changes):
         (in_settings(dtype="int8"), ["dtype"]),
         (in_settings(padding_side="top"), ["padding_side"]),
         (in_settings(surplus=1), ["surplus"]),
-        (lambda it: it.update(sampling_rate=-5), ["sampling_rate -5; expected "]),
         (lambda it: it.update(sampling_rate="16000"), ["sampling_rate '16000'; expected "]),
-        (lambda it: it.update(max_seconds=0), ["max_seconds 0; expected "]),
         (lambda it: it.update(dimensions=[]), ["dimensions []; expected "]),
         (lambda it: it.update(sha256=["a"]), ["sha256 ['a']; expected "]),
         (

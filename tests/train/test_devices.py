@@ -7,7 +7,6 @@ import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,8 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models import LAST
 from empathy_judge.models.assessment import Assessment
-from empathy_judge.models.backbones.layers import compile_layers
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.scorer import Scorer
-from empathy_judge.train import module
-from empathy_judge.train.run import train
 
 ROOT = Path(__file__).parents[2]
 STRATEGIES = {"one device": None, "ddp": "ddp", "fsdp2": "fsdp2", "zero2": "zero2", "zero3": "zero3"}
@@ -171,34 +167,3 @@ def test_a_judge_scores_alike_whatever_strategy_trained_it(strategy, train_with,
     assert len(first) == len(second) == 24
     assert first.std(0).min() > 1e-3
     assert (first - second).abs().max() < ALIKE
-
-
-@pytest.mark.long
-def test_compiled_layers_are_what_training_computes_with(device, train_arguments, tmp_path, monkeypatch):
-    """By Inductor on a GPU; without the compiler itself on a CPU, where it takes a minute."""
-    computed, layers = [], []
-
-    def counting(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        backend = torch._dynamo.lookup_backend("aot_eager" if device.type == "cpu" else "inductor")
-        compiled = backend(graph, inputs)
-
-        def compute(*arguments: Any) -> Any:
-            computed.append(torch.is_grad_enabled())
-            return compiled(*arguments)
-
-        return compute
-
-    def compiling(network: torch.nn.Module, leave: list[torch.nn.Module]) -> int:
-        layers.append(compile_layers(network, leave, backend=counting))  # pyright: ignore[reportArgumentType]
-        return layers[-1]
-
-    monkeypatch.setattr(module, "compile_layers", compiling)
-    torch._dynamo.reset()
-    words = train_arguments(
-        tmp_path / "run", compile_layers="true", cache__what="audio", trainer__max_epochs=1, trainer__logger="false",
-        trainer__accelerator="cpu" if device.type == "cpu" else "gpu",
-    )  # fmt: skip
-    train(words)
-    assert layers == [8]
-    # of 3 steps the first is computed without, while its operations are counted; 4 layers of the language model
-    assert sum(computed) == 2 * 4

@@ -43,7 +43,7 @@ def probe(train_arguments, tmp_path_factory) -> Path:
     return run
 
 
-def test_a_probe_trains_no_weight_and_ends_as_a_run_like_any_other(probe, tmp_path, dataset_folder, capsys):
+def test_a_probe_trains_no_weight_and_ends_as_a_run_like_any_other(probe, tmp_path, dataset_folder):
     checkpoint = read_checkpoint(probe / "checkpoints" / "best.ckpt")
     assert not any("lora_" in name for name in checkpoint["state_dict"])
     assert checkpoint["global_step"] == 0

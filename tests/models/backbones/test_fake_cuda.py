@@ -26,7 +26,9 @@ from empathy_judge.models.heads import Prediction, build_head
 from empathy_judge.models.judge import EmpathyJudge, EncodedWindow
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.models.settings import HeadInputSettings, HeadName, JudgeSettings, LoraSettings, PoolingName
+from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.objective import OWN_LOSS, Labels, Objective
+from empathy_judge.train.run import train
 from empathy_judge.train.settings import LossSettings, LossWeights
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import (
@@ -35,6 +37,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     unset_fake_temporarily,
 )
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
@@ -328,3 +331,58 @@ def test_forward_and_backward_pass_ask_for_no_value(family, side):
     with NoWaiting():
         judge(inputs).sum().backward()
     assert all(weight.grad is not None for weight in judge.trainable().values())
+
+
+def test_a_step_of_training_asks_for_no_value(train_arguments, tmp_path, monkeypatch):
+    """Nor do its losses, its logging and its clipping."""
+    called = []
+
+    def watched(function):
+        def call(*arguments, **options):
+            called.append(function.__name__)
+            with NoWaiting():
+                return function(*arguments, **options)
+
+        return call
+
+    for name in ("training_step", "transfer_batch_to_device", "configure_gradient_clipping"):
+        monkeypatch.setattr(JudgeModule, name, watched(getattr(JudgeModule, name)))
+    losses = "{mse: 1, ccc: 0.5, logistic_ranking: 0.5, soft_spearman: 0.2}"
+    words = {"trainer__max_epochs": 1, "trainer__gradient_clip_val": 1.0, "objective__losses": losses}
+    train(train_arguments(tmp_path / "run", cache__what="none", **words))
+    assert called.count("training_step") == called.count("configure_gradient_clipping") == 3
+
+
+# ---------------------------------------------------------------- no mask where none is needed
+
+WITH_BIAS = ("granite_speech", "granite_speech_plus", "phi4_multimodal", "wav2vec2_bert")
+"""Their towers add relative positions to the attention, which SDPA takes as a mask alone."""
+WINDOWED = ("gemma3n", "gemma4")
+"""Every second layer of these language models attends within a window, and needs a mask where a pair is longer."""
+ALIKE = [Pair(f"{n}", clip(1.0, n), (Turn("user", clip(1.0, n + 2)),)) for n in range(2)]
+
+
+@torch.no_grad()
+def test_the_flash_kernel_may_run_where_no_mask_is_needed(family, monkeypatch):
+    """In the tower with clips of one length, in the language model with any that are padded on the right."""
+    plain, masked = torch.nn.functional.scaled_dot_product_attention, []
+
+    def attend(query, key, value, attn_mask=None, *rest, **options):
+        masked.append(attn_mask is not None)
+        return plain(query, key, value, attn_mask, *rest, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
+    judge = judge_of(family)
+    # the Q-Former of Granite asks the same queries of every block, and flash wants as many queries as keys
+    others = [SDPBackend.MATH] if family.name.startswith("granite") else []
+    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, *others]):
+        judge.heard(judge.build_inputs(ALIKE))
+        own_attention = family.name in (*WINDOWED, "wavlm")  # whose towers do not call SDPA
+        assert any(masked) == (family.name in WITH_BIAS)
+        assert own_attention == (not masked)
+        if not family.is_encoder:
+            heard = judge.heard(judge.build_inputs(PAIRS))
+            masked.clear()
+            judge.backbone.hidden_states(heard)
+            assert any(masked) == (family.name in WINDOWED)
+            assert not all(masked)
