@@ -320,6 +320,10 @@ def _add_plan_options(one: argparse.ArgumentParser) -> None:
         "nothing in common)",
     )  # fmt: skip
     one.add_argument("--price", type=dollars, help="of a rating")
+    one.add_argument(
+        "--learning", metavar="JUDGE_OR_BACKBONE",
+        help="with a pair dataset: also Spearman of a probe on this frozen backbone by the number of training pairs",
+    )  # fmt: skip
     one.add_argument("--out", metavar="DIR", type=output_folder, help="folder for plan.csv, plan.json and plan.png")
     _add_draws(one)
 
