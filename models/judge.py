@@ -331,6 +331,18 @@ class EmpathyJudge(nn.Module):
         for name, weight in weights.items():
             trained[name].copy_(weight)
 
+    def merge(self) -> None:
+        """Let the frozen weights do the work of the adapters too, in place, for a judge that only scores from now on:
+        one product in place of three.
+
+        Where that is exact to rounding: in float32. An ensemble goes on as it is, for its members take turns, and so
+        does a backbone that is spread over devices.
+        """
+        exact = self.settings.dtype == "float32" and self.settings.quantization == "none"
+        handle, spread = self.adapter[0], hasattr(self.network, "hf_device_map")
+        if handle is not None and exact and not spread and not len(self.members):
+            handle.base_model.merge_adapter()  # pyright: ignore[reportCallIssue] of LoraModel
+
     def trained_in_full(self) -> dict[str, Tensor]:
         """Names (inside the network) and values of the backbone's own weights that training changes."""
         names = trained_in_full(self.backbone, self.settings.lora)
