@@ -106,7 +106,9 @@ class EmpathyJudge(nn.Module):
             self.backbone.leave_out_norm()
         self.network = self.backbone.network  # registers its weights with this module
         self.adapter: tuple[PeftModel | None] = (adapt(self.backbone, settings.lora),)  # a tuple hides it from torch
-        self.pooling = build_pooling(settings.pooling, self.backbone.hidden_size)
+        if settings.pooling == "layer_mix":
+            self.backbone.return_every_layer()
+        self.pooling = build_pooling(settings.pooling, self.backbone.hidden_size, len(self.backbone.layers))
         self.head_input = HeadInput(settings.head_input, self.backbone.hidden_size, self.backbone.layer_sizes)
         of_clips = settings.head_input.of_clips
         self.head: Head = build_head(settings.head, self.head_input.size, dimensions, standardised=of_clips)

@@ -17,7 +17,7 @@ from empathy_judge.models.settings import LoraSettings
 from empathy_judge.train.features import Features
 from peft.tuners.lora import LoraLayer
 
-POOLINGS = ("last_token", "response_mean", "attention")
+POOLINGS = ("last_token", "response_mean", "attention", "layer_mix")
 
 
 @pytest.fixture(scope="module")

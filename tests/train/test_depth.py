@@ -22,7 +22,7 @@ def scores_of(judge, pairs, batch_size) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def run(train_arguments, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("half") / "run"
-    train(train_arguments(folder, judge__depth=0.5, trainer__max_epochs=1))
+    train(train_arguments(folder, judge__depth=0.5, judge__pooling="layer_mix", trainer__max_epochs=1))
     return folder
 
 
