@@ -245,6 +245,14 @@ def trained_run(train_arguments, tmp_path_factory) -> Path:
     return run
 
 
+def real_data(name: str) -> Path:
+    """A file or folder of EMPATHY_JUDGE_REAL_DATA; skips without it."""
+    path = Path(os.environ.get("EMPATHY_JUDGE_REAL_DATA", "nowhere"), name)
+    if not path.exists():
+        pytest.skip(f"EMPATHY_JUDGE_REAL_DATA holds no {name}")
+    return path
+
+
 def encoded(samples, rate: int = 16_000, kind: str = "WAV", subtype: str | None = None) -> bytes:
     """An audio file."""
     file = io.BytesIO()
