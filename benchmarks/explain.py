@@ -71,10 +71,11 @@ def main() -> None:
     torch.set_num_threads(1)
     scorer = Scorer.from_pretrained(options.judge, device="cpu")
     name, methods, found = scorer.dimensions[0].name, get_args(Method), []
-    if options.rows is not None and options.rows.exists():
-        found = [json.loads(row) for row in options.rows.read_text().splitlines()]
+    rows: Path | None = options.rows
+    if rows is not None and rows.exists():
+        found = [json.loads(row) for row in rows.read_text().splitlines()]
     done = {(row["number"], row["kind"]) for row in found}
-    for number, kind in itertools.product(range(options.first, options.first + options.cases), ("wrong", "words")):
+    for kind, number in itertools.product(("wrong", "words"), range(options.first, options.first + options.cases)):
         if (number, kind) in done:
             continue
         context, whole, cut, known = make_case(number, kind)
@@ -99,8 +100,8 @@ def main() -> None:
             if method == "gradient":
                 row["missed"] = made.missed[name]
         found.append(row)
-        if options.rows is not None:
-            with options.rows.open("a") as file:
+        if rows is not None:
+            with rows.open("a") as file:
                 file.write(json.dumps(row, default=float) + "\n")
 
     def line(title: str, values: list[bool]) -> None:

@@ -174,7 +174,9 @@ def agreement(options: argparse.Namespace) -> int:
     The table has one row per score: item, annotator, dimension, score, and where there are, dataset, group (items that
     are not independent: intervals draw whole groups) and system. Empty scores are missing ones.
     """
-    found = _measure_table(options, options.cluster, pairs=options.pairs, kappa_weights=options.kappa_weights)
+    found = _measure_table(
+        options, options.cluster, pairs=options.pairs, rasch=options.rasch, kappa_weights=options.kappa_weights
+    )
     if options.json:
         print(json.dumps(found, indent=2, allow_nan=False))
     else:
@@ -189,7 +191,8 @@ def plan(options: argparse.Namespace) -> int:
 
     From a pilot: a table with one row per score, as `agreement` takes it, or the folder of a pair dataset; both with
     ratings per rater. Or from assumed variances. For every number of items and raters: noise ceiling, leave-one-out
-    agreement, standard error of a judge's Spearman, power to tell two judges apart, and cost.
+    agreement, standard error of a judge's Spearman, power to tell two judges apart, and cost. With --learning also what
+    a judge learns from so many pairs.
     """
     from ..eval.plan import assumed_pilot, make_plan, pilot_from, plan_views, save_plan
 
@@ -210,6 +213,14 @@ def plan(options: argparse.Namespace) -> int:
         between=options.between,
         price=options.price,
     )
+    if options.learning is not None:
+        from ..data_modules.schema import PairDataset
+        from ..eval.judges.baselines.probe import learning_curve
+
+        if options.pilot is None or not Path(options.pilot).is_dir():
+            raise UserError("--learning without clips; expected the folder of a pair dataset as pilot")
+        dataset = PairDataset.load(options.pilot)
+        found["learning"] = learning_curve(options.learning, dataset, resamples=options.resamples, seed=options.seed)
     text = json.dumps(found, indent=2, allow_nan=False)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)

@@ -269,6 +269,10 @@ def _add_agreement_options(one: argparse.ArgumentParser) -> None:
     _add_table_options(one)
     one.add_argument("--pairs", action="store_true", help="also compare every two annotators")
     one.add_argument(
+        "--rasch", action="store_true",
+        help="also severity and fit of each person by a many-facet Rasch model; every score is a step of the scale",
+    )  # fmt: skip
+    one.add_argument(
         "--kappa-weights", choices=["scores", "ranks"], default="scores",
         help="distances of weighted kappa: between scores (default), or between ranks of the categories that occur "
         "(as scikit-learn does)",
@@ -316,6 +320,10 @@ def _add_plan_options(one: argparse.ArgumentParser) -> None:
         "nothing in common)",
     )  # fmt: skip
     one.add_argument("--price", type=dollars, help="of a rating")
+    one.add_argument(
+        "--learning", metavar="JUDGE_OR_BACKBONE",
+        help="with a pair dataset: also Spearman of a probe on this frozen backbone by the number of training pairs",
+    )  # fmt: skip
     one.add_argument("--out", metavar="DIR", type=output_folder, help="folder for plan.csv, plan.json and plan.png")
     _add_draws(one)
 

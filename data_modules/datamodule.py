@@ -191,6 +191,11 @@ class PairDataModule(L.LightningDataModule):
             Console(stderr=True).print(f"batches: {plan.steps} of at most {most} tokens, {padding}")
         return self._loader(self.items, EpochBatches(plan, self.start))
 
+    @property
+    def batches_per_epoch(self) -> int:
+        """Batches of this rank in every epoch, as the data loader has them."""
+        return self._training_plan().steps
+
     def longest_item(self) -> int:
         """Tokens of the longest training item, which is the least that `data.batch_tokens` can be."""
         return longest_of(self._kinds())

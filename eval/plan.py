@@ -11,8 +11,8 @@ item:
 - **power**: of a two-sided test at 5 % for two judges whose agreement with the true scores differs by so much, by the
   normal distribution.
 
-Where there are several dimensions the plan is for an average one. Nothing is known of how a judge gets better with more
-training pairs: train on parts of the data for that.
+Where there are several dimensions the plan is for an average one. How a judge gets better with more training pairs is
+another question (`judges.baselines.probe.learning_curve`).
 
 `make_plan` returns what ``empathy-judge plan --json`` prints; `rows` of it is the table ``plan.csv``.
 """
@@ -38,7 +38,7 @@ from scipy import stats
 from ..data_modules.errors import UserError
 from .frame import Frame, Panel
 from .pages.charts import INK, LIGHT, LIGHT_STYLE
-from .rendering import filled_table, number, percent
+from .rendering import filled_table, number, percent, ranged, signed_ranged
 from .results import Report
 from .statistics.agreement import Statistic, spearman
 from .statistics.planning import (
@@ -344,6 +344,14 @@ def plan_views(report: Report) -> Iterator[Table | str]:
     ]
     title = f"for {percent(report['power'])} power"
     yield filled_table(title, ("raters\nper item", "items", "ratings", "cost"), [("", needed)])
+    curves: dict[str, list[tuple[str, ...]]] = {}
+    for own in report.get("learning", ()):
+        more = "" if own["behind"] is None else signed_ranged(own["behind"])
+        row = str(own["pairs"]), ranged(own["spearman"]), more
+        curves.setdefault(own["dimension"], []).append(row)
+    if curves:
+        head = ("training\npairs", "Spearman of groups\nleft out (95 %)", "all pairs:\nmore by (95 %)")
+        yield filled_table("what a probe on the frozen backbone learns", head, curves.items())
     yield report["sentence"]
 
 

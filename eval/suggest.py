@@ -66,9 +66,8 @@ def suggest(
         rows = table[table["dimension"] == dimension.name].set_index("pair_id").reindex(ids)
         given = RatingTable.of(part.ratings, dimension.name, ids)
         where = f"{dataset.root}, {dimension.name}"
-        errors, noise = _variances(
-            *(rows[name].to_numpy(np.float64) for name in ("score", "uncertainty")), given, where
-        )
+        score, uncertainty = (rows[name].to_numpy(np.float64) for name in ("score", "uncertainty"))
+        errors, noise = _variances(score, uncertainty, given, where)
         k = given.counts[:, None] + np.arange(most + 1)
         left = 1 / (1 / errors[:, None] + k / noise) / (dimension.maximum - dimension.minimum) ** 2
         scored &= np.isfinite(errors)

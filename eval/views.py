@@ -301,6 +301,16 @@ def agreement_views(found: Report, alpha: Distance) -> Iterator[Table | str]:
     if any("pairs" in one for one in dimensions.values()):
         head = ("pair", "n", "Spearman (95 %)", "Pearson", "Kendall", f"quadratic kappa\n({found['kappa_weights']})")
         yield filled_table("pairs", head, ((name, map(of_pair, one["pairs"])) for name, one in dimensions.items()))
+    models = {name: one["rasch"] for name, one in dimensions.items() if "rasch" in one}
+    if models:
+        head = ("rater", "n", "severity", "standard error", "infit", "outfit")
+        numbers = ("severity", "standard_error", "infit", "outfit")
+        named = {
+            name: [(own["rater_id"], str(own["n"]), *(number(own[key]) for key in numbers)) for own in model["raters"]]
+            for name, model in models.items()
+        }
+        yield filled_table("raters by a many-facet Rasch model, logits; the most severe first", head, named.items())
+        yield from (f"{name}, Rasch model: {model['reason']}" for name, model in models.items() if model["reason"])
     for name, judge, own in judged:
         if own["verdict"]["kind"] in _EXPLAINED:
             yield f"{name}, {judge}: {own['verdict']['text']}"

@@ -26,6 +26,8 @@ from empathy_judge.models.judge_calibration import calibrate_judge
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.run import train
 
+from .conftest import failed
+
 RATE = 16_000
 
 
@@ -45,14 +47,6 @@ def clips(tmp_path, make_tone) -> Path:
     (tmp_path / "bad.wav").write_text("no audio")
     (tmp_path / "pairs.csv").write_text("pair_id,response_audio\na,r.wav\nb,bad.wav\n")
     return tmp_path
-
-
-def failed(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    """The one line that a command prints when it is used wrongly."""
-    capsys.readouterr()
-    assert main(list(map(str, words))) == 2
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    return line
 
 
 def test_training_leaves_a_calibration_of_its_best_checkpoint(trained_run, dataset_folder):
@@ -185,7 +179,8 @@ def test_what_cannot_be_calibrated_is_one_line(judge_folder, trained_run, datase
     unrated = replace(dataset, ratings=dataset.ratings[dataset.ratings["pair_id"] == "none"])
     with pytest.raises(UserError, match="split test has no rating of empathy, warmth"):
         calibrate_judge(loaded, unrated, ["test"], device="cpu")
-    data = ("--data", dataset_folder, "--device", "cpu")
-    assert "expected a judge folder" in failed(capsys, "calibrate", tmp_path, *data)
-    manifest = ("--manifest", tmp_path / "pairs.csv", "--device", "cpu", "--level", "0.9")
-    assert "no intervals: the judge is not calibrated" in failed(capsys, "score", judge_folder, *manifest)
+    capsys.readouterr()
+    data = ("--data", str(dataset_folder), "--device", "cpu")
+    assert "expected a judge folder" in failed(capsys, "calibrate", str(tmp_path), *data)
+    manifest = ("--manifest", str(tmp_path / "pairs.csv"), "--device", "cpu", "--level", "0.9")
+    assert "no intervals: the judge is not calibrated" in failed(capsys, "score", str(judge_folder), *manifest)

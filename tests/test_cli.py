@@ -111,6 +111,7 @@ def test_a_name_that_cannot_be_had_is_told_before_torch_is_loaded(judge_folder, 
         (["rank", str(trained_run), "-", "r.wav", *elsewhere], no_folder),
         (["serve", judge], no_backbone),
         (["serve", str(tmp_path)], nothing),
+        (["score", str(tmp_path), "c.wav", "r.wav"], nothing),
         (["calibrate", judge, *data], no_backbone),
         (["export", run, "--out", str(tmp_path / "out")], no_backbone),
         (["export", "no/judge", "--out", str(tmp_path / "out")], "no/judge: expected a judge folder"),
@@ -216,29 +217,6 @@ def test_errors_of_a_process_are_one_line_and_code_2(tmp_path):
     assert done.stderr.splitlines() == [
         f"error: {folder}: not a pair dataset, it has no dataset.yaml; make one with `empathy-judge import`"
     ]
-
-
-def test_what_is_no_judge_is_named(tmp_path, capsys):
-    line = failed(capsys, "score", str(tmp_path / "no-judge"), "c.wav", "r.wav")
-    assert f"{tmp_path / 'no-judge'}: expected a judge folder (with judge.json), a run folder or a checkpoint" in line
-
-
-def test_train_with_an_unknown_key_is_bad_usage(capsys, train_arguments, tmp_path):
-    assert main(["train", *train_arguments(tmp_path / "run"), "--judge.lora.rnak", "3"]) == 2
-    expected = (
-        "error: there is no setting judge.lora.rnak (did you mean judge.lora.rank?); see empathy-judge train --help\n"
-    )
-    assert capsys.readouterr().err == expected
-    assert not (tmp_path / "run").exists()
-
-
-def test_train_errors_are_one_line(capsys, train_arguments, tmp_path, trained_run):
-    line = failed(capsys, "train", *train_arguments(tmp_path / "run", data__path=tmp_path / "nowhere"))
-    assert f"{tmp_path / 'nowhere'}: not a pair dataset" in line
-    line = failed(capsys, "train", *train_arguments(tmp_path / "run", judge__backbone="no/such-backbone"))
-    assert "backbone 'no/such-backbone': expected 'nano', a hub id or a folder" in line
-    assert "already holds a run" in failed(capsys, "train", *train_arguments(trained_run))
-    assert "nothing to resume from" in failed(capsys, "train", *train_arguments(tmp_path / "new"), "--resume", "true")
 
 
 # ---------------------------------------------------------------- what the machine refuses

@@ -138,17 +138,9 @@ def test_score_prints_each_dimension_with_its_scale(judge_folder, clips, capsys)
 
 
 def test_score_needs_clips_or_a_manifest(judge_folder, clips, capsys):
-    assert "expected JUDGE CONTEXT RESPONSE (- for no context), or JUDGE --manifest FILE" in failed(
-        capsys, "score", str(judge_folder)
-    )
-    words = ["score", str(judge_folder), "-", str(clips / "r.wav"), "--manifest", "m.csv"]
-    assert "expected JUDGE CONTEXT RESPONSE (- for no context), or JUDGE --manifest FILE" in failed(capsys, *words)
-
-
-def test_score_names_a_clip_that_cannot_be_read(judge_folder, clips, capsys):
-    (clips / "text.wav").write_text("not audio")
-    line = failed(capsys, "score", str(judge_folder), str(clips / "c.wav"), str(clips / "text.wav"))
-    assert line == f"error: {clips / 'text.wav'}: not a sound file; expected wav, flac, ogg, mp3, aiff, au"
+    for words in ([], ["-", str(clips / "r.wav"), "--manifest", "m.csv"]):
+        line = failed(capsys, "score", str(judge_folder), *words)
+        assert "expected JUDGE CONTEXT RESPONSE (- for no context), or JUDGE --manifest FILE" in line
 
 
 def test_score_of_a_manifest_with_a_bad_clip_is_a_failed_check(judge_folder, clips, capsys):
@@ -208,11 +200,6 @@ def test_several_processes_score_into_a_file_alone(clips, capsys, monkeypatch):
     assert "in several processes" in failed(capsys, "score", "absent", "--manifest", str(clips / "m.csv"))
 
 
-def test_score_of_a_missing_manifest_is_one_line(judge_folder, clips, capsys):
-    line = failed(capsys, "score", str(judge_folder), "--manifest", str(clips / "absent.csv"))
-    assert str(clips / "absent.csv") in line
-
-
 # ---------------------------------------------------------------- export
 
 
@@ -229,7 +216,7 @@ def test_export_makes_a_judge_that_scores_like_the_run(trained_run, clips, capsy
     assert f"{judge}: exists" in failed(capsys, "export", str(trained_run), "--out", str(judge))
 
 
-def test_export_puts_the_measured_agreement_on_the_card(trained_run, dataset_folder, tmp_path, capsys):
+def test_export_puts_the_measured_agreement_on_the_card(trained_run, dataset_folder, tmp_path):
     """And what `evaluate` measures on the validation split is what training measured there."""
     report = tmp_path / "report"
     words = ["--data", str(dataset_folder), "--split", "validation", "--out", str(report), "--resamples", "20"]

@@ -27,11 +27,6 @@ TENS = [f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12
 BOMB = "\n".join(["expected_trainable:", "  a0: &a0 [1]", *TENS])  # 10^11 ones for whoever copies it
 
 
-@pytest.fixture(scope="module")
-def parser() -> RecipeParser:
-    return RecipeParser()
-
-
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_recipe_is_valid_and_begins_with_its_command(path, parser):
     first = path.read_text(encoding="utf-8").splitlines()[0]
@@ -200,7 +195,10 @@ def test_a_tree_is_laid_over_the_recipes_that_it_names_as_words_are(tmp_path, pa
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--judge.lora.rnak=3"], "there is no setting judge.lora.rnak (did you mean judge.lora.rank?)"),
+        (
+            ["--judge.lora.rnak=3"],
+            "there is no setting judge.lora.rnak (did you mean judge.lora.rank?); see empathy-judge train --help\n",
+        ),
         (["--max_epochs", "3"], "there is no setting max_epochs (did you mean trainer.max_epochs?)"),
         (["--lora_rank", "3"], "there is no setting lora_rank (did you mean judge.lora.rank?)"),
         (["--model.lora_rank", "3"], "model.lora_rank is called judge.lora.rank now"),

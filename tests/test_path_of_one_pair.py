@@ -61,7 +61,7 @@ def check(kind: str, path: list[str], most: int) -> None:
     assert path == written(kind), f"docs/architecture.md, path: {kind}; expected\n" + "\n".join(path)
 
 
-def test_from_score_to_the_network(judge_folder, dataset_folder, tmp_path, watch, capsys):
+def test_from_score_to_the_network(judge_folder, dataset_folder, watch, capsys):
     from empathy_judge.cli import main
 
     manifest = dataset_folder / "one.csv"

@@ -120,7 +120,7 @@ def test_stereo_and_eight_bits_are_heard(scorer, clips, make_tone):
         assert abs(found["warmth"] - plain["warmth"]) < far
 
 
-def test_clips_that_cannot_be_judged_are_named(scorer, clips, make_tone):
+def test_clips_that_cannot_be_judged_are_named(scorer, clips):
     soundfile.write(clips / "long.wav", np.zeros(3_700 * 4_000), 4_000, subtype="PCM_U8")
     (clips / "empty.wav").write_bytes(b"")
     (clips / "text.wav").write_text("not audio")

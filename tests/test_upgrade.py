@@ -12,15 +12,8 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models.artifact import load_judge, load_run
 from empathy_judge.models.weight_files import file_hash, read_checkpoint
-from empathy_judge.train.recipe import RecipeParser
 from empathy_judge.train.settings import RENAMED
 from empathy_judge.train.sweep import check_recipe, read_sweep
-
-
-@pytest.fixture(scope="module")
-def parser() -> RecipeParser:
-    return RecipeParser()
-
 
 OLD = """# my own
 model:

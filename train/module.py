@@ -222,7 +222,7 @@ class JudgeModule(L.LightningModule):
         settings, fused = self._settings, wants_fused(self.trainer.precision_plugin)
         rates = settings.learning_rate, settings.head_learning_rate
         optimizer = adamw(trained, fresh, *rates, settings.weight_decay, fused=fused)
-        steps = self.trainer.estimated_stepping_batches
+        steps = steps_of_training(self.trainer, self.data.batches_per_epoch)
         if steps == math.inf:
             raise UserError("trainer: max_epochs -1 and max_steps -1; expected one of them above 0")
         schedule = cosine_schedule(optimizer, int(steps), settings.warmup)
@@ -335,6 +335,20 @@ class JudgeModule(L.LightningModule):
             ),
             self._fingerprints,
         )
+
+
+def steps_of_training(trainer: L.Trainer, batches: int) -> float:
+    """Steps of the optimizer in all epochs of so many batches; infinite where nothing but a person ends training.
+
+    What `trainer.estimated_stepping_batches` says, which starts the processes that read data: they would read their
+    first batches before the feature cache is filled.
+    """
+    if trainer.max_epochs == -1:
+        return math.inf if trainer.max_steps == -1 else trainer.max_steps
+    limit = trainer.limit_train_batches
+    batches = min(batches, limit) if isinstance(limit, int) else int(batches * limit)
+    steps = math.ceil(batches / trainer.accumulate_grad_batches) * max(trainer.max_epochs or 1, 1)
+    return steps if trainer.max_steps == -1 else min(steps, trainer.max_steps)
 
 
 def steps_of_epoch(trainer: L.Trainer) -> float:

@@ -88,7 +88,7 @@ def test_hash_follows_the_content(tmp_path):
     assert audio_hash(Clip(samples, 16_000)) != audio_hash(Clip(samples, 8_000))
 
 
-def test_streamed_wav_without_length(tmp_path):
+def test_streamed_wav_without_length():
     """What espeak-ng and FFmpeg write to a pipe declares about 2 or 4 GB."""
     data = bytearray(encoded(sine(0.5, 16_000)))
     for declared in (0x7FFFF000, 0xFFFFFFFF):

@@ -136,7 +136,7 @@ def test_a_time_that_python_has_not_spoils_one_cell(tmp_path, kind):
     assert first["times"][1] == second["time"]
 
 
-def test_names_are_bounded(tmp_path, source):
+def test_names_are_bounded(source):
     source.ratings[0]["rater_id"] = "r" * 10_001
     with pytest.raises(DataError, match=r"ratings\.csv, row 1 \(line 2\), column 'rater_id': value 'rrr"):
         source.load()

@@ -6,7 +6,6 @@ import ast
 import csv
 import io
 import json
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,8 @@ import pandas as pd
 import pytest
 from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import DataError, UserError
-from empathy_judge.data_modules.ratings import RatingTable
+from empathy_judge.data_modules.rasch import fit_rasch
+from empathy_judge.data_modules.ratings import Dimension, RatingTable
 from empathy_judge.eval import rendering
 from empathy_judge.eval.agreement_table import measure_agreement
 from empathy_judge.eval.frame import Frame, read_frame
@@ -27,6 +27,8 @@ from empathy_judge.eval.statistics.icc import icc
 from empathy_judge.eval.statistics.reliability import reliability
 from empathy_judge.eval.views import agreement_views, table_comparison_views
 from rich.console import Console
+
+from ..conftest import real_data
 
 HEADER = "item,annotator,dimension,score"
 PEOPLE = ("ann", "bob", "cy")
@@ -184,6 +186,30 @@ def test_one_command_gives_every_icc_of_system_means(tmp_path, capsys):
     assert main(["compare", *judges, "--table", table, "--resamples", "200"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert f"{found['d6']['judge3']['system_level']['icc_a1']['value']:.2f} [" in printed
+
+
+def test_raters_stand_in_a_rasch_table(tmp_path, capsys):
+    frame = made()
+    frame.loc[(frame["annotator"] == "ann") & (frame["score"] > 1), "score"] -= 1
+    people = frame[frame["annotator"].isin(PEOPLE)]
+    scores = annotations(tmp_path, people).panel(None, "warmth", 0, 0).table
+    model = fit_rasch(scores, Dimension("warmth", 1, 7, 1))
+    found = measured(tmp_path, frame, JUDGES, rasch=True)["rasch"]
+    assert found["reason"] is None
+    assert found["thresholds"] == pytest.approx(model.thresholds.tolist())
+    rows = {own["rater_id"]: own for own in found["raters"]}
+    assert next(iter(rows)) == "ann"
+    for place, name in enumerate(scores.rater_ids):
+        own = [rows[name][key] for key in ("n", "severity", "standard_error", "infit", "outfit")]
+        expected = (model.severities, model.severity_errors, model.infit, model.outfit)
+        assert own == pytest.approx([N_ITEMS, *(values[place] for values in expected)])
+    words = ["agreement", str(tmp_path / "scores.csv"), "--judges", *JUDGES, "--resamples", "0"]
+    assert main([*words, "--rasch"]) == 0
+    assert f"ann 40 {rows['ann']['severity']:.2f} " in " ".join(capsys.readouterr().out.split())
+    assert main([*words, "--json"]) == 0
+    assert "rasch" not in json.loads(capsys.readouterr().out)["dimensions"][0]
+    apart = people[(people["annotator"] == "ann") == (people["item"] < "i20")]
+    assert "raters fall into 2 panels" in measured(tmp_path, apart, rasch=True)["rasch"]["reason"]
 
 
 @pytest.mark.parametrize("distance", ["scores", "ranks"])
@@ -352,10 +378,7 @@ def test_long_names_fold_between_their_parts(tmp_path):
 
 @pytest.fixture(scope="module")
 def real() -> Path:
-    folder = Path(os.environ.get("EMPATHY_JUDGE_REAL_DATA", "nowhere"), "empathic_communication")
-    if not folder.is_dir():
-        pytest.skip("EMPATHY_JUDGE_REAL_DATA holds no empathic_communication")
-    return folder
+    return real_data("empathic_communication")
 
 
 def printed(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> list[dict[str, Any]]:

@@ -70,9 +70,9 @@ def edit(path: Path, change: Callable[[dict], object]) -> None:
     path.write_text(json.dumps(values))
 
 
-def refused(folder: Path, *texts: str) -> None:
+def refused(folder: Path, *texts: str, placement: Placement = Placement()) -> None:  # noqa: B008
     with pytest.raises(UserError) as found:
-        load_judge(folder)
+        load_judge(folder, placement)
     for text in texts:
         assert text in str(found.value)
     assert "\n" not in str(found.value)
@@ -215,9 +215,7 @@ def in_settings(**changes):
         (in_settings(dtype="int8"), ["dtype"]),
         (in_settings(padding_side="top"), ["padding_side"]),
         (in_settings(surplus=1), ["surplus"]),
-        (lambda it: it.update(sampling_rate=-5), ["sampling_rate -5; expected "]),
         (lambda it: it.update(sampling_rate="16000"), ["sampling_rate '16000'; expected "]),
-        (lambda it: it.update(max_seconds=0), ["max_seconds 0; expected "]),
         (lambda it: it.update(dimensions=[]), ["dimensions []; expected "]),
         (lambda it: it.update(sha256=["a"]), ["sha256 ['a']; expected "]),
         (

@@ -148,7 +148,7 @@ def test_what_is_pushed_is_the_folder_and_nothing_else(judge_folder, hub, capsys
     assert TOKEN not in printed.out + printed.err
 
 
-def test_what_was_pushed_comes_back_and_stays(judge_folder, hub, tmp_path, monkeypatch):
+def test_what_was_pushed_comes_back_and_stays(judge_folder, hub, monkeypatch):
     hub.files = {**contents(judge_folder), "modeling_empathy_judge.py": b"raise SystemExit"}
     folder = judge_folder_of(NAME)
     assert contents(folder) == contents(judge_folder)  # code is not fetched

@@ -101,7 +101,7 @@ def test_layers_that_peft_adapts_against_the_pattern_are_refused(targets, messag
 
 
 @pytest.mark.parametrize("method", ["lora", "rslora"])
-def test_under_autocast_an_adapter_reads_the_states_that_are_there(method, make_judge, backbone_folder):
+def test_under_autocast_an_adapter_reads_the_states_that_are_there(method, make_judge):
     """PEFT's cast to float32 and back changes no bit of states and gradients; without it there are no such copies."""
     judge = make_judge(LoraSettings(rank=4, method=method), dtype="bfloat16")
     layers = [module for module in judge.network.modules() if isinstance(module, LoraLayer)]

@@ -13,9 +13,8 @@ from empathy_judge.models.assessment import Caution
 from empathy_judge.scorer import Scorer
 from empathy_judge.serving.records import JsonLines
 
-from .services import FakeScorer, InProcess, counter, error_of, in_process, wav
+from .services import FakeScorer, counter, error_of, in_process, wav
 
-Shared = tuple[InProcess, FakeScorer]
 LEVELS = "0.5, 0.8, 0.9, 0.95"
 UNKNOWN = "a part of the form is not known; expected response, context, situation"
 PART = b'--a\r\nContent-Disposition: form-data; name="response"\r\n\r\n'

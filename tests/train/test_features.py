@@ -98,9 +98,10 @@ def test_runs_share_what_is_kept_and_scoring_does_too(train_arguments, dataset_f
     assert torch.allclose(torch.stack(kept), torch.stack(plain), atol=1e-5)
 
 
-def test_later_epochs_run_the_upper_layers_alone(train_arguments, tmp_path, monkeypatch):
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_upper_layers_run_alone_from_the_first_batch_on(workers, train_arguments, tmp_path, monkeypatch):
     ran = dict.fromkeys(range(4), 0)
-    options = {"trainer__max_epochs": 3, "trainer__logger": "false", **UPPER}
+    options = {"trainer__max_epochs": 3, "trainer__logger": "false", "data__num_workers": workers, **UPPER}
     plain = JudgeModule.on_train_batch_start
 
     def start(module: JudgeModule, batch, batch_idx):

@@ -15,13 +15,13 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset, write_dataset
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.models.artifact import load_judge, load_run, save_judge
-from empathy_judge.models.backbones import load_backbone
-from empathy_judge.models.backbones.base import Checkpoint
-from empathy_judge.models.scoring import PairScorer
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.recipe import RecipeParser
 from empathy_judge.train.run import train
+
+from ..conftest import failed
+from .conftest import scores_of
 
 
 def metrics(run: Path) -> pd.DataFrame:
@@ -33,27 +33,6 @@ def validation(run: Path) -> list[float]:
     """Validation Spearman after each epoch."""
     rows = metrics(run)
     return rows.loc[rows["val_agreement"].notna(), "val_agreement"].tolist()
-
-
-def scores_of(judge, pairs) -> torch.Tensor:
-    return torch.stack([found.score for _, found in PairScorer(judge, 4).predict(pairs)])
-
-
-def test_trainable_weights_change_and_frozen_ones_do_not(trained_run, backbone_folder):
-    loaded = load_run(trained_run / "checkpoints" / "last.ckpt").judge
-    fresh = dict(load_backbone(Checkpoint(str(backbone_folder))).network.named_parameters())
-    frozen = {
-        name.replace(".base_layer", ""): weight
-        for name, weight in loaded.network.named_parameters()
-        if "lora_" not in name
-    }
-    assert frozen.keys() == fresh.keys()
-    assert all(torch.equal(weight, fresh[name]) for name, weight in frozen.items())
-    state = read_checkpoint(trained_run / "checkpoints" / "last.ckpt")["state_dict"]
-    up = [weight for name, weight in state.items() if "lora_B" in name]
-    assert len(up) == 28
-    assert all(weight.abs().max() > 1e-4 for weight in up)  # a fresh one is zero
-    assert (state["judge.head.norm.weight"] - 1).abs().max() > 1e-4
 
 
 def test_nothing_frozen_changes_in_memory_while_training(train_arguments, tmp_path, monkeypatch):
@@ -95,19 +74,21 @@ def test_a_tiny_set_is_learned_by_heart(train_arguments, dataset_folder, tmp_pat
     losses = metrics(run)["train_loss"].dropna().tolist()  # three steps an epoch
     assert sum(losses[:3]) / sum(losses[-3:]) > 10
     part = PairDataset.load(dataset_folder).subset("train")
-    found = scores_of(load_run(run / "checkpoints" / "last.ckpt").judge, part.pairs).numpy()
+    found = scores_of(load_run(run / "checkpoints" / "last.ckpt").judge, part.pairs)
     for column, name in enumerate(("empathy", "warmth")):
         assert spearman(found[:, column], part.mean_scores()[name].to_numpy()) > 0.9
 
 
 def test_a_checkpoint_holds_what_was_trained_and_no_frozen_weight(trained_run):
     checkpoint = read_checkpoint(trained_run / "checkpoints" / "best.ckpt")
-    names = {name.removeprefix("judge.") for name in checkpoint["state_dict"]}
-    assert len([name for name in names if ".lora_A." in name]) == 28
-    assert {name for name in names if "lora_" not in name} == {
+    state = {name.removeprefix("judge."): weight for name, weight in checkpoint["state_dict"].items()}
+    assert len([name for name in state if ".lora_A." in name]) == 28
+    assert all(weight.abs().max() > 1e-4 for name, weight in state.items() if "lora_B" in name)  # a fresh one is zero
+    assert (state["head.norm.weight"] - 1).abs().max() > 1e-4
+    assert {name for name in state if "lora_" not in name} == {
         "head.norm.weight", "head.norm.bias", "head.linear.weight", "head.linear.bias",
     }  # fmt: skip
-    stored = sum(weight.numel() for weight in checkpoint["state_dict"].values())
+    stored = sum(weight.numel() for weight in state.values())
     size = (trained_run / "checkpoints" / "best.ckpt").stat().st_size
     assert size < 3 * 4 * stored + 200_000  # with Adam's two moments
     assert sorted(path.name for path in (trained_run / "checkpoints").iterdir()) == ["best.ckpt", "last.ckpt"]
@@ -124,7 +105,7 @@ def test_the_best_checkpoint_has_the_best_validation_spearman(trained_run, datas
     assert checkpoint["epoch"] == values.index(max(values))
     # and it is what the weights give, over the whole split
     part = PairDataset.load(dataset_folder).subset("validation")
-    found = scores_of(load_run(trained_run).judge, part.pairs).numpy()
+    found = scores_of(load_run(trained_run).judge, part.pairs)
     for column, name in enumerate(("empathy", "warmth")):
         again = spearman(found[:, column], part.mean_scores()[name].to_numpy())
         assert again == pytest.approx(stored[name], abs=1e-9)
@@ -135,7 +116,7 @@ def test_an_exported_run_scores_as_the_run_does(trained_run, dataset_folder, tmp
     loaded = load_run(trained_run)
     save_judge(loaded, tmp_path / "judge", "card")
     exported = load_judge(tmp_path / "judge")
-    assert torch.equal(scores_of(loaded.judge, pairs), scores_of(exported.judge, pairs))
+    assert (scores_of(loaded.judge, pairs) == scores_of(exported.judge, pairs)).all()
     hashes = exported.description.pop("sha256")  # only files have them
     assert set(hashes) == {"head.safetensors", "adapter/adapter_model.safetensors"}
     assert exported.description == loaded.description
@@ -283,14 +264,14 @@ def test_a_mistake_of_ours_while_the_trainer_is_made_is_told_as_a_bug(train_argu
     assert capsys.readouterr().err.startswith("error: ValueError: no such clock: a mistake of this program")
 
 
+def test_a_missing_dataset_is_one_line(train_arguments, tmp_path, capsys):
+    line = failed(capsys, "train", *train_arguments(tmp_path / "run", data__path=tmp_path / "nowhere"))
+    assert line.startswith(f"error: {tmp_path / 'nowhere'}: not a pair dataset, it has no dataset.yaml")
+
+
 def test_a_run_without_an_end_is_refused(train_arguments, tmp_path):
     with pytest.raises(UserError, match="max_epochs -1 and max_steps -1"):
         train(train_arguments(tmp_path / "run", trainer__max_epochs=-1))
-
-
-def test_a_missing_dataset_is_one_line(train_arguments, tmp_path):
-    with pytest.raises(UserError, match=r"not a pair dataset, it has no dataset.yaml"):
-        train(train_arguments(tmp_path / "run", data__path=tmp_path / "nowhere"))
 
 
 def test_early_stopping_ends_a_run_that_gets_no_better(train_arguments, tmp_path):

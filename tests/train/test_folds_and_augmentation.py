@@ -119,7 +119,7 @@ def test_impossible_augmentation_is_refused(train_arguments, tmp_path, capsys):
     assert "augmentation: gain_probability 2.0; expected 0 to 1" in capsys.readouterr().err
 
 
-def test_training_hears_augmented_clips_and_validation_does_not(train_arguments, tmp_path, monkeypatch, dataset_folder):
+def test_training_hears_augmented_clips_and_validation_does_not(train_arguments, tmp_path, monkeypatch):
     """With workers, over two epochs and a resumption: the features of each step are those of the uninterrupted run."""
     heard: dict[bool, list[torch.Tensor]] = {True: [], False: []}
 

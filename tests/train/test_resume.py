@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import shutil
@@ -9,6 +10,9 @@ import signal
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -68,6 +72,30 @@ def batches_read(monkeypatch) -> list[tuple[int, int, list[int]]]:
     return read
 
 
+@pytest.fixture
+def in_a_step(monkeypatch):
+    """Something is done before the step that begins after so many."""
+
+    @contextmanager
+    def patched(after: int, do: Callable[[], None]) -> Iterator[None]:
+        plain, begun = JudgeModule.training_step, itertools.count()
+
+        def step(module: JudgeModule, batch, batch_idx):
+            if next(begun) == after:
+                do()
+            return plain(module, batch, batch_idx)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(JudgeModule, "training_step", step)
+            yield
+
+    return patched
+
+
+def die() -> None:
+    raise Killed
+
+
 IN_MID_EPOCH = {
     "plain": {},
     "workers": {"data__num_workers": 1},
@@ -85,7 +113,7 @@ IN_MID_EPOCH = {
     ],
 )  # fmt: skip
 def test_a_run_stopped_in_mid_epoch_goes_on_with_the_next_batch(
-    kind, train_arguments, tmp_path, monkeypatch, batches_read
+    kind, train_arguments, tmp_path, in_a_step, batches_read
 ):
     """Killed early, at the end of the first epoch, after it and late: what is read is what an uninterrupted run reads.
     Data-loader workers read ahead, so that the order must be right from the start."""
@@ -96,21 +124,12 @@ def test_a_run_stopped_in_mid_epoch_goes_on_with_the_next_batch(
     accumulated = options.get("trainer__accumulate_grad_batches", 1)
     assert len({epoch for epoch, *_ in whole}) == 2
     assert len(whole) >= 6
-    plain = JudgeModule.training_step
     half = len(whole) // 2
     for stop in (1, half, len(whole) - 1) if kind == "plain" else (half + 1,):
         batches_read.clear()
-
-        def step(module: JudgeModule, batch, batch_idx, stop=stop):
-            if len(batches_read) == stop:
-                raise Killed
-            return plain(module, batch, batch_idx)
-
         run = tmp_path / f"{stop}"
-        with monkeypatch.context() as patch:
-            patch.setattr(JudgeModule, "training_step", step)
-            with pytest.raises(Killed):
-                train(train_arguments(run, **options))
+        with in_a_step(stop, die), pytest.raises(Killed):
+            train(train_arguments(run, **options))
         assert batches_read == whole[:stop]
         if not find_resumable(run / "checkpoints")[0]:
             assert stop < accumulated
@@ -123,24 +142,15 @@ def test_a_run_stopped_in_mid_epoch_goes_on_with_the_next_batch(
         assert_same_end(run, tmp_path / "whole")
 
 
-def test_a_signal_saves_and_stops(train_arguments, tmp_path, monkeypatch, batches_read, capsys):
+def test_a_signal_saves_and_stops(train_arguments, tmp_path, in_a_step, batches_read, capsys):
     options = {"trainer__logger": "false", "trainer__max_epochs": 2}
     train(train_arguments(tmp_path / "whole", **options))
     whole = batches_read.copy()
     for number, after in ((signal.SIGTERM, 2), (signal.SIGUSR1, 5)):
-        run, plain = tmp_path / f"{after}", JudgeModule.training_step
+        run, before = tmp_path / f"{after}", signal.getsignal(number)
         batches_read.clear()
-
-        def step(module: JudgeModule, batch, batch_idx, number=number, after=after, plain=plain):
-            if len(batches_read) == after - 1:
-                os.kill(os.getpid(), number)
-            return plain(module, batch, batch_idx)
-
-        before = signal.getsignal(number)
-        with monkeypatch.context() as patch:
-            patch.setattr(JudgeModule, "training_step", step)
-            with pytest.raises(SystemExit) as stopped:
-                train(train_arguments(run, **options))
+        with in_a_step(after - 1, partial(os.kill, os.getpid(), number)), pytest.raises(SystemExit) as stopped:
+            train(train_arguments(run, **options))
         assert stopped.value.code == ASKED_TO_STOP == 75
         assert f"asked to stop: saved after step {after}; --resume auto" in capsys.readouterr().err
         assert signal.getsignal(number) == before
@@ -151,23 +161,16 @@ def test_a_signal_saves_and_stops(train_arguments, tmp_path, monkeypatch, batche
 
 
 def test_ctrl_c_in_an_epoch_is_what_it_is_elsewhere(
-    train_arguments, tmp_path, monkeypatch, batches_read, capsys, request
+    train_arguments, tmp_path, in_a_step, batches_read, capsys, request
 ):
     options = {"trainer__logger": "false", "trainer__max_epochs": 2, "checkpoint-steps": 1}
     train(train_arguments(tmp_path / "whole", **options))
     whole = batches_read.copy()
-    plain, before = JudgeModule.training_step, signal.default_int_handler
+    before = signal.default_int_handler
     inherited = signal.signal(signal.SIGINT, before)  # a shell starts what it puts behind with Ctrl-C ignored
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, inherited))
     batches_read.clear()
-
-    def step(module: JudgeModule, batch, batch_idx):
-        if len(batches_read) == 4:
-            signal.raise_signal(signal.SIGINT)
-        return plain(module, batch, batch_idx)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(JudgeModule, "training_step", step)
+    with in_a_step(4, partial(signal.raise_signal, signal.SIGINT)):
         assert main(["train", *train_arguments(tmp_path / "run", **options)]) == 130
     assert capsys.readouterr().err.endswith("interrupted\n")
     assert signal.getsignal(signal.SIGINT) == before
@@ -243,19 +246,10 @@ def test_a_signal_at_another_time_stops_and_says_so(moment, line, train_argument
     [("data__batch_size", 2), ("data__batch_tokens", 300), ("seed", 1), ("data__batches", "groups"),
      ("trainer__accumulate_grad_batches", 2)],
 )  # fmt: skip
-def test_in_mid_epoch_the_batches_may_not_change(option, value, train_arguments, tmp_path, monkeypatch):
+def test_in_mid_epoch_the_batches_may_not_change(option, value, train_arguments, tmp_path, in_a_step):
     run, options = tmp_path / "run", {"trainer__logger": "false", "checkpoint-steps": 1}
-
-    def step(module: JudgeModule, batch, batch_idx):
-        if batch_idx == 2:
-            raise Killed
-        return plain(module, batch, batch_idx)
-
-    plain = JudgeModule.training_step
-    with monkeypatch.context() as patch:
-        patch.setattr(JudgeModule, "training_step", step)
-        with pytest.raises(Killed):
-            train(train_arguments(run, **options))
+    with in_a_step(2, die), pytest.raises(Killed):
+        train(train_arguments(run, **options))
     name = option.replace("__", ".")
     if option == "data__batch_tokens":
         name = "data.batch_size"  # which counts no longer
@@ -370,20 +364,19 @@ def refused(arguments: list[str], *texts: str) -> None:
         assert text in str(found.value)
 
 
-def test_a_checkpoint_of_another_rank_is_refused(run, train_arguments):
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [
+        ("judge__lora__rank", 8, "lora_A.default.weight' has shape (4, 192), expected (8, 192)"),
+        ("judge__lora__parts", '["projector"]',
+         "missing 'judge.network.multi_modal_projector.linear.lora_A.default.weight'"),
+        ("data__target", "single", "trained on other data: target differs"),
+    ],
+)  # fmt: skip
+def test_a_checkpoint_of_other_settings_is_refused(option, value, text, run, train_arguments):
     before = (run / LAST).read_bytes()
-    refused(
-        [*train_arguments(run, judge__lora__rank=8), "--resume", "true"],
-        "lora_A.default.weight' has shape (4, 192), expected (8, 192)",
-    )
+    refused([*train_arguments(run, **{option: value}), "--resume", "true"], text)
     assert (run / LAST).read_bytes() == before
-
-
-def test_a_checkpoint_of_other_parts_is_refused(run, train_arguments):
-    refused(
-        [*train_arguments(run, judge__lora__parts='["projector"]'), "--resume", "true"],
-        "missing 'judge.network.multi_modal_projector.linear.lora_A.default.weight'",
-    )
 
 
 def test_a_checkpoint_of_another_backbone_is_refused(run, train_arguments, make_backbone, tmp_path):
@@ -398,10 +391,6 @@ def test_a_checkpoint_of_another_split_is_refused(run, train_arguments, dataset_
         [*train_arguments(run, data__path=data), "--resume", "true"],
         "trained on other data: split_hash differs", str(data),
     )  # fmt: skip
-
-
-def test_a_checkpoint_of_another_target_is_refused(run, train_arguments):
-    refused([*train_arguments(run, data__target="single"), "--resume", "true"], "trained on other data: target differs")
 
 
 def test_there_must_be_something_to_resume(train_arguments, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.evaluate import evaluate
-from empathy_judge.eval.judges.baselines.probe import open_probe
+from empathy_judge.eval.judges.baselines.probe import learning_curve, open_probe
 from empathy_judge.models.artifact import load_run
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.run import train
@@ -51,6 +51,26 @@ def test_a_clip_that_cannot_be_used_costs_its_pair_and_no_other(dataset_folder, 
     assert (fitted["pairs"], fitted["unusable_pairs"]) == (11, 1)
     found = judge.score([broken, training.pairs[1]])
     assert found["status"].tolist() == [f"{missing}: no such file"] * 2 + ["ok"] * 2
+
+
+def test_a_plan_shows_what_it_learns_from_fewer_pairs(backbone_folder, dataset_folder, capsys):
+    found = learning_curve(str(backbone_folder), PairDataset.load(dataset_folder), device="cpu", resamples=20)
+    for name in ("empathy", "warmth"):
+        rows = [row for row in found if row["dimension"] == name]
+        sizes = [row["pairs"] for row in rows]
+        assert len(sizes) >= 2
+        assert sizes == sorted(set(sizes))
+        most, first = rows[-1], rows[0]
+        assert most["behind"] is None
+        assert first["behind"]["value"] == pytest.approx(most["spearman"]["value"] - first["spearman"]["value"])
+        assert most["spearman"]["n"] == len(PairDataset.load(dataset_folder).mean_scores()[name].dropna())
+    words = ["plan", str(dataset_folder), "--learning", str(backbone_folder), "--resamples", "20"]
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["learning"] == found
+    assert main(words) == 0
+    assert "what a probe on the frozen backbone learns" in capsys.readouterr().out
+    assert main(["plan", "--variance", "item=1", "residual=1", "--learning", "nano"]) == 2
+    assert "--learning without clips; expected the folder of a pair dataset as pilot" in capsys.readouterr().err
 
 
 def test_it_is_a_row_of_a_comparison(backbone_folder, dataset_folder, tmp_path, capsys):
