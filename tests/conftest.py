@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import os
 import tempfile
@@ -211,6 +212,14 @@ def judge_folder(make_judge, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def scorer(judge_folder):
+    """`judge_folder` as a call."""
+    from empathy_judge.scorer import Scorer
+
+    return Scorer.from_pretrained(judge_folder, device="cpu")
+
+
+@pytest.fixture(scope="session")
 def train_arguments(backbone_folder, dataset_folder) -> Callable[..., list[str]]:
     """Words after `empathy-judge train` for a small run; values given as `judge__lora__rank=4` override the rest."""
 
@@ -234,6 +243,21 @@ def trained_run(train_arguments, tmp_path_factory) -> Path:
     run = tmp_path_factory.mktemp("runs") / "run"
     train(train_arguments(run))
     return run
+
+
+def real_data(name: str) -> Path:
+    """A file or folder of EMPATHY_JUDGE_REAL_DATA; skips without it."""
+    path = Path(os.environ.get("EMPATHY_JUDGE_REAL_DATA", "nowhere"), name)
+    if not path.exists():
+        pytest.skip(f"EMPATHY_JUDGE_REAL_DATA holds no {name}")
+    return path
+
+
+def encoded(samples, rate: int = 16_000, kind: str = "WAV", subtype: str | None = None) -> bytes:
+    """An audio file."""
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate, subtype, format=kind)
+    return file.getvalue()
 
 
 @pytest.fixture(scope="session")

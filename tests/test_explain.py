@@ -34,11 +34,6 @@ def speech() -> Clip:
     return Clip((0.1 * tone * gate + noise).astype(np.float32), RATE)
 
 
-@pytest.fixture(scope="module")
-def scorer(judge_folder) -> Scorer:
-    return Scorer.from_pretrained(judge_folder, device="cpu")
-
-
 def constructed(monkeypatch: pytest.MonkeyPatch, speech: Clip, first: float, last: float, sign: float) -> None:
     """Every judge now hears by how much these seconds differ from those of the clip: 2 points at most."""
     known = slice(int(first * RATE), int(last * RATE))

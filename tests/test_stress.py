@@ -9,7 +9,7 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge import PairDataset, Scorer
+from empathy_judge import PairDataset
 from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import Clip, load_clip
 from empathy_judge.data_modules.errors import AudioError, DataError, UserError
@@ -19,11 +19,6 @@ from empathy_judge.eval.stress import ADVERSARIAL_SNR, CHECKS, adversarial, stre
 from empathy_judge.models.assessment import Assessment, Caution, Scale, Score
 
 RATE = 16_000
-
-
-@pytest.fixture(scope="module")
-def scorer(judge_folder) -> Scorer:
-    return Scorer.from_pretrained(judge_folder, device="cpu", batch_size=4)
 
 
 @pytest.fixture

@@ -9,15 +9,10 @@ import pandas as pd
 import pytest
 import soundfile
 from datasets import Audio, Dataset
-from empathy_judge import Scorer, score_table
+from empathy_judge import score_table
 from empathy_judge.data_modules.errors import UserError
 
 RATE = 16_000
-
-
-@pytest.fixture(scope="module")
-def scorer(judge_folder) -> Scorer:
-    return Scorer.from_pretrained(judge_folder, device="cpu")
 
 
 @pytest.fixture

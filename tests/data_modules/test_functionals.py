@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from empathy_judge.data_modules.audio import decode
 from empathy_judge.data_modules.functionals import DELIVERY, FUNCTIONALS, SPECTRAL, delivery, functionals
 from scipy import fft
 
+from ..conftest import real_data
 from ..pages import DOCS
 
 RATE = 16_000
@@ -222,10 +222,8 @@ def test_the_number_of_threads_changes_no_bit():
 
 def test_real_speech():
     """Everything can be told of acted German sentences, and nothing depends on how loud they were recorded."""
-    folder = Path(os.environ.get("EMPATHY_JUDGE_REAL_DATA", "nowhere"), "emodb")
-    clips = sorted(folder.rglob("*.flac"))[::60]
-    if not clips:
-        pytest.skip("EMPATHY_JUDGE_REAL_DATA holds no emodb")
+    clips = sorted(real_data("emodb").rglob("*.flac"))[::60]
+    assert clips
     for clip in clips:
         samples = decode(clip, RATE)
         found, soft = delivery(samples), delivery(samples / 64)

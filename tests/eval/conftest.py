@@ -181,17 +181,23 @@ def pitch_range(source: AudioSource) -> float:
     return min(float(np.nan_to_num(heard(source).pitch_range)), 12.0)
 
 
-class MeasureJudge:
-    """Scores a pair by one measure; `seen` says how many pairs it was given each time."""
+class AnyJudge:
+    """Its table of scores is what a function makes of the pairs."""
 
-    dimensions = ("empathy",)
     only_given: str | None = None
 
-    def __init__(self, measure: Callable[[Pair], float], name: str = "judge") -> None:
-        self.name, self.measure = name, measure
-        self.seen: list[int] = []
+    def __init__(self, score: Callable[[Sequence[Pair]], pd.DataFrame], name="judge", dimensions=("empathy",)) -> None:
+        self.score, self.name, self.dimensions = score, name, dimensions
 
-    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
+
+class MeasureJudge(AnyJudge):
+    """Scores a pair by one measure; `seen` says how many pairs it was given each time."""
+
+    def __init__(self, measure: Callable[[Pair], float], name: str = "judge") -> None:
+        super().__init__(self._score, name)
+        self.measure, self.seen = measure, list[int]()
+
+    def _score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
         self.seen.append(len(pairs))
         return score_table(pairs, self.dimensions, np.array([[self.measure(pair)] for pair in pairs]))
 

@@ -6,7 +6,6 @@ import ast
 import csv
 import io
 import json
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +27,8 @@ from empathy_judge.eval.statistics.icc import icc
 from empathy_judge.eval.statistics.reliability import reliability
 from empathy_judge.eval.views import agreement_views, table_comparison_views
 from rich.console import Console
+
+from ..conftest import real_data
 
 HEADER = "item,annotator,dimension,score"
 PEOPLE = ("ann", "bob", "cy")
@@ -377,10 +378,7 @@ def test_long_names_fold_between_their_parts(tmp_path):
 
 @pytest.fixture(scope="module")
 def real() -> Path:
-    folder = Path(os.environ.get("EMPATHY_JUDGE_REAL_DATA", "nowhere"), "empathic_communication")
-    if not folder.is_dir():
-        pytest.skip("EMPATHY_JUDGE_REAL_DATA holds no empathic_communication")
-    return folder
+    return real_data("empathic_communication")
 
 
 def printed(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> list[dict[str, Any]]:

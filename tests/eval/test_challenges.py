@@ -21,7 +21,7 @@ from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.statistics.bootstrap import Resamples
 
-from .conftest import dataset_of, tone_of
+from .conftest import AnyJudge, dataset_of, tone_of
 
 MakeDataset = Callable[..., PairDataset]
 
@@ -144,18 +144,14 @@ def level(source: object) -> float:
     return float(source.samples[0])
 
 
-class LevelJudge:
+def level_judge(rule: Callable[[float, float], float]) -> AnyJudge:
     """Scores a pair by the levels of its two clips."""
 
-    name, dimensions = "levels", ("fit", "other")
-    only_given: str | None = None
+    def score(pairs: Sequence[Pair]) -> pd.DataFrame:
+        fit = [rule(level(pair.context[0].audio), level(pair.response)) for pair in pairs]
+        return score_table(pairs, ("fit", "other"), np.array([fit, [1.0] * len(pairs)]).T)
 
-    def __init__(self, rule: Callable[[float, float], float]) -> None:
-        self._rule = rule
-
-    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
-        fit = [self._rule(level(pair.context[0].audio), level(pair.response)) for pair in pairs]
-        return score_table(pairs, self.dimensions, np.array([fit, [1.0] * len(pairs)]).T)
+    return AnyJudge(score, "levels", ("fit", "other"))
 
 
 def echo_pairs(scripts: int = 20, systems: int = 2, voices: tuple[str, ...] = VOICES) -> list[Pair]:
@@ -207,7 +203,7 @@ def test_every_pair_meets_the_responses_to_the_other_voices_of_its_script_and_sy
     ],
 )
 def test_judges_that_listen_and_that_do_not(rule, accuracy):
-    found = challenge("echomind", LevelJudge(rule), ECHO, split=None, resamples=50, seed=0)["dimensions"]
+    found = challenge("echomind", level_judge(rule), ECHO, split=None, resamples=50, seed=0)["dimensions"]
     assert [found["fit"][key] for key in ("value", "low", "high")] == pytest.approx([accuracy] * 3, abs=1e-12)
     assert found["fit"]["n"] == 20 * 2 * 6
     assert found["other"]["value"] == 0.5

@@ -26,6 +26,8 @@ from empathy_judge.eval.probes.pairs import context_swapped
 from empathy_judge.eval.statistics.reliability import reliability
 from scipy.stats import kendalltau, pearsonr, spearmanr
 
+from .conftest import AnyJudge
+
 MakeDataset = Callable[..., PairDataset]
 MakeJudge = Callable[..., Any]
 DEFINED = ("spearman", "pearson", "kendall", "ccc", "mae", "rmse", "bias")
@@ -36,37 +38,27 @@ def evaluate(*arguments: Any, **options: Any) -> Any:
     return typed_evaluate(*arguments, **{"probes": ("response_only", "context_swapped", "silent"), **options})
 
 
-class Failing:
+def failing(judge: Any, failed: Sequence[str], missing: Sequence[str]) -> AnyJudge:
     """Another judge, but some pairs fail and some get no row."""
 
-    only_given: str | None = None
+    def score(pairs: Sequence[Pair]) -> pd.DataFrame:
+        table = judge.score(pairs)
+        table.loc[table["pair_id"].isin(failed), ["score", "status"]] = [math.nan, "refused"]
+        return table.loc[~table["pair_id"].isin(missing)]
 
-    def __init__(self, judge: Any, failed: Sequence[str], missing: Sequence[str]) -> None:
-        self.name, self.dimensions = judge.name, judge.dimensions
-        self._judge, self._failed, self._missing = judge, failed, missing
-
-    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
-        table = self._judge.score(pairs)
-        table.loc[table["pair_id"].isin(list(self._failed)), ["score", "status"]] = [math.nan, "refused"]
-        return table.loc[~table["pair_id"].isin(list(self._missing))]
+    return AnyJudge(score, judge.name, judge.dimensions)
 
 
-class Unsure:
+def unsure(judge: Any) -> AnyJudge:
     """Another judge, with standard errors and intervals."""
 
-    only_given: str | None = None
+    def score(pairs: Sequence[Pair]) -> pd.DataFrame:
+        table = judge.score(pairs)
+        ends = [(name, sign) for both in INTERVAL_COLUMNS.values() for name, sign in zip(both, (-1, 1), strict=True)]
+        errors = np.linspace(0.2, 0.4, len(table))
+        return table.assign(uncertainty=errors, **{name: table["score"] + sign for name, sign in ends})
 
-    def __init__(self, judge: Any) -> None:
-        self.name, self.dimensions, self._judge = judge.name, judge.dimensions, judge
-
-    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
-        table = self._judge.score(pairs)
-        ends = {
-            name: table["score"] + sign
-            for low, high in INTERVAL_COLUMNS.values()
-            for name, sign in ((low, -1), (high, 1))
-        }
-        return table.assign(uncertainty=np.linspace(0.2, 0.4, len(table)), **ends)
+    return AnyJudge(score, judge.name, judge.dimensions)
 
 
 FREE = {"failed", "failures", "without_score", "versions", "provenance", "left_out"}
@@ -162,7 +154,7 @@ def test_listening_checks_measure_the_fall_on_the_changed_pairs(make_dataset, ma
 def test_unscored_and_unrated_pairs_are_counted_and_never_filled_in(make_dataset, make_judge):
     dataset, unrated = make_dataset(noise=0.5), "pair-20"
     dataset = replace(dataset, ratings=dataset.ratings.query("pair_id != @unrated"))
-    judge = Failing(make_judge(noise=0.5), failed=["pair-21", "pair-22"], missing=["pair-23", "pair-24", "pair-25"])
+    judge = failing(make_judge(noise=0.5), failed=["pair-21", "pair-22"], missing=["pair-23", "pair-24", "pair-25"])
     found = evaluate(judge, dataset, split="test", resamples=50)
     report, items = found.report, found.items
     own = report["dimensions"]["empathy"]
@@ -201,15 +193,9 @@ def test_a_constant_judge_has_errors_but_no_correlation(make_dataset):
 
 
 def test_a_dimension_without_any_score_is_undefined_beside_one_with_scores(make_dataset, make_judge):
-    class OneSided:
-        name, dimensions = "one-sided", ("empathy", "warmth")
-        only_given: str | None = None
-
-        def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
-            return make_judge(noise=0.3).score(pairs)
-
+    one_sided = AnyJudge(make_judge(noise=0.3).score, "one-sided", ("empathy", "warmth"))
     dataset = make_dataset(noise=0.3, dimensions=("empathy", "warmth"))
-    report = evaluate(OneSided(), dataset, split="test", resamples=20).report
+    report = evaluate(one_sided, dataset, split="test", resamples=20).report
     assert report["dimensions"]["empathy"]["spearman"]["value"] is not None
     empty = report["dimensions"]["warmth"]
     assert (empty["n_items"], empty["n_groups"], empty["n_raters"]) == (0, 0, 0)
@@ -319,9 +305,9 @@ def test_the_report_follows_its_schema_and_is_strict_json(make_dataset, make_jud
     dataset = make_dataset(noise=0.3, dimensions=("empathy", "warmth", "clarity"))
     judges = [
         make_judge(noise=0.3, dimensions=("warmth", "empathy", "humour")),
-        Failing(make_judge(), failed=["pair-40"], missing=["pair-41"]),
+        failing(make_judge(), failed=["pair-40"], missing=["pair-41"]),
         ConstantJudge({"clarity": 3.0}),
-        Unsure(make_judge(noise=0.3)),
+        unsure(make_judge(noise=0.3)),
     ]
     for judge in judges:
         report = evaluate(judge, dataset, split="test", resamples=20, provenance={"artifact": "abc"}).report
@@ -364,7 +350,7 @@ def test_what_a_user_can_mend_is_a_user_error(make_dataset, make_judge):
 def test_a_judge_that_scores_nothing_gets_a_report_that_says_so(make_dataset, make_judge):
     dataset = make_dataset()
     ids = [pair.pair_id for pair in dataset.pairs]
-    found = evaluate(Failing(make_judge(), failed=ids, missing=[]), dataset, split="test")
+    found = evaluate(failing(make_judge(), failed=ids, missing=[]), dataset, split="test")
     own = found.report["dimensions"]["empathy"]
     assert (own["n_items"], own["coverage"]["failed"], own["spearman"]["value"]) == (0, {"refused": 60}, None)
     assert own["verdict"]["kind"] == "no_scores"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,8 @@ from empathy_judge.eval.agreement_table import measure_agreement
 from empathy_judge.eval.frame import read_frame
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from scipy.stats import spearmanr
+
+from ..conftest import real_data
 
 PEOPLE = ("ann", "bob", "cy")
 
@@ -233,11 +234,10 @@ def test_data_and_table_exclude_each_other(toy, capsys):
 @pytest.mark.long
 def test_models_and_experts_of_kumar_et_al():
     """Who is better than whom over 21 dimensions; `tests/golden` pins the values."""
-    path = Path(os.environ.get("EMPATHY_JUDGE_REAL_DATA", "nowhere"), "empathic_communication", "ratings_long.csv")
-    if not path.is_file():
-        pytest.skip("EMPATHY_JUDGE_REAL_DATA holds no empathic_communication")
     judges = ("gpt_4o", "claude_3.7_sonnet", "gemini_2.5_pro")
-    table = read_frame(path, {"item": "conversation_id"}).select([], ["crowd", "experts_median"])
+    table = read_frame(real_data("empathic_communication/ratings_long.csv"), {"item": "conversation_id"}).select(
+        [], ["crowd", "experts_median"]
+    )
     found = measure_agreement(table, judges, resamples=300)["overall"]
     report = {judge["judge"]: judge for judge in found["judges"]}
     assert (found["n_dimensions"], found["n_groups"]) == (21, 200)

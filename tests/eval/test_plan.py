@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -31,6 +29,7 @@ from empathy_judge.eval.statistics.reliability import average_single_reliability
 from empathy_judge.eval.suggest import suggest
 from scipy import stats
 
+from ..conftest import real_data
 from .conftest import dataset_of, tone_clip
 
 GROUP, ITEM, RATER, RESIDUAL, SIZE = 0.5, 0.4, 0.2, 0.5, 4
@@ -153,23 +152,15 @@ def test_a_wanted_power_takes_as_many_items_as_the_rows_say():
     assert plan["rows"][0]["standard_error"] == pytest.approx(standard_error(0.6 * math.sqrt(2 / 3), 100))
 
 
-def real(name: str) -> Path:
-    """A file of EMPATHY_JUDGE_REAL_DATA; skips without it."""
-    path = Path(os.environ.get("EMPATHY_JUDGE_REAL_DATA", "nowhere"), name)
-    if not path.is_file():
-        pytest.skip(f"EMPATHY_JUDGE_REAL_DATA holds no {name}")
-    return path
-
-
 @pytest.mark.parametrize("name", ["mushra_codec/ratings.csv", "speechocean_prosody/metadata.csv"])
 def test_a_fifth_of_real_ratings_foretells_the_ceiling_of_all(name):
-    rows = pd.read_csv(real(name))
+    rows = pd.read_csv(real_data(name))
     if "clip" in rows:
         rows = rows.rename(columns={"clip": "pair_id"}).assign(group_id=rows["speaker"].astype(str))
         raters = [f"prosodic_r{number}" for number in range(1, 6)]
         rows = rows.melt(["pair_id", "group_id"], raters, "rater_id", "score").dropna().assign(dimension="prosody")
     else:
-        rows = rows.merge(pd.read_csv(real("mushra_codec/pairs.csv"))[["pair_id", "group_id"]], on="pair_id")
+        rows = rows.merge(pd.read_csv(real_data("mushra_codec/pairs.csv"))[["pair_id", "group_id"]], on="pair_id")
     rows = rows.assign(dataset=None, is_judge=False, system_id=None, cluster=rows["group_id"])
     frame = Frame(rows[list(COLUMNS)], name)
     full = frame.panel(None, rows["dimension"].iloc[0], 0, 0)

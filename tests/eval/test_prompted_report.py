@@ -23,6 +23,7 @@ from empathy_judge.eval.prompted_report import orders
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from scipy.stats import spearmanr
 
+from .conftest import AnyJudge
 from .test_evaluate import undocumented
 
 MakeDataset = Callable[..., PairDataset]
@@ -43,21 +44,17 @@ def told(samples: Sequence[float] = (), versions: Sequence[str] = (), **changes:
     }  # fmt: skip
 
 
-class Asked:
+def asked_judge(by_pair: Mapping[str, Mapping[str, Any]]) -> AnyJudge:
     """Says what it is told to say; a pair's score is the mean of its samples."""
 
-    name, dimensions = "asked", ("empathy",)
-    only_given: str | None = None
-
-    def __init__(self, by_pair: Mapping[str, Mapping[str, Any]]) -> None:
-        self._by_pair = by_pair
-
-    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
-        told = [self._by_pair[pair.pair_id] for pair in pairs]
+    def score(pairs: Sequence[Pair]) -> pd.DataFrame:
+        told = [by_pair[pair.pair_id] for pair in pairs]
         samples = [own["samples"]["empathy"] for own in told]
         scores = np.array([np.mean(own) if own else math.nan for own in samples])
         statuses = [OK if own else next(iter(one["failures"])) for own, one in zip(samples, told, strict=True)]
-        return score_table(pairs, self.dimensions, scores[:, None], statuses=statuses, metas=told)
+        return score_table(pairs, ("empathy",), scores[:, None], statuses=statuses, metas=told)
+
+    return AnyJudge(score, "asked")
 
 
 @pytest.fixture
@@ -77,7 +74,7 @@ ANSWERS = {
 
 
 def test_requests_failures_cost_and_time(six):
-    report = evaluate(Asked(ANSWERS), six, split="test").report
+    report = evaluate(asked_judge(ANSWERS), six, split="test").report
     assert report["asking"] == {
         "pairs": 6, "scored": 5, "without_score": {"refused": 1}, "questions": 18, "requests": 17, "kept": 3,
         "failed": 8, "failure_rate": pytest.approx(8 / 18),
@@ -93,20 +90,20 @@ def test_requests_failures_cost_and_time(six):
 
 
 def test_the_requests_of_listening_checks_are_counted_apart(six):
-    report = evaluate(Asked(ANSWERS), six, split="test", probes=("silent", "response_only")).report
+    report = evaluate(asked_judge(ANSWERS), six, split="test", probes=("silent", "response_only")).report
     assert (report["asking"]["requests"], report["asking"]["check_requests"]) == (17, 34)
 
 
 def test_a_cost_that_is_not_wholly_known_is_no_cost(six):
     unknown = {name: own | {"cost": None} if name in ("pair-3", "pair-7") else own for name, own in ANSWERS.items()}
-    asking = evaluate(Asked(unknown), six, split="test").report["asking"]
+    asking = evaluate(asked_judge(unknown), six, split="test").report["asking"]
     assert (asking["cost"], asking["cost_per_1000_pairs"]) == (None, None)
     assert asking["cost_reason"] == "no price is known of the answers on 2 of 6 pairs"
 
 
 def test_repeated_answers(six):
     """Sums of squares 2, 0, 0.5 and 0 with 1, 2, 1 and 1 degrees of freedom; ICC from the analysis of variance."""
-    found = evaluate(Asked(ANSWERS), six, split="test").report["dimensions"]["empathy"]["asked"]["repeats"]
+    found = evaluate(asked_judge(ANSWERS), six, split="test").report["dimensions"]["empathy"]["asked"]["repeats"]
     assert found["within_sd"]["value"] == pytest.approx(math.sqrt(2.5 / 5))
     assert (found["within_sd"]["n"], found["within_sd"]["dropped"]) == (4, 2)
     between = (2 * 2**2 + 3 * 2**2 + 2 * 4.5**2 + 2 * 5**2 - 29**2 / 9) / 3
@@ -117,7 +114,7 @@ def test_repeated_answers(six):
 
 
 def test_a_changed_version_is_measured_where_both_answered(six):
-    drift = evaluate(Asked(ANSWERS), six, split="test").report["dimensions"]["empathy"]["asked"]["drift"]
+    drift = evaluate(asked_judge(ANSWERS), six, split="test").report["dimensions"]["empathy"]["asked"]["drift"]
     assert [(one["first"], one["second"]) for one in drift] == [("m-1", "m-2")]
     assert (drift[0]["difference"]["value"], drift[0]["difference"]["n"]) == (pytest.approx((0 + 1) / 2), 2)
     assert drift[0]["difference"]["reason"] == "no interval: 2 groups, at least 5 needed"
@@ -125,7 +122,7 @@ def test_a_changed_version_is_measured_where_both_answered(six):
 
 def test_versions_that_never_met_have_no_difference(six):
     answers = {f"pair-{number}": told([number / 2] * 3, ["m-1" if number < 5 else "m-2"] * 3) for number in range(2, 8)}
-    report = evaluate(Asked(answers), six, split="test").report
+    report = evaluate(asked_judge(answers), six, split="test").report
     assert report["asking"]["versions"] == {"m-1": 3, "m-2": 3}
     assert (
         report["dimensions"]["empathy"]["asked"]["drift"][0]["difference"]["reason"] == "no pair was answered by both"
@@ -134,7 +131,7 @@ def test_versions_that_never_met_have_no_difference(six):
 
 def test_one_version_and_one_answer_have_neither_drift_nor_repeats(six):
     answers = {f"pair-{number}": told([number / 2]) for number in range(2, 8)}
-    report = evaluate(Asked(answers), six, split="test").report
+    report = evaluate(asked_judge(answers), six, split="test").report
     asked = report["dimensions"]["empathy"]["asked"]
     assert (report["asking"]["version_changed"], asked["drift"]) == (False, [])
     assert (asked["repeats"]["icc"]["value"], asked["repeats"]["icc"]["reason"]) == (None, "no item has two answers")
@@ -144,33 +141,29 @@ def test_one_version_and_one_answer_have_neither_drift_nor_repeats(six):
 # ---------------------------------------------------------------- both orders
 
 
-class Comparing:
+def comparing_judge(bias: float) -> AnyJudge:
     """Compares every two neighbours of a group; says the first is better with probability `bias`, else the longer."""
 
-    name, dimensions = "comparing", ("empathy",)
-    only_given: str | None = None
-
-    def __init__(self, bias: float) -> None:
-        self._bias = bias
-
-    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
+    def score(pairs: Sequence[Pair]) -> pd.DataFrame:
         rng = np.random.default_rng(0)
         seen: list[list[list[float]]] = [[] for _ in pairs]
         for place, (one, other) in enumerate(pairwise(pairs)):
             if one.group_id == other.group_id:  # the other one is longer
-                seen[place].append([1.0 if rng.random() < self._bias else wins for wins in (-1.0, 1.0)])
+                seen[place].append([1.0 if rng.random() < bias else wins for wins in (-1.0, 1.0)])
         metas = [
             told() | {"samples": {}, "sample_versions": {}, "questions": 2 * len(own), "requests": 2 * len(own)}
             | {"orders": {"empathy": own}} for own in seen
         ]  # fmt: skip
-        return score_table(pairs, self.dimensions, np.arange(len(pairs))[:, None], metas=metas)
+        return score_table(pairs, ("empathy",), np.arange(len(pairs))[:, None], metas=metas)
+
+    return AnyJudge(score, "comparing")
 
 
 @pytest.mark.parametrize("bias", [0.0, 0.5, 1.0])
 def test_position_bias(make_dataset, bias):
     """Where it follows its bias, the order in which the better one comes first is right all the same."""
     dataset = make_dataset(n_groups=60, per_group=5, noise=0.4)
-    found = evaluate(Comparing(bias), dataset, split="test").report["dimensions"]["empathy"]["asked"]["orders"]
+    found = evaluate(comparing_judge(bias), dataset, split="test").report["dimensions"]["empathy"]["asked"]["orders"]
     inconsistent, first = found["inconsistent"], found["first_preferred"]
     assert inconsistent["n"] == 45 * 4
     assert inconsistent["value"] == pytest.approx(bias, abs=0.1)
@@ -190,24 +183,20 @@ def test_ties_in_one_order_alone_are_inconsistent():
 # ---------------------------------------------------------------- length
 
 
-class LongIsGood:
+def long_is_good(noise: float, name: str = "long is good", sign: int = 1) -> AnyJudge:
     """Scores the duration of the response, with noise."""
 
-    name, dimensions = "long is good", ("empathy",)
-    only_given: str | None = None
-
-    def __init__(self, noise: float) -> None:
-        self._noise = noise
-
-    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
+    def score(pairs: Sequence[Pair]) -> pd.DataFrame:
         rng = np.random.default_rng(1)
-        scores = [probe(pair.response).seconds * 20 + self._noise * rng.normal() for pair in pairs]
-        return score_table(pairs, self.dimensions, np.array(scores)[:, None])
+        scores = [sign * (probe(pair.response).seconds * 20 + noise * rng.normal()) for pair in pairs]
+        return score_table(pairs, ("empathy",), np.array(scores)[:, None])
+
+    return AnyJudge(score, name)
 
 
 def test_a_judge_that_takes_long_for_good(make_dataset):
     dataset = make_dataset(n_groups=30, noise=0.4)
-    judge = LongIsGood(0.05)
+    judge = long_is_good(0.05)
     found = evaluate(judge, dataset, split="test")
     report, items = found.report, found.items
     found = report["dimensions"]["empathy"]["length"]["seconds"]
@@ -226,7 +215,7 @@ def test_people_who_like_length_too_are_no_bias(make_dataset):
     dataset = make_dataset(n_groups=30, noise=0.4)
     lengths = {pair.pair_id: probe(pair.response).seconds for pair in dataset.pairs}
     ratings = dataset.ratings.assign(score=dataset.ratings["pair_id"].map(lengths) * 20)
-    found = evaluate(LongIsGood(0.0), replace(dataset, ratings=ratings), split="test").report
+    found = evaluate(long_is_good(0.0), replace(dataset, ratings=ratings), split="test").report
     difference = found["dimensions"]["empathy"]["length"]["seconds"]["difference"]
     assert (difference["low"], difference["value"], difference["high"]) == pytest.approx((0, 0, 0), abs=1e-9)
 
@@ -250,7 +239,7 @@ def test_each_distinct_clip_is_opened_once(tmp_path, monkeypatch):
 
 
 def test_a_report_of_an_asked_judge_follows_its_schema(six):
-    for judge in (Asked(ANSWERS), Comparing(0.5), LongIsGood(0.1)):
+    for judge in (asked_judge(ANSWERS), comparing_judge(0.5), long_is_good(0.1)):
         report = evaluate(judge, six, split="test").report
         assert undocumented(json.loads(json.dumps(report, allow_nan=False))) == set()
 
@@ -260,7 +249,11 @@ def test_lengths_are_measured_once_for_all_judges(make_dataset, monkeypatch):
     monkeypatch.setattr(
         "empathy_judge.eval.dimension_report.read_header", lambda source: (opened.append(source), probe(source))[1]
     )
-    second = LongIsGood(1.0)
-    second.name = "another"  # type: ignore[misc]
-    compare([LongIsGood(0.1), second], make_dataset(n_groups=8), split="test", probes=(), resamples=20)
+    compare(
+        [long_is_good(0.1), long_is_good(1.0, "another")],
+        make_dataset(n_groups=8),
+        split="test",
+        probes=(),
+        resamples=20,
+    )
     assert len(opened) == 6 * 4

@@ -16,7 +16,7 @@ from empathy_judge.eval.rendering import dollars, seconds, sentences
 from empathy_judge.eval.views import comparison_views, notes, prompted_rows
 from rich.console import Console
 
-from .test_prompted_report import ANSWERS, Asked, Comparing, LongIsGood, told
+from .test_prompted_report import ANSWERS, asked_judge, comparing_judge, long_is_good, told
 
 MakeDataset = Callable[..., PairDataset]
 
@@ -37,7 +37,9 @@ def answers() -> dict[str, Any]:
 
 def test_a_comparison_shows_what_asking_took(make_dataset, make_judge, answers, tmp_path):
     dataset = make_dataset(n_groups=24, noise=0.4)
-    found = compare([Asked(answers), Comparing(1.0), make_judge(0.4)], dataset, split="test", probes=(), resamples=50)
+    found = compare(
+        [asked_judge(answers), comparing_judge(1.0), make_judge(0.4)], dataset, split="test", probes=(), resamples=50
+    )
     asked, comparing, tone = prompted_rows(found.reports)
     icc = found.reports[0]["dimensions"]["empathy"]["asked"]["repeats"]["icc"]["value"]
     assert asked[5].startswith(f"{icc:.2f} [")
@@ -58,7 +60,7 @@ def test_a_comparison_shows_what_asking_took(make_dataset, make_judge, answers, 
 
 
 def test_judges_that_nobody_asks_are_shown_as_before(make_dataset, make_judge, tmp_path):
-    found = compare([make_judge(0.4), LongIsGood(2.0)], make_dataset(), split="test", probes=(), resamples=20)
+    found = compare([make_judge(0.4), long_is_good(2.0)], make_dataset(), split="test", probes=(), resamples=20)
     assert prompted_rows(found.reports) == []
     assert "prompting" not in shown(found)
     write_comparison(found.reports, found.rankings, tmp_path)
@@ -71,7 +73,7 @@ def test_judges_that_nobody_asks_are_shown_as_before(make_dataset, make_judge, t
 
 def test_a_report_tells_how_the_judge_was_asked(make_dataset, tmp_path):
     dataset = make_dataset(n_groups=8, per_group=1, noise=0.4)
-    found = evaluate(Asked(ANSWERS), dataset, split="test", probes=(), resamples=50)
+    found = evaluate(asked_judge(ANSWERS), dataset, split="test", probes=(), resamples=50)
     said = notes(found.report)
     assert said[0] == (
         "18 questions about 6 pairs, 3 of them answered in earlier runs; 8 failed (44 %: 6 x refused; 1 x timeout; "
@@ -95,19 +97,18 @@ def test_a_report_tells_how_the_judge_was_asked(make_dataset, tmp_path):
 
 @pytest.mark.parametrize(("sign", "more"), [(1, "higher"), (-1, "lower")])
 def test_length_bias_is_said_where_it_is_certain(make_dataset, sign, more):
-    class Lengthy(LongIsGood):
-        def score(self, pairs: Any) -> Any:
-            table = super().score(pairs)
-            return table.assign(score=sign * table["score"])
-
     dataset = make_dataset(n_groups=30, noise=0.4)
-    own = evaluate(Lengthy(0.02), dataset, split="test", probes=(), resamples=100).report["dimensions"]["empathy"]
+
+    def reported(noise: float) -> Any:
+        judge = long_is_good(noise, sign=sign)
+        return evaluate(judge, dataset, split="test", probes=(), resamples=100).report["dimensions"]["empathy"]
+
+    own = reported(0.02)
     (sentence,) = sentences("length", length=own["length"])
     found = own["length"]["seconds"]
     assert f"scores long responses {more} than people do: with the duration of the response its" in sentence
     assert f"Spearman is {found['judge']['value']:+.2f}".replace("-", "−") in sentence
-    unsure = evaluate(Lengthy(2.0), dataset, split="test", probes=(), resamples=100).report["dimensions"]["empathy"]
-    assert sentences("length", length=unsure["length"]) == []
+    assert sentences("length", length=reported(2.0)["length"]) == []
 
 
 def test_amounts_and_times():

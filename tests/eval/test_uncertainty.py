@@ -17,46 +17,36 @@ from empathy_judge.eval.pages.report import markdown_report, render_page
 from empathy_judge.eval.rendering import sentences
 from empathy_judge.eval.views import evaluation_views
 from empathy_judge.models.model_card import render_card
-from empathy_judge.models.three_way import (
-    ThreeWay,
-    beside_one_rater,
-    comparisons,
-    probabilities,
-    quality,
-    verdict_of,
-)
+from empathy_judge.models.three_way import ThreeWay, beside_one_rater, comparisons, probabilities, quality, verdict_of
 from rich.console import Console
 from scipy.stats import spearmanr
+
+from .conftest import AnyJudge
 
 MakeDataset = Callable[..., PairDataset]
 
 
-class SureJudge:
+def sure_judge(judge: Any, halves: dict[str, float], errors: tuple[float, float]) -> AnyJudge:
     """Wraps a judge; is unsure of every second pair, and gives intervals of a width that depends on the setting."""
 
-    only_given: str | None = None
-
-    def __init__(self, judge: Any, half: dict[str, float], errors: tuple[float, float]) -> None:
-        self.name, self.dimensions = judge.name, judge.dimensions
-        self._judge, self._half, self._errors = judge, half, errors
-
-    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
-        table = self._judge.score(pairs)
-        setting = {pair.pair_id: pair.setting or "" for pair in pairs}
-        half = table["pair_id"].map(lambda pair_id: self._half[setting[pair_id]])
+    def score(pairs: Sequence[Pair]) -> pd.DataFrame:
+        table = judge.score(pairs)
+        half = table["pair_id"].map({pair.pair_id: halves[pair.setting or ""] for pair in pairs})
         odd = table["pair_id"].str.extract(r"(\d+)$")[0].astype(int) % 2
-        columns: dict[str, Any] = {"uncertainty": np.where(odd, self._errors[1], self._errors[0])}
+        columns: dict[str, Any] = {"uncertainty": np.where(odd, errors[1], errors[0])}
         for level, (low, high) in INTERVAL_COLUMNS.items():
             share = np.nan if level == 0.95 else 1.0 if level == 0.9 else 0.5
             columns |= {low: table["score"] - share * half, high: table["score"] + share * half}
         return table.assign(**columns, **{ABSTAINED: odd == 1})
+
+    return AnyJudge(score, judge.name, judge.dimensions)
 
 
 @pytest.fixture
 def evaluation(make_dataset: MakeDataset, make_judge: Any):
     """60 items of two settings: in one the intervals are far too narrow."""
     dataset = make_dataset(noise=0.3)
-    judge = SureJudge(make_judge(noise=0.4), {"context_variant": 2.0, "tone_variant": 0.2}, (0.3, 0.6))
+    judge = sure_judge(make_judge(noise=0.4), {"context_variant": 2.0, "tone_variant": 0.2}, (0.3, 0.6))
     return evaluate(judge, dataset, split="test", probes=(), resamples=60)
 
 
@@ -126,7 +116,7 @@ def test_verdicts_on_two_responses_are_measured_beside_one_rater(make_dataset: M
     made, contexts = make_dataset(noise=0.3), {}
     pairs = [replace(pair, context=contexts.setdefault(pair.group_id, pair.context)) for pair in made.pairs]
     dataset = replace(made, pairs=tuple(pairs))
-    judge = SureJudge(make_judge(noise=0.4), {"context_variant": 2.0, "tone_variant": 0.2}, (0.3, 0.6))
+    judge = sure_judge(make_judge(noise=0.4), {"context_variant": 2.0, "tone_variant": 0.2}, (0.3, 0.6))
     bounds = (None, None, 0.9, 0.8, 0.7, 0.5)
     judge.three_way = {"empathy": ThreeWay(90, 30, 1.2, 0.4, bounds)}  # type: ignore[attr-defined]
     measured = evaluate(judge, dataset, split="test", probes=(), resamples=60)
@@ -163,7 +153,7 @@ def test_verdicts_on_two_responses_are_measured_beside_one_rater(make_dataset: M
 
 
 def test_one_standard_error_for_all_items_tells_none_apart(make_dataset: MakeDataset, make_judge: Any):
-    judge = SureJudge(make_judge(noise=0.4), {"context_variant": 1.0, "tone_variant": 1.0}, (0.4, 0.4))
+    judge = sure_judge(make_judge(noise=0.4), {"context_variant": 1.0, "tone_variant": 1.0}, (0.4, 0.4))
     measured = evaluate(judge, make_dataset(noise=0.3), split="test", probes=(), resamples=20)
     own: Any = measured.report["dimensions"]["empathy"]["uncertainty"]
     assert own["surest_half"]["spearman"]["value"] is None

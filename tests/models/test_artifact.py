@@ -70,9 +70,9 @@ def edit(path: Path, change: Callable[[dict], object]) -> None:
     path.write_text(json.dumps(values))
 
 
-def refused(folder: Path, *texts: str) -> None:
+def refused(folder: Path, *texts: str, placement: Placement = Placement()) -> None:  # noqa: B008
     with pytest.raises(UserError) as found:
-        load_judge(folder)
+        load_judge(folder, placement)
     for text in texts:
         assert text in str(found.value)
     assert "\n" not in str(found.value)

@@ -9,7 +9,7 @@ import re
 
 import pytest
 import torch
-from empathy_judge import EmpathyReward, Scorer
+from empathy_judge import EmpathyReward
 from empathy_judge.batch_scoring.scores import print_scores, score_table
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import TextError
@@ -26,11 +26,6 @@ UNREADABLE = {
     "surrogate": ("Late \udce4gain.", "half of a surrogate pair; expected Unicode text"),
 }
 TEXTS = [name for name, (text, _) in UNREADABLE.items() if isinstance(text, str) and name != "surrogate"]
-
-
-@pytest.fixture(scope="module")
-def scorer(judge_folder) -> Scorer:
-    return Scorer.from_pretrained(judge_folder, device="cpu")
 
 
 @pytest.fixture(scope="module")

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from empathy_judge import Scorer
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.reward import EmpathyReward
 
 RATE = 16_000
-
-
-@pytest.fixture(scope="module")
-def scorer(judge_folder) -> Scorer:
-    return Scorer.from_pretrained(judge_folder, device="cpu", batch_size=4)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import sys
@@ -23,6 +22,7 @@ from empathy_judge.models.assessment import Assessment, Caution, Reward, Scale, 
 from empathy_judge.models.assessment import reward_of as worth
 from empathy_judge.reward import EmpathyReward
 
+from ..conftest import encoded
 from .conftest import RATE, reward_of, silence
 
 
@@ -103,12 +103,6 @@ def test_rewards_are_clipped_and_what_is_no_voice_gets_the_lowest(scorer, voices
         EmpathyReward(scorer, lambda completions, **_: clips[:1])(["p"] * 2, ["0", "0"])
 
 
-def wav(samples: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    soundfile.write(file, samples, RATE, format="WAV")
-    return file.getvalue()
-
-
 def test_whose_fault_it_is_decides(scorer, voices, make_tone, tmp_path, caplog):
     """Each kind of clip with what becomes of it: None = nobody heard it, 0 = the policy broke it."""
     samples = make_tone(0.6, 150, 0.3)
@@ -118,16 +112,16 @@ def test_whose_fault_it_is_decides(scorer, voices, make_tone, tmp_path, caplog):
     (tmp_path / "broken.wav").write_bytes(b"RIFF")
     cases = [
         (Clip(samples[:0], RATE), 0.0, "the file is empty"),
-        (wav(samples[:0]), 0.0, "the file is empty"),
+        (encoded(samples[:0]), 0.0, "the file is empty"),
         (Clip(samples[:100], RATE), 0.0, "too short"),
         (silence(), 0.0, "no_speech"),
         (Clip(loud, RATE), 0.0, "clipped"),
-        (wav(loud), 0.0, "clipped"),
+        (encoded(loud), 0.0, "clipped"),
         (b"", None, "the file is empty"),
         (tmp_path / "unwritten.wav", None, "the file is empty"),
         (tmp_path / "missing.wav", None, "no such file"),
         (tmp_path / "broken.wav", None, "not a sound file"),
-        (wav(samples)[:500], None, "the file is cut off"),
+        (encoded(samples)[:500], None, "the file is cut off"),
         (Clip(np.append(samples, np.nan), RATE), None, "not finite or not scaled"),
         ("x" * 5_000, None, "cannot be read"),
         ("a\0b", None, "no such file"),

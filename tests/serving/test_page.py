@@ -5,34 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from html.parser import HTMLParser
 
 import pytest
 from empathy_judge.serving.app import page_of
 from empathy_judge.serving.settings import MAX_SITUATION
 
-VOID = {"meta", "input", "link", "br"}
-
-
-class Elements(HTMLParser):
-    """All elements with their attributes; raises where one is not closed."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self._open: list[str] = []
-        self.feed(html)
-        assert self._open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """One begins."""
-        self.found.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        """One ends."""
-        assert self._open.pop() == tag
+from ..eval.conftest import Page
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +27,7 @@ def inside(html: str, tag: str) -> str:
 
 def test_nothing_is_loaded_from_anywhere(page):
     assert not re.search(r"https?://|//[a-z]+\.|@import|url\(", page)
-    elements = Elements(page).found
+    elements = Page(page).elements
     assert not [tag for tag, _ in elements if tag in ("link", "img", "iframe", "object")]
     assert [own for tag, own in elements if tag == "script"] == [{}]
 
@@ -61,12 +39,12 @@ def test_its_policy_allows_its_own_script_and_style_and_nothing_else(page):
         assert policy[directive] == f"'sha256-{digest}'"
     assert policy["default-src"] == "'none'"
     assert policy["connect-src"] == "'self'"
-    for tag, own in Elements(page).found:  # such a policy would stop these
+    for tag, own in Page(page).elements:  # such a policy would stop these
         assert not [name for name in own if name == "style" or name.startswith("on")], tag
 
 
 def test_every_element_that_the_script_uses_is_there(page):
-    ids = [own["id"] for _, own in Elements(page).found if "id" in own]
+    ids = [own["id"] for _, own in Page(page).elements if "id" in own]
     assert len(ids) == len(set(ids))
     used = set(re.findall(r'\$\("([a-z-]+)"\)', page))
     assert used
@@ -74,7 +52,7 @@ def test_every_element_that_the_script_uses_is_there(page):
 
 
 def test_every_control_has_a_name(page):
-    elements = Elements(page).found
+    elements = Page(page).elements
     labelled = {own.get("for") for tag, own in elements if tag == "label"}
     ids = {own.get("id") for _, own in elements}
     for tag, own in elements:

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import torch
+from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train import run
 from empathy_judge.train.validation_pictures import ValidationPictures
+
+
+def scores_of(judge, pairs, batch_size: int = 4) -> np.ndarray:
+    return torch.stack([found.score for _, found in PairScorer(judge, batch_size).predict(pairs)]).numpy()
+
+
+@torch.no_grad()
+def read_by(judge, pair) -> torch.Tensor:
+    """Features before they are compared with landmarks."""
+    inputs = judge.heard(judge.build_inputs([pair]))
+    pooled = judge.pool_states(judge.backbone.hidden_states(inputs), inputs)
+    return judge.head_input.standardised(pooled, *judge.head_input.raw(inputs))[0].double()
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,10 @@ from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.models.artifact import load_judge, load_run, save_judge
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
-from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.run import train
 from transformers import HubertConfig, HubertModel, Wav2Vec2FeatureExtractor
+
+from .conftest import scores_of
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +38,6 @@ def hubert_folder(tmp_path_factory) -> Path:
     model.save_pretrained(folder)
     Wav2Vec2FeatureExtractor(do_normalize=False).save_pretrained(folder)
     return folder
-
-
-def scores_of(judge, pairs) -> np.ndarray:
-    return torch.stack([found.score for _, found in PairScorer(judge, 4).predict(pairs)]).numpy()
 
 
 @pytest.fixture

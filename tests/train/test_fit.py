@@ -15,13 +15,13 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset, write_dataset
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.models.artifact import load_judge, load_run, save_judge
-from empathy_judge.models.scoring import PairScorer
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.recipe import RecipeParser
 from empathy_judge.train.run import train
 
 from ..conftest import failed
+from .conftest import scores_of
 
 
 def metrics(run: Path) -> pd.DataFrame:
@@ -33,10 +33,6 @@ def validation(run: Path) -> list[float]:
     """Validation Spearman after each epoch."""
     rows = metrics(run)
     return rows.loc[rows["val_agreement"].notna(), "val_agreement"].tolist()
-
-
-def scores_of(judge, pairs) -> torch.Tensor:
-    return torch.stack([found.score for _, found in PairScorer(judge, 4).predict(pairs)])
 
 
 def test_nothing_frozen_changes_in_memory_while_training(train_arguments, tmp_path, monkeypatch):
@@ -78,7 +74,7 @@ def test_a_tiny_set_is_learned_by_heart(train_arguments, dataset_folder, tmp_pat
     losses = metrics(run)["train_loss"].dropna().tolist()  # three steps an epoch
     assert sum(losses[:3]) / sum(losses[-3:]) > 10
     part = PairDataset.load(dataset_folder).subset("train")
-    found = scores_of(load_run(run / "checkpoints" / "last.ckpt").judge, part.pairs).numpy()
+    found = scores_of(load_run(run / "checkpoints" / "last.ckpt").judge, part.pairs)
     for column, name in enumerate(("empathy", "warmth")):
         assert spearman(found[:, column], part.mean_scores()[name].to_numpy()) > 0.9
 
@@ -109,7 +105,7 @@ def test_the_best_checkpoint_has_the_best_validation_spearman(trained_run, datas
     assert checkpoint["epoch"] == values.index(max(values))
     # and it is what the weights give, over the whole split
     part = PairDataset.load(dataset_folder).subset("validation")
-    found = scores_of(load_run(trained_run).judge, part.pairs).numpy()
+    found = scores_of(load_run(trained_run).judge, part.pairs)
     for column, name in enumerate(("empathy", "warmth")):
         again = spearman(found[:, column], part.mean_scores()[name].to_numpy())
         assert again == pytest.approx(stored[name], abs=1e-9)
@@ -120,7 +116,7 @@ def test_an_exported_run_scores_as_the_run_does(trained_run, dataset_folder, tmp
     loaded = load_run(trained_run)
     save_judge(loaded, tmp_path / "judge", "card")
     exported = load_judge(tmp_path / "judge")
-    assert torch.equal(scores_of(loaded.judge, pairs), scores_of(exported.judge, pairs))
+    assert (scores_of(loaded.judge, pairs) == scores_of(exported.judge, pairs)).all()
     hashes = exported.description.pop("sha256")  # only files have them
     assert set(hashes) == {"head.safetensors", "adapter/adapter_model.safetensors"}
     assert exported.description == loaded.description

@@ -13,27 +13,16 @@ from empathy_judge.data_modules.schema import Dimension, PairDataset
 from empathy_judge.models.artifact import load_any, load_run
 from empathy_judge.models.closed_form import Portion, fit
 from empathy_judge.models.heads import build_head
-from empathy_judge.models.scoring import PairScorer
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.run import train
 from safetensors import safe_open
 from scipy.stats import spearmanr
 
+from .conftest import read_by, scores_of
+
 SCALES = Dimension("one", 1, 5, 1), Dimension("two", 1, 5, 1)
 OF_CLIPS = {"judge__head_input__audio": "all_layers", "judge__head_input__functionals": "true"}
 PROBE = {"method": "probe", **OF_CLIPS}
-
-
-def scores_of(judge, pairs) -> np.ndarray:
-    return torch.stack([found.score for _, found in PairScorer(judge, 4).predict(pairs)]).numpy()
-
-
-@torch.no_grad()
-def read_by(judge, pair) -> torch.Tensor:
-    """Features before they are compared with landmarks."""
-    inputs = judge.heard(judge.build_inputs([pair]))
-    pooled = judge.pool_states(judge.backbone.hidden_states(inputs), inputs)
-    return judge.head_input.standardised(pooled, *judge.head_input.raw(inputs))[0]
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +72,7 @@ def test_its_scores_keep_the_order_of_the_regression(probe, dataset_folder):
     groups = np.array([pair.group_id for pair in train_split.pairs], dtype=object)
     # in the order in which training read them, which decides the folds
     order = np.random.default_rng(0).permutation(len(features))
-    known = torch.stack(features).double().numpy()[order]
+    known = torch.stack(features).numpy()[order]
     found = fit(Portion(known, targets[order], np.ones_like(targets), groups[order]), judge.head_input.blocks)
     scores = scores_of(judge, held_out.pairs)
     expected = found.predict(new.double().numpy())

@@ -15,10 +15,11 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.artifact import load_any, load_run
 from empathy_judge.models.closed_form import Portion, fold_fits
-from empathy_judge.models.scoring import PairScorer
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.run import train
 from scipy.stats import spearmanr
+
+from .conftest import read_by, scores_of
 
 OF_CLIPS = {"judge__head_input__audio": "all_layers", "judge__head_input__functionals": "true"}
 PROBE = {"method": "probe", **OF_CLIPS}
@@ -30,19 +31,8 @@ def without_calibration():
     """Not here."""
 
 
-def scores_of(judge, pairs) -> np.ndarray:
-    return torch.stack([found.score for _, found in PairScorer(judge, 4).predict(pairs)]).numpy()
-
-
 def best_of(run: Path) -> dict:
     return read_checkpoint(run / "checkpoints" / "best.ckpt")
-
-
-@torch.no_grad()
-def read_by(judge, pair) -> np.ndarray:
-    inputs = judge.heard(judge.build_inputs([pair]))
-    pooled = judge.pool_states(judge.backbone.hidden_states(inputs), inputs)
-    return judge.head_input.standardised(pooled, *judge.head_input.raw(inputs))[0].double().numpy()
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +63,7 @@ def test_it_is_measured_and_calibrated_with_groups_left_out(refit, dataset_folde
     names = [dimension.name for dimension in judge.dimensions]
     human = part.mean_scores()[names].to_numpy(float)[order]
     groups = np.array([pair.group_id for pair in pairs], dtype=object)
-    features = np.stack([read_by(judge, pair) for pair in pairs])
+    features = torch.stack([read_by(judge, pair) for pair in pairs]).numpy()
     expected = np.empty_like(human)
     known = Portion(features, human, np.ones_like(human), groups)
     for rows, solution in fold_fits(known, judge.head_input.blocks, may_omit_first=True):

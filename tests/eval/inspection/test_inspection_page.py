@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Callable
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import soundfile
 from empathy_judge.data_modules.audio import decode
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.inspection import inspect_dataset
@@ -23,6 +21,7 @@ from empathy_judge.eval.inspection.facts import inspection_facts, most_disputed,
 from empathy_judge.eval.inspection.page import write_inspection_page
 from empathy_judge.eval.statistics.reliability import reliability
 
+from ...conftest import encoded
 from ..conftest import Page
 
 EMPATHY = Dimension("empathy", 1, 5, 1)
@@ -33,12 +32,6 @@ PAIRS, GROUPS, RATERS = 30, 6, 4
 
 def sine(hertz: float, seconds: float = 0.2) -> np.ndarray:
     return (0.4 * np.sin(2 * np.pi * hertz * np.arange(round(seconds * RATE)) / RATE)).astype(np.float32)
-
-
-def encoded(samples: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    soundfile.write(buffer, samples, RATE, format="WAV")
-    return buffer.getvalue()
 
 
 def pair_rows(context: bool = True) -> list[dict[str, Any]]:

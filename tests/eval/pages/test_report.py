@@ -25,7 +25,7 @@ from empathy_judge.eval.results import Results
 from empathy_judge.eval.views import evaluation_views
 from rich.console import Console
 
-from ..conftest import Page, check_of, statistic
+from ..conftest import AnyJudge, Page, check_of, statistic
 
 MakeDataset = Callable[..., PairDataset]
 MakeJudge = Callable[..., Any]
@@ -123,24 +123,14 @@ def test_hostile_names_are_text_on_the_page(make_dataset, make_judge):
     assert page.text.count(HOSTILE) >= 20
 
 
-class Silenced:
-    """Fails whenever there is no context; otherwise another judge."""
-
-    only_given: str | None = None
-
-    def __init__(self, judge: Any) -> None:
-        self.name, self.dimensions, self._judge = judge.name, judge.dimensions, judge
-
-    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
-        if all(pair.context for pair in pairs):
-            return self._judge.score(pairs)
-        return score_table(
-            pairs, self.dimensions, np.full((len(pairs), 1), np.nan), statuses=["needs a context"] * len(pairs)
-        )
-
-
 def test_undefined_numbers_show_their_reason(make_dataset, make_judge):
-    found = evaluate(Silenced(make_judge()), make_dataset(n_groups=4), split="test", resamples=10)
+    def with_contexts_alone(pairs: Sequence[Pair]) -> pd.DataFrame:
+        if all(pair.context for pair in pairs):
+            return make_judge().score(pairs)
+        nothing = np.full((len(pairs), 1), np.nan)
+        return score_table(pairs, ("empathy",), nothing, statuses=["needs a context"] * len(pairs))
+
+    found = evaluate(AnyJudge(with_contexts_alone), make_dataset(n_groups=4), split="test", resamples=10)
     text = Page(render_page(found.report, found.items)).text
     assert "No score: 12 x needs a context." in text
     assert "nothing is left to order the items by: the judge scores are constant" in text

@@ -13,17 +13,13 @@ from empathy_judge.data_modules.audio import Clip, decode
 from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.eval.pages.sound import MAX_EMBEDDED, dot_strip, embedded, playable
 
+from ...conftest import encoded
+
 RATE = 16_000
 
 
 def sine(hertz: float, seconds: float = 0.2) -> np.ndarray:
     return (0.4 * np.sin(2 * np.pi * hertz * np.arange(round(seconds * RATE)) / RATE)).astype(np.float32)
-
-
-def encoded(samples: np.ndarray, kind: str = "WAV", subtype: str | None = None, rate: int = RATE) -> bytes:
-    buffer = io.BytesIO()
-    soundfile.write(buffer, samples, rate, format=kind, subtype=subtype)
-    return buffer.getvalue()
 
 
 def test_dots_stand_at_their_ratings_and_equal_ones_on_each_other():
@@ -52,7 +48,7 @@ def test_dots_stand_at_their_ratings_and_equal_ones_on_each_other():
     ],
 )  # fmt: skip
 def test_clips_are_copied_where_browsers_play_them_and_else_converted(kind, subtype, suffix, copied):
-    source = encoded(sine(300, 0.5), kind, subtype)
+    source = encoded(sine(300, 0.5), kind=kind, subtype=subtype)
     content, found, seconds = playable(source)
     assert (found, content == source) == (suffix, copied)
     assert seconds == pytest.approx(0.5, abs=0.05)

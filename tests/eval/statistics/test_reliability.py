@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -23,6 +21,7 @@ from empathy_judge.eval.statistics.reliability import (
 )
 from scipy.stats import spearmanr
 
+from ...conftest import real_data
 from .conftest import NAN, long, table_of
 
 
@@ -157,14 +156,6 @@ def test_other_dimensions_and_other_pairs_do_not_count():
     table = long(scores)
     more = pd.concat([table, table.assign(dimension="other", score=0.0), table.assign(pair_id="x" + table["pair_id"])])
     assert reliability(more, "d", groups_of(30), resamples=20) == reliability(table, "d", groups_of(30), resamples=20)
-
-
-def real_data(name: str) -> Path:
-    """The folder of this name in EMPATHY_JUDGE_REAL_DATA; skips without it."""
-    folder = Path(os.environ.get("EMPATHY_JUDGE_REAL_DATA", "nowhere"), name)
-    if not folder.is_dir():
-        pytest.skip(f"EMPATHY_JUDGE_REAL_DATA holds no {name}")
-    return folder
 
 
 @pytest.mark.parametrize(("reference", "half"), [(False, 0.61), (True, 0.74)])

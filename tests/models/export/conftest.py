@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,15 +35,3 @@ def merged(judge_folder, write, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("merged") / "judge"
     write(judge_folder, out)
     return out
-
-
-@pytest.fixture(scope="session")
-def edit() -> Callable[[Path, Callable[[dict], object]], None]:
-    """Change a JSON file."""
-
-    def change(path: Path, how: Callable[[dict], object]) -> None:
-        values = json.loads(path.read_text())
-        how(values)
-        path.write_text(json.dumps(values))
-
-    return change

@@ -7,10 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models.artifact import Placement, load_judge
 from empathy_judge.models.weight_files import file_hash
 from safetensors.torch import load_file, save_file
+
+from ..test_artifact import edit, refused
 
 WEIGHTS = "backbone/model.safetensors"
 
@@ -21,15 +22,7 @@ def folder(merged, tmp_path) -> Path:
     return Path(shutil.copytree(merged, tmp_path / "judge"))
 
 
-def refused(folder: Path, *texts: str, placement: Placement = Placement()) -> None:  # noqa: B008
-    with pytest.raises(UserError) as found:
-        load_judge(folder, placement)
-    for text in texts:
-        assert text in str(found.value)
-    assert "\n" not in str(found.value)
-
-
-def rehash(folder: Path, edit, *names: str) -> None:
+def rehash(folder: Path, *names: str) -> None:
     """As somebody would who knows how the folder is checked."""
     edit(folder / "judge.json", lambda it: it["sha256"].update({name: file_hash(folder / name) for name in names}))
 
@@ -62,10 +55,10 @@ def test_a_file_that_was_added(name, folder):
     refused(folder, f"{folder / 'backbone' / name}: judge.json names no such file")
 
 
-def test_an_adapter_in_the_backbone_is_refused_even_with_its_hash(folder, judge_folder, edit):
+def test_an_adapter_in_the_backbone_is_refused_even_with_its_hash(folder, judge_folder):
     for name in ("adapter_config.json", "adapter_model.safetensors"):
         shutil.copy(judge_folder / "adapter" / name, folder / "backbone" / name)
-        rehash(folder, edit, f"backbone/{name}")
+        rehash(folder, f"backbone/{name}")
     refused(folder, "has an adapter (adapter_config.json) beside its weights")
 
 
@@ -82,30 +75,30 @@ def test_an_adapter_of_the_small_form_beside_it_is_not_read(folder, judge_folder
     assert load_judge(folder).judge.adapter == (None,)
 
 
-def test_weights_of_another_checkpoint_with_their_hash(folder, make_backbone, edit, tmp_path):
+def test_weights_of_another_checkpoint_with_their_hash(folder, make_backbone, tmp_path):
     other = make_backbone(tmp_path / "other", 3)
     shutil.copy(other / "model.safetensors", folder / WEIGHTS)
-    rehash(folder, edit, WEIGHTS)
+    rehash(folder, WEIGHTS)
     refused(folder, "has other weights than the judge was trained on")
 
 
-def test_a_weight_too_few_or_too_many_with_its_hash(folder, edit):
+def test_a_weight_too_few_or_too_many_with_its_hash(folder):
     whole = load_file(folder / WEIGHTS)
     name = "model.language_model.layers.0.self_attn.q_proj.weight"
     save_file({key: value for key, value in whole.items() if key != name}, folder / WEIGHTS, metadata={"format": "pt"})
-    rehash(folder, edit, WEIGHTS)
+    rehash(folder, WEIGHTS)
     refused(folder, "not a complete checkpoint of its family: missing", "q_proj.weight")
     save_file({**whole, "model.talker.weight": whole[name].clone()}, folder / WEIGHTS, metadata={"format": "pt"})
-    rehash(folder, edit, WEIGHTS)
+    rehash(folder, WEIGHTS)
     refused(folder, "unexpected ['model.talker.weight']")
 
 
 @pytest.mark.parametrize("place", ["../outside.safetensors", "/etc/passwd", "..\\outside.safetensors", "nowhere", 3])
-def test_an_index_that_leads_out_of_the_folder(place, folder, edit):
+def test_an_index_that_leads_out_of_the_folder(place, folder):
     index = {"metadata": {}, "weight_map": {"model.norm.weight": place}}
     (folder / "outside.safetensors").write_bytes((folder / WEIGHTS).read_bytes())
     (folder / "backbone" / "model.safetensors.index.json").write_text(json.dumps(index))
-    rehash(folder, edit, "backbone/model.safetensors.index.json")
+    rehash(folder, "backbone/model.safetensors.index.json")
     refused(folder, "model.safetensors.index.json: weights in ", "expected files beside it")
 
 
@@ -126,7 +119,7 @@ FORMS = [("form", "pickled"), ("form", None), ("quantization", "gptq"), ("quanti
         (lambda it: it["dimensions"][1].update(maximum=7), ["head.safetensors: trained for", "must be the same"]),
     ],
 )
-def test_a_judge_file_that_was_changed(change, texts, folder, edit):
+def test_a_judge_file_that_was_changed(change, texts, folder):
     edit(folder / "judge.json", change)
     refused(folder, "judge.json", *texts)
 
@@ -135,7 +128,7 @@ def test_another_backbone_is_not_taken_in_its_place(folder, backbone_folder):
     refused(folder, "has its backbone in its own folder", placement=Placement(backbone=str(backbone_folder)))
 
 
-def test_a_quantization_that_the_weights_do_not_have(folder, edit):
+def test_a_quantization_that_the_weights_do_not_have(folder):
     """The field says how the fingerprint is taken; a wrong one finds another fingerprint or other weights."""
     edit(folder / "judge.json", lambda it: it["export"].update(quantization="int8"))
     edit(folder / "judge.json", lambda it: it.update(unquantized_fingerprint="f" * 64))
