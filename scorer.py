@@ -95,6 +95,7 @@ class Scorer:
         """
         loaded = load_any(Path(folder), Placement(backbone, quantization, device == SPREAD), revision)
         judge = placed(loaded, device)
+        judge.merge()
         if compiled:
             from .models.backbones.layers import compile_layers
 

@@ -243,6 +243,7 @@ def score_naively(turns: Turns, place: Place) -> None:
 def score_with_us(turns: Turns, place: Place, depth: float | None) -> None:
     """Batches of the scorer behind `score`, which keeps what it has heard of a context from one batch to the next."""
     judge = random_judge(place.checkpoint, torch.device(place.device), depth)
+    judge.merge()  # as `Scorer` does
     pairs = [pair for pair, _ in read_items(PairDataset.load(place.data), "train")]
     turns.wait()
     while True:

@@ -10,10 +10,8 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import numpy as np
@@ -31,6 +29,7 @@ from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.splits import kept_together
 from ..models.backbones.audio_language_model import AudioLanguageModel
 from ..models.backbones.base import Inputs
+from ..models.backbones.layers import made_by
 from ..models.closed_form import EXACT, FOLDS, LANDMARKS, Portion, fit
 from ..models.head_input import HeadInputSettings
 from ..models.judge import EmpathyJudge
@@ -156,9 +155,18 @@ def _of_layers(judge: EmpathyJudge, inputs: Inputs) -> dict[str, Tensor]:
     """Of each part what the head could read of each layer `(layers, pairs, size)`."""
     inputs = judge.heard(inputs)
     found = {}
-    if isinstance(judge.backbone, AudioLanguageModel):
-        with _pooled(judge, inputs) as made:
-            judge.backbone.hidden_states(inputs)
+    backbone = judge.backbone
+    if isinstance(backbone, AudioLanguageModel):
+        norm = backbone.network.get_submodule(backbone.final_norm or "")
+
+        def pooled(states: Tensor) -> Tensor:
+            if states.ndim != 3:
+                name = backbone.name
+                raise UserError(f"layers: backbone {name}: its layers pass on more than one state for each token")
+            return judge.pool_states(norm(states), inputs)
+
+        with made_by(backbone.layers, pooled) as made:
+            backbone.hidden_states(inputs)
         found[LANGUAGE_MODEL] = torch.stack([layer_norm(own, own.shape[-1:]) for own in made])
     layers, _ = judge.head_input.raw(inputs)  # (rows, 3, layers, 2, size)
     assert layers is not None
@@ -167,27 +175,6 @@ def _of_layers(judge: EmpathyJudge, inputs: Inputs) -> dict[str, Tensor]:
         # what is not known of a context is not known in any of its windows
         found = {name: inputs.window_weights @ own for name, own in found.items()}
     return found
-
-
-@contextmanager
-def _pooled(judge: EmpathyJudge, inputs: Inputs) -> Iterator[list[Tensor]]:
-    """Takes what each layer of the language model makes: behind the norm, pooled `(rows, size)`."""
-    made: list[Tensor] = []
-    backbone = judge.backbone
-    norm = backbone.network.get_submodule(backbone.final_norm or "")
-
-    def keep(module: Any, args: Any, output: Any) -> None:
-        states = output if isinstance(output, Tensor) else output[0]
-        if states.ndim != 3:
-            raise UserError(f"layers: backbone {backbone.name}: its layers pass on more than one state for each token")
-        made.append(judge.pool_states(norm(states), inputs))
-
-    hooks = [layer.register_forward_hook(keep) for layer in backbone.layers]
-    try:
-        yield made
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _standardised(states: np.ndarray) -> np.ndarray:

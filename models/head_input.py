@@ -64,10 +64,26 @@ class Attention(nn.Module):
         return (weights[..., None] * hidden).sum(1)
 
 
-def build_pooling(name: PoolingName, hidden_size: int) -> nn.Module:
-    """The pooling of that name."""
+class LayerMix(ResponseMean):
+    """The mean over the audio tokens of the response in every layer that is read, mixed by learned weights as in SUPERB
+    (Yang et al., 2021). Each layer is normalised first: states grow from layer to layer."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layer_weights = nn.Parameter(torch.zeros(layers))
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor, response_mask: Tensor) -> Tensor:
+        """Pool `(batch, tokens, layers * hidden)`, one layer beside the other, to `(batch, hidden)`."""
+        pooled = super().forward(hidden, attention_mask, response_mask).unflatten(-1, (len(self.layer_weights), -1))
+        return (self.layer_weights.softmax(0)[:, None] * layer_norm(pooled, pooled.shape[-1:])).sum(1)
+
+
+def build_pooling(name: PoolingName, hidden_size: int, layers: int) -> nn.Module:
+    """The pooling of that name, for states of this size from so many layers."""
     if name == "attention":
         return Attention(hidden_size)
+    if name == "layer_mix":
+        return LayerMix(layers)
     return {"last_token": LastToken, "response_mean": ResponseMean}[name]()
 
 

@@ -106,7 +106,9 @@ class EmpathyJudge(nn.Module):
             self.backbone.leave_out_norm()
         self.network = self.backbone.network  # registers its weights with this module
         self.adapter: tuple[PeftModel | None] = (adapt(self.backbone, settings.lora),)  # a tuple hides it from torch
-        self.pooling = build_pooling(settings.pooling, self.backbone.hidden_size)
+        if settings.pooling == "layer_mix":
+            self.backbone.return_every_layer()
+        self.pooling = build_pooling(settings.pooling, self.backbone.hidden_size, len(self.backbone.layers))
         self.head_input = HeadInput(settings.head_input, self.backbone.hidden_size, self.backbone.layer_sizes)
         of_clips = settings.head_input.of_clips
         self.head: Head = build_head(settings.head, self.head_input.size, dimensions, standardised=of_clips)
@@ -330,6 +332,18 @@ class EmpathyJudge(nn.Module):
         trained = self.trained()
         for name, weight in weights.items():
             trained[name].copy_(weight)
+
+    def merge(self) -> None:
+        """Let the frozen weights do the work of the adapters too, in place, for a judge that only scores from now on:
+        one product in place of three.
+
+        Where that is exact to rounding: in float32. An ensemble goes on as it is, for its members take turns, and so
+        does a backbone that is spread over devices.
+        """
+        exact = self.settings.dtype == "float32" and self.settings.quantization == "none"
+        handle, spread = self.adapter[0], hasattr(self.network, "hf_device_map")
+        if handle is not None and exact and not spread and not len(self.members):
+            handle.base_model.merge_adapter()  # pyright: ignore[reportCallIssue] of LoraModel
 
     def trained_in_full(self) -> dict[str, Tensor]:
         """Names (inside the network) and values of the backbone's own weights that training changes."""

@@ -18,7 +18,7 @@ PartName = Literal["language_model", "projector", "audio_tower", "fusion"]
 """`fusion`: cross-attention of context and response where there is no language model, without pre-trained weights."""
 LoraMethod = Literal["lora", "rslora", "dora"]
 TrainedDtype = Literal["float32", "backbone"]
-PoolingName = Literal["last_token", "response_mean", "attention"]
+PoolingName = Literal["last_token", "response_mean", "attention", "layer_mix"]
 AudioInput = Literal["none", "all_layers"]
 HeadName = Literal["regression", "gaussian", "coral", "corn", "histogram"]
 LongClips = Literal["refuse", "window"]
@@ -98,7 +98,9 @@ class JudgeSettings:
         dtype: Of the frozen backbone weights; head and, unless lora.trained_dtype says otherwise, adapter are float32.
         attention: Attention kernel: eager, sdpa, or flash_attention_2 where it is installed.
         quantization: nf4 keeps the linear layers of the language model in 4 bits (QLoRA).
-        pooling: How hidden states become one vector per pair.
+        pooling: How hidden states become one vector per pair: that of the last token, the mean over the response, a
+            mean over all with learned weights (attention), or the mean over the response in every layer of the language
+            model, mixed by learned weights (layer_mix).
         depth: How many layers of the language model are read, from the first: a number of layers, or a share of all
             (above 0, up to 1). What is above is never loaded. Where there is no language model, layers of the encoder.
             By default all.

@@ -24,7 +24,7 @@ from ..models.backbones.audio_language_model import AudioLanguageModel
 from ..models.backbones.base import Backbone, Inputs
 from ..models.feature_cache import ClipStates, DiskStore, PairStates, check_split
 from ..models.judge import EmpathyJudge, tower_is_trained
-from ..models.settings import LoraSettings
+from ..models.settings import JudgeSettings
 
 _CLIPS, _PAIRS = 16, 8  # in a forward pass
 _TEMPORARY = "empathy-judge-cache-"
@@ -55,7 +55,7 @@ class Features:
         self._clips = ClipStates(judge, store)
         self._pairs: PairStates | None = None
         if cache == "layers":
-            first = _first_adapted_layer(judge.backbone, judge.settings.lora)
+            first = _first_adapted_layer(judge.backbone, judge.settings)
             self._pairs = PairStates(judge, self._clips, first, precision)
 
     @property
@@ -169,21 +169,24 @@ def _delete(folder: Path, lock: Path) -> None:
     lock.unlink(missing_ok=True)
 
 
-def _first_adapted_layer(backbone: Backbone, settings: LoraSettings) -> int:
+def _first_adapted_layer(backbone: Backbone, settings: JudgeSettings) -> int:
     """Number of the first layer of the language model with LoRA.
 
     Raises:
         UserError: Saying why what enters that layer changes in training, or is not worth caching.
     """
+    if settings.pooling == "layer_mix":
+        raise UserError("cache: layers with judge.pooling layer_mix, which reads every layer; expected audio or none")
     if not isinstance(backbone, AudioLanguageModel):
         raise UserError(f"cache: layers: backbone {backbone.name} has no language model; expected audio or none")
-    changing = {*settings.parts, *settings.full_parts} - {"language_model"}
-    if changing or "language_model" in settings.full_parts:
+    lora = settings.lora
+    changing = {*lora.parts, *lora.full_parts} - {"language_model"}
+    if changing or "language_model" in lora.full_parts:
         which = min(changing or {"language_model"})
         raise UserError(f"cache: layers with {which} that is trained: what enters the layers changes; expected audio")
     count = len(backbone.layers)
-    first = 0 if settings.layers is None else range(count)[slice(*settings.layers)].start
-    if "language_model" not in settings.parts:
+    first = 0 if lora.layers is None else range(count)[slice(*lora.layers)].start
+    if "language_model" not in lora.parts:
         first = count - 1  # the head alone is trained; the last layer is computed each time
     if first == 0:
         raise UserError(

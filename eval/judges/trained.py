@@ -62,7 +62,9 @@ class TrainedJudge:
         """Read a judge folder, a run folder or a checkpoint; see `load_any` for errors."""
         loaded = load_any(folder, Placement(backbone, quantization, device == SPREAD))
         store = None if cache is None else DiskStore(Path(cache))
-        scorer = PairScorer(placed(loaded, device), calibration=loaded.calibration, store=store, windows=windows)
+        judge = placed(loaded, device)
+        judge.merge()
+        scorer = PairScorer(judge, calibration=loaded.calibration, store=store, windows=windows)
         return cls(folder.resolve().name, loaded.description, scorer)
 
     @classmethod

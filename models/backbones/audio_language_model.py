@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from ...data_modules.errors import TextError, UserError, shown
 from ...data_modules.schema import Pair
 from .base import Backbone, Checkpoint, Clips, Inputs, Layout, Part
-from .layers import enter_behind, padding_last
+from .layers import enter_behind, made_by, padding_last
 from .loading import load_processor, one_line
 
 LANGUAGE_MODEL = Part(
@@ -52,6 +53,7 @@ class AudioLanguageModel(Backbone):
     final_norm = "language_model.norm"
     processor_of = staticmethod(load_processor)
     own_audio_token: ClassVar[str | None] = None
+    _every_layer: bool = False
     tower_width: ClassVar[str] = "hidden_size"
 
     @classmethod
@@ -200,8 +202,14 @@ class AudioLanguageModel(Backbone):
             audio = self.project(states.to(embeddings.device, dtype))[inputs.audio_index]
             flat = embeddings.flatten(0, 1).index_copy(0, inputs.audio_positions, audio.to(embeddings))
             embeddings = flat.view_as(embeddings)
-        with padding_last(inputs.padding_last):
-            return self.read(inputs.input_ids, embeddings, inputs.attention_mask, positions)
+        with padding_last(inputs.padding_last), made_by(self.layers if self._every_layer else ()) as made:
+            last = self.read(inputs.input_ids, embeddings, inputs.attention_mask, positions)
+        if any(states.ndim != 3 for states in made):
+            raise UserError(f"pooling layer_mix: backbone {self.name} has several states of each token in its layers")
+        return torch.cat([states.to(last.device) for states in made], -1) if made else last
+
+    def return_every_layer(self) -> None:
+        self._every_layer = True
 
     def save_processor(self, folder: str) -> None:
         self.processor.save_pretrained(folder)

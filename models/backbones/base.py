@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...data_modules.errors import TextError
+from ...data_modules.errors import TextError, UserError
 from ...data_modules.ratings import check_situation
 from ...data_modules.schema import Pair
 from ..settings import Attention, PartName
@@ -255,6 +255,14 @@ class Backbone(ABC):
         """`hidden_states` are those before `final_norm` from now on; its weights stay, for an export to be complete."""
         if self.final_norm is not None:
             self.network.get_submodule(self.final_norm).forward = _passed_on
+
+    def return_every_layer(self) -> None:
+        """`hidden_states` are those of every layer from now on, side by side `(batch, tokens, layers * hidden)`.
+
+        Raises:
+            UserError: If there is no language model.
+        """
+        raise UserError(f"pooling layer_mix: backbone {self.name} has no language model; expected another pooling")
 
     @abstractmethod
     def audio_tokens(self, samples: int) -> int:

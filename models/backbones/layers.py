@@ -14,7 +14,7 @@ nothing is padded, and says where all padding follows the real tokens, which a c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
@@ -188,6 +188,23 @@ def watching(
 ) -> AbstractContextManager[None]:
     """`LayerStatistics.watch`, if there is anybody who wants it."""
     return nullcontext() if heard is None else heard.watch(layers, lengths, clips)
+
+
+@contextmanager
+def made_by(layers: Sequence[nn.Module], of: Callable[[Tensor], Tensor] | None = None) -> Iterator[list[Tensor]]:
+    """Within, what these layers make is kept, in their order, or what a function makes `of` it."""
+    made: list[Tensor] = []
+
+    def keep(module: nn.Module, args: Any, output: Any) -> None:
+        states = output if isinstance(output, Tensor) else output[0]
+        made.append(states if of is None else of(states))
+
+    hooks = [layer.register_forward_hook(keep) for layer in layers]
+    try:
+        yield made
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 @contextmanager

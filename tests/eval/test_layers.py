@@ -52,7 +52,7 @@ def test_the_layer_that_carries_the_ratings_is_found(dataset_folder, backbone_fo
     dataset = PairDataset.load(dataset_folder)
     means = dataset.mean_scores()
     of_pair = dict(zip((pair.pair_id for pair in dataset.pairs), means.to_numpy(), strict=True))
-    own, read = layers._pooled, layers.ClipReader.inputs
+    own, read = layers.made_by, layers.ClipReader.inputs
     current: list[list[str]] = []
 
     def inputs(reader, pairs):
@@ -61,8 +61,8 @@ def test_the_layer_that_carries_the_ratings_is_found(dataset_folder, backbone_fo
             yield usable, made
 
     @contextmanager
-    def pooled(judge, given):
-        with own(judge, given) as made:
+    def pooled(*given):
+        with own(*given) as made:
             yield made
         generator = torch.Generator().manual_seed(len(current[0]))
         for number, states in enumerate(made):
@@ -74,7 +74,7 @@ def test_the_layer_that_carries_the_ratings_is_found(dataset_folder, backbone_fo
                 states[:, 2] = 100.0  # so that the layer norm divides all pairs by the same
 
     monkeypatch.setattr(layers.ClipReader, "inputs", inputs)
-    monkeypatch.setattr(layers, "_pooled", pooled)
+    monkeypatch.setattr(layers, "made_by", pooled)
     out = tmp_path / "layers"
     words = ["layers", str(backbone_folder), "--data", str(dataset_folder), "--out", str(out), "--resamples", "200"]
     assert main(words) == 0

@@ -15,8 +15,9 @@ from empathy_judge.models.feature_cache import DiskStore
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.models.settings import LoraSettings
 from empathy_judge.train.features import Features
+from peft.tuners.lora import LoraLayer
 
-POOLINGS = ("last_token", "response_mean", "attention")
+POOLINGS = ("last_token", "response_mean", "attention", "layer_mix")
 
 
 @pytest.fixture(scope="module")
@@ -143,3 +144,19 @@ def test_encoding_leaves_every_module_in_its_mode(make_judge, pairs, tmp_path):
     before = {name: module.training for name, module in judge.named_modules()}
     Features(judge, "audio", DiskStore(tmp_path / "kept"), "32-true").prepare(pairs, nullcontext)
     assert {name: module.training for name, module in judge.named_modules()} == before
+
+
+@pytest.mark.parametrize("method", ["lora", "dora"])
+def test_a_judge_that_only_scores_has_its_adapters_in_its_weights(method, make_judge, pairs):
+    """Exact to rounding; in bfloat16, where rounding counts, they stay beside."""
+    judge = make_judge(LoraSettings(parts=["language_model", "projector"], rank=4, method=method))
+    before, trained = scores_of(judge, pairs, 4), {name: own.clone() for name, own in judge.trained().items()}
+    judge.merge()
+    layers = [module for module in judge.network.modules() if isinstance(module, LoraLayer)]
+    assert len(layers) == 29
+    assert all(layer.merged for layer in layers)
+    assert difference(scores_of(judge, pairs, 3), before) < 1e-5
+    assert all(torch.equal(own, trained[name]) for name, own in judge.trained().items())
+    coarse = make_judge(dtype="bfloat16")
+    coarse.merge()
+    assert not any(module.merged for module in coarse.network.modules() if isinstance(module, LoraLayer))

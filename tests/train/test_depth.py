@@ -18,7 +18,7 @@ from .conftest import scores_of
 @pytest.fixture(scope="module")
 def run(train_arguments, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("half") / "run"
-    train(train_arguments(folder, judge__depth=0.5, trainer__max_epochs=1))
+    train(train_arguments(folder, judge__depth=0.5, judge__pooling="layer_mix", trainer__max_epochs=1))
     return folder
 
 

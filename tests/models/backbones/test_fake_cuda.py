@@ -175,8 +175,9 @@ def poolings(gpu: OnCuda) -> None:
     inputs, size = gpu.judge.heard(gpu.inputs()), gpu.judge.backbone.hidden_size
     hidden = gpu.judge.backbone.hidden_states(inputs)
     for name in get_args(PoolingName):
-        gpu.judge.pooling = for_real(build_pooling, name, size).to(CUDA)
-        pooled, features = gpu.judge.pool_states(hidden, inputs), gpu.judge.pool(hidden, inputs)
+        own = hidden.repeat(1, 1, 3) if name == "layer_mix" else hidden
+        gpu.judge.pooling = for_real(build_pooling, name, size, 3).to(CUDA)
+        pooled, features = gpu.judge.pool_states(own, inputs), gpu.judge.pool(own, inputs)
         assert on_gpu(pooled, features)
         assert (pooled.shape, pooled.dtype) == ((len(PAIRS), size), torch.float32)
         assert (features.shape, features.dtype) == ((len(PAIRS), gpu.judge.head_input.size), torch.float32)
