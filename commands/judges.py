@@ -63,7 +63,7 @@ def score(options: argparse.Namespace) -> int:
         return _score_into_file(options)
     from ..batch_scoring.scores import print_scores, windows_in_words
 
-    scorer = _scorer(options)
+    scorer = open_scorer(options)
     failed, cut = print_scores(scorer, Path(options.manifest), sys.stdout, options.level, root, options.json)
     if cut:
         print(windows_in_words(cut), file=sys.stderr)
@@ -74,7 +74,7 @@ def _score_pair(options: argparse.Namespace) -> int:
     from ..batch_scoring.scores import flat_scores, score_columns
     from ..models.calibration import DEFAULT_LEVEL
 
-    scorer, level = _scorer(options), options.level or DEFAULT_LEVEL
+    scorer, level = open_scorer(options), options.level or DEFAULT_LEVEL
     context = None if options.context in ("", "-") else options.context
     found = scorer.assess(context, options.response, situation=options.situation, level=level)
     if options.json:
@@ -95,8 +95,8 @@ def _in_windows(found: Assessment) -> str:
     return f"heard in {found.windows} windows, {found.seconds:.1f} s of response"
 
 
-def _scorer(options: argparse.Namespace) -> Scorer:
-    """The judge of `score`, `rank` or `explain`, which differ in the options that they have."""
+def open_scorer(options: argparse.Namespace) -> Scorer:
+    """The judge of a command; commands differ in the options that they have."""
     from ..scorer import Scorer
 
     scorer = Scorer.from_pretrained(options.judge, device=options.device, **_settings(options))
@@ -142,7 +142,7 @@ def rank(options: argparse.Namespace) -> int:
     require_judge(Path(options.judge), options.backbone)
     from rich.console import Console
 
-    scorer = _scorer(options)
+    scorer = open_scorer(options)
     names = scorer.dimension_names(options.by)
     if options.max_error is not None:
         scorer.compared_on(names)
@@ -224,7 +224,7 @@ def explain(options: argparse.Namespace) -> int:
     require_judge(Path(options.judge), options.backbone)
     from ..eval.explain import explain as explained
 
-    scorer = _scorer(options)
+    scorer = open_scorer(options)
     context = None if options.context in ("", "-") else options.context
     clips = context, options.response
     found = explained(

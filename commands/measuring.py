@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..data_modules.errors import UserError
 from . import DONE, FAILED_CHECKS
+from .judges import open_scorer
 
 if TYPE_CHECKING:
     from ..eval.frame import Frame
@@ -29,7 +30,13 @@ def evaluate(options: argparse.Namespace) -> int:
     from ..eval.evaluate import evaluate as measure
     from ..eval.views import evaluation_views
 
+    if options.explain and not Path(options.judge).is_dir():
+        raise UserError(f"--explain with judge {options.judge}; expected the folder of a judge or of a run")
     measured = measure(options.judge, options.data, **_how_to_measure(options), **_loading(options))
+    if options.explain:
+        from ..eval.pages.explanation import explain_worst
+
+        explain_worst(measured, open_scorer(options), out)
     measured.save(out)
     if options.json:
         print(json.dumps(measured.report, indent=2, allow_nan=False))
@@ -143,12 +150,9 @@ def stress(options: argparse.Namespace) -> int:
     from ..data_modules.schema import PairDataset
     from ..eval.stress import stress as look
     from ..eval.stress import stress_frame, stress_views
-    from ..scorer import Scorer
 
-    loading = {name: getattr(options, name) for name in ("device", "backbone", "quantization", "cache", "windows")}
-    scorer = Scorer.from_pretrained(options.judge, **loading)
     found = look(
-        scorer,
+        open_scorer(options),
         PairDataset.load(options.data),
         split=_split_name(options.split),
         checks=options.checks,

@@ -187,6 +187,9 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     add_data_option(one)
     _add_evaluation_options(one)
     one.add_argument("--out", type=output_folder, default="report", help="folder of the report (default: report)")
+    one.add_argument(
+        "--explain", action="store_true", help="also explain the largest disagreements (judge folders), see explain"
+    )
 
     example = "empathy-judge compare judge scores:gemini.csv constant --data data"
     one = add_command(commands, "compare", run, example, json=printed)

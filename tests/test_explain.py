@@ -7,6 +7,7 @@ from dataclasses import asdict
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import soundfile
 from empathy_judge.cli import main
@@ -142,3 +143,19 @@ def test_command_prints_json_and_writes_picture_and_page(judge_folder, speech, t
     assert not {"link", "img", "iframe"} & set(page.tags)
     assert main(words) == 0
     assert capsys.readouterr().out.startswith("response, empathy ")
+
+
+def test_a_report_links_to_what_explains_its_largest_disagreements(judge_folder, dataset_folder, tmp_path, capsys):
+    words = ["evaluate", str(judge_folder), "--data", str(dataset_folder), "--split", "validation", "--probes", "none"]
+    out = tmp_path / "report"
+    assert main([*words, "--resamples", "5", "--device", "cpu", "--explain", "--out", str(out)]) == 0
+    items = pd.read_csv(out / "items.csv")
+    linked = [own["href"] for own in Page((out / "index.html").read_text()).all("a") if "explanations" in own["href"]]
+    assert set(linked) == set(items["explanation"])
+    assert len(linked) == len(items) == 2 * items["pair_id"].nunique()  # few enough that all are listed
+    page = Page((out / items["explanation"][0]).read_text())
+    assert len(page.all("audio")) == 2
+    assert len(list((out / "explanations").iterdir())) == items["pair_id"].nunique()
+    capsys.readouterr()
+    assert main(["evaluate", "constant", *words[2:], "--explain", "--out", str(tmp_path / "other")]) == 2
+    assert "--explain with judge constant; expected the folder of a judge or of a run" in capsys.readouterr().err

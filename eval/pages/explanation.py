@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import matplotlib
 import numpy as np
+import pandas as pd
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...audio_inputs import Audio, clip
 from ...data_modules.audio import decode
+from ...data_modules.errors import AudioError
 from ...data_modules.folders import replace_file
-from ..explain import Curve, Explanation
+from ...data_modules.parallel import progress
+from ...scorer import Scorer
+from ..dimension_report import judged_rows
+from ..explain import Curve, Explanation, explain
 from ..probes.voice import RATE
 from ..rendering import read, render
+from ..results import Results
 from .charts import ACCENT, GRID, INK, LIGHT, LIGHT_STYLE, MUTED, PALE, STYLE, svg
+from .report import worst_items
 from .sound import embedded
 
+EXPLANATIONS = "explanations"
+"""Folder in that of a report."""
 _COLUMNS = 600  # of a waveform
 _RULES = ".card h2 { margin-top: 0; } .card h3 { margin-top: 16px; } .scroll svg { min-width: 520px; }"
 
@@ -51,6 +61,31 @@ def write_page(explanation: Explanation, context: Audio | None, response: Audio,
         clips.append((name, embedded(clip(audio[name])), [(own, _picture(own, samples[name])) for own in curves]))
     page = render("explanation", read("sound.css") + _RULES, explanation=explanation, judge=judge, clips=clips)
     replace_file(file, lambda path: path.write_text(page, encoding="utf-8"))
+
+
+def explain_worst(results: Results, scorer: Scorer, folder: Path) -> None:
+    """Explain the items that a report lists as its largest disagreements, a page each in the folder of the report.
+
+    The column ``explanation`` of the items says where the page is; empty = there is none, as of items that are not
+    listed, whose context has several turns, or whose clips cannot be used.
+    """
+    results.items["explanation"], items = "", results.items
+    pairs = {pair.pair_id: pair for pair in results.dataset.pairs}
+    parts = [worst_items(judged_rows(rows)) for _, rows in items.groupby("dimension")]
+    worst = list(dict.fromkeys(pd.concat(parts)["pair_id"]))
+    for pair_id in progress(worst, "explaining the largest disagreements", len(worst)):
+        pair = pairs[pair_id]
+        if len(pair.context) > 1:
+            continue
+        clips = pair.context[0].audio if pair.context else None, pair.response
+        try:
+            found = explain(scorer, *clips, situation=pair.situation)
+        except AudioError:
+            continue
+        name = f"{EXPLANATIONS}/{hashlib.sha256(pair_id.encode()).hexdigest()[:16]}.html"
+        (folder / EXPLANATIONS).mkdir(parents=True, exist_ok=True)
+        write_page(found, *clips, results.report["judge"], folder / name)
+        items.loc[items["pair_id"] == pair_id, "explanation"] = name
 
 
 def _samples(context: Audio | None, response: Audio) -> dict[str, np.ndarray]:

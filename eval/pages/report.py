@@ -129,8 +129,7 @@ def render_page(report: Report, items: pd.DataFrame, dataset: PairDataset | None
     sections = []
     for name, dimension in report["dimensions"].items():
         rows = judged_rows(items.loc[items["dimension"] == name])
-        difference = (rows["score"] - rows["human_mean"]).to_numpy(np.float64)
-        worst = rows.iloc[np.argsort(-np.abs(difference), kind="stable")[:WORST_ITEMS]].to_dict("records")
+        worst = worst_items(rows).to_dict("records")
         scale = dimension["scale"]["minimum"], dimension["scale"]["maximum"]
         heard = disagreements(worst, name, scale, dataset) if dataset is not None else []
         sections.append(_dimension_view(name, report, rows) | {"worst": worst, "heard": heard})
@@ -144,6 +143,12 @@ def render_page(report: Report, items: pd.DataFrame, dataset: PairDataset | None
         provenance=_provenance(report),
         audio_rule=EMBEDDED_RULE if any(section["heard"] for section in sections) else "",
     )
+
+
+def worst_items(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of the judged items of a dimension those on which judge and people differ most."""
+    difference = (rows["score"] - rows["human_mean"]).to_numpy(np.float64)
+    return rows.iloc[np.argsort(-np.abs(difference), kind="stable")[:WORST_ITEMS]]
 
 
 def drawn_whole(report: Report) -> str:
