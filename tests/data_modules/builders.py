@@ -97,9 +97,11 @@ class Download(Source):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, groups=0)
+        self.rows: list[dict[str, Any]] = []
 
     def write(self) -> None:
         """Puts the tables into the folder."""
+        self.table("rows.jsonl", self.rows)
 
     def load(self, path: str | Path = "", max_skipped: float = 0.0, **options: Any) -> PairDataset:
         """Writes the tables and imports the file or folder of this name; options are those of the importer."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -26,15 +25,8 @@ class SDiaReward(Download):
 
     importer = sdiareward
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.rows: list[dict[str, Any]] = []
-
     def called(self, hertz: int) -> str:
         return self.tone(f"clips/{hertz}.wav", hertz=hertz)
-
-    def write(self) -> None:
-        self.table("rows.jsonl", self.rows)
 
     def row(self, chosen: int, rejected: int, context: int = 90, text: str = "I lost it.") -> dict[str, Any]:
         user = turn("user", text, self.called(context))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,13 +20,6 @@ class SpeechJudge(Download):
     """Comparisons in the layout of the card."""
 
     importer = speechjudge
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.rows: list[dict[str, Any]] = []
-
-    def write(self) -> None:
-        self.table("rows.jsonl", self.rows)
 
     def compare(self, hertz: tuple[int, int], entries: list[Any], **values: Any) -> dict[str, Any]:
         """Clips are called by their frequency; raters are r0, r1, ..."""

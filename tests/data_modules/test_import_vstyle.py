@@ -22,7 +22,6 @@ class VStyle(Download):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.rows: list[dict[str, Any]] = []
         self.given: dict[str, list[dict[str, Any]]] = {"en/a1": [], "en/a2": [], "zh/a3": []}
         prompts = [
             (1, "empathy/anger", "They lost my luggage again!"),

@@ -23,8 +23,6 @@ from empathy_judge.eval.statistics.bootstrap import Resamples
 
 from .conftest import AnyJudge, dataset_of, tone_of
 
-MakeDataset = Callable[..., PairDataset]
-
 
 def clip(level: float) -> Clip:
     return Clip(np.full(500, level, dtype=np.float32), 8000)

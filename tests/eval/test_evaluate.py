@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge.data_modules.errors import DataError, UserError
-from empathy_judge.data_modules.schema import Pair, PairDataset
+from empathy_judge.data_modules.schema import Pair
 from empathy_judge.eval import results as described
 from empathy_judge.eval.evaluate import evaluate as typed_evaluate
 from empathy_judge.eval.judges import INTERVAL_COLUMNS
@@ -28,8 +28,6 @@ from scipy.stats import kendalltau, pearsonr, spearmanr
 
 from .conftest import AnyJudge
 
-MakeDataset = Callable[..., PairDataset]
-MakeJudge = Callable[..., Any]
 DEFINED = ("spearman", "pearson", "kendall", "ccc", "mae", "rmse", "bias")
 
 

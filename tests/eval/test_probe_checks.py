@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -20,8 +20,6 @@ from empathy_judge.eval.probes import DEFAULT_PROBES, PROBES
 from empathy_judge.eval.statistics.bootstrap import Resamples
 
 from .conftest import TEXTS, MeasureJudge, dataset_of, heard, pitch_range, spoken_pairs
-
-MakeDataset = Callable[..., PairDataset]
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -25,8 +25,6 @@ from scipy.stats import spearmanr
 
 from .conftest import AnyJudge
 from .test_evaluate import undocumented
-
-MakeDataset = Callable[..., PairDataset]
 
 
 def evaluate(*arguments: Any, **options: Any) -> Any:
@@ -250,10 +248,7 @@ def test_lengths_are_measured_once_for_all_judges(make_dataset, monkeypatch):
         "empathy_judge.eval.dimension_report.read_header", lambda source: (opened.append(source), probe(source))[1]
     )
     compare(
-        [long_is_good(0.1), long_is_good(1.0, "another")],
-        make_dataset(n_groups=8),
-        split="test",
-        probes=(),
+        [long_is_good(0.1), long_is_good(1.0, "another")], make_dataset(n_groups=8), split="test", probes=(),
         resamples=20,
-    )
+    )  # fmt: skip
     assert len(opened) == 6 * 4

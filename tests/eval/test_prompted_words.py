@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.compare import Comparison, compare
 from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.pages.report import write_comparison, write_report
@@ -17,8 +15,6 @@ from empathy_judge.eval.views import comparison_views, notes, prompted_rows
 from rich.console import Console
 
 from .test_prompted_report import ANSWERS, asked_judge, comparing_judge, long_is_good, told
-
-MakeDataset = Callable[..., PairDataset]
 
 
 def shown(found: Comparison, width: int = 120) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge.data_modules.schema import Pair, PairDataset
+from empathy_judge.data_modules.schema import Pair
 from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.judges import ABSTAINED, INTERVAL_COLUMNS
 from empathy_judge.eval.pages.report import markdown_report, render_page
@@ -22,8 +22,6 @@ from rich.console import Console
 from scipy.stats import spearmanr
 
 from .conftest import AnyJudge
-
-MakeDataset = Callable[..., PairDataset]
 
 
 def sure_judge(judge: Any, halves: dict[str, float], errors: tuple[float, float]) -> AnyJudge:
@@ -43,7 +41,7 @@ def sure_judge(judge: Any, halves: dict[str, float], errors: tuple[float, float]
 
 
 @pytest.fixture
-def evaluation(make_dataset: MakeDataset, make_judge: Any):
+def evaluation(make_dataset, make_judge):
     """60 items of two settings: in one the intervals are far too narrow."""
     dataset = make_dataset(noise=0.3)
     judge = sure_judge(make_judge(noise=0.4), {"context_variant": 2.0, "tone_variant": 0.2}, (0.3, 0.6))
@@ -104,7 +102,7 @@ def test_page_terminal_and_card_say_what_the_intervals_are_worth(evaluation):
     assert f"- empathy: 90 % intervals cover {on_card} of the mean ratings there" in render_card(_DESCRIPTION, report)
 
 
-def test_a_judge_that_states_nothing_has_no_such_section(make_dataset: MakeDataset, make_judge: Any):
+def test_a_judge_that_states_nothing_has_no_such_section(make_dataset, make_judge):
     measured = evaluate(make_judge(noise=0.4), make_dataset(noise=0.3), split="test", probes=(), resamples=20)
     assert measured.report["dimensions"]["empathy"]["uncertainty"] is None
     assert measured.report["slices"]["setting"]["tone_variant"]["empathy"]["intervals"] == {}
@@ -112,7 +110,7 @@ def test_a_judge_that_states_nothing_has_no_such_section(make_dataset: MakeDatas
     assert "intervals cover" not in render_card(_DESCRIPTION, measured.report)
 
 
-def test_verdicts_on_two_responses_are_measured_beside_one_rater(make_dataset: MakeDataset, make_judge: Any):
+def test_verdicts_on_two_responses_are_measured_beside_one_rater(make_dataset, make_judge):
     made, contexts = make_dataset(noise=0.3), {}
     pairs = [replace(pair, context=contexts.setdefault(pair.group_id, pair.context)) for pair in made.pairs]
     dataset = replace(made, pairs=tuple(pairs))
@@ -152,7 +150,7 @@ def test_verdicts_on_two_responses_are_measured_beside_one_rater(make_dataset: M
     assert f"two responses: Brier score │ {own['brier']['value']:.2f} [" in shown
 
 
-def test_one_standard_error_for_all_items_tells_none_apart(make_dataset: MakeDataset, make_judge: Any):
+def test_one_standard_error_for_all_items_tells_none_apart(make_dataset, make_judge):
     judge = sure_judge(make_judge(noise=0.4), {"context_variant": 1.0, "tone_variant": 1.0}, (0.4, 0.4))
     measured = evaluate(judge, make_dataset(noise=0.3), split="test", probes=(), resamples=20)
     own: Any = measured.report["dimensions"]["empathy"]["uncertainty"]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -46,10 +44,9 @@ def simulated(rng: np.random.Generator, groups: int, factor: float = 1.5, width:
     return difference, error, np.where(truth > width, 0, np.where(truth < -width, 1, 2)), codes
 
 
-def test_the_fit_finds_what_made_the_verdicts() -> None:
+def test_the_fit_finds_what_made_the_verdicts():
     difference, error, verdict, codes = simulated(np.random.default_rng(0), 3_000)
     found = fit_three_way(difference, error, verdict, codes)
-    assert found is not None
     assert (found.n, found.groups) == (24_000, 3_000)
     assert found.factor == pytest.approx(1.5, rel=0.03)
     assert found.tie_width == pytest.approx(0.4, rel=0.03)
@@ -65,13 +62,12 @@ def test_the_fit_finds_what_made_the_verdicts() -> None:
 
 
 @pytest.mark.slow
-def test_the_promise_holds_in_95_of_100_splits() -> None:
+def test_the_promise_holds_in_95_of_100_splits():
     """200 splits: bounds from 60 groups each, whose verdicts go wrong together, and errors on 2,000 others."""
     rng = np.random.default_rng(1)
     held, coverage, given = {most: [] for most in (0.1, 0.2)}, {most: [] for most in (0.1, 0.2)}, 0
     for _ in range(200):
         model = fit_three_way(*simulated(rng, 60))
-        assert model is not None
         difference, error, verdict, _ = simulated(rng, 2_000)
         found = probabilities(difference, error, model.factor, model.tie_width)
         for most in held:
@@ -87,14 +83,13 @@ def test_the_promise_holds_in_95_of_100_splits() -> None:
     assert np.mean(coverage[0.2]) > np.mean(coverage[0.1]) + 0.1
 
 
-def test_as_few_as_needed_are_undecided() -> None:
+def test_as_few_as_needed_are_undecided():
     confidence = np.linspace(1, 0.5, 400)
     wrong = np.zeros(400, bool)
     groups = np.arange(400)
     assert decided_above(confidence, wrong, groups, 0.05) == 0.5
     wrong[200:] = np.arange(200) % 2 == 0
     bound = decided_above(confidence, wrong, groups, 0.1)
-    assert bound is not None
     assert 0.69 < bound < 0.75  # of 240 verdicts 20 are wrong: 8 %, and 12 % with the margin
     assert decided_above(confidence, ~wrong, groups, 0.3) is None
     together = np.arange(400) // 20  # 20 verdicts of a group that go wrong together count as one
@@ -103,7 +98,7 @@ def test_as_few_as_needed_are_undecided() -> None:
     assert decided_above(confidence, wrong, groups, 0.2) == 0.5
 
 
-def test_a_verdict_is_given_or_not() -> None:
+def test_a_verdict_is_given_or_not():
     model = ThreeWay(100, 50, 1.0, 0.3, (None, 0.8, 0.7, 0.6, 0.5, 0.4))
     sure, unsure = Preference(0.85, 0.05, 0.1), Preference(0.2, 0.65, 0.15)
     assert [model.verdict(sure, own) for own in (None, 0.05, 0.1)] == ["first", None, "first"]
@@ -114,7 +109,7 @@ def test_a_verdict_is_given_or_not() -> None:
         ThreeWay(100, 50, 1.0, 0.3, (0.5,))
 
 
-def test_the_people_s_verdict_is_that_of_most_and_of_the_others() -> None:
+def test_the_people_s_verdict_is_that_of_most_and_of_the_others():
     counts = np.array([(2, 1, 0), (1, 2, 0), (1, 1, 0), (1, 0, 2), (1, 1, 1), (1, 0, 0), (0, 0, 1), (2, 0, 2)])
     assert verdict_of(counts).tolist() == [0, 1, 2, 2, 2, 0, 2, 0]
     judge, rater = beside_one_rater(np.array([0, 0, 2, 2, 1, 0, 0, 0]), counts)
@@ -123,7 +118,7 @@ def test_the_people_s_verdict_is_that_of_most_and_of_the_others() -> None:
     assert rater == pytest.approx([0, 0, 0, 0, 1 / 3, np.nan, np.nan, 0], nan_ok=True)
 
 
-def test_quality_by_hand() -> None:
+def test_quality_by_hand():
     found = np.array([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.4, 0.3, 0.3], [0.2, 0.2, 0.6]])
     measured = quality(found, np.array([0, 1, 1, 2]), bins=2)
     assert measured["accuracy"] == 0.75
@@ -135,7 +130,7 @@ def test_quality_by_hand() -> None:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> PairDataset:
+def data(tmp_path_factory) -> PairDataset:
     """24 contexts with three responses; three raters, of whom the third leaves out the last response."""
     rng, rows, ratings = np.random.default_rng(0), [], []
     for group in range(24):
@@ -157,7 +152,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> PairDataset:
     )
 
 
-def test_a_calibration_knows_what_people_said_of_two_responses(data: PairDataset) -> None:
+def test_a_calibration_knows_what_people_said_of_two_responses(data):
     (dimension,) = data.card.dimensions
     pairs = data.pairs
     first, second, counts = comparisons(data, pairs, dimension)
@@ -176,7 +171,6 @@ def test_a_calibration_knows_what_people_said_of_two_responses(data: PairDataset
     judged = {pair.pair_id: Heard(Prediction(torch.tensor([score[pair.pair_id[-1]]])), facts, pair) for pair in pairs}
     found = fit_calibration("w" * 64, data.card.dimensions, data, None, judged)
     model = found.dimensions["empathy"].three_way
-    assert model is not None
     assert (model.n, model.groups) == (72, 24)
     assert 0.3 < model.tie_width < 2.7
     assert model.preference(4.2 - 1.2, 0.4).likeliest == "first"
@@ -187,7 +181,7 @@ def test_a_calibration_knows_what_people_said_of_two_responses(data: PairDataset
     assert from_json(earlier, "here", data.card.dimensions).dimensions["empathy"].three_way is None
 
 
-def test_comparisons_alone_are_enough(data: PairDataset) -> None:
+def test_comparisons_alone_are_enough(data):
     """`chosen` and `rejected` of the first two responses, of which a third are ties; nobody rated."""
     pairs = data.pairs
     compared = pd.DataFrame(
@@ -212,10 +206,8 @@ def test_comparisons_alone_are_enough(data: PairDataset) -> None:
     found = fit_calibration("w" * 64, data.card.dimensions, alone, None, judged)
     own = found.dimensions["empathy"]
     assert own.in_words() == "no standard errors: no rated pairs; of two responses: 24 verdicts in 24 groups"
-    assert own.three_way is not None
     assert not own.three_way.uses_error
     chances = preference(own.three_way, *(Score(value, Scale(1, 5, True)) for value in (3.6, 3.0)))
-    assert chances is not None
     assert chances.likeliest == "first"
     assert own.three_way.preference(0.0, 5.0).likeliest == "no difference"
     few = replace(alone, preferences=compared[:10])
@@ -224,13 +216,8 @@ def test_comparisons_alone_are_enough(data: PairDataset) -> None:
 
 
 def test_an_order_says_what_people_will_say_of_neighbours(
-    judge_folder: Path,
-    dataset_folder: Path,
-    make_tone: Any,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch,
-) -> None:
+    judge_folder, dataset_folder, make_tone, tmp_path, capsys, monkeypatch
+):
     monkeypatch.setenv("COLUMNS", "200")
     judge, clips = tmp_path / "judge", []
     shutil.copytree(judge_folder, judge)

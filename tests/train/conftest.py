@@ -7,6 +7,7 @@ import pytest
 import torch
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train import run
+from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.validation_pictures import ValidationPictures
 
 
@@ -32,3 +33,17 @@ def without_calibration(monkeypatch) -> None:
 def without_pictures(monkeypatch) -> None:
     """Drawing takes as long as an epoch, too; modules about pictures have a fixture of this name that does nothing."""
     monkeypatch.setattr(ValidationPictures, "on_validation_end", lambda *_: None)
+
+
+@pytest.fixture
+def batches_read(monkeypatch) -> list[tuple[int, int, list[int]]]:
+    """Epoch, number and items of every batch that was trained on."""
+    read: list[tuple[int, int, list[int]]] = []
+    plain = JudgeModule.training_step
+
+    def step(module: JudgeModule, batch, batch_idx):
+        read.append((module.current_epoch, batch_idx, batch.indices.tolist()))
+        return plain(module, batch, batch_idx)
+
+    monkeypatch.setattr(JudgeModule, "training_step", step)
+    return read

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from empathy_judge.data_modules import pairs_file
 from empathy_judge.data_modules.rows import hash_order, to_row
 from empathy_judge.data_modules.schema import PairDataset, complete_dataset, write_splits
 from empathy_judge.models.artifact import load_judge
 from empathy_judge.models.scoring import PairScorer
-from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 
 
@@ -49,24 +46,15 @@ def test_scores_do_not_depend_on_how_audio_is_stored(embedded_folder, dataset_fo
 
 
 @pytest.mark.long
-def test_a_resumed_run_reads_what_the_uninterrupted_one_does(embedded_folder, train_arguments, tmp_path, monkeypatch):
+def test_a_resumed_run_reads_what_the_uninterrupted_one_does(embedded_folder, train_arguments, tmp_path, batches_read):
     """By blocks, and with two workers, which read ahead."""
-    read: list[tuple[int, list[int]]] = []
-    plain = JudgeModule.training_step
-
-    def step(module: JudgeModule, batch: Any, batch_idx: int) -> torch.Tensor:
-        read.append((module.current_epoch, batch.indices.tolist()))
-        return plain(module, batch, batch_idx)
-
-    monkeypatch.setattr(JudgeModule, "training_step", step)
     arguments = {"trainer__logger": "false", "data__path": embedded_folder, "data__num_workers": 2}
     train(train_arguments(tmp_path / "whole", trainer__max_epochs=2, **arguments))
-    whole = read.copy()
+    whole = batches_read.copy()
     train(train_arguments(tmp_path / "run", trainer__max_epochs=1, **arguments))
-    read.clear()
+    batches_read.clear()
     train([*train_arguments(tmp_path / "run", trainer__max_epochs=2, **arguments), "--resume", "true"])
-    assert [sorted(item for epoch, items in whole for item in items if epoch == n) for n in (0, 1)] == [
-        [*range(12)]
-    ] * 2
-    assert whole[:3] != whole[3:]
-    assert read == whole[3:]
+    first, second = ([items for epoch, _, items in whole if epoch == n] for n in (0, 1))
+    assert [sorted(item for items in own for item in items) for own in (first, second)] == [[*range(12)]] * 2
+    assert first != second
+    assert batches_read == whole[3:]

@@ -248,7 +248,6 @@ def assert_equal(one: Batch, other: Batch) -> None:
             if isinstance(value, torch.Tensor):
                 assert torch.equal(value, getattr(theirs, name)), name
     if one.inputs.clips is not None:
-        assert other.inputs.clips is not None
         assert torch.equal(one.inputs.clips.features, other.inputs.clips.features)
 
 
@@ -287,12 +286,9 @@ def test_data_loaders_that_are_started_by_spawn(train_arguments, tmp_path, monke
     def compare(module: JudgeModule) -> None:
         start(module)
         other = DataLoader(
-            module.data.items,
-            batch_sampler=[[(0, 0), (0, 1)]],
-            collate_fn=module.collate,
-            num_workers=1,
+            module.data.items, batch_sampler=[[(0, 0), (0, 1)]], collate_fn=module.collate, num_workers=1,
             multiprocessing_context="spawn",
-        )
+        )  # fmt: skip
         (there,) = other
         batches.append((module.collate([module.data.items[0, 0], module.data.items[0, 1]]), there))
 

@@ -59,20 +59,6 @@ class Killed(Exception):
 
 
 @pytest.fixture
-def batches_read(monkeypatch) -> list[tuple[int, int, list[int]]]:
-    """Epoch, number and items of every batch that was trained on."""
-    read: list[tuple[int, int, list[int]]] = []
-    plain = JudgeModule.training_step
-
-    def step(module: JudgeModule, batch, batch_idx):
-        read.append((module.current_epoch, batch_idx, batch.indices.tolist()))
-        return plain(module, batch, batch_idx)
-
-    monkeypatch.setattr(JudgeModule, "training_step", step)
-    return read
-
-
-@pytest.fixture
 def in_a_step(monkeypatch):
     """Something is done before the step that begins after so many."""
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
 import pytest
-from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval import rendering
 from empathy_judge.eval.compare import Comparison, compare
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
@@ -18,7 +16,6 @@ from empathy_judge.eval.results import COLUMNS, Report
 
 from ..conftest import Page
 
-MakeDataset = Callable[..., PairDataset]
 HOSTILE = "<script>alert('1')</script>\"&"
 
 

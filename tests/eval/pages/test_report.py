@@ -6,7 +6,7 @@ import base64
 import io
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import soundfile
-from empathy_judge.data_modules.schema import Pair, PairDataset
+from empathy_judge.data_modules.schema import Pair
 from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
@@ -27,8 +27,6 @@ from rich.console import Console
 
 from ..conftest import AnyJudge, Page, check_of, statistic
 
-MakeDataset = Callable[..., PairDataset]
-MakeJudge = Callable[..., Any]
 HOSTILE = "<script>alert('1')</script><img src=x onerror=alert(2)>\"&$x_{$"
 
 

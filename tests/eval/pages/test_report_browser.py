@@ -8,19 +8,17 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.compare import compare
 from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.pages.report import write_comparison, write_report
 
-MakeDataset = Callable[..., PairDataset]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WIDTHS = (390, 1280)
 PROBES = ("response_only", "silent", "context_swapped", "low_pass", "gain")

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval import rendering
 from empathy_judge.eval.compare import compare
 from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.pages.report import markdown_comparison, markdown_report
 from empathy_judge.eval.results import Results
-
-MakeDataset = Callable[..., PairDataset]
 
 
 @pytest.fixture

@@ -24,7 +24,6 @@ EMPATHY = Dimension("vocal_empathy", 1, 5, 1)
 OPENAI_PRICE = "price=2.5:32:10"
 GOOD = {"reason": "a warm voice", "vocal_empathy": 4}
 RUNNER = "empathy_judge.eval.judges.prompted.runner"
-Make = Callable[..., Any]
 Pairs = Callable[[int], list[Pair]]
 
 
