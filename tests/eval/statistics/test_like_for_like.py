@@ -63,6 +63,15 @@ def test_a_judge_that_is_one_more_rater_is_not_told_apart(k, pool):
     check_one_more_rater(one_more_rater(k, pool, 120), ratio=0.04, most=0.12)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(("k", "pool"), [(2, 2), (3, 3), (5, 5), (8, 8), (2, 20), (3, 20), (5, 20)])
+def test_a_judge_that_is_one_more_rater_is_told_apart_as_often_as_promised(k, pool):
+    """In 5 % give or take 2, with all raters or some of them at each item."""
+    found = one_more_rater(k, pool, 400)
+    check_one_more_rater(found, ratio=0.01, most=0.07)
+    assert np.mean([(own.p or NAN) < 0.05 for own in found]) >= 0.03
+
+
 def test_by_hand_with_missing_scores_and_a_rater_who_is_left_out():
     rng = np.random.default_rng(0)
     scores, groups = people(40, 4, rng)

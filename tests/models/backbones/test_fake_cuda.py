@@ -173,7 +173,7 @@ def hidden_states(gpu: OnCuda) -> None:
 
 def poolings(gpu: OnCuda) -> None:
     inputs, size = gpu.judge.heard(gpu.inputs()), gpu.judge.backbone.hidden_size
-    hidden = gpu.judge.backbone.hidden_states(inputs)
+    hidden, before = gpu.judge.backbone.hidden_states(inputs), gpu.judge.pooling
     for name in get_args(PoolingName):
         own = hidden.repeat(1, 1, 3) if name == "layer_mix" else hidden
         gpu.judge.pooling = for_real(build_pooling, name, size, 3).to(CUDA)
@@ -181,6 +181,7 @@ def poolings(gpu: OnCuda) -> None:
         assert on_gpu(pooled, features)
         assert (pooled.shape, pooled.dtype) == ((len(PAIRS), size), torch.float32)
         assert (features.shape, features.dtype) == ((len(PAIRS), gpu.judge.head_input.size), torch.float32)
+    gpu.judge.pooling = before
 
 
 def heads_and_losses(gpu: OnCuda) -> None:
