@@ -195,6 +195,7 @@ def test_train_has_help_with_an_example(capsys):
         (["frobnicate"], "frobnicate: no such command; see empathy-judge --help"),
         (["evalute", "j"], "evalute: no such command (did you mean evaluate?); see empathy-judge --help"),
         (["split"], "the following arguments are required: data; see empathy-judge split --help"),
+        (["train"], "no --data.path; expected it here or in a recipe; see empathy-judge train --help"),
         (["evaluate", "j", "--dta", "d"], "--dta: no such option (did you mean --data?)"),
         (["split", "d", "--seed", "two"], "argument --seed: 'two': expected a whole number from 0"),
         (["serve", "j", "--port", "99999"], "argument --port: '99999': expected a port, 0 to 65535"),

@@ -286,7 +286,9 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _in_one_line(message: str) -> str:
-    """What jsonargparse says of a wrong value, which it lays out over a page."""
+    """What jsonargparse says of a wrong value, which it lays out over a page, or of one that is missing."""
+    if missing := re.search(r"arguments are required: ([\w.]+)", message):
+        return f"no --{missing[1]}; expected it here or in a recipe; see empathy-judge train --help"
     name = re.search(r'Parser key "([^"]+)"', message)
     value = re.search(r"(?:Given value|Got value): (.*)", message)
     kinds = [_kind(kind) for kind in re.findall(r"Expected an? (.+?)(?:\. Got value.*)?$", message, re.MULTILINE)]
