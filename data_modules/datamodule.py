@@ -92,6 +92,7 @@ class PairDataModule(L.LightningDataModule):
         self.settings, self.seed, self.start = settings, seed, start or Position()
         self.train_splits, self.validation_splits = _names(settings.train_split), _names(settings.validation_split)
         self._parts = parts
+        self._planned: tuple[DataSettings, Plan] | None = None
         if parts is not None:
             self.train_splits = self.validation_splits = tuple(
                 dict.fromkeys((*self.train_splits, *self.validation_splits))
@@ -230,6 +231,12 @@ class PairDataModule(L.LightningDataModule):
         }
 
     def _training_plan(self) -> Plan:
+        """Made once for these settings: by tokens it looks at the length of every item."""
+        if self._planned is None or self._planned[0] is not self.settings:
+            self._planned = self.settings, self._plan()
+        return self._planned[1]
+
+    def _plan(self) -> Plan:
         size, tokens = self.settings.batch_size, self.settings.batch_tokens
         if tokens is None:
             kinds = [self._order_of(self.train, size, shuffle=True)]

@@ -63,20 +63,22 @@ def load_model(family: type[Backbone], checkpoint: Checkpoint) -> Any:
         kept |= {"__module__": model_class.__module__} if kept else {}
         # the stubs know neither output_loading_info nor None for the default revision
         loader: Any = type(model_class.__name__, (model_class,), kept) if kept else model_class
-        if not checkpoint.weights:
-            config = config or loader.config_class.from_pretrained(checkpoint.name, revision=checkpoint.revision)
+
+        def without_weights() -> Any:
+            own = config or loader.config_class.from_pretrained(checkpoint.name, revision=checkpoint.revision)
             with torch.device("meta"):
-                model = loader._from_config(config, **options)
-                for part in family.float32_parts:
-                    model.get_submodule(part).float()
-                return model
+                return loader._from_config(own, **options)
+
+        if not checkpoint.weights:
+            model = without_weights()
+            for part in family.float32_parts:
+                model.get_submodule(part).float()
+            return model
         if not family.own_adapter:
             _refuse_adapter(checkpoint)
         whole = [*family.unquantized(), "lm_head"]
         if checkpoint.quantization == "nf4":
-            config = config or loader.config_class.from_pretrained(checkpoint.name, revision=checkpoint.revision)
-            with torch.device("meta"):
-                whole += _across_blocks(loader._from_config(config, **options), _patterns(whole))
+            whole += _across_blocks(without_weights(), _patterns(whole))
             options["quantization_config"] = nf4(checkpoint.dtype, whole)
         if checkpoint.quantization == "int8":
             options["quantization_config"] = int8(whole)
