@@ -18,7 +18,7 @@ from ..data_modules.audio import AudioSource, Clip, audio_hash
 from ..data_modules.errors import AudioError
 from .assessment import ClipFacts, clip_facts
 from .feature_cache import ClipStates, DiskStore
-from .judge import EmpathyJudge, EncodedClip, tower_is_trained
+from .judge import EmpathyJudge, EncodedClip
 from .settings import LongClips
 
 KEPT_BYTES = 512 * 2**20
@@ -62,7 +62,7 @@ class ClipEncoder:
         self._states: OrderedDict[Hashable, EncodedClip] = OrderedDict()
         self._bytes = 0
         self._facts: OrderedDict[Hashable, ClipFacts] = OrderedDict()
-        self._store = None if store is None or tower_is_trained(judge) else ClipStates(judge, store)
+        self._store = None if store is None or judge.settings.lora.trains_tower else ClipStates(judge, store)
         self._batches = AutoBatch(batch_size)
 
     def encode(self, clips: Iterable[AudioSource], member: int | None) -> Encoded:

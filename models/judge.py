@@ -279,7 +279,7 @@ class EmpathyJudge(nn.Module):
         cached ones fit training and scoring alike.
         """
         statistics = LayerStatistics() if self.settings.head_input.audio != "none" else None
-        if tower_is_trained(self):
+        if self.settings.lora.trains_tower:
             states = self.backbone.encode_audio(clips, statistics)
         else:
             with torch.no_grad(), torch.autocast(clips.features.device.type, enabled=False):
@@ -390,8 +390,3 @@ class Members(nn.Module):
 
     def __len__(self) -> int:
         return len(self._names)
-
-
-def tower_is_trained(judge: EmpathyJudge) -> bool:
-    """Whether audio states depend on weights that training changes."""
-    return "audio_tower" in {*judge.settings.lora.parts, *judge.settings.lora.full_parts}

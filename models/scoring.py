@@ -22,7 +22,7 @@ from .calibration import DEFAULT_LEVEL, Calibration, uncalibrated
 from .clip_encoder import KEPT_BYTES, AutoBatch, ClipEncoder
 from .feature_cache import DiskStore
 from .heads import Prediction, combine
-from .judge import MOST_WINDOWS, EmpathyJudge, EncodedClip, tower_is_trained
+from .judge import MOST_WINDOWS, EmpathyJudge, EncodedClip
 from .prefix_caching import plan_of, read_in_two
 from .settings import LongClips
 
@@ -111,7 +111,7 @@ class PairScorer:
     def run(self, pairs: Iterable[Pair | AudioError]) -> Iterator[Heard]:
         """Yield all that was found of each pair, in order; an error in place of a pair comes out as it is."""
         waiting, judge = iter(pairs), self.judge
-        own_tower = tower_is_trained(judge)  # else audio states are the same for all members
+        own_tower = judge.settings.lora.trains_tower  # else audio states are the same for all members
         while some := list(itertools.islice(waiting, self.batch_size * _SORTED_BATCHES)):
             members, batch = [], [pair for pair in some if isinstance(pair, Pair)]
             with self._turn:

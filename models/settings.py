@@ -61,6 +61,11 @@ class LoraSettings:
         if not 0 <= self.dropout < 1:
             raise UserError(f"lora.dropout {self.dropout:g}; expected at least 0 and less than 1")
 
+    @property
+    def trains_tower(self) -> bool:
+        """Whether audio states depend on weights that training changes."""
+        return "audio_tower" in {*self.parts, *self.full_parts}
+
 
 @dataclass(frozen=True)
 class HeadInputSettings:

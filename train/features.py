@@ -23,7 +23,7 @@ from ..data_modules.schema import Pair
 from ..models.backbones.audio_language_model import AudioLanguageModel
 from ..models.backbones.base import Backbone, Inputs
 from ..models.feature_cache import ClipStates, DiskStore, PairStates, check_split
-from ..models.judge import EmpathyJudge, tower_is_trained
+from ..models.judge import EmpathyJudge
 from ..models.settings import JudgeSettings
 
 _CLIPS, _PAIRS = 16, 8  # in a forward pass
@@ -47,7 +47,7 @@ class Features:
         Raises:
             UserError: If what should be kept changes in training.
         """
-        if tower_is_trained(judge):
+        if judge.settings.lora.trains_tower:
             raise UserError(
                 f"cache: {cache} with an audio_tower that is trained; expected cache.what none, or other parts to train"
             )

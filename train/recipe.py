@@ -162,8 +162,7 @@ class RecipeParser:
         recipe = Recipe(**{**values, "trainer": built.trainer.as_dict()})
         if recipe.cache.what != "auto":
             return recipe
-        trained = {*recipe.judge.lora.parts, *recipe.judge.lora.full_parts}
-        changes = "audio_tower" in trained or recipe.data.augmentation.active
+        changes = recipe.judge.lora.trains_tower or recipe.data.augmentation.active
         sharded = getattr(recipe.trainer["strategy"], "shards_weights", False)
         return replace(recipe, cache=replace(recipe.cache, what="none" if changes or sharded else "audio"))
 
