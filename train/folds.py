@@ -27,7 +27,7 @@ from ..data_modules.splits import kept_together
 from ..eval.judges import OK
 from ..eval.judges.scores_file import ScoresFile
 from ..eval.statistics.agreement import spearman
-from ..eval.statistics.bootstrap import Resamples, estimate
+from ..eval.statistics.bootstrap import MIN_GROUPS, Resamples, estimate
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS
 from ..models.artifact import load_run, read_settings
 from ..models.closed_form import EXACT, LANDMARKS
@@ -243,7 +243,8 @@ class _Plan:
 
     def better(self, tried: Mapping[str, _Tried]) -> str:
         """The trained judge, if the 90 % interval of its lead over the probe does not begin below 0, a bootstrap
-        over what folds keep together; else the probe. Says why in one line."""
+        over what folds keep together; else the probe, also where there are fewer than `MIN_GROUPS` of these. Says why
+        in one line."""
         (probe, lora), human, groups = self._compared(tried["probe"], tried["lora"])
         reached = [_mean_spearman(own, human) for own in (probe, lora)]
         draws = Resamples.draw(groups, RESAMPLES, self._recipe.seed)
@@ -251,11 +252,13 @@ class _Plan:
             lambda items: _mean_spearman(lora[items], human[items]) - _mean_spearman(probe[items], human[items])
         )
         low, high = np.nanquantile(leads, LEAD_INTERVAL)
+        interval = f"90 % interval {low:.3f} to {high:.3f}; it must not begin below 0"
+        if draws.n_groups < MIN_GROUPS:  # draws of so few hardly differ, whoever leads
+            low, interval = math.nan, f"no 90 % interval: {draws.n_groups} groups, at least {MIN_GROUPS} needed"
         chosen = "lora" if low >= 0 else "probe"
         Console(stderr=True).print(
             f"auto: {chosen}: mean Spearman of lora {reached[1]:.3f}, of the probe {reached[0]:.3f} on {len(human)} "
-            f"pairs that neither was trained on; lora leads by {reached[1] - reached[0]:.3f} "
-            f"(90 % interval {low:.3f} to {high:.3f}; it must not begin below 0)",
+            f"pairs that neither was trained on; lora leads by {reached[1] - reached[0]:.3f} ({interval})",
             markup=False,
             soft_wrap=True,
         )

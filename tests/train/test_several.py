@@ -163,19 +163,28 @@ def test_auto_keeps_the_probe_unless_adapters_are_clearly_better(train_arguments
     words = {"method": "auto", **OF_CLIPS, "optimizer__head_learning_rate": 30.0, "optimizer__learning_rate": 3.0}
     run = train(train_arguments(tmp_path / "run", **words, trainer__max_epochs=1))
     (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("auto: "))
-    chosen, lora, probe, pairs, lead, low, high = re.fullmatch(
+    chosen, lora, probe, pairs, lead, groups = re.fullmatch(
         r"auto: (\w+): mean Spearman of lora (\S+), of the probe (\S+) on (\d+) pairs that neither was trained on; "
-        r"lora leads by (\S+) \(90 % interval (\S+) to (\S+); it must not begin below 0\)",
+        r"lora leads by (\S+) \(no 90 % interval: (\d) groups, at least 5 needed\)",
         line,
     ).groups()
-    assert chosen == ("lora" if float(low) >= 0 else "probe")
-    assert float(low) <= float(high)
+    assert (chosen, pairs, groups) == ("probe", "9", "3")
     assert float(lead) == pytest.approx(float(lora) - float(probe), abs=2e-3)
-    assert pairs == "9"
     kept = best_of(run.folder)
     assert kept["agreement"] == pytest.approx(float({"lora": lora, "probe": probe}[chosen]), abs=1e-3)
     assert run.calibration is not None
     assert "method: auto" in (run.folder / "config.yaml").read_text()
+
+
+def test_auto_asks_for_an_interval_where_there_are_groups_enough(train_arguments, tmp_path, capsys):
+    words = {"method": "auto", "folds": 3, **OF_CLIPS, "trainer__max_epochs": 1}
+    train(train_arguments(tmp_path / "run", **words))
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("auto: "))
+    chosen, lead, low, high = re.fullmatch(
+        r"auto: (\w+): .* lora leads by (\S+) \(90 % interval (\S+) to (\S+); it must not begin below 0\)", line
+    ).groups()
+    assert float(low) <= float(lead) <= float(high)
+    assert chosen == ("lora" if float(low) >= 0 else "probe")
 
 
 @pytest.mark.parametrize(
