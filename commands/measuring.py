@@ -32,11 +32,12 @@ def evaluate(options: argparse.Namespace) -> int:
 
     if options.explain and not Path(options.judge).is_dir():
         raise UserError(f"--explain with judge {options.judge}; expected the folder of a judge or of a run")
-    measured = measure(options.judge, options.data, **_how_to_measure(options), **_loading(options))
+    judge = open_scorer(options) if options.explain else options.judge  # one load for both
+    measured = measure(judge, options.data, **_how_to_measure(options), **_loading(options))
     if options.explain:
         from ..eval.pages.explanation import explain_worst
 
-        explain_worst(measured, open_scorer(options), out)
+        explain_worst(measured, judge, out)
     measured.save(out)
     if options.json:
         print(json.dumps(measured.report, indent=2, allow_nan=False))

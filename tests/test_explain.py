@@ -10,11 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import soundfile
+from empathy_judge import scorer as scorer_module
 from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.eval import explain as explaining
 from empathy_judge.eval.explain import explain, noise_floor
+from empathy_judge.eval.judges import trained as trained_module
 from empathy_judge.models.heads import Prediction
 from empathy_judge.scorer import Scorer
 
@@ -145,10 +147,17 @@ def test_command_prints_json_and_writes_picture_and_page(judge_folder, speech, t
     assert capsys.readouterr().out.startswith("response, empathy ")
 
 
-def test_a_report_links_to_what_explains_its_largest_disagreements(judge_folder, dataset_folder, tmp_path, capsys):
+def test_a_report_links_to_what_explains_its_largest_disagreements(
+    judge_folder, dataset_folder, tmp_path, capsys, monkeypatch
+):
+    loaded = []
+    for module in (scorer_module, trained_module):
+        load = module.load_any
+        monkeypatch.setattr(module, "load_any", lambda *own, load=load: loaded.append(own) or load(*own))
     words = ["evaluate", str(judge_folder), "--data", str(dataset_folder), "--split", "validation", "--probes", "none"]
     out = tmp_path / "report"
     assert main([*words, "--resamples", "5", "--device", "cpu", "--explain", "--out", str(out)]) == 0
+    assert len(loaded) == 1
     items = pd.read_csv(out / "items.csv")
     linked = [own["href"] for own in Page((out / "index.html").read_text()).all("a") if "explanations" in own["href"]]
     assert set(linked) == set(items["explanation"])
