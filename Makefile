@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all test-gpu lint docs bench bench-gpu clean
+.PHONY: demo nano test test-all test-gpu lint docs bench bench-gpu clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -15,6 +15,12 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	$(BIN)/empathy-judge demo --out demo
+
+# A nano backbone, in one thread and two hours; killed and called again, it goes on and ends in the same bytes
+EMPATHY_JUDGE_REAL_DATA ?= ../shared/data
+nano: $(READY)
+	$(BIN)/python -m empathy_judge.train.nano.pretrain --out build/nano --work build/nano_work \
+		--recordings "$(EMPATHY_JUDGE_REAL_DATA)"
 
 # Without the marker `long`: with those the whole would pass twelve minutes on two cores
 test: $(READY)

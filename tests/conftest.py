@@ -106,7 +106,7 @@ def make_backbone() -> Callable[[Path, int], Path]:
     from empathy_judge.train.nano.architecture import build_model, build_processor
 
     def make(folder: Path, seed: int) -> Path:
-        processor = build_processor([QUESTION, "Situation: Context: Response: the user the assistant"])
+        processor = build_processor([QUESTION, "Situation: Context: Response: the user the assistant"], seconds=10)
         torch.manual_seed(seed)
         model = build_model(processor)
         with torch.no_grad():

@@ -10,7 +10,9 @@ from empathy_judge.models.backbones import NANO_FOLDER, load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.qwen2_audio import Qwen2Audio
 from empathy_judge.train.nano.answer import Listener, measure_answers
-from empathy_judge.train.nano.corpus import ClipStore, collect, make_voices, synthetic_shards
+from empathy_judge.train.nano.architecture import HOP
+from empathy_judge.train.nano.clips import ClipStore
+from empathy_judge.train.nano.corpus import collect, make_voices, synthetic_shards
 from safetensors import safe_open
 from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration, Qwen2AudioProcessor
 
@@ -44,10 +46,12 @@ def test_readme_states_what_was_measured():
 def test_hears_delivery_of_voices_it_never_heard():
     """Fresh voices, fresh tones: far above the commonest answer on every question."""
     voices = make_voices(20, seed=991)
-    store = ClipStore.of(collect(synthetic_shards(120, voices, seed=991), "clips"))
     model = Qwen2AudioForConditionalGeneration.from_pretrained(NANO_FOLDER).eval()
     processor = AutoProcessor.from_pretrained(NANO_FOLDER)
     backbone = Qwen2Audio(model.model, processor, Checkpoint("nano"))
+    longest = backbone.max_seconds * 16_000 / HOP
+    made = collect(synthetic_shards(120, voices, seed=991), "clips")
+    store = ClipStore.of([clip for clip in made if len(clip.mel) <= longest])
     rows = {
         r["question"]: r for r in measure_answers(backbone, model, processor, Listener(backbone, store), 80, seed=1)
     }

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 import torch
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.functionals import DELIVERY
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.qwen2_audio import Qwen2Audio
-from empathy_judge.train.nano import answer
-from empathy_judge.train.nano.architecture import build_model, build_processor
-from empathy_judge.train.nano.corpus import LABELS, MEASURES, Clip, ClipStore, make_voices, pitch_range
+from empathy_judge.train.nano import answer, corpus, listen
+from empathy_judge.train.nano.architecture import HOP, build_model, build_processor
+from empathy_judge.train.nano.clips import LABELS, LEVELS, MEASURES, Clip, ClipStore
+from empathy_judge.train.nano.corpus import collect, make_voices, pitch_range, real_shards, synthetic_shards
 from empathy_judge.train.nano.pretrain import pretrain
 from empathy_judge.train.nano.questions import CLOSED, OPEN, Delivery
+from empathy_judge.train.nano.recordings import digest, find_recordings, hold_out
 
 QUESTIONS = {question.name: question for question in (*CLOSED, *OPEN)}
 
@@ -87,58 +93,194 @@ def test_architecture_is_qwen2_audio_in_miniature():
     processor = build_processor(["How fast is the response?"])
     model = build_model(processor)
     weights = sum(weight.numel() for weight in model.parameters())
-    assert 2.5e6 < weights <= 3.0e6
+    assert 2.5e6 < weights <= 3.1e6
+    window = processor.feature_extractor
+    assert model.get_parameter("model.audio_tower.embed_positions.weight").shape[0] * 2 * HOP == window.n_samples
+    assert window.chunk_length == 30
     for text in ("How fast?", "Größe: 12 €\n", "<|im_start|>user\nhi<|im_end|>"):
         assert processor.tokenizer.decode(processor.tokenizer(text)["input_ids"]) == text
 
 
-def _teach(kept: Path) -> dict[str, torch.Tensor]:
-    """Four steps of the language model on random clips."""
+def _noise_clips(*lengths: int) -> ClipStore:
+    """Random clips of so many frames."""
     rng = np.random.default_rng(0)
-    clips = [
-        Clip(
-            rng.normal(size=(40, 128)).astype(np.float16),
-            rng.normal(size=len(MEASURES)).astype(np.float32),
-            np.zeros(len(LABELS), np.int64),
-            np.zeros((10, 2), np.float32),
-        )
-        for _ in range(12)
-    ]
+    return ClipStore.of(
+        [
+            Clip(
+                rng.normal(size=(frames, 128)).astype(np.float16),
+                rng.normal(size=len(MEASURES)).astype(np.float32),
+                np.zeros(len(LABELS), np.int64),
+                np.zeros((frames // 4, 2), np.float32),
+            )
+            for frames in lengths
+        ]
+    )
+
+
+def _new_backbone():
     processor = build_processor(["How fast is the response?"])
     torch.manual_seed(0)
     model = build_model(processor)
-    backbone = Qwen2Audio(model.model, processor, Checkpoint("nano"))
-    listener = answer.Listener(backbone, ClipStore.of(clips))
+    return Qwen2Audio(model.model, processor, Checkpoint("nano")), model, processor
+
+
+def _teach_tower(kept: Path) -> dict[str, torch.Tensor]:
+    """Two epochs of the tower on random clips."""
+    backbone, model, _ = _new_backbone()
+    listen.train_tower(backbone, _noise_clips(*[40] * 40), epochs=2, seed=1, kept=kept)
+    return dict(model.model.audio_tower.state_dict())
+
+
+def _teach_language_model(kept: Path) -> dict[str, torch.Tensor]:
+    """Four steps of the language model on random clips."""
+    backbone, model, processor = _new_backbone()
+    listener = answer.Listener(backbone, _noise_clips(*[40] * 12))
     answer.train_language_model(backbone, model, processor, listener, steps=4, seed=1, kept=kept)
     return dict(model.state_dict())
+
+
+def _interrupt(monkeypatch, module, name: str, at: int) -> list[int]:
+    """Call number `at` of that function is a Ctrl-C; what comes back counts its calls."""
+    function, calls = getattr(module, name), []
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == at:
+            raise KeyboardInterrupt
+        return function(*arguments)
+
+    monkeypatch.setattr(module, name, interrupted)
+    return calls
 
 
 @pytest.mark.long
 def test_an_interrupted_language_model_ends_as_the_uninterrupted_one(tmp_path, monkeypatch):
     monkeypatch.setattr(answer, "_SAVE_EVERY", 2)
-    whole = _teach(tmp_path / "whole.pt")
-    draw, drawn = answer._draw, []
-
-    def interrupted(*arguments):
-        drawn.append(1)
-        if len(drawn) == 4:
-            raise KeyboardInterrupt
-        return draw(*arguments)
-
-    monkeypatch.setattr(answer, "_draw", interrupted)
+    whole = _teach_language_model(tmp_path / "whole.pt")
+    drawn = _interrupt(monkeypatch, answer, "_draw", 4)
     with pytest.raises(KeyboardInterrupt):
-        _teach(tmp_path / "cut.pt")
-    resumed = _teach(tmp_path / "cut.pt")
+        _teach_language_model(tmp_path / "cut.pt")
+    resumed = _teach_language_model(tmp_path / "cut.pt")
     assert len(drawn) == 4 + 2  # steps 3 and 4 of the resumed call
     for name, weight in whole.items():
         assert torch.equal(weight, resumed[name]), name
 
 
+def test_an_interrupted_tower_ends_as_the_uninterrupted_one(tmp_path, monkeypatch):
+    whole = _teach_tower(tmp_path / "whole.pt")
+    losses = _interrupt(monkeypatch, listen, "_loss", 4)  # two batches an epoch
+    with pytest.raises(KeyboardInterrupt):
+        _teach_tower(tmp_path / "cut.pt")
+    resumed = _teach_tower(tmp_path / "cut.pt")
+    assert len(losses) == 4 + 2
+    for name, weight in whole.items():
+        assert torch.equal(weight, resumed[name]), name
+
+
+def test_every_measure_of_the_signal_is_a_target_and_a_gain_moves_two():
+    assert len(MEASURES) == 6 + len(DELIVERY) == 164
+    assert [MEASURES[column] for column in LEVELS] == ["level", "delivery_level"]
+
+
+def test_cepstra_of_a_token_are_the_transform_of_the_mean_of_its_frames():
+    mel = torch.randn(2, 128, 8)
+    found = listen.cepstra(mel)
+    assert found.shape == (2, 2, 24)
+    torch.testing.assert_close(found[1, 1, 0], mel[1, :, 4:].mean(1).sum() / 128**0.5)
+    louder = listen.cepstra(mel + 0.1)
+    torch.testing.assert_close(louder[..., 1:], found[..., 1:], atol=1e-5, rtol=0)  # a gain moves the first alone
+
+
+def test_long_clips_are_asked_about_together():
+    """Among short ones they would fill most batches with padding."""
+    store = _noise_clips(40, 600, 480, 1400)
+    backbone, *_ = _new_backbone()
+    listener = answer.Listener(backbone, store)
+    assert (listener.short.tolist(), listener.long.tolist()) == ([0, 2], [1, 3])
+    drawn: list[set[int | None]] = []
+    for seed in range(200):
+        rows = list(answer._draw(listener, np.random.default_rng(seed)))
+        drawn.append({context for context, *_ in rows} | {response for _, response, _ in rows})
+    kinds = [clips - {None} <= {1, 3} for clips in drawn]
+    assert all(long or clips - {None} <= {0, 2} for clips, long in zip(drawn, kinds, strict=True))
+    assert 1 <= sum(kinds) <= 20  # one in 25
+
+
+@pytest.fixture
+def recordings(tmp_path, make_tone):
+    """Two folders of recordings as `../shared/data` has them: twelve speakers of one, seven of the other."""
+    for name, columns, row in (
+        ("read_speech", "clip,speaker_id,text,gender,age", "{clip},S{n},WE CALL IT BEAR,{sex},{age}"),
+        ("expressive_speech", "clip,title,author,reader,license_url", "{clip},A man,An Author,R{n},https://x/by/3.0/"),
+    ):
+        folder = tmp_path / "data" / name
+        folder.mkdir(parents=True)
+        lines = [columns]
+        for n in range(12 if name == "read_speech" else 7):
+            soundfile.write(folder / f"{n}.wav", make_tone(1.0, 120 + 10 * n, 0.1), 16_000)
+            lines.append(row.format(clip=f"{n}.wav", n=n, sex="fm"[n % 2], age=8 if n == 3 else 30))
+        (folder / "metadata.csv").write_text("\n".join(lines) + "\n")
+    return tmp_path / "data"
+
+
+def test_recordings_are_held_out_by_speaker_and_folder(recordings):
+    found = find_recordings(recordings)
+    assert len(found) == 19
+    assert [own.sex for own in found[:4]] == ["f", "m", "f", None]  # a child
+    assert found[-1].source == "A man by An Author, read by R6 (CC BY 3.0)"
+    train, unseen = hold_out(found, seed=1)
+    folders = [own.speaker.partition("/")[0] for own in unseen]
+    assert sorted(folders) == ["expressive_speech", "read_speech", "read_speech"]
+    assert len(train) == 16
+    (recordings / "expressive_speech" / "metadata.csv").unlink()
+    with pytest.raises(UserError, match=r"expressive_speech.metadata\.csv: not found; give the folder that holds"):
+        find_recordings(recordings)
+
+
+def test_a_digest_tells_what_is_read_and_not_where(recordings, tmp_path):
+    before = digest(find_recordings(recordings))
+    recordings.rename(tmp_path / "elsewhere")
+    assert digest(find_recordings(tmp_path / "elsewhere")) == before
+    soundfile.write(tmp_path / "elsewhere" / "read_speech" / "0.wav", np.zeros(9_000), 16_000)
+    assert digest(find_recordings(tmp_path / "elsewhere")) != before
+
+
+def test_a_recording_is_heard_as_it_is_in_another_voice_and_degraded(recordings):
+    adult, child = find_recordings(recordings)[2:4]
+    ((plain, other, degraded, *of_child),) = [shard() for shard in real_shards([adult, child], seed=1)]
+    pitch, rate, level = (MEASURES.index(name) for name in ("pitch", "rate", "level"))
+    assert plain.measures[pitch] == pytest.approx(np.log2(140 / 150), abs=0.01)
+    assert 0.1 < abs(other.measures[pitch] - plain.measures[pitch]) < 0.3
+    # what is played faster is higher by as much
+    assert other.measures[rate] / plain.measures[rate] == pytest.approx(
+        2 ** float(other.measures[pitch] - plain.measures[pitch]), rel=0.03
+    )
+    assert abs(degraded.measures[level] - plain.measures[level]) > 0.5
+    labels = [dict(zip(LABELS, clip.labels.tolist(), strict=True)) for clip in (plain, other, degraded, *of_child)]
+    assert [own["sex"] for own in labels] == [0, -1, 0, -1, -1, -1]
+    assert [own["recording"] for own in labels[:2]] == [0, 0]
+    assert labels[2]["recording"] > 0
+
+
+@pytest.mark.long
+def test_a_corpus_does_not_depend_on_the_number_of_workers(monkeypatch):
+    monkeypatch.setattr(corpus, "_SHARD", 4)
+    voices = make_voices(6, seed=3)
+    made = [ClipStore.of(collect(synthetic_shards(8, voices, 3), "clips", workers)) for workers in (1, 2)]
+    assert made[0].digest() == made[1].digest()
+    other = ClipStore.of(collect(synthetic_shards(8, voices, 4), "clips"))
+    assert other.digest() != made[0].digest()
+
+
 @pytest.mark.long
 def test_script_runs_from_nothing(tmp_path):
-    pretrain(tmp_path / "out", tmp_path / "work", None, clips=64, tower_epochs=1, steps=3, seed=1, measured_pairs=12)
+    pretrain(tmp_path / "out", tmp_path / "work", [], clips=64, tower_epochs=1, steps=3, seed=1, measured_pairs=12)
     assert load_backbone(Checkpoint(str(tmp_path / "out"))).sampling_rate == 16_000
     measured = json.loads((tmp_path / "out" / "measured.json").read_text())
     assert measured["clips"] == {"train": 64, "unseen_voices": 40}
+    weights = (tmp_path / "out" / "model.safetensors").read_bytes()
+    assert measured["sha256"]["weights"] == hashlib.sha256(weights).hexdigest()
     assert set(measured["seconds"]) == {"corpora", "audio tower", "language model"}
     assert "| question | n | majority | accuracy |" in (tmp_path / "out" / "README.md").read_text()
+    with pytest.raises(UserError, match="holds the stages of another recipe"):
+        pretrain(tmp_path / "out", tmp_path / "work", [], clips=64, tower_epochs=1, steps=4, seed=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,19 +16,21 @@ from torch import Tensor, nn
 from transformers import Qwen2AudioForConditionalGeneration, Qwen2AudioProcessor
 
 from ...data_modules.audio import Clip as AudioClip
-from ...data_modules.folders import replace_file
 from ...data_modules.schema import Pair, Turn
 from ...models.backbones.audio_language_model import AudioLanguageModel, messages
 from ...models.backbones.base import Clips, Inputs
-from .corpus import ClipStore
-from .listen import Readouts, batches_by_length, normalisation
+from .clips import ClipStore
+from .listen import Readouts, batches_by_length, keep, resume
 from .questions import CLOSED, OPEN, Delivery, Question
 
 _BATCH = 8  # small: on CPUs a batch that fits the cache is several times faster per dialogue
-_SAVE_EVERY = 500
+_SAVE_EVERY = 250
+_CYCLES = 2  # of the learning rate: the second takes up what the first has learned
 _QUESTIONS = 6  # closed questions about one pair of clips
 _DESCRIBE = 0.3  # share of pairs that are described as well
 _ALONE = 0.15  # share of responses without a context
+_LONG = 0.04  # share of batches of long clips; mixed with short ones they would fill most batches with padding
+_LONG_TOKENS = 125  # 10 s
 _SILENT_CLIP = AudioClip(np.zeros(1600, np.float32), 16_000)  # stands for any clip where only the chat's text counts
 
 
@@ -52,6 +55,8 @@ class Listener:
                 packed = backbone.encode_audio(Clips(mel, lengths.tolist()))
                 for i, states in zip(indices, packed.split([store.tokens(i) for i in indices]), strict=True):
                     self.states[i] = states.half()
+        lengths = np.array([store.tokens(i) for i in range(len(store))])
+        self.short, self.long = np.flatnonzero(lengths <= _LONG_TOKENS), np.flatnonzero(lengths > _LONG_TOKENS)
 
     def delivery(self, index: int) -> Delivery:
         """What is known about a clip."""
@@ -129,43 +134,44 @@ def train_language_model(
     that a head that pools there finds delivery without another layer having to fetch it.
     """
     writer = Writer(processor)
+    torch.manual_seed(seed)
     width = model.lm_head.in_features
-    readouts = [Readouts(width, *normalisation(listener.store)) for _ in range(2)]
+    readouts = [Readouts(width, listener.store) for _ in range(2)]
     weights = [w for n, w in model.named_parameters() if "audio_tower" not in n] + [
         w for readout in readouts for w in readout.parameters()
     ]
-    optimizer = torch.optim.AdamW(weights, lr=2e-3, weight_decay=0.02, betas=(0.9, 0.98))
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps, pct_start=0.05)
     trained = nn.ModuleDict({"model": model, "readouts": nn.ModuleList(readouts)})
-    state, first = {"trained": trained, "optimizer": optimizer, "schedule": schedule}, 0
-    if kept.exists():  # what an interrupted call left
-        saved = torch.load(kept, weights_only=True)
-        for name, part in state.items():
-            part.load_state_dict(saved[name])
-        first = saved["step"]
-    start, totals = time.monotonic(), np.zeros(2)
-    for step in range(first + 1, steps + 1):
-        rows = list(_draw(listener, np.random.default_rng([seed, step])))
-        dialogue = writer.batch(listener, rows)
-        hidden = backbone.hidden_states(dialogue.inputs)
-        answers = _answer_loss(model, hidden, dialogue)
-        is_response = dialogue.inputs.response_mask
-        pooled = (hidden * is_response[..., None]).sum(1) / is_response.sum(1, keepdim=True)
-        delivery = _delivery_loss(readouts, pooled, listener.store, rows)
-        optimizer.zero_grad()
-        (answers + 0.3 * delivery).backward()
-        nn.utils.clip_grad_norm_(weights, 1.0)
-        optimizer.step()
-        schedule.step()
-        totals += (answers.item(), delivery.item())
-        if step % _SAVE_EVERY == 0:
-            mean = totals / _SAVE_EVERY
-            seconds = time.monotonic() - start
-            means = f"answers {mean[0]:.3f}, delivery {mean[1]:.3f}"
-            print(f"language model step {step}: {means}, {seconds:.0f} s", flush=True)
-            totals[:] = 0
-            saved = {name: part.state_dict() for name, part in state.items()} | {"step": step}
-            replace_file(kept, lambda temporary, saved=saved: torch.save(saved, temporary))
+    generator = torch.Generator()  # draws nothing: each step draws from its own number
+    ends = [steps * cycle // _CYCLES for cycle in range(_CYCLES + 1)]
+    done, start, totals = 0, time.monotonic(), np.zeros(2)
+    for begin, end in itertools.pairwise(ends):
+        optimizer = torch.optim.AdamW(weights, lr=2e-3, weight_decay=0.02, betas=(0.9, 0.98))
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=end - begin, pct_start=0.05)
+        state = {"trained": trained, "optimizer": optimizer, "schedule": schedule}
+        if resume(kept, {"trained": trained}, generator) > begin:
+            done = resume(kept, state, generator)
+        for step in range(done + 1, end + 1):
+            rows = list(_draw(listener, np.random.default_rng([seed, step])))
+            dialogue = writer.batch(listener, rows)
+            hidden = backbone.hidden_states(dialogue.inputs)
+            answers = _answer_loss(model, hidden, dialogue)
+            is_response = dialogue.inputs.response_mask
+            pooled = (hidden * is_response[..., None]).sum(1) / is_response.sum(1, keepdim=True)
+            delivery = _delivery_loss(readouts, pooled, listener.store, rows)
+            optimizer.zero_grad()
+            (answers + 0.3 * delivery).backward()
+            nn.utils.clip_grad_norm_(weights, 1.0)
+            optimizer.step()
+            schedule.step()
+            totals += (answers.item(), delivery.item())
+            if step % _SAVE_EVERY == 0 or step == end:
+                mean = totals / _SAVE_EVERY
+                seconds = time.monotonic() - start
+                means = f"answers {mean[0]:.3f}, delivery {mean[1]:.3f}"
+                print(f"language model step {step}: {means}, {seconds:.0f} s", flush=True)
+                totals[:] = 0
+                keep(kept, state, generator, step)
+        done = max(done, end)
 
 
 @torch.no_grad()
@@ -210,8 +216,10 @@ def measure_answers(
 
 
 def _draw(listener: Listener, rng: np.random.Generator) -> Iterator[tuple[int | None, int, list[tuple[str, str]]]]:
+    long = len(listener.long) > 0 and (rng.random() < _LONG or not len(listener.short))
+    clips = listener.long if long else listener.short
     for _ in range(_BATCH):
-        context, response = rng.integers(len(listener.store), size=2).tolist()
+        context, response = rng.choice(clips, size=2).tolist()
         context = None if rng.random() < _ALONE else context
         first = None if context is None else listener.delivery(context)
         second = listener.delivery(response)

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 MEL_BINS = 128
-SECONDS = 10
+SECONDS = 30
 HOP = 320
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>")
 CHAT_TEMPLATE = (
@@ -37,8 +37,11 @@ CHAT_TEMPLATE = (
 """Qwen's chat markup without its default system prompt and audio numbering."""
 
 
-def build_processor(texts: Iterable[str], vocabulary: int = 512) -> Qwen2AudioProcessor:
-    """Processor with a byte-level BPE tokenizer learned from `texts`; any other text still splits into bytes."""
+def build_processor(texts: Iterable[str], vocabulary: int = 512, seconds: int = SECONDS) -> Qwen2AudioProcessor:
+    """Processor with a byte-level BPE tokenizer learned from `texts`; any other text still splits into bytes.
+
+    `seconds` = the longest clip that a model of this processor hears at once.
+    """
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
@@ -60,7 +63,7 @@ def build_processor(texts: Iterable[str], vocabulary: int = 512) -> Qwen2AudioPr
     special: list[str | AddedToken] = [AddedToken(token, special=True) for token in SPECIAL_TOKENS]
     tokenizer.add_tokens(special)
     extractor = WhisperFeatureExtractor(
-        feature_size=MEL_BINS, hop_length=HOP, chunk_length=SECONDS, n_fft=1024, return_attention_mask=True
+        feature_size=MEL_BINS, hop_length=HOP, chunk_length=seconds, n_fft=1024, return_attention_mask=True
     )
     return Qwen2AudioProcessor(feature_extractor=extractor, tokenizer=tokenizer, chat_template=CHAT_TEMPLATE)
 
@@ -76,7 +79,7 @@ def build_model(processor: Qwen2AudioProcessor) -> Qwen2AudioForConditionalGener
             "encoder_layers": 4,
             "encoder_attention_heads": 4,
             "encoder_ffn_dim": 480,
-            "max_source_positions": SECONDS * 16_000 // HOP // 2,
+            "max_source_positions": processor.feature_extractor.nb_max_frames // 2,
         },
         text_config={
             "model_type": "qwen2",

@@ -1,12 +1,11 @@
-"""Speech to pre-train the nano backbone on: clips with what is known or measured about their delivery."""
+"""Speech to pre-train the nano backbone on: synthetic, where what was asked for is known, and real recordings."""
 
 from __future__ import annotations
 
-import csv
 import multiprocessing
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -15,69 +14,44 @@ import torchaudio
 from transformers import WhisperFeatureExtractor
 
 from ...data_modules import prosody
-from ...data_modules.audio import decode
 from ...data_modules.espeak import ACCENTS, QUALITIES, Tone, Voice, speak
+from ...data_modules.functionals import delivery
 from ...data_modules.parallel import progress
 from ...data_modules.sample import replies, statements
+from .architecture import HOP, MEL_BINS, SECONDS
+from .clips import FRAMES_PER_TOKEN, LABELS, RECORDINGS, SEXES, Clip, ClipStore
+from .recordings import Recording, hold_out, read
 
-MEASURES = ("pitch", "pitch_range", "rate", "level", "pitch_shift", "harmonicity")
-"""Continuous targets; units in `Clip`."""
-RECORDINGS = ("clean", "muffled", "noisy", "distorted")
-SEXES = ("f", "m")
-LABELS = {"quality": QUALITIES, "sex": SEXES, "recording": RECORDINGS}
-"""Categorical targets and their values."""
-FRAMES_PER_TOKEN = 4
-_SHARD = 1000  # clips a worker makes from one state of the synthesiser and one seed
-_MAX_FRAMES = 500  # the backbone's window of 10 s
+_SHARD = 500  # clips a worker makes from one state of the synthesiser and one seed
 _TRAIN_VOICES, _UNSEEN_VOICES = 240, 40
-_ADULT = 16  # years; the voices of younger speakers do not tell their sex
+_LONG = 0.025  # share of synthetic clips of several sentences
+_LONG_SECONDS = (10.0, 26.0)
 
 
-@dataclass(frozen=True)
-class Clip:
-    """One clip and its targets.
-
-    Attributes:
-        mel: Log-mel spectrogram `(frames, bins)`, float16, as the feature extractor makes it.
-        measures: `MEASURES` in octaves above 150 Hz, semitones, syllables per second, dB full scale, semitones and
-            0..1; NaN = unknown.
-        labels: Index of each of `LABELS`; -1 = unknown.
-        frames: Octaves above 150 Hz (NaN = unvoiced) and dB full scale for each audio token `(tokens, 2)`.
-    """
-
-    mel: np.ndarray
-    measures: np.ndarray
-    labels: np.ndarray
-    frames: np.ndarray
-
-
-def build_corpora(folder: Path, real_speech: Path | None, clips: int, seed: int) -> dict[str, ClipStore]:
+def build_corpora(
+    folder: Path, recordings: list[Recording], clips: int, seed: int, workers: int = 2
+) -> dict[str, ClipStore]:
     """The training corpus and the held-out ones, made once and kept in `folder`.
 
     Returns:
-        "train"; "unseen_voices" (synthetic, speakers that training has not heard) and, with `real_speech`, "real"
-        (recordings of speakers that training has not heard).
+        "train"; "unseen_voices" (synthetic, speakers that training has not heard) and, with `recordings`, "real"
+        (of speakers that training has not heard).
     """
     voices = make_voices(_TRAIN_VOICES + _UNSEEN_VOICES, seed)
     shards = {
         "train": list(synthetic_shards(clips, voices[_UNSEEN_VOICES:], seed)),
         "unseen_voices": list(synthetic_shards(max(clips // 16, _UNSEEN_VOICES), voices[:_UNSEEN_VOICES], seed + 1)),
     }
-    if real_speech is not None:
-        rows = read_metadata(real_speech)
-        speakers = sorted({row["speaker_id"] for row in rows})
-        unseen = set(np.random.default_rng(seed).choice(speakers, len(speakers) // 6, replace=False).tolist())
-        train = [row for row in rows if row["speaker_id"] not in unseen]
-        shards["train"] += real_shards(train, real_speech, 3, seed)
-        shards["real"] = list(
-            real_shards([row for row in rows if row["speaker_id"] in unseen], real_speech, 2, seed + 1)
-        )
+    if recordings:
+        train, unseen = hold_out(recordings, seed)
+        shards["train"] += real_shards(train, seed)
+        shards["real"] = list(real_shards(unseen, seed + 1))
     folder.mkdir(parents=True, exist_ok=True)
     stores = {}
     for name, packages in shards.items():
         path = folder / f"{name}.npz"
         if not path.exists():
-            ClipStore.of(collect(packages, name)).save(path)
+            ClipStore.of(collect(packages, name, workers)).save(path)
         stores[name] = ClipStore.load(path)
     return stores
 
@@ -100,17 +74,10 @@ def synthetic_shards(count: int, voices: list[Voice], seed: int) -> Iterator[Cal
         yield partial(_speak_shard, min(_SHARD, count - start), voices, seed * 100_000 + shard)
 
 
-def real_shards(rows: list[dict[str, str]], folder: Path, copies: int, seed: int) -> Iterator[Callable[[], list[Clip]]]:
-    """Work packages over recordings listed in `metadata.csv`; each is used clean once and degraded `copies -
-    1` times."""
-    for start in range(0, len(rows), _SHARD // 5):
-        yield partial(_read_shard, rows[start : start + _SHARD // 5], folder, copies, seed * 100_000 + start)
-
-
-def read_metadata(folder: Path) -> list[dict[str, str]]:
-    """Rows of `metadata.csv` (clip, speaker_id, text, gender, age) of a folder of real read speech."""
-    with open(folder / "metadata.csv", encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+def real_shards(recordings: list[Recording], seed: int) -> Iterator[Callable[[], list[Clip]]]:
+    """Work packages over recordings, each of which makes three clips: as it is, in another voice, and degraded."""
+    for start in range(0, len(recordings), _SHARD // 5):
+        yield partial(_read_shard, recordings[start : start + _SHARD // 5], seed * 100_000 + start)
 
 
 def collect(shards: Iterable[Callable[[], list[Clip]]], label: str, workers: int = 2) -> list[Clip]:
@@ -132,10 +99,10 @@ def _run(package: Callable[[], list[Clip]]) -> list[Clip]:
 
 def _speak_shard(count: int, voices: list[Voice], seed: int) -> list[Clip]:
     rng = np.random.default_rng(seed)
-    texts = statements()[::2] + replies()[::2]
+    sentences = statements()[::2] + replies()[::2]
     clips = []
     for _ in range(count):
-        voice, text = voices[rng.integers(len(voices))], texts[rng.integers(len(texts))]
+        voice = voices[rng.integers(len(voices))]
         tone = Tone(
             pitch=float(rng.uniform(-5, 6)),
             range=float(rng.uniform(0, 3)),
@@ -143,6 +110,7 @@ def _speak_shard(count: int, voices: list[Voice], seed: int) -> list[Clip]:
             level=float(rng.uniform(-40, -16)),
             quality=str(rng.choice(QUALITIES)),
         )
+        text = _words(sentences, tone.rate, rng)
         samples = _surround(_to_rate(*speak(text, voice, tone)), rng)
         pitched = samples
         if tone.quality != "modal":  # the tracker does not follow breathy and rough voices: measure a modal twin
@@ -157,37 +125,53 @@ def _speak_shard(count: int, voices: list[Voice], seed: int) -> list[Clip]:
     return clips
 
 
-def _read_shard(rows: list[dict[str, str]], folder: Path, copies: int, seed: int) -> list[Clip]:
+def _words(sentences: list[str], rate: float, rng: np.random.Generator) -> str:
+    """One sentence, or seldom so many that they take about `_LONG_SECONDS` at so many words per minute."""
+    seconds = rng.uniform(*_LONG_SECONDS) if rng.random() < _LONG else 0.0
+    text = ""
+    while not text or len(text.split()) * 60 / rate < seconds:
+        text = f"{text} {sentences[rng.integers(len(sentences))]}".strip()
+    return text
+
+
+def _read_shard(recordings: list[Recording], seed: int) -> list[Clip]:
     rng = np.random.default_rng(seed)
     clips = []
-    for row in rows:
-        samples = decode(folder / row["clip"], prosody.RATE)[: 10 * prosody.RATE]
-        labels = {"sex": SEXES.index(row["gender"])} if int(row["age"]) >= _ADULT else {}
-        for copy in range(copies):
-            recording = 0 if copy == 0 else int(rng.integers(1, len(RECORDINGS)))
-            clips.append(_describe(samples, samples, row["text"], labels, float("nan"), recording, rng))
+    for recording in recordings:
+        samples = read(recording)
+        labels = {} if recording.sex is None else {"sex": SEXES.index(recording.sex)}
+        clips.append(_describe(samples, samples, recording.text, labels, float("nan"), 0, rng))
+        other = _to_level(_in_another_voice(samples, rng), rng)
+        clips.append(_describe(other, other, recording.text, {}, float("nan"), 0, rng))
+        degraded = int(rng.integers(1, len(RECORDINGS)))
+        samples = _to_level(samples, rng)
+        clips.append(_describe(samples, samples, recording.text, labels, float("nan"), degraded, rng))
     return clips
 
 
 def _describe(
     samples: np.ndarray,
     pitched: np.ndarray,
-    text: str,
+    text: str | None,
     labels: dict[str, int],
     pitch_shift: float,
     recording: int,
     rng: np.random.Generator,
 ) -> Clip:
+    """A clip of up to the backbone's window; the rate of a longer one, or of unknown words, is unknown."""
+    if samples.size > SECONDS * prosody.RATE:
+        samples, pitched, text = samples[: SECONDS * prosody.RATE], pitched[: SECONDS * prosody.RATE], None
     frames = prosody.track(samples)
     voiced = prosody.track(pitched)
     whole, tones = prosody.summarise(frames), prosody.summarise(voiced)
-    mel = _mel(_degrade(samples, RECORDINGS[recording], rng))
+    heard = _degrade(samples, RECORDINGS[recording], rng)
+    mel = _mel(heard)
     octaves = np.log2(voiced.pitch / 150)
     per_token = _per_token(np.stack([octaves, frames.level], 1), mel.shape[0] // FRAMES_PER_TOKEN)
-    measures = [
+    core = [
         np.log2(tones.pitch / 150),
         pitch_range(per_token[:, 0]),
-        prosody.count_syllables(text) / whole.seconds,
+        float("nan") if text is None else prosody.count_syllables(text) / whole.seconds,
         whole.level,
         pitch_shift,
         whole.harmonicity,
@@ -195,7 +179,8 @@ def _describe(
     known = {**labels, "recording": recording}
     return Clip(
         mel=mel.astype(np.float16),
-        measures=np.array(measures, np.float32),
+        # the voice as it was spoken, and the signal as it is heard
+        measures=np.concatenate([core, delivery(heard)]).astype(np.float32),
         labels=np.array([known.get(name, -1) for name in LABELS], np.int64),
         frames=per_token,
     )
@@ -220,20 +205,32 @@ def _per_token(values: np.ndarray, tokens: int) -> np.ndarray:
     return np.where(count > 0, np.nansum(values, 1) / np.maximum(count, 1), np.nan).astype(np.float32)
 
 
-def _mel(samples: np.ndarray) -> np.ndarray:
-    from .architecture import HOP, MEL_BINS, SECONDS
+@lru_cache(maxsize=1)
+def _extractor() -> WhisperFeatureExtractor:
+    return WhisperFeatureExtractor(feature_size=MEL_BINS, hop_length=HOP, chunk_length=SECONDS, n_fft=1024)
 
-    extractor = WhisperFeatureExtractor(feature_size=MEL_BINS, hop_length=HOP, chunk_length=SECONDS, n_fft=1024)
+
+def _mel(samples: np.ndarray) -> np.ndarray:
     # zeros after the end, as in a padded batch, so that the last frames look the same here and in use
     padded = np.concatenate([samples, np.zeros(2048, np.float32)])
-    features = extractor(padded, sampling_rate=prosody.RATE, padding="do_not_pad", truncation=False)["input_features"][
-        0
-    ]
-    return np.asarray(features).T[: samples.size // HOP]
+    made = _extractor()(padded, sampling_rate=prosody.RATE, padding="do_not_pad", truncation=False)
+    return np.asarray(made["input_features"][0]).T[: samples.size // HOP]
 
 
 def _to_rate(samples: np.ndarray, rate: int) -> np.ndarray:
     return torchaudio.functional.resample(torch.from_numpy(samples), rate, prosody.RATE).numpy()
+
+
+def _in_another_voice(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Played up to 15 % faster or 20 % slower: pitch, formants and rate move together."""
+    speed = int(rng.choice([17, 18, 19, 21, 22, 23]))
+    return torchaudio.functional.resample(torch.from_numpy(samples), speed, 20).numpy()
+
+
+def _to_level(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """At a random RMS from -40 to -16 dB full scale: recordings come as loud as somebody made them."""
+    rms = float(np.sqrt(np.mean(samples**2)))
+    return (samples * (10 ** (rng.uniform(-40, -16) / 20) / rms)).astype(np.float32)
 
 
 def _surround(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -261,66 +258,3 @@ def _degrade(samples: np.ndarray, recording: str, rng: np.random.Generator) -> n
         steps = 2.0 ** rng.uniform(2, 5)
         return (np.round(clipped / limit * steps) / steps * limit).astype(np.float32)
     return samples
-
-
-class ClipStore:
-    """Clips side by side in a few arrays, so that batches are cut out of them fast."""
-
-    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
-        self.arrays = arrays
-        self.mel, self.frames, self.measures, self.labels = (
-            torch.from_numpy(arrays[name]) for name in ("mel", "frames", "measures", "labels")
-        )
-        self.mel_starts, self.token_starts = arrays["mel_starts"], arrays["token_starts"]
-
-    @classmethod
-    def of(cls, clips: list[Clip]) -> ClipStore:
-        """Lay clips side by side."""
-        return cls(
-            {
-                "mel": np.concatenate([clip.mel for clip in clips]),
-                "frames": np.concatenate([clip.frames for clip in clips]),
-                "measures": np.stack([clip.measures for clip in clips]),
-                "labels": np.stack([clip.labels for clip in clips]),
-                "mel_starts": np.cumsum([0] + [clip.mel.shape[0] for clip in clips]),
-                "token_starts": np.cumsum([0] + [clip.frames.shape[0] for clip in clips]),
-            }
-        )
-
-    def save(self, path: Path) -> None:
-        """Write everything to one `.npz` file."""
-        np.savez(path, **self.arrays)  # pyright: ignore[reportArgumentType] takes the names for its own arguments
-
-    @classmethod
-    def load(cls, path: Path) -> ClipStore:
-        """Read what `save` wrote."""
-        with np.load(path, allow_pickle=False) as file:
-            return cls(dict(file))
-
-    def __len__(self) -> int:
-        return len(self.measures)
-
-    def tokens(self, index: int) -> int:
-        """Audio tokens of a clip."""
-        return int(self.token_starts[index + 1] - self.token_starts[index])
-
-    def batch(self, indices: Iterable[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Mel `(batch, bins, frames)` with silence as padding, frames per clip `(batch,)`, and token targets
-        `(batch, tokens, 2)` with NaN as padding."""
-        indices = list(indices)
-        spans = [slice(self.mel_starts[i], self.mel_starts[i] + FRAMES_PER_TOKEN * self.tokens(i)) for i in indices]
-        mels = [self.mel[span].float() for span in spans]
-        lengths = torch.tensor([len(mel) for mel in mels])
-        longest = min(int(lengths.max()) + FRAMES_PER_TOKEN, _MAX_FRAMES)
-        # silence as the extractor writes it: 80 dB below the clip's loudest bin, but not under its floor
-        floors = [max(float(mel.max()) - 2.0, -1.5) for mel in mels]
-        mel = torch.stack(
-            [
-                torch.nn.functional.pad(m, (0, 0, 0, longest - len(m)), value=f)
-                for m, f in zip(mels, floors, strict=True)
-            ]
-        )
-        targets = torch.full((len(indices), longest // FRAMES_PER_TOKEN, 2), torch.nan)
-        for row, i in enumerate(indices):
-            targets[row, : self.tokens(i)] = self.frames[self.token_starts[i] : self.token_starts[i + 1]]
-        return mel.transpose(1, 2), lengths, targets

@@ -1,23 +1,28 @@
-"""Pre-train the nano backbone: `python -m empathy_judge.train.nano.pretrain --out checkpoints/nano`.
+"""Pre-train the nano backbone: `make nano`, or `python -m empathy_judge.train.nano.pretrain --out build/nano`.
 
 Two stages: the audio tower learns delivery by regression (`listen`), then the language model answers questions about it
-(`answer`). About an hour on two CPU cores with the default numbers.
+(`answer`). Everything runs in one thread, so that the weights do not depend on the number of cores: the same command
+gives the same bytes on the same kind of machine, also after it was killed and called again.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import torch
-from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
 
 from ...data_modules import sample
+from ...data_modules.errors import UserError
 from ...models.backbones.audio_language_model import QUESTION
 from ...models.backbones.base import Checkpoint
 from ...models.backbones.qwen2_audio import Qwen2Audio
@@ -26,6 +31,7 @@ from .architecture import SECONDS, build_model, build_processor
 from .corpus import build_corpora
 from .listen import train_tower
 from .questions import all_texts
+from .recordings import Recording, digest, find_recordings
 
 _README = Path(__file__).with_name("README.md.j2")
 _PROMPTS = [QUESTION, "Context: ", "Response: ", "Situation: ", "<|im_start|>user\n<|im_end|>assistant"]
@@ -33,23 +39,35 @@ _PROMPTS = [QUESTION, "Context: ", "Response: ", "Situation: ", "<|im_start|>use
 
 def main() -> None:
     """Parse arguments, pre-train, save, measure."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    try:
+        run = read_arguments()
+        torch.set_num_threads(1)
+        recordings = [] if run.recordings is None else find_recordings(run.recordings)
+        pretrain(run.out, run.work, recordings, run.clips, run.tower_epochs, run.steps, run.seed)
+    except UserError as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        sys.exit(2)
+
+
+def read_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the command is given; by default what the shipped weights were made with."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for model, processor and README.md")
-    about = "folder for corpora and audio tower (1 GB); what is there is not made again"
+    about = "folder for corpora and unfinished stages (3 GB); what is there is not made again"
     parser.add_argument("--work", type=Path, default=Path("nano_work"), help=about)
-    about = "folder of recordings with metadata.csv (clip, speaker_id, text, gender, age)"
-    parser.add_argument("--real-speech", type=Path, help=about)
-    parser.add_argument("--clips", type=int, default=20_000, help="synthetic clips")
+    about = "folder with read_speech/ and expressive_speech/; without it, synthetic speech alone"
+    parser.add_argument("--recordings", type=Path, metavar="DATA", help=about)
+    parser.add_argument("--clips", type=int, default=12_000, help="synthetic clips")
     parser.add_argument("--tower-epochs", type=int, default=6)
-    parser.add_argument("--steps", type=int, default=5_500, help="steps of the language model")
+    parser.add_argument("--steps", type=int, default=6_000, help="steps of the language model")
     parser.add_argument("--seed", type=int, default=7)
-    pretrain(**vars(parser.parse_args()))
+    return parser.parse_args(arguments)
 
 
 def pretrain(
     out: Path,
     work: Path,
-    real_speech: Path | None,
+    recordings: list[Recording],
     clips: int,
     tower_epochs: int,
     steps: int,
@@ -58,47 +76,68 @@ def pretrain(
 ) -> None:
     """Run both stages and write model, processor and a README with held-out accuracy into `out`.
 
-    Corpora and audio tower are kept in `work` between runs. `real_speech` = recordings to train on beside so many
-    synthetic clips; None = synthetic speech alone. At the end each question is asked about `measured_pairs` of held-out
-    clips.
+    Corpora and unfinished stages are kept in `work`. `recordings` are heard beside so many synthetic `clips`. At the
+    end each question is asked about `measured_pairs` of held-out clips.
+
+    Raises:
+        UserError: If what is in `work` is from another recipe.
     """
+    recipe: dict[str, Any] = {
+        "synthetic_clips": clips,
+        "recordings": digest(recordings),
+        "tower_epochs": tower_epochs,
+        "steps": steps,
+        "seed": seed,
+    }
+    begun = work / "recipe.json"
+    if begun.exists() and json.loads(begun.read_text()) != recipe:
+        raise UserError(f"{work}: holds the stages of another recipe; delete it, or name another folder (--work)")
+    work.mkdir(parents=True, exist_ok=True)
+    begun.write_text(json.dumps(recipe))
     clock = _Clock(work / "seconds.json")
     with clock.of("corpora"):
-        corpora = build_corpora(work, real_speech, clips, seed)
+        corpora = build_corpora(work, recordings, clips, seed)
     held_out = {name: store for name, store in corpora.items() if name != "train"}
     texts = [*all_texts(), *_PROMPTS * 3, *sample.statements(), *sample.replies()]
     processor = build_processor(texts)
     torch.manual_seed(seed)
     model = build_model(processor)
     backbone = Qwen2Audio(model.model, processor, Checkpoint(str(out)))
-    tower, kept = model.model.audio_tower, work / "tower.safetensors"
-    if kept.exists():
-        tower.load_state_dict(load_file(kept))
-    else:
-        with clock.of("audio tower"):
-            train_tower(backbone, corpora["train"], tower_epochs, seed)
-        save_file(tower.state_dict(), kept)
+    with clock.of("audio tower"):
+        train_tower(backbone, corpora["train"], tower_epochs, seed, work / "audio_tower.pt")
     with clock.of("language model"):
-        train_language_model(
-            backbone, model, processor, Listener(backbone, corpora["train"]), steps, seed, work / "language_model.pt"
-        )
+        listener = Listener(backbone, corpora["train"])
+        train_language_model(backbone, model, processor, listener, steps, seed, work / "language_model.pt")
     model.save_pretrained(out)
     processor.save_pretrained(out)
     measured = {
         name: measure_answers(backbone, model, processor, Listener(backbone, store), measured_pairs, seed=seed)
         for name, store in held_out.items()
     }
-    recipe = {
-        "parameters": sum(weight.numel() for weight in model.parameters()),
+    recipe |= {
+        "sha256": {
+            "architecture": architecture_digest(model),
+            "recordings": recipe.pop("recordings"),
+            "corpora": {name: store.digest() for name, store in corpora.items()},
+            "weights": hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest(),
+        },
         "clips": {name: len(store) for name, store in corpora.items()},
-        "tower_epochs": tower_epochs,
-        "steps": steps,
-        "seed": seed,
+        "parameters": sum(weight.numel() for weight in model.parameters()),
         "seconds": clock.seconds,
     }
     page = jinja2.Template(_README.read_text(encoding="utf-8"), keep_trailing_newline=True)
-    (out / "README.md").write_text(page.render(longest=SECONDS, measured=measured, **recipe), encoding="utf-8")
+    sources = sorted({own.source for own in recordings if own.source is not None})
+    made = page.render(longest=SECONDS, measured=measured, sources=sources, **recipe)
+    (out / "README.md").write_text(made, encoding="utf-8")
     (out / "measured.json").write_text(json.dumps({**recipe, "accuracy": measured}, indent=1) + "\n", encoding="utf-8")
+
+
+def architecture_digest(model: PreTrainedModel) -> str:
+    """SHA-256 of the names and shapes of the weights and of the sizes in the configuration."""
+    audio, text = model.config.audio_config.to_dict(), model.config.text_config.to_dict()
+    sizes = [sorted((k, v) for k, v in own.items() if isinstance(v, int | float)) for own in (audio, text)]
+    shapes = sorted((name, list(weight.shape)) for name, weight in model.named_parameters())
+    return hashlib.sha256(json.dumps([sizes, shapes]).encode()).hexdigest()
 
 
 class _Clock:
@@ -110,12 +149,13 @@ class _Clock:
 
     @contextmanager
     def of(self, stage: str) -> Iterator[None]:
-        """Time a stage; an interrupted one adds up."""
+        """Time a stage; what an interrupted one took is added."""
         start = time.monotonic()
-        yield
-        spent = round(time.monotonic() - start)
-        self.seconds[stage] = self.seconds.get(stage, 0) + spent
-        self._path.write_text(json.dumps(self.seconds))
+        try:
+            yield
+        finally:
+            self.seconds[stage] = self.seconds.get(stage, 0) + round(time.monotonic() - start)
+            self._path.write_text(json.dumps(self.seconds))
 
 
 if __name__ == "__main__":

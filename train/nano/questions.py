@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .corpus import LABELS, MEASURES
+from .clips import LABELS, MEASURES
 
 _FIVE = ("very low", "low", "medium", "high", "very high")
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """Targets of one clip: `measures` as in `corpus.MEASURES` (NaN = unknown), `labels` as in `corpus.LABELS`."""
+    """Targets of one clip: `measures` as in `clips.MEASURES` (NaN = unknown), `labels` as in `clips.LABELS`."""
 
     measures: Sequence[float]
     labels: Sequence[int]

@@ -132,7 +132,7 @@ def test_samples_of_text_are_drawn(opened, make_pairs, store):
 
 def test_a_clip_that_the_model_does_not_hear_whole_has_no_score(opened, make_pairs):
     short, long = make_pairs(2)
-    long = replace(long, response=Clip(np.full(88_000, 0.01, dtype=np.float32), 8_000))
+    long = replace(long, response=Clip(np.full(248_000, 0.01, dtype=np.float32), 8_000))
     assert opened("local:nano").score([short, long])["status"].tolist() == ["ok", "clips too long"]
 
 

@@ -13,7 +13,7 @@ LORA_LAYERS = {"language_model": 4 * 7, "projector": 1, "audio_tower": 4 * 6}
 
 
 def build(folder, tools):
-    processor = build_processor([QUESTION, "Situation: Context: Response: the user the assistant"])
+    processor = build_processor([QUESTION, "Situation: Context: Response: the user the assistant"], seconds=10)
     model = build_model(processor)
     tools.louder(model)
     model.save_pretrained(folder)
