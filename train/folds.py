@@ -39,7 +39,7 @@ from ..models.weight_files import read_checkpoint
 from .features import temporary_folder
 from .module import Task
 from .recipe import Recipe
-from .validation import LEAD_INTERVAL
+from .validation import lead_interval
 
 LEFT_OUT = "left_out.csv"
 """Scores of pairs by judges that were not trained on them; written last, so that its run is finished."""
@@ -251,11 +251,14 @@ class _Plan:
         leads = draws.draws(
             lambda items: _mean_spearman(lora[items], human[items]) - _mean_spearman(probe[items], human[items])
         )
-        low, high = np.nanquantile(leads, LEAD_INTERVAL)
-        interval = f"90 % interval {low:.3f} to {high:.3f}; it must not begin below 0"
-        if draws.n_groups < MIN_GROUPS:  # draws of so few hardly differ, whoever leads
-            low, interval = math.nan, f"no 90 % interval: {draws.n_groups} groups, at least {MIN_GROUPS} needed"
-        chosen = "lora" if low >= 0 else "probe"
+        low, high = lead_interval(draws, leads)
+        chosen = "lora" if low is not None and low >= 0 else "probe"
+        if low is not None:
+            interval = f"90 % interval {low:.3f} to {high:.3f}; it must not begin below 0"
+        elif draws.n_groups < MIN_GROUPS:
+            interval = f"no 90 % interval: {draws.n_groups} groups, at least {MIN_GROUPS} needed"
+        else:
+            interval = "no 90 % interval: it is undefined in every draw"
         Console(stderr=True).print(
             f"auto: {chosen}: mean Spearman of lora {reached[1]:.3f}, of the probe {reached[0]:.3f} on {len(human)} "
             f"pairs that neither was trained on; lora leads by {reached[1] - reached[0]:.3f} ({interval})",

@@ -18,8 +18,7 @@ from ..eval.statistics.agreement import spearman
 from ..eval.statistics.bootstrap import MIN_GROUPS, Resamples, estimate
 from ..models.heads import Prediction
 
-LEAD_INTERVAL = (0.05, 0.95)
-"""Quantiles of the lead of a trained judge over the probe: a 90 % interval."""
+_LEAD_INTERVAL = (0.05, 0.95)  # quantiles of the lead of a trained judge over the probe
 START_RESAMPLES = 500
 
 
@@ -95,8 +94,7 @@ class Validation:
                 own |= {"probe": spearman(before, human), "added": lead}
                 draws = Resamples.draw(groups[rated], START_RESAMPLES, 0)
                 leads = draws.of(spearman, now, human) - draws.of(spearman, before, human)
-                if draws.n_groups >= MIN_GROUPS and not np.isnan(leads).all():
-                    own |= dict(zip(("low", "high"), np.nanquantile(leads, LEAD_INTERVAL).tolist(), strict=True))
+                own |= dict(zip(("low", "high"), lead_interval(draws, leads), strict=True))
             found[dimension.name] = own
         return found
 
@@ -120,3 +118,12 @@ class Validation:
         for part_indices, part_values in gathered:
             whole[part_indices] = part_values
         return whole.numpy()
+
+
+def lead_interval(draws: Resamples, leads: np.ndarray) -> tuple[float, float] | tuple[None, None]:
+    """The 90 % interval of a lead, from that of each draw; None where draws of fewer than `MIN_GROUPS` groups hardly
+    differ, whoever leads, or where no draw has a lead."""
+    if draws.n_groups < MIN_GROUPS or np.isnan(leads).all():
+        return None, None
+    low, high = np.nanquantile(leads, _LEAD_INTERVAL).tolist()
+    return low, high
