@@ -141,16 +141,15 @@ def train_language_model(
         w for readout in readouts for w in readout.parameters()
     ]
     trained = nn.ModuleDict({"model": model, "readouts": nn.ModuleList(readouts)})
-    generator = torch.Generator()  # draws nothing: each step draws from its own number
     ends = [steps * cycle // _CYCLES for cycle in range(_CYCLES + 1)]
-    done, start, totals = 0, time.monotonic(), np.zeros(2)
+    done, start, totals = resume(kept, {"trained": trained}), time.monotonic(), np.zeros(2)
     for begin, end in itertools.pairwise(ends):
         optimizer = torch.optim.AdamW(weights, lr=2e-3, weight_decay=0.02, betas=(0.9, 0.98))
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=end - begin, pct_start=0.05)
         state = {"trained": trained, "optimizer": optimizer, "schedule": schedule}
-        if resume(kept, {"trained": trained}, generator) > begin:
-            done = resume(kept, state, generator)
-        for step in range(done + 1, end + 1):
+        if begin < done <= end:
+            resume(kept, state)
+        for step in range(max(begin, done) + 1, end + 1):
             rows = list(_draw(listener, np.random.default_rng([seed, step])))
             dialogue = writer.batch(listener, rows)
             hidden = backbone.hidden_states(dialogue.inputs)
@@ -170,8 +169,7 @@ def train_language_model(
                 means = f"answers {mean[0]:.3f}, delivery {mean[1]:.3f}"
                 print(f"language model step {step}: {means}, {seconds:.0f} s", flush=True)
                 totals[:] = 0
-                keep(kept, state, generator, step)
-        done = max(done, end)
+                keep(kept, state, step)
 
 
 @torch.no_grad()

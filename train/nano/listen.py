@@ -108,19 +108,20 @@ def train_tower(backbone: AudioLanguageModel, corpus: ClipStore, epochs: int, se
             optimizer.step()
             schedule.step()
             total += loss.item()
-        keep(kept, state, generator, epoch)
+        keep(kept, state, epoch, generator)
         seconds = time.monotonic() - start
         print(f"tower epoch {epoch}: loss {total / batches:.3f}, {seconds:.0f} s", flush=True)
 
 
-def keep(file: Path, state: Mapping[str, Any], generator: torch.Generator, done: int) -> None:
+def keep(file: Path, state: Mapping[str, Any], done: int, generator: torch.Generator | None = None) -> None:
     """Write what training goes on from after so many epochs or steps."""
-    saved = {name: part.state_dict() for name, part in state.items()}
-    saved |= {"done": done, "generator": generator.get_state()}
+    saved = {name: part.state_dict() for name, part in state.items()} | {"done": done}
+    if generator is not None:
+        saved["generator"] = generator.get_state()
     replace_file(file, lambda temporary: torch.save(saved, temporary))
 
 
-def resume(file: Path, state: Mapping[str, Any], generator: torch.Generator) -> int:
+def resume(file: Path, state: Mapping[str, Any], generator: torch.Generator | None = None) -> int:
     """Take up what `keep` wrote, if there is such a file.
 
     Returns:
@@ -131,7 +132,8 @@ def resume(file: Path, state: Mapping[str, Any], generator: torch.Generator) -> 
     saved = torch.load(file, weights_only=True)
     for name, part in state.items():
         part.load_state_dict(saved[name])
-    generator.set_state(saved["generator"])
+    if generator is not None:
+        generator.set_state(saved["generator"])
     return saved["done"]
 
 

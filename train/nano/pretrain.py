@@ -12,7 +12,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from ...data_modules.errors import UserError
 from ...models.backbones.audio_language_model import QUESTION
 from ...models.backbones.base import Checkpoint
 from ...models.backbones.qwen2_audio import Qwen2Audio
+from ...models.weight_files import file_hash
 from .answer import Listener, measure_answers, train_language_model
 from .architecture import SECONDS, build_model, build_processor
 from .corpus import build_corpora
@@ -39,18 +40,6 @@ _PROMPTS = [QUESTION, "Context: ", "Response: ", "Situation: ", "<|im_start|>use
 
 def main() -> None:
     """Parse arguments, pre-train, save, measure."""
-    try:
-        run = read_arguments()
-        torch.set_num_threads(1)
-        recordings = [] if run.recordings is None else find_recordings(run.recordings)
-        pretrain(run.out, run.work, recordings, run.clips, run.tower_epochs, run.steps, run.seed)
-    except UserError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        sys.exit(2)
-
-
-def read_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """What the command is given; by default what the shipped weights were made with."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for model, processor and README.md")
     about = "folder for corpora and unfinished stages (3 GB); what is there is not made again"
@@ -61,7 +50,14 @@ def read_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace
     parser.add_argument("--tower-epochs", type=int, default=6)
     parser.add_argument("--steps", type=int, default=6_000, help="steps of the language model")
     parser.add_argument("--seed", type=int, default=7)
-    return parser.parse_args(arguments)
+    run = parser.parse_args()
+    torch.set_num_threads(1)
+    try:
+        recordings = [] if run.recordings is None else find_recordings(run.recordings)
+        pretrain(run.out, run.work, recordings, run.clips, run.tower_epochs, run.steps, run.seed)
+    except UserError as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        sys.exit(2)
 
 
 def pretrain(
@@ -119,7 +115,7 @@ def pretrain(
             "architecture": architecture_digest(model),
             "recordings": recipe.pop("recordings"),
             "corpora": {name: store.digest() for name, store in corpora.items()},
-            "weights": hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest(),
+            "weights": file_hash(out / "model.safetensors"),
         },
         "clips": {name: len(store) for name, store in corpora.items()},
         "parameters": sum(weight.numel() for weight in model.parameters()),

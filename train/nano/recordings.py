@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ...data_modules import prosody
-from ...data_modules.audio import decode
+from ...data_modules.audio import audio_hash, decode
 from ...data_modules.errors import UserError
 from .architecture import SECONDS
 
@@ -85,5 +85,5 @@ def digest(recordings: Sequence[Recording]) -> str:
     total = hashlib.sha256()
     for own in recordings:
         total.update(repr((own.speaker, own.text, own.sex)).encode())
-        total.update(hashlib.sha256(own.file.read_bytes()).digest())
+        total.update(bytes.fromhex(audio_hash(own.file)))
     return total.hexdigest()
