@@ -1,6 +1,8 @@
-"""The many-facet Rasch model: against simulated truth, a maximiser of SciPy, and as a training target."""
+"""The many-facet Rasch model: against simulated truth, published estimates, a maximiser of SciPy, and as a target."""
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 import pytest
@@ -45,30 +47,79 @@ def test_estimates_and_standard_errors_hold_the_truth(n, raters, k):
         slopes.append([np.polyfit(truth, own, 1)[0] for truth, own, _ in pairs])
         covered.append([np.mean(np.abs(own - truth) < 1.96 * error) for truth, own, error in pairs])
         fits.append([found.infit.mean(), found.outfit.mean()])
-    assert np.mean(slopes, axis=0) == pytest.approx([1, 1, 1.08], abs=0.05)  # thresholds stay a little too far apart
+    assert np.mean(slopes, axis=0) == pytest.approx([1, 1, 1], abs=0.05)
     assert np.mean(covered, axis=0)[:2] == pytest.approx(0.95, abs=0.03)
     assert np.mean(covered, axis=0)[2] > 0.7
-    assert np.mean(fits, axis=0) == pytest.approx([1.05, 1.0], abs=0.04)
+    assert np.mean(fits, axis=0) == pytest.approx([1.0, 1.0], abs=0.05)
 
 
-def test_joint_likelihood_is_at_its_maximum():
+# How many of 1000 students gave each pattern of right answers to five questions, from 00000 to 11111: section 6 of the
+# Law School Admission Test (Bock and Lieberman, 1970)
+LSAT = [
+    3,
+    6,
+    2,
+    11,
+    1,
+    1,
+    3,
+    4,
+    1,
+    8,
+    0,
+    16,
+    0,
+    3,
+    2,
+    15,
+    10,
+    29,
+    14,
+    81,
+    3,
+    28,
+    15,
+    80,
+    16,
+    56,
+    21,
+    173,
+    11,
+    61,
+    28,
+    298,
+]
+
+
+def test_published_difficulties_come_out():
+    """Students are items and questions raters: of two scores there is one threshold, and a severity is a difficulty."""
+    answers = np.repeat(list(itertools.product([0.0, 1.0], repeat=5)), LSAT, axis=0)
+    students, questions = np.divmod(np.arange(answers.size), 5)
+    found = fit_rasch(RatingTable(students, questions, answers.ravel(), 1000, tuple("abcde")), Dimension("d", 0, 1, 1))
+    # Posterior means and deviations of the BUGS examples, volume 1 (OpenBUGS 3.2), under priors that say little
+    assert found.severities == pytest.approx([-1.26, 0.4776, 1.239, 0.1696, -0.6256], abs=0.005)
+    assert found.severity_errors == pytest.approx([0.1053, 0.0698, 0.0687, 0.0733, 0.0862], rel=0.08)
+
+
+def test_marginal_likelihood_is_at_its_maximum():
     table, _, _ = simulated(25, 8, 8, 3, spread=0.6)
     steps = (table.scores - 1).astype(int)
     fit = _Fit(table, steps, 5)
-    fit.run()
+    fit.severities_and_thresholds()
+    nodes, density = np.polynomial.hermite_e.hermegauss(41)
 
     def loss(free: np.ndarray) -> float:
-        items, severities, thresholds = np.split(free, [25, 32])
+        severities, thresholds, (centre, spread) = np.split(free, [7, 10])
         severities, thresholds = (np.append(own, -own.sum()) for own in (severities, thresholds))
-        power = np.arange(5) * (items[table.items] - severities[table.raters])[:, None]
+        power = np.arange(5) * (centre + spread * nodes - severities[:, None])[..., None]
         power -= np.append(0, np.cumsum(thresholds))
-        return float((np.log(np.exp(power).sum(axis=1)) - power[np.arange(200), steps]).sum())
+        logs = power - np.log(np.exp(power).sum(axis=-1, keepdims=True))  # (raters, nodes, steps)
+        of_items = logs[table.raters, :, steps].reshape(25, 8, -1).sum(axis=1)
+        return -float(np.log(np.exp(of_items) @ density).sum())
 
-    best = optimize.minimize(loss, np.zeros(35), method="BFGS").x
-    assert not np.isin(table.sums / 8, [1, 5]).any()  # what lies at an end of the scale has no finite estimate
-    assert fit.items == pytest.approx(best[:25], abs=0.02)
-    assert fit.severities[:7] == pytest.approx(best[25:32], abs=0.02)
-    assert fit.thresholds[:3] == pytest.approx(best[32:], abs=0.02)
+    best = optimize.minimize(loss, np.append(np.zeros(11), 1.0), method="BFGS").x
+    assert fit.severities[:7] == pytest.approx(best[:7], abs=0.005)
+    assert fit.thresholds[:3] == pytest.approx(best[7:10], abs=0.005)
 
 
 def test_a_rater_who_rates_at_random_does_not_fit():
