@@ -1,8 +1,7 @@
 """What each layer of the nano backbone hears on real voices, before any judge is trained.
 
-Ridge on the mean and the deviation over time of each layer of the frozen audio encoder, on the mean of each layer of
-the language model, on the measures of the signal, and the same of a backbone of this shape with random weights. Folds
-keep speakers apart and are drawn at random; the penalty is chosen inside the training folds, by speaker.
+The command `layers` on two data sets, for this backbone and for one of its shape with random weights; beside them the
+same ridge on the measures of the signal that the baseline `acoustic` has, and the noise ceiling.
 Run: `python benchmarks/nano.py DATA --work FOLDER`, where DATA has the folders `emodb` and `speechocean_prosody`;
 `--page checkpoints/nano/README.md` also writes the table behind the mark in that page. `--backbone` takes another copy.
 """
@@ -10,33 +9,28 @@ Run: `python benchmarks/nano.py DATA --work FOLDER`, where DATA has the folders 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from empathy_judge import PairDataset
 from empathy_judge.data_modules.ratings import RatingTable
+from empathy_judge.data_modules.splits import kept_together
+from empathy_judge.eval.judges.baselines.acoustic import OURS, ClipFeatures
+from empathy_judge.eval.layers import left_out, measure_layers
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
 from empathy_judge.eval.statistics.reliability import measure as reliability
 from empathy_judge.models.backbones import NANO_FOLDER
-from empathy_judge.models.head_input import ResponseMean
-from empathy_judge.models.judge import EmpathyJudge
-from empathy_judge.models.probe import ClipReader, without_adapters
-from empathy_judge.models.settings import HeadInputSettings, JudgeSettings
 from empathy_judge.train.nano.architecture import build_model
-from sklearn.linear_model import Ridge
-from sklearn.model_selection import GridSearchCV, GroupKFold
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from small_data import load
 from transformers import AutoProcessor
 
 SETS = ("emodb", "speechocean_prosody")
-FOLDS, SEEDS, RESAMPLES = 5, 3, 2_000
-PENALTIES = np.logspace(0, 4, 9)
+RESAMPLES = 2_000
 MARK = "<!-- real voices -->"
 
 
@@ -49,79 +43,39 @@ def random_backbone(folder: Path) -> str:
     return str(folder)
 
 
-@torch.inference_mode()
-def hear(backbone: str, dataset: PairDataset) -> dict[str, np.ndarray]:
-    """Name of a layer -> features `(pairs, size)`, in the order of the data set."""
-    settings = without_adapters(
-        JudgeSettings(
-            backbone=backbone, pooling="layer_mix", head_input=HeadInputSettings("all_layers", functionals=True)
-        )
-    )
-    judge = EmpathyJudge(settings, dataset.card.dimensions).eval()
-    pool, parts = ResponseMean(), []
-    for _, inputs in ClipReader(judge).inputs(dataset.pairs):
-        heard = judge.heard(inputs)
-        layers, functionals = judge.head_input.raw(heard)
-        assert layers is not None
-        assert functionals is not None
-        assert heard.window_weights is None, "a clip is too long"
-        states = pool(judge.backbone.hidden_states(heard), heard.attention_mask, heard.response_mask)
-        own = {f"audio encoder, layer {n}": layers[:, 0, n].flatten(1) for n in range(layers.shape[2])}
-        of_model = states.chunk(len(judge.backbone.layers), -1)
-        own |= {f"language model, layer {n}": of_layer for n, of_layer in enumerate(of_model, 1)}
-        parts.append(own | {"measures of the signal": functionals[:, 0]})
-    return {name: torch.cat([own[name] for own in parts]).double().nan_to_num().numpy() for name in parts[0]}
+def of_layers(backbone: str, dataset: PairDataset, of_weights: str = "") -> list[dict[str, Any]]:
+    """Rows `what, dimension, spearman, low, high`, one for each layer and dimension."""
+    found = measure_layers(backbone, dataset, ("train",), resamples=RESAMPLES)["rows"]
+    return [row | {"what": f"{row['part']}, layer {row['depth']}{of_weights}"} for row in found]
 
 
-def agreement(features: np.ndarray, human: np.ndarray, speakers: np.ndarray) -> dict[str, float | None]:
-    """Spearman of out-of-fold predictions: the mean of all test folds, and that of the first seed's pooled predictions
-    with its 95 % interval over speakers."""
-    folds, first = [], np.empty(len(human))
-    for seed in range(SEEDS):
-        drawn = GroupKFold(FOLDS, shuffle=True, random_state=seed)
-        for train, test in drawn.split(features, groups=speakers):
-            inner = list(GroupKFold(4).split(train, groups=speakers[train]))
-            search = GridSearchCV(make_pipeline(StandardScaler(), Ridge()), {"ridge__alpha": PENALTIES}, cv=inner)
-            predicted = search.fit(features[train], human[train]).predict(features[test])
-            folds.append(spearman(predicted, human[test]))
-            if seed == 0:
-                first[test] = predicted
-    pooled = estimate(spearman, first, human, resamples=Resamples.draw(speakers, RESAMPLES, 0))
-    return {"spearman": float(np.mean(folds)), "pooled": pooled.value, "low": pooled.low, "high": pooled.high}
-
-
-def measure(dataset: PairDataset, heard: Mapping[str, np.ndarray]) -> pd.DataFrame:
-    """Rows `dimension`, `layer`, and those of `agreement`."""
-    human = dataset.mean_scores().loc[[pair.pair_id for pair in dataset.pairs]]
-    speakers = np.array([str(pair.response_speaker) for pair in dataset.pairs])
-    return pd.DataFrame(
-        {"dimension": own.name, "layer": name, **agreement(features, human[own.name].to_numpy(float), speakers)}
-        for own in dataset.card.dimensions
-        for name, features in heard.items()
-    )
-
-
-def ceilings(dataset: PairDataset) -> list[str]:
-    """One line for each dimension with several raters: what a judge could reach on their mean."""
-    ids, lines = [pair.pair_id for pair in dataset.pairs], []
-    draws = Resamples.draw(np.array([str(pair.response_speaker) for pair in dataset.pairs]), RESAMPLES, 0)
-    for own in dataset.card.dimensions:
-        ratings = RatingTable.of(dataset.ratings, own.name, ids)
+def of_signal(dataset: PairDataset) -> list[dict[str, Any]]:
+    """The same of the measures of the signal, and of the noise ceiling where there are several raters."""
+    pairs, means = dataset.pairs, dataset.mean_scores()
+    groups = kept_together(pairs, pairs)
+    features, _ = ClipFeatures(OURS).of(pairs)
+    human = means.loc[[pair.pair_id for pair in pairs]].to_numpy(np.float64)
+    predicted = left_out(features, human, groups, 0)
+    draws, rows = Resamples.draw(groups, RESAMPLES, 0), []
+    for column, name in enumerate(means):
+        found = {"measures of the signal": estimate(spearman, predicted[:, column], human[:, column], resamples=draws)}
+        ratings = RatingTable.of(dataset.ratings, str(name), [pair.pair_id for pair in pairs])
         if len(ratings.rater_ids) > 1:
-            found = reliability(ratings, draws, 0).panel_mean
-            lines.append(f"Noise ceiling of {own.name}: {found.value:.2f} ({found.low:.2f} to {found.high:.2f}).")
-    return lines
+            found["noise ceiling"] = reliability(ratings, draws, 0).panel_mean
+        rows += [
+            {"what": what, "dimension": name, "spearman": own.value, "low": own.low, "high": own.high}
+            for what, own in found.items()
+        ]
+    return rows
 
 
 def table(rows: pd.DataFrame) -> str:
     """Markdown: one line for each layer, one column for each dimension."""
-    figures = rows[["spearman", "pooled", "low", "high"]].to_numpy()
-    rows = rows.assign(cell=["{:.3f} ({:.3f}, {:.3f} to {:.3f})".format(*own) for own in figures])
-    wide = rows.pivot(index="layer", columns="dimension", values="cell").reindex(rows["layer"].unique())[
-        rows["dimension"].unique()
-    ]
-    head = ["", *wide.columns]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    figures = rows[["spearman", "low", "high"]].to_numpy(float)
+    rows = rows.assign(cell=["{:.3f} ({:.3f} to {:.3f})".format(*own) for own in figures])
+    wide = rows.pivot(index="what", columns="dimension", values="cell").fillna("")
+    wide = wide.loc[rows["what"].unique(), rows["dimension"].unique()]
+    lines = [f"| {' | '.join(['', *wide.columns])} |", "|---" * (1 + len(wide.columns)) + "|"]
     return "\n".join([*lines, *(f"| {name} | {' | '.join(row)} |" for name, row in wide.T.items())]) + "\n"
 
 
@@ -136,15 +90,16 @@ def main() -> None:
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
     untrained = random_backbone(options.work / "untrained")
-    rows, told = [], []
+    rows: list[dict[str, Any]] = []
     for name in options.sets:
         dataset = load(name, options.data, options.work)
-        heard = hear(options.backbone, dataset)
-        never = hear(untrained, dataset)
-        heard |= {f"{own}, random weights": never[own] for own in ("audio encoder, layer 4", "language model, layer 4")}
-        rows.append(measure(dataset, heard))
-        told += ceilings(dataset)
-    made = "\n".join([table(pd.concat(rows)), *told, ""])
+        dataset = replace(dataset, pairs=tuple(replace(pair, split="train") for pair in dataset.pairs))
+        never = of_layers(untrained, dataset, ", random weights")
+        deepest = max(row["depth"] for row in never)
+        rows += of_layers(options.backbone, dataset)
+        rows += [row for row in never if row["depth"] == deepest]
+        rows += of_signal(dataset)
+    made = table(pd.DataFrame(rows))
     print(made)
     if options.page is not None:
         text = options.page.read_text(encoding="utf-8").partition(MARK)[0]

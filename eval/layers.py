@@ -102,7 +102,7 @@ def measure_layers(
         for name, own in files.items():
             predicted = []
             for depth in progress(range(len(own)), f"ridge on each layer of the {name}", len(own)):
-                predicted.append(_left_out(_standardised(own[depth]), targets, groups, seed))
+                predicted.append(left_out(own[depth], targets, groups, seed))
             first = len(costs[name]) - len(own)  # an encoder begins with what its first layer reads
             for column, dimension in enumerate(dimensions):
                 made = [values[:, column] for values in predicted]
@@ -187,13 +187,23 @@ def _standardised(states: np.ndarray) -> np.ndarray:
     return np.clip(np.nan_to_num(scaled), -_FURTHEST, _FURTHEST)
 
 
-def _left_out(features: np.ndarray, targets: np.ndarray, groups: np.ndarray, seed: int) -> np.ndarray:
-    """Ratings of each pair `(pairs, dimensions)` by a ridge on the pairs of other groups."""
-    predicted = np.full_like(targets, np.nan)
+def left_out(features: np.ndarray, targets: np.ndarray, groups: np.ndarray, seed: int) -> np.ndarray:
+    """Ratings of each pair `(pairs, dimensions)` by a ridge on the pairs of other groups.
+
+    Args:
+        features: Shape (pairs, k); NaN = not known, and counts as the mean.
+        targets: Shape (pairs, dimensions), rating points; NaN = no rating.
+        groups: Shape (pairs,), what folds keep together.
+        seed: Of the folds.
+
+    Raises:
+        DataError: If a dimension has ratings of fewer than two groups.
+    """
+    predicted, features = np.full_like(targets, np.nan), _standardised(features)
     blocks, ones = np.zeros(features.shape[1], int), np.ones_like(targets)
     folds = GroupKFold(min(FOLDS, len(set(groups.tolist()))), shuffle=True, random_state=seed)
     try:
-        for rows, left_out in folds.split(features, groups=groups):
+        for rows, test in folds.split(features, groups=groups):
             every = Portion(features[rows], targets[rows], ones[rows], groups[rows])
             if len(rows) <= min(EXACT, 2 * len(blocks)):
                 solution = fit(every, blocks, None, (None,), seed)
@@ -203,7 +213,7 @@ def _left_out(features: np.ndarray, targets: np.ndarray, groups: np.ndarray, see
                 # a ridge on fewer features than these landmarks is the whole ridge
                 few = Portion(*(own[: min(LANDMARKS, 2 * len(blocks))] for own in every))
                 solution = fit(few, blocks, portions, (None,), seed)
-            predicted[left_out] = solution.predict(features[left_out])
+            predicted[test] = solution.predict(features[test])
     except ValueError as error:
         raise DataError(f"layers: {error}") from None
     return predicted

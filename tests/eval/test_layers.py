@@ -42,7 +42,7 @@ def test_a_ridge_predicts_groups_that_it_was_not_fitted_to():
     targets = np.stack([features[:, 0], rng.normal(size=200)], 1)
     groups = np.repeat(np.arange(50), 4).astype(str)
     targets[3, 0] = np.nan
-    found = layers._left_out(features, targets, groups, 0)
+    found = layers.left_out(features, targets, groups, 0)
     assert np.corrcoef(np.delete(found[:, 0], 3), np.delete(targets[:, 0], 3))[0, 1] > 0.99
     assert abs(np.corrcoef(found[:, 1], targets[:, 1])[0, 1]) < 0.3
 
