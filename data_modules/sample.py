@@ -3,8 +3,8 @@
 **The rule.** A context is spoken in one of five tones, a response in one of five others. `FIT` says how well each
 response tone suits each context tone, in rating points. Which response tone is best depends on the context tone, so
 neither clip alone tells the score. Eight raters hear the fit through their own severity, spread and noise, give whole
-points from 1 to 5 and leave out a quarter of the items. On request some of them also compare responses to the same
-context. No person rated anything, and no word says anything about feelings.
+points from 1 to 5 and leave out a quarter of the items. No person rated anything, and no word says anything about
+feelings.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ import torch
 import torchaudio
 
 from .audio import audio_hash
-from .errors import UserError
 from .espeak import ACCENTS, Tone, Voice, speak
 from .folders import staged_folder
 from .parallel import progress
-from .ratings import PREFERENCE_COLUMNS, RATING_COLUMNS
+from .ratings import RATING_COLUMNS
 from .schema import DatasetCard, Dimension, write_dataset
 
 RATE = 16_000
@@ -71,9 +70,7 @@ _SEX = {"f": "female", "m": "male"}
 _SHAPES = {"context_variant": (5, 3), "tone_variant": (3, 5)}  # context tones and response tones of one script
 
 
-def make_sample(
-    folder: Path, groups: int = 200, seed: int = 0, workers: int = 2, overwrite: bool = False, preferences: int = 0
-) -> pd.DataFrame:
+def make_sample(folder: Path, groups: int = 200, seed: int = 0, workers: int = 2) -> pd.DataFrame:
     """Write the sample as a pair dataset.
 
     A group is one script: a context sentence and a response sentence, spoken by two voices in several tones each, every
@@ -84,19 +81,11 @@ def make_sample(
         groups: Number of scripts.
         seed: Of everything random.
         workers: Processes that synthesise.
-        overwrite: Replace a folder that exists.
-        preferences: Raters who compare two responses to the same context, see `prefer`; 0 = nobody compares, and there
-            is no table of preferences.
 
     Returns:
         The key that raters and judges never see, one row per pair: `pair_id`, `context_tone`, `response_tone`, `fit`.
-
-    Raises:
-        UserError: If there are not so many raters.
     """
-    if not 0 <= preferences <= RATERS:
-        raise UserError(f"preferences {preferences}; expected 0 to {RATERS} raters per comparison")
-    with staged_folder(folder, overwrite=overwrite) as staged:
+    with staged_folder(folder) as staged:
         (staged / "audio").mkdir(parents=True)
         shards = [range(start, min(start + _SHARD, groups)) for start in range(0, groups, _SHARD)]
         with multiprocessing.get_context("forkserver").Pool(workers, maxtasksperchild=1) as pool:
@@ -107,7 +96,6 @@ def make_sample(
         key = rows.loc[:, ["pair_id", "context_tone", "response_tone", "fit"]]
         ratings = rate(key, seed)
         pairs = rows.drop(columns=["context_tone", "response_tone", "fit"])
-        preferred = prefer(rows, seed, preferences) if preferences else None
         card = DatasetCard(
             name="espeak-sample",
             dimensions=(DIMENSION,),
@@ -116,7 +104,7 @@ def make_sample(
             synthetic=True,
             description=_DESCRIPTION,
         )
-        write_dataset(staged, card, pairs, ratings, preferred)
+        write_dataset(staged, card, pairs, ratings)
     return key
 
 
@@ -142,43 +130,6 @@ def rate(key: pd.DataFrame, seed: int) -> pd.DataFrame:
             "score": scores[item, rater],
         },
         columns=list(RATING_COLUMNS),
-    )
-
-
-def prefer(rows: pd.DataFrame, seed: int, raters: int) -> pd.DataFrame:
-    """Preferences of the simulated panel between all responses to the same context.
-
-    Rater r hears the fit of every pair once more, through noise with a deviation of 0.5 points, and prefers the pair
-    that fits better: strength 1, or 2 where they differ by more than 1.5 points; 0 (a tie, and the order says nothing)
-    where they differ by less than 0.25. As each pair is heard once, the preferences of one rater never contradict
-    each other. Severity plays no part: it moves both pairs alike.
-
-    Args:
-        rows: Columns `pair_id`, `group_id`, `context_audio` and `fit`; the same context is the same group and clip.
-        seed: Of noise and of who compares what.
-        raters: Who compare two responses, drawn for each comparison anew, 1 to `RATERS`.
-
-    Returns:
-        Columns `PREFERENCE_COLUMNS`.
-    """
-    rng = np.random.default_rng([seed, 3])
-    heard = rows["fit"].to_numpy()[:, None] + rng.normal(0, 0.5, (len(rows), RATERS))
-    contexts = rows.groupby(["group_id", "context_audio"], sort=False).indices.values()
-    first, second = np.concatenate([own[np.stack(np.triu_indices(len(own), 1))] for own in contexts], axis=1)
-    rater = rng.permuted(np.tile(np.arange(RATERS), (len(first), 1)), axis=1)[:, :raters].ravel()
-    first, second = np.repeat(first, raters), np.repeat(second, raters)
-    better = heard[first, rater] - heard[second, rater]
-    strength = np.where(np.abs(better) < 0.25, 0.0, np.where(np.abs(better) > 1.5, 2.0, 1.0))
-    pair_ids = rows["pair_id"].to_numpy()
-    return pd.DataFrame(
-        {
-            "chosen_id": pair_ids[np.where(better >= 0, first, second)],
-            "rejected_id": pair_ids[np.where(better >= 0, second, first)],
-            "rater_id": [f"simulated-{number + 1}" for number in rater],
-            "dimension": DIMENSION.name,
-            "strength": strength,
-        },
-        columns=list(PREFERENCE_COLUMNS),
     )
 
 

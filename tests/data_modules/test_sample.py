@@ -14,8 +14,7 @@ import pandas as pd
 import pytest
 from empathy_judge.data_modules import sample as sentences
 from empathy_judge.data_modules.audio import audio_hash
-from empathy_judge.data_modules.errors import UserError
-from empathy_judge.data_modules.sample import CONTEXT_TONES, FIT, RESPONSE_TONES, SYSTEMS, make_sample, prefer, rate
+from empathy_judge.data_modules.sample import CONTEXT_TONES, FIT, RESPONSE_TONES, SYSTEMS, make_sample, rate
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.statistics.reliability import reliability
 from scipy.stats import spearmanr
@@ -31,7 +30,7 @@ EMOTIONAL = re.compile(
 def small(tmp_path_factory) -> tuple[PairDataset, pd.DataFrame]:
     """Twelve scripts and the key that nobody else sees."""
     folder = tmp_path_factory.mktemp("sample") / "data"
-    key = make_sample(folder, groups=12, seed=3, preferences=2)
+    key = make_sample(folder, groups=12, seed=3)
     return PairDataset.load(folder), key
 
 
@@ -81,50 +80,6 @@ def test_panel_is_plausible():
     assert 0.96 < found["panel_mean"]["value"] < 0.99
 
 
-def _contexts(fits: list[list[float]]) -> pd.DataFrame:
-    """What `prefer` reads: in each context a pair per fit."""
-    rows = [(f"{c}-{r}", "g", f"c{c}", fit) for c, own in enumerate(fits) for r, fit in enumerate(own)]
-    return pd.DataFrame(rows, columns=["pair_id", "group_id", "context_audio", "fit"])
-
-
-def test_preferences_follow_the_fit_through_the_noise_of_the_panel():
-    found = prefer(_contexts([[3.0, 3.0], [2.0, 4.0]] * 2_000), seed=0, raters=4)
-    assert len(found) == 4_000 * 4
-    assert set(found["rater_id"].value_counts()) <= set(range(1_900, 2_100))  # of all eight alike
-    even = found["chosen_id"].str.split("-").str[0].astype(int) % 2 == 0
-    shares = found.loc[even, "strength"].value_counts(normalize=True)  # difference: normal, deviation sqrt(0.5)
-    assert shares[0] == pytest.approx(0.276, abs=0.015)
-    assert shares[2] == pytest.approx(0.034, abs=0.006)
-    apart = found[~even & (found["strength"] > 0)]
-    assert apart["chosen_id"].str.endswith("-1").mean() == pytest.approx(0.999, abs=0.002)
-    assert (found.loc[~even, "strength"] == 2).mean() == pytest.approx(0.760, abs=0.015)
-
-
-def test_preferences_of_one_rater_never_go_in_circles():
-    found = prefer(_contexts([[3.0, 3.0, 3.0]] * 200), seed=1, raters=8)
-    clear = found[found["strength"] > 0]
-    wins = clear.groupby([clear["chosen_id"].str.split("-").str[0], "rater_id"])["chosen_id"]
-    decided = wins.size() == 3  # all three comparisons
-    assert decided.sum() > 300
-    assert (wins.nunique()[decided] == 2).all()  # in a circle each would win once
-
-
-def test_the_panel_compares_responses_to_one_context(small):
-    dataset, key = small
-    assert len(dataset.preferences) == 6 * (5 * 3 + 3 * 10) * 2  # half of the scripts have 5 contexts, half 3
-    pairs, fit = {pair.pair_id: pair for pair in dataset.pairs}, key.set_index("pair_id")["fit"]
-    for row in dataset.preferences.to_dict("records"):
-        assert pairs[row["chosen_id"]].context == pairs[row["rejected_id"]].context
-    clear = dataset.preferences[dataset.preferences["strength"] == 2]
-    differences = fit[clear["chosen_id"]].to_numpy() - fit[clear["rejected_id"]].to_numpy()
-    assert (differences > 0).mean() > 0.9
-
-
-def test_more_raters_than_the_panel_has_are_refused(tmp_path):
-    with pytest.raises(UserError, match="preferences 9; expected 0 to 8 raters per comparison"):
-        make_sample(tmp_path / "data", preferences=9)
-
-
 def test_is_marked_synthetic_and_has_both_settings(small):
     dataset, _ = small
     assert dataset.card.synthetic
@@ -160,7 +115,7 @@ def test_sample_sentences_are_not_those_of_pretraining():
 @pytest.mark.slow
 def test_same_seed_same_bytes_whatever_the_workers(small, tmp_path):
     dataset, _ = small
-    make_sample(tmp_path / "again", groups=12, seed=3, workers=1, preferences=2)
+    make_sample(tmp_path / "again", groups=12, seed=3, workers=1)
     assert PairDataset.load(tmp_path / "again").card.content_hash == dataset.card.content_hash
 
 
@@ -180,6 +135,5 @@ def test_leaves_nothing_in_the_folder_for_temporary_files(small, tmp_path):
         assert [path.name for path in Path(temporary).iterdir() if "voices" in path.name] == []
     other = PairDataset.load(tmp_path / "sample")
     assert len(other.pairs) == 30
-    assert other.preferences is None  # unless they are asked for
     first = [audio_hash(data.pairs[0].response) for data in (other, small[0])]
     assert first[0] != first[1]  # another seed speaks otherwise
