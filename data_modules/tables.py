@@ -236,15 +236,7 @@ def _read_jsonl(path: Path) -> SourceTable:
 
 def _read_json(path: Path) -> SourceTable:
     with system_errors(path, "read"):
-        return json_table(path.read_bytes(), path)
-
-
-def json_table(data: bytes, path: Path) -> SourceTable:
-    """The content of a file, a JSON list of objects, as a table; it may be empty.
-
-    Raises:
-        DataError: If it is not UTF-8, not JSON or something else.
-    """
+        data = path.read_bytes()
     try:
         rows = json.loads(data.decode("utf-8-sig"), object_pairs_hook=unique_object)
     except (ValueError, RecursionError) as error:

@@ -1,6 +1,6 @@
 """Importers: one file per source, found by its name, and what they share.
 
-A source reads its files through `tables`, `archives` and `clips`, collects rows with `collector` where it has no table
+A source reads its files through `tables` and `clips`, collects rows with `collector` where it has no table
 of pairs, and returns an `assemble.Imported`; `assemble` decodes, stores and writes.
 """
 

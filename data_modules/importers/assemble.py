@@ -24,7 +24,6 @@ from ..rows import PAIR_COLUMNS, TAGS, checked_pairs, hash_order, ratings_schema
 from ..schema import SCHEMA_VERSION, DatasetCard, PairDataset, check_annotations, complete_dataset
 from ..storage import path_version
 from ..stored_clips import CONTEXT, RESPONSE, EmbeddedClip, StoredClip
-from .archives import ArchiveMember
 from .clips import CheckedClip, ClipCell, Content, check_clips, read_clip
 
 if TYPE_CHECKING:
@@ -139,8 +138,6 @@ def _key(pairs: Sequence[Mapping[str, Any]], embed: bool, shard_rows: int) -> st
 
     def clip(content: Content) -> list[str]:
         match content:
-            case ArchiveMember():
-                return [str(content.archive), version(content.archive), content.name]
             case EmbeddedClip():
                 return [content.table.version, str(content.row), *map(str, content.steps)]
             case StoredClip():

@@ -5,23 +5,22 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os.path
+import os
 from collections.abc import Iterable, Mapping
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from ..audio import decode, probe
-from ..errors import AudioError, DataError, shown
+from ..errors import AudioError, DataError, os_reason, shown
 from ..folders import STAGE_NOTES, replace_file, resolve_inside
 from ..parallel import map_threads
 from ..stored_clips import EmbeddedClip, StoredClip
 from ..tables import Record
-from .archives import ArchiveMember, read_file
 
 AUDIO_FOLDER = "audio"
-Content = Path | ArchiveMember | EmbeddedClip | StoredClip | AudioError
-"""Absolute path of a file, file in an archive, bytes in a table, clip of a dataset, or why there is none of these."""
+Content = Path | EmbeddedClip | StoredClip | AudioError
+"""Absolute path of a file, bytes in a table, clip of a dataset, or why there is none of these."""
 AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".caf", ".w64")
 
 
@@ -125,6 +124,37 @@ class AudioFolder:
         return self.find(row.values.get(field), row.place(field))
 
 
+def folder_files(root: Path) -> dict[str, Path]:
+    """Relative path with ``/`` -> file of a folder, in the order of the paths; hidden files and what macOS leaves
+    behind are passed over.
+
+    Raises:
+        DataError: If there is no such folder, or it has a link to a folder or one that leaves it.
+    """
+    if not root.is_dir():
+        unpack = "; expected what it holds, unpacked" if root.suffix.lower() == ".zip" else ""
+        raise DataError(f"{root}: no such folder{unpack}")
+    root = root.resolve()
+
+    def refuse(error: OSError) -> None:
+        raise DataError(f"{error.filename}: cannot be read ({os_reason(error)})")
+
+    found: dict[str, Path] = {}
+    for folder, folders, names in os.walk(root, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".") and name != "__MACOSX"]
+        for name in folders:
+            if (Path(folder) / name).is_symlink():
+                raise DataError(f"{Path(folder) / name}: a link to a folder; expected the folder itself")
+        for path in (Path(folder) / name for name in names if not name.startswith(".")):
+            if path.is_symlink() and not path.resolve().is_relative_to(root):
+                raise DataError(
+                    f"{path}: a link that leaves the folder {root}; expected the file itself "
+                    "(`hf download --local-dir` makes no links)"
+                )
+            found[path.relative_to(root).as_posix()] = path
+    return {name: found[name] for name in sorted(found)}
+
+
 def read_clip(content: Content) -> bytes:
     """The encoded bytes.
 
@@ -135,7 +165,12 @@ def read_clip(content: Content) -> bytes:
         raise content
     if isinstance(content, StoredClip):
         return content.read_checked()
-    return content.read() if isinstance(content, EmbeddedClip) else read_file(content)
+    if isinstance(content, EmbeddedClip):
+        return content.read()
+    try:
+        return content.read_bytes()
+    except OSError as error:
+        raise AudioError(f"{content.name}: cannot be read ({os_reason(error)})", "cannot be read") from None
 
 
 def check_clips(cells: Iterable[ClipCell], stage: Path, embed: bool) -> dict[Content, CheckedClip | AudioError]:
@@ -166,7 +201,7 @@ def check_clips(cells: Iterable[ClipCell], stage: Path, embed: bool) -> dict[Con
             if sha256 in known:
                 return known[sha256]
             file = None  # of a clip that is a file; elsewhere it is embedded
-            if isinstance(content, Path | ArchiveMember):
+            if isinstance(content, Path):
                 file = content.name
             elif isinstance(content, StoredClip) and content.row_group is None:
                 file = content.file.path.name

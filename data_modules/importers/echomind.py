@@ -1,7 +1,6 @@
 """Imports what speech models answered to EchoMind (https://github.com/hlt-cuhksz/EchoMind): pairs without ratings.
 
-PATH is the folder with the scripts and the answers; zip archives in it are read as if they were unpacked, and PATH may
-be one archive that holds all::
+PATH is the folder with the scripts and the answers, its zip archives unpacked::
 
     data_{synthesis|human}/script_info_{synthesis|human}.json   and, beside it, audio/
     output_{synthesis|human}/response_output/MODEL/SYSTEM_PROMPT/MODEL_SYSTEM_PROMPT_output_responses.json
@@ -32,10 +31,9 @@ from typing import Any
 from ..errors import DataError, bad_value, shown
 from ..ratings import Dimension
 from ..schema import DatasetCard
-from ..tables import plain_text, text_of
-from .archives import FileTree, open_tree
+from ..tables import plain_text, read_table, text_of
 from .assemble import Imported
-from .clips import ClipCell
+from .clips import ClipCell, folder_files
 from .collector import Collector
 
 EXAMPLE = "echomind EchoMind --recordings synthesis --out data"
@@ -76,20 +74,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def read(path: Path, options: argparse.Namespace) -> Imported:
     """Reads the answers of all models."""
-    tree = open_tree(path)
+    files = folder_files(path)
     found = Collector()
     rows: list[dict[str, Any]] = []
     unanswered: Counter[str] = Counter()
     known: dict[str, tuple[str, dict[str, Mapping[str, Any]]]] = {}  # recording -> folder of its audio, and scripts
-    for name in tree.files:
+    for name in files:
         match = _ANSWERS.fullmatch(name)
         if match is None or options.recordings not in (None, match["recording"]):
             continue
         recording, system = match["recording"], f"{match['model']}/{match['prompt']}"
         if recording not in known:
-            known[recording] = _scripts(tree, recording)
+            known[recording] = _scripts(path, files, recording)
         audio, scripts = known[recording]
-        answered = _answered(tree, name, recording, scripts, found)
+        answered = _answered(files[name], recording, scripts, found)
         for case, script in scripts.items():
             where, answers = answered.get(case, ("", {}))
             for voice in VOICES:
@@ -101,7 +99,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
                     continue
                 place = f"{where}, case {case}, {voice}"
                 with found.skipping(place):
-                    pair = _pair(tree, script, voice, answer, audio, match["folder"], place)
+                    pair = _pair(files, script, voice, answer, audio, match["folder"], place)
                     pair |= {"pair_id": f"{recording}-{case}-{system}-{voice}", "group_id": f"script_{case}"}
                     pair["tags"]["recording"] = recording
                     rows.append(pair | {"system_id": system, "setting": voice})
@@ -123,13 +121,13 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     return found.imported(card, rows)
 
 
-def _scripts(tree: FileTree, recording: str) -> tuple[str, dict[str, Mapping[str, Any]]]:
+def _scripts(folder: Path, files: Mapping[str, Path], recording: str) -> tuple[str, dict[str, Mapping[str, Any]]]:
     """The folder of the recordings, and the scripts by their case id."""
     name = f"data_{recording}/script_info_{recording}.json"
-    found = [path for path in tree.files if f"/{path}".endswith(f"/{name}")]
+    found = [path for path in files if f"/{path}".endswith(f"/{name}")]
     if len(found) != 1:
-        raise DataError(f"{tree.root}: {len(found)} files {name}; expected one, because there are answers to it")
-    table = tree.read_json_table(found[0])
+        raise DataError(f"{folder}: {len(found)} files {name}; expected one, because there are answers to it")
+    table = read_table(files[found[0]])
     scripts: dict[str, Mapping[str, Any]] = {}
     for position, row in enumerate(table.rows):
         case = plain_text(row.get("case_id"))
@@ -141,10 +139,10 @@ def _scripts(tree: FileTree, recording: str) -> tuple[str, dict[str, Mapping[str
 
 
 def _answered(
-    tree: FileTree, name: str, recording: str, scripts: Collection[str], found: Collector
+    file: Path, recording: str, scripts: Collection[str], found: Collector
 ) -> dict[str, tuple[str, Mapping[str, Any]]]:
     """Case -> where its answers stand, and the answers."""
-    table = tree.read_json_table(name)
+    table = read_table(file)
     answered: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for position, row in enumerate(table.rows):
         where = table.place(position, "case_id")
@@ -157,7 +155,7 @@ def _answered(
 
 
 def _pair(
-    tree: FileTree,
+    files: Mapping[str, Path],
     script: Mapping[str, Any],
     voice: str,
     reply: Mapping[str, Any],
@@ -165,7 +163,7 @@ def _pair(
     answers: str,
     where: str,
 ) -> dict[str, Any]:
-    """What the row of an answer holds beside its names; `audio` and `answers` are folders of the tree."""
+    """What the row of an answer holds beside its names; `audio` and `answers` are folders among the files."""
     cue = script.get("spoken_info")
     cue_class = _CLASS_OF.get(cue) if isinstance(cue, str) else None
     if cue_class is None:
@@ -175,11 +173,11 @@ def _pair(
         raise DataError(f"its script names no recording in '{voice}_audio_info'; expected FOLDER/FILE.wav")
     recording, answer = audio + heard, f"{answers}{heard.partition('/')[0]}/{reply['file']}"
     for name in (recording, answer):
-        if name not in tree.files:
-            raise DataError(f"no such file: {tree.place(name)}")
+        if name not in files:
+            raise DataError(f"no such file: {name}")
     return {
-        "context_audio": [{"role": "user", "audio": ClipCell(tree.files[recording], where)}],
-        "response_audio": ClipCell(tree.files[answer], where),
+        "context_audio": [{"role": "user", "audio": ClipCell(files[recording], where)}],
+        "response_audio": ClipCell(files[answer], where),
         "tags": {"cue_class": cue_class, "cue": cue},
         "language": "en",
         "response_text": text_of(reply.get("response_audio_transcript")) or text_of(reply.get("response_text")),

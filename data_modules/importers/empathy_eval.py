@@ -1,18 +1,17 @@
 """Imports EmpathyEval of the AEQ-Bench team (Hugging Face ``gracehuggingface/EmpathyEval``, HumOmni-2026 track 1).
 
-PATH is the folder of the download, with its zip archives or with what was unpacked from them, or one of the archives.
-Nothing is unpacked; ids hold colons, which Windows cannot write into file names.
+PATH is the folder of the download with its zip archives unpacked, each into a folder of its name, or one of these.
 
 Training (``--part training``)
-    ``empatheticDialogue_t_multi-context.zip`` (one text, two contexts) and
-    ``empatheticDialogue_n_multi-emotion.zip`` (one text, many tones), each with ``response_audio/`` and
+    ``empatheticDialogue_t_multi-context`` (one text, two contexts) and
+    ``empatheticDialogue_n_multi-emotion`` (one text, many tones), each with ``response_audio/`` and
     ``user_audio/``, and beside each its ``_flat.jsonl``. Two responses stand against each other; which one is
     right says the file name. It becomes a preference and a rating of 0 or 1 by a rater called
     ``how_the_audio_was_made``, because no person rated: the card says synthetic. Groups are dialogues, across
     both sets.
 
 Tests (``--part phase1``, ``--part phase2``)
-    ``phase1-test_multi-context_gigaspeech.zip`` and the like with ``phase1-test_gigaspeech_release.json`` in or
+    ``phase1-test_multi-context_gigaspeech`` and the like with ``phase1-test_gigaspeech_release.json`` in or
     beside them. Answers are hidden: pairs without ratings.
 
 What a judge must not know is gone after the import: ids are hashes of content, rows are ordered by them, and neither
@@ -41,9 +40,8 @@ from ..parallel import map_threads
 from ..ratings import Dimension
 from ..schema import DatasetCard
 from ..tables import read_table, text_of
-from .archives import FileTree, SourceFile, open_tree, read_file
 from .assemble import Imported, Skipped
-from .clips import ClipCell
+from .clips import ClipCell, folder_files, read_clip
 from .collector import Collector
 
 EXAMPLE = "empathy-eval EmpathyEval --part training --out data"
@@ -56,7 +54,7 @@ _GOOD, _BAD = "goodPara", "badPara"
 
 
 class _Set(NamedTuple):
-    """One archive of the release. `source`: the corpus of a test, None = training."""
+    """One archive of the release, unpacked. `source`: the corpus of a test, None = training."""
 
     name: str
     part: str
@@ -106,15 +104,15 @@ class _Contest(NamedTuple):
     where: str
     key: Sequence[str]
     columns: Mapping[str, str | None]
-    user: SourceFile
-    responses: Sequence[SourceFile]
+    user: Path
+    responses: Sequence[Path]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of EmpathyEval."""
     parser.add_argument(
         "--part", choices=_PARTS,
-        help="of a folder: training by default; an archive says by its name what it is",
+        help="of the whole download: training by default; a folder of one archive says by its name what it is",
     )  # fmt: skip
 
 
@@ -125,8 +123,8 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     found = Collector()
     contests: list[_Contest] = []
     notes = [f"Read: {', '.join(own.name for own, _ in sets)}."]
-    for own, tree in sets:
-        contests += _training(own, tree, folder, found, notes) if labelled else _test(own, tree, folder, found)
+    for own, place in sets:
+        contests += _training(own, place, folder, found, notes) if labelled else _test(own, place, folder, found)
     rows, labels = _blind_pairs(contests, found)
     if labelled:
         for better, worse in labels:
@@ -145,32 +143,30 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     return found.imported(card, rows, rated=labelled, compared=labelled)
 
 
-def _sets_at(path: Path, part: str | None) -> tuple[Path, list[tuple[_Set, FileTree]]]:
+def _sets_at(path: Path, part: str | None) -> tuple[Path, list[tuple[_Set, Path]]]:
     """The folder of the release and those of its archives that are there and wanted."""
     path = path.absolute()
-    name = path.stem if path.suffix.lower() == ".zip" else path.name
     for found in _SETS:
-        if found.name == name:
+        if found.name == path.name:
             if part not in (None, found.part):
-                raise UserError(f"{path}: --part {part}: this archive belongs to {found.part}")
-            return path.parent, [(found, open_tree(path))]
-    if not path.is_dir():
-        raise DataError(f"{path}: expected a folder, or one of {', '.join(f'{found.name}.zip' for found in _SETS)}")
+                raise UserError(f"{path}: --part {part}: this folder belongs to {found.part}")
+            return path.parent, [(found, _unwrapped(path))]
     wanted = [found for found in _SETS if found.part == (part or "training")]
-    sets = []
-    for found in wanted:
-        # The archive as it was downloaded rather than a folder that may be unpacked in part
-        places = [path / f"{found.name}.zip", path / found.name]
-        sets += [(found, open_tree(place)) for place in places if place.exists()][:1]
+    sets = [(found, _unwrapped(path / found.name)) for found in wanted if (path / found.name).is_dir()]
     if not sets:
         names = ", ".join(found.name for found in wanted)
-        raise DataError(f"{path}: holds nothing of --part {part or 'training'}; expected {names}, as .zip or unpacked")
+        raise DataError(f"{path}: holds nothing of --part {part or 'training'}; expected {names}, unpacked")
     return path, sets
 
 
-def _training(own: _Set, tree: FileTree, folder: Path, found: Collector, notes: list[str]) -> list[_Contest]:
+def _unwrapped(folder: Path) -> Path:
+    """An archive may have one folder of its own name in it."""
+    return inner if (inner := folder / folder.name).is_dir() else folder
+
+
+def _training(own: _Set, place: Path, folder: Path, found: Collector, notes: list[str]) -> list[_Contest]:
     """The contests of a labelled archive, in the order of their names."""
-    table = read_table(folder / f"{own.name}_flat.jsonl")
+    files, table = folder_files(place), read_table(folder / f"{own.name}_flat.jsonl")
     texts: dict[str, dict[str, Any]] = {}
     problems: dict[str, str] = {}  # why the row of an id cannot be used
     for position, row in enumerate(table.rows):
@@ -179,17 +175,17 @@ def _training(own: _Set, tree: FileTree, folder: Path, found: Collector, notes: 
             raise bad_value(table.place(position, "id"), prefix, "text")
         if texts.setdefault(prefix, row) != row:
             problems[prefix] = f"{table.place(position, 'id')}: an earlier row with this id says something else"
-    parents = {path.rpartition("/")[0] for path in tree.files}
+    parents = {name.rpartition("/")[0] for name in files}
     roots = [root.removesuffix("response_audio") for root in parents if f"/{root}".endswith("/response_audio")]
     if len(roots) != 1:
-        raise DataError(f"{tree.root}: {len(roots)} folders called response_audio; expected one, with wav files")
+        raise DataError(f"{place}: {len(roots)} folders called response_audio; expected one, with wav files")
     pattern = _RESPONSE[own.setting]
-    responses, misnamed = _clips(tree, f"{roots[0]}response_audio", pattern)
-    users, _ = _clips(tree, f"{roots[0]}user_audio", _USER[own.setting])
-    found.skipped += [Skipped(tree.place(path), f"the name has not the form {pattern.pattern}") for path in misnamed]
+    responses, misnamed = _clips(files, f"{roots[0]}response_audio", pattern)
+    users, _ = _clips(files, f"{roots[0]}user_audio", _USER[own.setting])
+    found.skipped += [Skipped(f"{place}/{name}", f"the name has not the form {pattern.pattern}") for name in misnamed]
     contests = []
     for (prefix, variant), by_label in responses.items():
-        where = f"{tree.root}, responses {prefix}_{variant}"
+        where = f"{place}, responses {prefix}_{variant}"
         with found.skipping(where):
             if len(by_label) < 2:
                 raise DataError("only one of the two responses is there")
@@ -211,12 +207,12 @@ def _training(own: _Set, tree: FileTree, folder: Path, found: Collector, notes: 
 
 
 def _clips(
-    tree: FileTree, folder: str, pattern: re.Pattern[str]
-) -> tuple[dict[tuple[str, str], dict[str, SourceFile]], list[str]]:
+    files: Mapping[str, Path], folder: str, pattern: re.Pattern[str]
+) -> tuple[dict[tuple[str, str], dict[str, Path]], list[str]]:
     """(Prefix, variant) -> label in the name -> clip; and the names that do not fit."""
-    clips: dict[tuple[str, str], dict[str, SourceFile]] = {}
+    clips: dict[tuple[str, str], dict[str, Path]] = {}
     misnamed = []
-    for path, file in tree.files.items():
+    for path, file in files.items():
         parent, _, name = path.rpartition("/")
         if parent != folder:
             continue
@@ -241,16 +237,14 @@ def _words(contexts: Any, setting: str, variant: str) -> dict[str, str | None]:
     return {"situation": situation, "response_text": text_of(context.get("response"))}
 
 
-def _test(own: _Set, tree: FileTree, folder: Path, found: Collector) -> list[_Contest]:
+def _test(own: _Set, place: Path, folder: Path, found: Collector) -> list[_Contest]:
     """The contests of an unlabelled archive, in the order of their table, which lies in the archive or beside it."""
-    name = f"{own.part}-test_{own.source}_release.json"
-    inside = [path for path in tree.files if f"/{path}".endswith(f"/{name}")]
-    if len(inside) == 1:
-        table, base = tree.read_json_table(inside[0]), inside[0].removesuffix(name)
-    elif not inside and (folder / name).is_file():
-        table, base = FileTree(folder, {name: folder / name}).read_json_table(name), ""
-    else:
-        raise DataError(f"{tree.root}: {len(inside)} files {name} in it; expected one, in it or beside it")
+    files, name = folder_files(place), f"{own.part}-test_{own.source}_release.json"
+    inside = [path for path in files if f"/{path}".endswith(f"/{name}")]
+    if len(inside) > 1 or not (inside or (folder / name).is_file()):
+        raise DataError(f"{place}: {len(inside)} files {name} in it; expected one, in it or beside it")
+    table = read_table(files[inside[0]] if inside else folder / name)
+    base = inside[0].removesuffix(name) if inside else ""
     pattern = _QUESTION[str(own.source)]
     seen: set[str] = set()
     contests = []
@@ -272,21 +266,21 @@ def _test(own: _Set, tree: FileTree, folder: Path, found: Collector) -> list[_Co
             }
             if columns["situation"] is None and own.setting == CONTEXT:
                 raise DataError("no text in 'context'")
-            user, *options = _released_clips(row, tree, base)
+            user, *options = _released_clips(row, place, files, base)
             contests.append(_Contest(where, (own.name, match[0]), columns, user, options))
     return contests
 
 
-def _released_clips(row: Mapping[str, Any], tree: FileTree, base: str) -> list[SourceFile]:
-    """The user turn, then the options. A path that leaves the archive is not in it."""
+def _released_clips(row: Mapping[str, Any], place: Path, files: Mapping[str, Path], base: str) -> list[Path]:
+    """The user turn, then the options. A path that leaves the folder is none of its files."""
     options = row.get("options")
     if not isinstance(options, dict) or len(options) < 2:
         raise DataError(f"options {shown(options)}; expected two or more clips")
     clips = []
     for name in (row.get("utterance_audio"), *options.values()):
-        file = tree.files.get(base + PurePosixPath(name).as_posix()) if isinstance(name, str) else None
+        file = files.get(base + PurePosixPath(name).as_posix()) if isinstance(name, str) else None
         if file is None:
-            raise DataError(f"no such file in {tree.root}: {shown(name)}")
+            raise DataError(f"no such file in {place}: {shown(name)}")
         clips.append(file)
     return clips
 
@@ -319,10 +313,10 @@ def _blind_pairs(contests: Sequence[_Contest], found: Collector) -> tuple[list[d
     return sorted(rows, key=lambda row: row["pair_id"]), sorted(labels)
 
 
-def _content_hash(file: SourceFile) -> str | AudioError:
+def _content_hash(file: Path) -> str | AudioError:
     """SHA-256 of a clip, or why it cannot be used, in words without its name: that may hold the label."""
     try:
-        data = read_file(file)
+        data = read_clip(file)
     except AudioError:
         return AudioError("a response: cannot be read")
     try:

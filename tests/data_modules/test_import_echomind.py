@@ -6,7 +6,6 @@ import argparse
 import copy
 import json
 import shutil
-import zipfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -123,26 +122,25 @@ class TestAnswers:
         assert {pair.system_id for pair in benchmark_folder.load(recordings="human").pairs} == {"gpt4o/no"}
         assert len(benchmark_folder.load(recordings="synthesis").pairs) == 16
 
-    @pytest.mark.parametrize("form", ["below", "parts", "one zip"])
-    def test_other_forms_of_the_download_give_the_same(self, benchmark_folder, form):
+    def test_hidden_files_are_passed_over_and_links_that_leave_are_refused(self, benchmark_folder):
         expected = benchmark_folder.load().card.content_hash
-        shutil.rmtree(benchmark_folder.folder)
-        benchmark_folder.folder.mkdir()
-        place = benchmark_folder.folder
-        archives: dict[str, dict[str, bytes]] = {}
-        for name, data in benchmark_folder.content().items():
-            archive, inside = {
-                "below": (name.split("/")[0], name),  # dataset.zip with dataset/...
-                "parts": (name.split("/")[1], name.partition("/")[2].partition("/")[2]),  # data_human.zip without it
-                "one zip": ("EchoMind", f"EchoMind/{name}"),
-            }[form]
-            archives.setdefault(archive, {"__MACOSX/._a": b"junk"})[inside] = data
-        for archive, members in archives.items():
-            with zipfile.ZipFile(place / f"{archive}.zip", "w") as file:
-                for name, data in members.items():
-                    file.writestr(name, data)
-        path = place / "EchoMind.zip" if form == "one zip" else place
-        assert benchmark_folder.load(path).card.content_hash == expected
+        folder = benchmark_folder.folder
+        for name in ("output/._x.json", ".cache/y.json", "__MACOSX/z.json"):
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_bytes(b"junk")
+        (folder / "inside.json").symlink_to("output/._x.json")
+        assert benchmark_folder.load(folder).card.content_hash == expected
+        (folder / "out.json").symlink_to(__file__)
+        with pytest.raises(
+            DataError, match=r"EchoMind/out.json: a link that leaves the folder .*EchoMind; expected the"
+        ):
+            benchmark_folder.load(folder)
+        (folder / "out.json").unlink()
+        (folder / "more").symlink_to(Path(__file__).parent)
+        with pytest.raises(DataError, match=r"EchoMind/more: a link to a folder; expected the folder itself"):
+            benchmark_folder.load(folder)
+        with pytest.raises(DataError, match=r"EchoMind\.zip: no such folder; expected what it holds, unpacked"):
+            benchmark_folder.load(Path("EchoMind.zip"))
 
 
 class TestLeftOut:
@@ -152,11 +150,10 @@ class TestLeftOut:
         del benchmark_folder.files[recording], benchmark_folder.files[answer]
         data = benchmark_folder.load(max_skipped=0.2)
         assert len(data.pairs) == 22
-        folder = benchmark_folder.folder
         table = "gpt4o_no_output_responses.json"
         assert reasons(data) == [
-            (f"{table}, row 1, column 'output_content', case 854, target", f"no such file: {folder}/{recording}"),
-            (f"{table}, row 3, column 'output_content', case 2478, neutral", f"no such file: {folder}/{answer}"),
+            (f"{table}, row 1, column 'output_content', case 854, target", f"no such file: {recording}"),
+            (f"{table}, row 3, column 'output_content', case 2478, neutral", f"no such file: {answer}"),
         ]
 
     def test_answers_in_text_alone_are_an_error(self, benchmark_folder):
