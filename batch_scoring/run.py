@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Literal
 
 from ..data_modules.errors import ASKED_TO_STOP, UserError
-from ..data_modules.folders import replace_file
+from ..data_modules.folders import replace_text
 from ..data_modules.launch import ALONE, Launch
 from ..data_modules.parallel import SCHEDULER_SIGNALS, ProgressBar, listen, restore
 from .job import Chunk, DamagedError, Job, Parts, audio_mark, first_difference
@@ -212,7 +212,7 @@ def _finish(parts: Parts, start: float, before: int) -> Summary:
         windowed=windowed,
     )
     text = json.dumps(asdict(summary), indent=2, ensure_ascii=False)
-    replace_file(_summary_file(job), lambda path: path.write_text(f"{text}\n", encoding="utf-8"))
+    replace_text(_summary_file(job), f"{text}\n")
     parts.remove()
     return summary
 

@@ -83,12 +83,10 @@ def export(options: argparse.Namespace) -> int:
         check_hub_name(options.push_to_hub)
     check_judge(source)  # one on the hub is no checkpoint
     require_judge(source, options.backbone)
-    from ..models import JUDGE_FILE
-    from ..models.artifact import Placement, load_judge, load_run, save_judge
+    from ..models.artifact import Placement, load_any, save_judge
     from ..models.model_card import render_card
 
-    load = load_judge if (source / JUDGE_FILE).is_file() else load_run
-    loaded = load(source, Placement(options.backbone))
+    loaded = load_any(source, Placement(options.backbone))
     report = None if options.report is None else _read_report(Path(options.report), loaded)
     check, written = None, True
     if options.form != "small":

@@ -15,7 +15,7 @@ import yaml
 from .audio import AudioSource
 from .audit import SPLIT_FILE, split_columns
 from .errors import UserError, shown
-from .folders import replace_file
+from .folders import replace_text
 from .importers.assemble import Imported, assemble
 from .importers.clips import ClipCell
 from .pairs_file import SHARD_ROWS
@@ -103,8 +103,7 @@ def combine(
     )
     if by is not None:
         facts = {"by": list(by), "combined": [part.card.name for part in parts], "split_hash": dataset.split_hash()}
-        text = yaml.safe_dump(facts)
-        replace_file(Path(out) / SPLIT_FILE, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        replace_text(Path(out) / SPLIT_FILE, yaml.safe_dump(facts))
     return dataset
 
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 
 from .audio import AudioSource, decode, probe
 from .errors import AudioError, UserError, os_reason
-from .folders import kept_file, replace_file
+from .folders import kept_file, replace_text
 from .parallel import map_threads
 from .schema import PairDataset
 from .stored_clips import StoredClip
@@ -64,7 +64,7 @@ def keep(dataset: PairDataset, name: str, result: KeptResult) -> None:
     """Writes the file that `read_kept` reads; on a full disk the result is lost, not the call."""
     path = kept_file(dataset.root, dataset.card.content_hash, name)
     with suppress(OSError):
-        replace_file(path, lambda temporary: temporary.write_text(result.model_dump_json(), encoding="utf-8"))
+        replace_text(path, result.model_dump_json())
 
 
 class _Durations(KeptResult):

@@ -19,11 +19,10 @@ import pyarrow.parquet as pq
 
 from .audio import AudioSource
 from .errors import DataError, Locate, bad_value, place
-from .folders import replace_file, resolve_inside, resolve_remote
+from .folders import DataPath, RemotePath, path_version, replace_file, resolve_inside, resolve_remote
 from .parquet import batches, open_parquet, parquet_errors, python_values, read_parquet, write_parquet
 from .ratings import is_name
 from .rows import NAME_COLUMNS, OPTIONAL_PAIR_COLUMNS, PAIRS_SCHEMA, TAGS, TEXT_COLUMNS, Tags, checked_pairs, hash_order
-from .storage import DataPath, RemotePath, path_version
 from .stored_clips import CONTEXT, RESPONSE, StoredClip, StoredFile, bytes_leaf
 
 PAIRS_FILE = "pairs.parquet"

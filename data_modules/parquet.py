@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .errors import DataError, os_reason, place, shown
-from .folders import replace_file
-from .storage import DataPath, RemotePath
+from .folders import DataPath, RemotePath, replace_file
 
 PARQUET_DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
 """What pyarrow raises on damaged files; the last where the name of a column is no text."""

@@ -14,9 +14,8 @@ import pyarrow as pa
 
 from .audio import audio_hash
 from .errors import DataError, Locate, bad_value, locate_in, place
-from .folders import resolve_inside
+from .folders import DataPath, resolve_inside
 from .ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, SECONDS, Dimension, is_name, is_text
-from .storage import DataPath
 
 if TYPE_CHECKING:
     import pandas as pd  # takes 0.2 s: not for the help of the importers

@@ -19,7 +19,7 @@ import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from .errors import DataError, first_problem, shown, system_errors
-from .folders import CARD_FILE, read_yaml, replace_file
+from .folders import CARD_FILE, DataPath, RemotePath, data_path, read_yaml, replace_text
 from .pairs_file import PAIRS_FILE, Pair, Turn, hashed_rows, load_pairs, write_pairs, write_split_column
 from .parquet import read_parquet, write_parquet
 from .ratings import SECONDS, Dimension, check_preferences, check_ratings
@@ -34,7 +34,6 @@ from .rows import (
     to_arrow,
     to_row,
 )
-from .storage import DataPath, RemotePath, data_path
 
 if TYPE_CHECKING:
     import pandas as pd  # takes 0.2 s: not for the help of the importers
@@ -319,8 +318,7 @@ def complete_dataset(
         (root / PREFERENCES_FILE).unlink(missing_ok=True)
     values = {"schema_version": SCHEMA_VERSION, **dataclasses.asdict(card)}
     values["dimensions"] = list(values["dimensions"])
-    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
-    replace_file(root / CARD_FILE, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    replace_text(root / CARD_FILE, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
     return card
 
 

@@ -26,7 +26,7 @@ from .audit import (
     values_of,
 )
 from .errors import DataError, place, shown, system_errors
-from .folders import replace_file
+from .folders import replace_text
 from .near_duplicates import components, near_identical
 from .ratings import is_name
 from .schema import PAIRS_FILE, Pair, PairDataset, write_splits
@@ -210,10 +210,9 @@ def _write(dataset: PairDataset, splits: Mapping[int, str], request: Mapping[str
     refuse_leaks(split, audit)
     set_aside = [dataset.pairs[position].pair_id for position in sorted(aside)]
     facts = {**request, "set_aside": set_aside, "split_hash": audit.split_hash, "audit": audit.to_dict()}
-    text = yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)
     with system_errors(dataset.root, "written"):
         write_splits(dataset.root, kept)
-        replace_file(dataset.root / SPLIT_FILE, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        replace_text(dataset.root / SPLIT_FILE, yaml.safe_dump(facts, sort_keys=False, allow_unicode=True))
     return audit
 
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .errors import AudioError, DataError, os_reason, place
+from .folders import DataPath
 from .parquet import PARQUET_DAMAGE, Tables, has_bytes, open_parquet, python_rows
-from .storage import DataPath
 
 Steps = tuple[str | int, ...]
 """Column, then name or index in each structure or list around bytes."""
@@ -39,7 +39,7 @@ class StoredFile:
 
     Attributes:
         path: Of the Parquet file, or of a file of audio.
-        version: `storage.path_version` when the dataset was loaded.
+        version: `folders.path_version` when the dataset was loaded.
         starts: First row of each row group (from 0) of a Parquet file.
     """
 

@@ -20,9 +20,9 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from .errors import DataError, Locate, UserError, bad_value, place, shown, system_errors
+from .folders import path_version
 from .parquet import parquet_errors, parquet_tables
 from .ratings import is_name, is_text
-from .storage import path_version
 from .stored_clips import EmbeddingTable
 
 LONGEST_CELL = 1 << 24

@@ -174,34 +174,25 @@ class Placement:
 AS_TRAINED = Placement()
 
 
-def load_judge(folder: Path, placement: Placement = AS_TRAINED) -> LoadedJudge:
-    """Read a judge that `save_judge` wrote, in evaluation mode, on the CPU unless it is spread.
-
-    Raises:
-        UserError: If a file is missing or broken, if adapter or head lack a tensor or have one too many, if the adapter
-            changes nothing, if scales disagree, if the backbone is not the one it was trained on, or if the calibration
-            is broken or that of other weights.
-    """
-    return _load(_in_folder(folder), placement)
-
-
-def load_run(path: Path, placement: Placement = AS_TRAINED) -> LoadedJudge:
-    """As `load_judge`, out of a training checkpoint, or of the best one in the folder of a run.
+def load_run(path: Path) -> LoadedJudge:
+    """As `load_any`, out of a training checkpoint, or of the best one in the folder of a run.
 
     The calibration of the run is used if it was fitted to this checkpoint.
 
     Raises:
-        UserError: As `load_judge`; also if the checkpoint is half-written.
+        UserError: As `load_any`; also if the checkpoint is half-written.
     """
-    return _load(_in_run(path), placement)
+    return _load(_in_run(path), AS_TRAINED)
 
 
 def load_any(path: Path, placement: Placement = AS_TRAINED, revision: str | None = None) -> LoadedJudge:
-    """As `load_judge`, of a judge folder, a run folder, a checkpoint, or a judge on the hub (`OWNER/NAME`); a folder of
-    that name goes before the hub.
+    """Read a judge folder, a run folder, a checkpoint, or a judge on the hub (`OWNER/NAME`; a folder of that name goes
+    before the hub), in evaluation mode, on the CPU unless it is spread.
 
     Raises:
-        UserError: If it is none of these, or broken.
+        UserError: If it is none of these, a file is missing or broken, if adapter or head lack a tensor or have one too
+            many, if the adapter changes nothing, if scales disagree, if the backbone is not the one it was trained on,
+            or if the calibration is broken or that of other weights.
     """
     from .hub import check_judge, judge_folder
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..data_modules.errors import AudioError, UserError
-from ..data_modules.folders import replace_file
+from ..data_modules.folders import replace_text
 from ..data_modules.parallel import progress
 from ..data_modules.schema import Dimension, Pair, PairDataset
 from . import CALIBRATION_FILE, JUDGE_FILE
@@ -192,9 +192,8 @@ def store_calibration(calibration: Calibration, folder: Path) -> Path:
     if (folder / JUDGE_FILE).is_file():
         path = folder / JUDGE_FILE
         values = {**json.loads(path.read_text(encoding="utf-8")), "calibration": values}
-    text = json.dumps(values, indent=2, allow_nan=False) + "\n"
     with writing(path):
-        replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        replace_text(path, json.dumps(values, indent=2, allow_nan=False) + "\n")
     return path
 
 

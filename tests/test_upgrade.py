@@ -10,7 +10,7 @@ import torch
 import yaml
 from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.models.artifact import load_judge, load_run
+from empathy_judge.models.artifact import load_any, load_run
 from empathy_judge.models.weight_files import file_hash, read_checkpoint
 from empathy_judge.train.settings import RENAMED
 from empathy_judge.train.sweep import check_recipe, read_sweep
@@ -166,6 +166,6 @@ def test_an_old_judge_and_an_ensemble_of_old_judges_are_converted(judge_folder, 
     assert main(["upgrade", str(judge)]) == 0
     assert capsys.readouterr().out.count("schema_version 1 -> 3") == 3
     assert json.loads(members[1].read_text()) == description
-    loaded = load_judge(judge)
+    loaded = load_any(judge)
     assert len(loaded.judge.members) == 2
     assert capsys.readouterr().err == ""

@@ -24,10 +24,9 @@ from torch import distributed as dist
 from ..data_modules.audio import AudioSource
 from ..data_modules.datamodule import PairDataModule
 from ..data_modules.errors import UserError, raised_in
-from ..data_modules.folders import replace_file
+from ..data_modules.folders import RemotePath, replace_text
 from ..data_modules.sampling import Position
 from ..data_modules.schema import Pair, PairDataset
-from ..data_modules.storage import RemotePath
 from ..data_modules.targets import MAX_STEPS
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE, LAST
 from ..models.assessment import ClipFacts, clip_facts
@@ -157,7 +156,7 @@ def train(
         if recipe.method == "auto" or recipe.folds != 0 or (recipe.refit and recipe.method == "lora"):
             from .folds import train_several  # measures agreement, which a single run has no need of
 
-            replace_file(folder / CONFIG_FILE, lambda path: path.write_text(parser.text(parsed), encoding="utf-8"))
+            replace_text(folder / CONFIG_FILE, parser.text(parsed))
             train_several(recipe, folder, one)
             return _finished(folder)
         task = Task()
@@ -176,7 +175,7 @@ def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None,
         start = None  # it is fitted anew, which takes no longer than to go on
     if _is_first():
         folder.mkdir(parents=True, exist_ok=True)
-        replace_file(folder / CONFIG_FILE, lambda path: path.write_text(text, encoding="utf-8"))
+        replace_text(folder / CONFIG_FILE, text)
     L.seed_everything(recipe.seed, workers=True, verbose=False)
     hush()
     with ExitStack() as until_the_end:

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..data_modules.errors import DataError, UserError, shown, system_errors
-from ..data_modules.folders import check_unique_keys, replace_file
+from ..data_modules.folders import check_unique_keys, replace_file, replace_text
 from ..data_modules.schema import PairDataset
 from ..models import CHECKPOINTS
 from ..models.hub import require_backbone
@@ -280,7 +280,7 @@ def _prepare(sweep: Sweep, out: Path) -> None:
         if not file.is_file():
             if any(entry.name != _LOCK for entry in out.iterdir()):
                 raise UserError(f"{out}: not empty, and no sweep; expected another --out")
-            replace_file(file, lambda path: path.write_text(json.dumps(values, indent=2) + "\n"))
+            replace_text(file, json.dumps(values, indent=2) + "\n")
             return
         try:
             before = json.loads(file.read_text(encoding="utf-8"))
@@ -346,7 +346,7 @@ def _train_trial(study: optuna.Study, sweep: Sweep, number: int, out: Path) -> N
 
     folder, say = _trial_folder(out, number), Console(stderr=True).print
     trial, recipe = _known(study, sweep, study.trials[number]), folder / _RECIPE_FILE
-    replace_file(recipe, lambda path: path.write_text(sweep.recipe(trial.parameters), encoding="utf-8"))
+    replace_text(recipe, sweep.recipe(trial.parameters))
     values = dict(trial.values)
     try:
         for seed in sweep.seeds:
@@ -408,7 +408,7 @@ def _write_results(sweep: Sweep, trials: Sequence[Trial], out: Path) -> None:
         f"{', '.join(map(str, sweep.seeds))}. It was chosen by that, so that only another split says how good it is.\n"
         f"{sweep.recipe(best.parameters)}"
     )
-    replace_file(out / BEST_FILE, lambda path: path.write_text(text, encoding="utf-8"))
+    replace_text(out / BEST_FILE, text)
 
 
 def results_table(sweep: Sweep, trials: Sequence[Trial]) -> Table:

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from ..data_modules.errors import UserError
-from ..data_modules.folders import replace_file, resolve_inside
+from ..data_modules.folders import replace_file, replace_text, resolve_inside
 from ..models import CHECKPOINTS, CONFIG_FILE, JUDGE_FILE
 from ..models.description import is_old, parse, read_json, upgraded
 from ..models.weight_files import file_hash, read_checkpoint
@@ -56,8 +56,7 @@ def _upgrade_judge(folder: Path) -> list[str]:
         if member in description.get("sha256", {}):
             description["sha256"][member] = file_hash(folder / member)
     if json.dumps(description) != before:
-        text = json.dumps(description, indent=2, allow_nan=False) + "\n"
-        replace_file(file, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        replace_text(file, json.dumps(description, indent=2, allow_nan=False) + "\n")
     return changed
 
 
@@ -94,7 +93,7 @@ def _upgrade_yaml(path: Path) -> list[str]:
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
     if changed:
-        replace_file(path, lambda temporary: temporary.write_text(made, encoding="utf-8"))
+        replace_text(path, made)
     return [f"{path}: {old} -> {new}" for old, new in changed]
 
 

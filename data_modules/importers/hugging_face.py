@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import DataError, UserError, bad_value, shown
+from ..folders import path_version
 from ..parquet import Tables, parquet_tables
-from ..storage import path_version
 from ..stored_clips import EmbeddingTable
 from ..tables import SourceTable, read_table
 from . import table

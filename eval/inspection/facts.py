@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ...data_modules.folders import DataPath
 from ...data_modules.importers.assemble import SKIPPED_FILE
 from ...data_modules.ratings import Dimension
 from ...data_modules.schema import PairDataset
-from ...data_modules.storage import DataPath
 from ..statistics.agreement import as_report
 from ..statistics.raters import rater_report
 

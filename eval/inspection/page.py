@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...data_modules.errors import UserError
-from ...data_modules.folders import CARD_FILE, replace_file
+from ...data_modules.folders import CARD_FILE, replace_text
 from ...data_modules.inspection import Inspection
 from ...data_modules.ratings import Dimension
 from ...data_modules.schema import Pair, PairDataset
@@ -84,7 +84,7 @@ def write_inspection_page(
         out.mkdir(parents=True, exist_ok=True)
         copies = AudioCopies(out)
         page = _render(dataset, found, panels, facts, copies)
-        replace_file(out / PAGE_FILE, lambda path: path.write_text(page, encoding="utf-8"))
+        replace_text(out / PAGE_FILE, page)
         copies.remove_others()
     except OSError as error:
         raise UserError(f"--page {out}: cannot be written ({error.strerror}: {error.filename})") from None

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from ...audio_inputs import Audio, clip
 from ...data_modules.audio import decode
 from ...data_modules.errors import AudioError
-from ...data_modules.folders import replace_file
+from ...data_modules.folders import replace_file, replace_text
 from ...data_modules.parallel import progress
 from ...scorer import Scorer
 from ..dimension_report import judged_rows
@@ -60,7 +60,7 @@ def write_page(explanation: Explanation, context: Audio | None, response: Audio,
         curves = [own for own in explanation.curves if own.clip == name]
         clips.append((name, embedded(clip(audio[name])), [(own, _picture(own, samples[name])) for own in curves]))
     page = render("explanation", read("sound.css") + _RULES, explanation=explanation, judge=judge, clips=clips)
-    replace_file(file, lambda path: path.write_text(page, encoding="utf-8"))
+    replace_text(file, page)
 
 
 def explain_worst(results: Results, scorer: Scorer, folder: Path) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ...data_modules.errors import UserError, shown
 from .. import JUDGE_FILE
-from ..artifact import CARD_FILE, LoadedJudge, load_judge, staged, write_description
+from ..artifact import CARD_FILE, LoadedJudge, load_any, staged, write_description
 from ..backbones import DEPTH, load_backbone, read_config
 from ..backbones.base import Backbone, Checkpoint, WeightForm
 from ..description import BACKBONE, EXPORT, MEMBERS
@@ -87,7 +87,7 @@ def write_whole(
         before = score_all(loaded, chosen, device)
         description = _write(loaded, stage, form, quantization)
         write_description(description, stage)
-        after = score_all(load_judge(stage), chosen, device)
+        after = score_all(load_any(stage), chosen, device)
         check = compare(before, after, chosen, dimensions, bounds)
         if check.beyond and not accept_loss:
             raise LossTooLarge(check)

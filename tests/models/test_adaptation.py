@@ -8,7 +8,7 @@ import pytest
 import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.models.artifact import LoadedJudge, Placement, Provenance, describe, load_judge, save_judge
+from empathy_judge.models.artifact import LoadedJudge, Placement, Provenance, describe, load_any, save_judge
 from empathy_judge.models.backbones import load_backbone, loading
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.layers import recompute_activations
@@ -61,7 +61,7 @@ def test_scores_after_loading_equal_scores_before_saving(name, make_judge, pairs
         before = judge(inputs)
         save_judge(LoadedJudge(judge, describe(judge, ORIGIN)), tmp_path / "judge", "card")
         assert (tmp_path / "judge" / "backbone.safetensors").is_file() == bool(judge.trained_in_full())
-        assert torch.equal(load_judge(tmp_path / "judge").judge(inputs), before)
+        assert torch.equal(load_any(tmp_path / "judge").judge(inputs), before)
 
 
 def test_rslora_scales_by_the_root_of_the_rank(backbone_folder):
@@ -173,7 +173,7 @@ def test_four_bits_stay_near_the_full_scores(make_judge, pairs, tmp_path):
     inputs = judge.build_inputs(pairs)
     expected = judge(inputs)
     save_judge(LoadedJudge(judge, describe(judge, ORIGIN)), tmp_path / "judge", "card")
-    small = load_judge(tmp_path / "judge", Placement(quantization="nf4")).judge
+    small = load_any(tmp_path / "judge", Placement(quantization="nf4")).judge
     assert small.network.language_model.layers[0].mlp.up_proj.base_layer.weight.dtype == torch.uint8
     assert small.network.audio_tower.layers[0].fc1.weight.dtype == torch.float32
     found = small(inputs)
@@ -227,12 +227,12 @@ def test_qlora_trains_adapters_on_four_bits(make_judge, pairs, tmp_path):
     with torch.no_grad():
         expected = judge(inputs)
         save_judge(LoadedJudge(judge, describe(judge, ORIGIN)), tmp_path / "judge", "card")
-        assert torch.equal(load_judge(tmp_path / "judge").judge(inputs), expected)
+        assert torch.equal(load_any(tmp_path / "judge").judge(inputs), expected)
 
 
 @torch.no_grad()
 def test_a_judge_that_is_spread_over_devices_scores_the_same(judge_folder, pairs):
-    plain = load_judge(judge_folder).judge
+    plain = load_any(judge_folder).judge
     inputs = plain.build_inputs(pairs)
-    spread = load_judge(judge_folder, Placement(spread=True)).judge
+    spread = load_any(judge_folder, Placement(spread=True)).judge
     assert (spread(inputs) - plain(inputs)).abs().max() <= 1e-6

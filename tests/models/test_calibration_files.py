@@ -136,7 +136,7 @@ def test_what_is_missing_or_no_json_is_refused(tmp_path):
 def calibrated_folder(judge_folder, tmp_path_factory) -> Path:
     """The judge on disk with a calibration: `warmth` isotonic, with quantiles of all levels."""
     from empathy_judge.models import JUDGE_FILE
-    from empathy_judge.models.artifact import load_judge
+    from empathy_judge.models.artifact import load_any
     from empathy_judge.models.weight_files import weights_hash
 
     folder = Path(shutil.copytree(judge_folder, tmp_path_factory.mktemp("calibrated") / "judge"))
@@ -144,7 +144,7 @@ def calibrated_folder(judge_folder, tmp_path_factory) -> Path:
     empathy = DimensionCalibration(100, 20, Unmapped(), False, 0.5, quantiles)
     warmth = DimensionCalibration(100, 20, Isotonic((0.0, 10.0), (2.0, 8.0)), False, 0.25, quantiles)
     one = Calibration(
-        weights_hash(load_judge(folder).judge), "tones", True, "c", "s", ("validation",), 0, "isotonic", None,
+        weights_hash(load_any(folder).judge), "tones", True, "c", "s", ("validation",), 0, "isotonic", None,
         {"empathy": empathy, "warmth": warmth},
     )  # fmt: skip
     description = json.loads((folder / JUDGE_FILE).read_text())
@@ -156,13 +156,13 @@ def test_a_judge_scores_as_its_calibration_says_before_and_after_saving(
     calibrated_folder, judge_folder, dataset_folder, tmp_path
 ):
     from empathy_judge.data_modules.schema import PairDataset
-    from empathy_judge.models.artifact import load_judge, save_judge
+    from empathy_judge.models.artifact import load_any, save_judge
     from empathy_judge.models.scoring import PairScorer
 
     pairs = PairDataset.load(dataset_folder).pairs[:3]
-    loaded, plain = load_judge(calibrated_folder), load_judge(judge_folder)
+    loaded, plain = load_any(calibrated_folder), load_any(judge_folder)
     save_judge(loaded, tmp_path / "again", "card")
-    again = load_judge(tmp_path / "again")
+    again = load_any(tmp_path / "again")
     assert again.calibration == loaded.calibration
     assert plain.calibration is None
     raw, found, after = (
@@ -181,11 +181,11 @@ def test_a_judge_scores_as_its_calibration_says_before_and_after_saving(
 
 def test_a_calibration_of_other_weights_is_refused(calibrated_folder, tmp_path):
     from empathy_judge.models import JUDGE_FILE
-    from empathy_judge.models.artifact import load_judge
+    from empathy_judge.models.artifact import load_any
 
     folder = Path(shutil.copytree(calibrated_folder, tmp_path / "judge"))
     description = json.loads((folder / JUDGE_FILE).read_text())
     description["calibration"]["weights"] = "0" * 64
     (folder / JUDGE_FILE).write_text(json.dumps(description))
     with pytest.raises(UserError, match=r"judge\.json: calibration: fitted to other weights"):
-        load_judge(folder)
+        load_any(folder)

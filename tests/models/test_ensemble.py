@@ -12,7 +12,7 @@ import torch
 from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension, PairDataset
-from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_any, load_judge, save_judge
+from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_any, save_judge
 from empathy_judge.models.ensemble import average, likeness, write_average, write_ensemble
 from empathy_judge.models.heads import Prediction, combine
 from empathy_judge.models.judge import EmpathyJudge, Members
@@ -106,7 +106,7 @@ def test_members_move_with_the_judge_and_are_neither_trained_nor_saved():
 
 
 def test_an_ensemble_scores_the_mean_of_its_members(folders, ensemble, pairs):
-    each = torch.stack([predicted(load_judge(folder).judge, pairs)[0] for folder in folders])
+    each = torch.stack([predicted(load_any(folder).judge, pairs)[0] for folder in folders])
     assert (each[0] - each[1]).abs().min() > 1e-4  # else the mean would say nothing
     judge = load_any(ensemble).judge
     scores, deviations = predicted(judge, pairs)
@@ -156,9 +156,9 @@ def test_an_ensemble_says_where_its_members_come_from(ensemble, folders):
     assert merged["content_hash"] == "c" * 64
     assert [own["train_splits"] for own in description["member_provenance"]] == [["fold1"], ["fold3", "fold1"]]
     assert "ensemble of 2 judges" in (ensemble / "README.md").read_text()
-    members = [load_judge(ensemble / name).judge for name in description["members"]]
+    members = [load_any(ensemble / name).judge for name in description["members"]]
     assert weights_hash(load_any(ensemble).judge) not in {weights_hash(judge) for judge in members}
-    assert weights_hash(members[0]) == weights_hash(load_judge(folders[0]).judge)
+    assert weights_hash(members[0]) == weights_hash(load_any(folders[0]).judge)
 
 
 def test_an_ensemble_is_calibrated_by_how_far_its_members_lie_apart(ensemble, dataset_folder, pairs, tmp_path):
@@ -183,7 +183,7 @@ def test_judges_that_disagree_pay_less(ensemble, folders, dataset_folder, tmp_pa
     calibration = calibrate_judge(load_any(copy), data, ["validation"])
     store_calibration(calibration, copy)
     pairs = data.subset("validation").pairs
-    each = torch.stack([predicted(load_judge(folder).judge, pairs)[0] for folder in folders])
+    each = torch.stack([predicted(load_any(folder).judge, pairs)[0] for folder in folders])
     factors = torch.tensor([calibration.dimensions[name].factor for name in ("empathy", "warmth")])
     start, span = torch.tensor([1.0, 0.0]), torch.tensor([4.0, 10.0])
     plain = ((each.mean(0) - start) / span).mean(-1)
@@ -224,7 +224,7 @@ def test_an_averaged_judge_has_the_mean_of_the_weights(folders, pairs, tmp_path,
     out = tmp_path / "judge"
     assert main(["ensemble", *map(str, folders), "--out", str(out), "--average"]) == 0
     assert "hardly began alike" in capsys.readouterr().err  # the judges of the fixture begin from other seeds
-    one, other, mean = (load_judge(folder).judge.trained() for folder in (*folders, out))
+    one, other, mean = (load_any(folder).judge.trained() for folder in (*folders, out))
     assert mean.keys() == one.keys()
     for name, weight in mean.items():
         assert torch.equal(weight, ((one[name].double() + other[name].double()) / 2).float())
@@ -245,7 +245,7 @@ def test_checkpoints_can_be_members(folders, make_judge, tmp_path):
     assert same > 0.9
     write_ensemble([run.parent, folders[0]], tmp_path / "both")
     members = load_any(tmp_path / "both").judge.members
-    for member, other in ((0, judge), (1, load_judge(folders[0]).judge)):
+    for member, other in ((0, judge), (1, load_any(folders[0]).judge)):
         weights = other.trained()
         assert all(torch.equal(weight, weights[name]) for name, weight in members.weights(member).items())
 

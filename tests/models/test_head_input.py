@@ -8,7 +8,7 @@ import torch
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.functionals import DELIVERY, FUNCTIONALS, delivery
 from empathy_judge.data_modules.schema import Pair, Turn
-from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_judge, save_judge
+from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_any, save_judge
 from empathy_judge.models.feature_cache import DiskStore
 from empathy_judge.models.head_input import HeadInput
 from empathy_judge.models.scoring import PairScorer
@@ -121,6 +121,6 @@ def test_a_judge_with_landmarks_is_written_and_loaded(judge, tmp_path):
     torch.testing.assert_close(compared[5, 1], expected, rtol=1e-4, atol=1e-6)
     origin = Provenance("tones", True, "c" * 64, "s" * 64, {}, ["train"], ["validation"], "mean")
     save_judge(LoadedJudge(judge, describe(judge, origin)), tmp_path / "judge", "card")
-    loaded = load_judge(tmp_path / "judge").judge
+    loaded = load_any(tmp_path / "judge").judge
     assert loaded.settings.head_input.landmarks == 4
     assert torch.equal(loaded(loaded.build_inputs(pairs)), judge(judge.build_inputs(pairs)))

@@ -43,7 +43,7 @@ def folder(request, judge_folder, make_judge, tmp_path_factory) -> Path:
     description = json.loads((judge_folder / "judge.json").read_text())
     if request.param == "plain":
         shutil.copytree(judge_folder, out)
-        loaded = artifact.load_judge(out)
+        loaded = artifact.load_any(out)
         names = ["empathy", "warmth"]
         none = {name: no_calibration("no rated pairs", False) for name in names}
         store_calibration(
@@ -56,7 +56,7 @@ def folder(request, judge_folder, make_judge, tmp_path_factory) -> Path:
     elif request.param == "ensemble":
         write_ensemble([judge_folder, shutil.copytree(judge_folder, out.with_name("member"))], out)
     else:
-        loaded = artifact.load_judge(judge_folder)
+        loaded = artifact.load_any(judge_folder)
         write_whole(loaded, out, "merged", "none", synthetic_set(loaded), device="cpu")
     return out
 
@@ -136,7 +136,7 @@ def test_a_description_that_is_nested_too_deep_is_refused_in_one_line(
         read_description(folder)  # what is for people is not read
         return
     with pytest.raises(UserError, match=r"judge.json: ") as found:
-        artifact.load_judge(folder)
+        artifact.load_any(folder)
     assert "\n" not in str(found.value)
     assert len(str(found.value)) < 400
 
@@ -164,7 +164,7 @@ def test_values_out_of_range_are_named(key, value, message, judge_folder, tmp_pa
     description[key] = laid_over(description[key], value)
     (folder / "judge.json").write_text(json.dumps(description))
     with pytest.raises(UserError) as found:
-        artifact.load_judge(folder)
+        artifact.load_any(folder)
     assert str(found.value) == f"{folder / 'judge.json'}: {message}"
 
 
@@ -185,7 +185,7 @@ def test_a_hostile_chat_template_is_refused_in_one_line(
 ):
     backbone = Path(shutil.copytree(backbone_folder, tmp_path / "backbone"))
     (backbone / "chat_template.jinja").write_text(template)
-    loaded = artifact.load_judge(judge_folder, artifact.Placement(str(backbone)))
+    loaded = artifact.load_any(judge_folder, artifact.Placement(str(backbone)))
     with pytest.raises(UserError, match=r"its chat template (fails|shows)") as found:
         loaded.judge.build_inputs(PairDataset.load(dataset_folder).pairs[:1])
     assert "\n" not in str(found.value)

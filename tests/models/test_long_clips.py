@@ -11,7 +11,7 @@ import torch
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.data_modules.schema import Pair, Turn
-from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_judge, save_judge
+from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_any, save_judge
 from empathy_judge.models.feature_cache import DiskStore
 from empathy_judge.models.model_card import render_card
 from empathy_judge.models.scoring import PairScorer
@@ -122,4 +122,4 @@ def test_the_policy_is_in_the_artifact(judge, tmp_path):
     save_judge(LoadedJudge(judge, description), tmp_path / "judge", card)
     stored = json.loads((tmp_path / "judge" / "judge.json").read_text())
     assert (stored["settings"]["long_clips"], stored["max_seconds"]) == ("window", 10.0)
-    assert len(load_judge(tmp_path / "judge").judge.decode(Clip(noise(12), RATE))) == 2
+    assert len(load_any(tmp_path / "judge").judge.decode(Clip(noise(12), RATE))) == 2

@@ -8,7 +8,7 @@ import pytest
 from empathy_judge.data_modules import pairs_file
 from empathy_judge.data_modules.rows import hash_order, to_row
 from empathy_judge.data_modules.schema import PairDataset, complete_dataset, write_splits
-from empathy_judge.models.artifact import load_judge
+from empathy_judge.models.artifact import load_any
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.run import train
 
@@ -36,7 +36,7 @@ def embedded_folder(dataset_folder, tmp_path, monkeypatch) -> Path:
 
 
 def test_scores_do_not_depend_on_how_audio_is_stored(embedded_folder, dataset_folder, judge_folder):
-    judge = load_judge(judge_folder).judge
+    judge = load_any(judge_folder).judge
     one, other = (
         {pair.pair_id: found.score for pair, found in PairScorer(judge, 5).predict(PairDataset.load(folder).pairs)}
         for folder in (dataset_folder, embedded_folder)

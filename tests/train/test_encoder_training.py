@@ -9,7 +9,7 @@ import pytest
 import torch
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.statistics.agreement import spearman
-from empathy_judge.models.artifact import load_judge, load_run, save_judge
+from empathy_judge.models.artifact import load_any, load_run, save_judge
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.train.run import train
@@ -68,7 +68,7 @@ def test_a_fusion_learns_on_a_frozen_encoder(run_on, hubert_folder, dataset_fold
 
     save_judge(loaded, tmp_path / "judge", "card")
     assert not (tmp_path / "judge" / "adapter").exists()
-    assert np.abs(scores_of(load_judge(tmp_path / "judge").judge, part.pairs) - found).max() <= 1e-5
+    assert np.abs(scores_of(load_any(tmp_path / "judge").judge, part.pairs) - found).max() <= 1e-5
 
 
 def test_clips_that_were_encoded_once_train_the_same_fusion(run_on):

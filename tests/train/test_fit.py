@@ -14,7 +14,7 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset, write_dataset
 from empathy_judge.eval.statistics.agreement import spearman
-from empathy_judge.models.artifact import load_judge, load_run, save_judge
+from empathy_judge.models.artifact import load_any, load_run, save_judge
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.recipe import RecipeParser
@@ -115,7 +115,7 @@ def test_an_exported_run_scores_as_the_run_does(trained_run, dataset_folder, tmp
     pairs = PairDataset.load(dataset_folder).pairs
     loaded = load_run(trained_run)
     save_judge(loaded, tmp_path / "judge", "card")
-    exported = load_judge(tmp_path / "judge")
+    exported = load_any(tmp_path / "judge")
     assert (scores_of(loaded.judge, pairs) == scores_of(exported.judge, pairs)).all()
     hashes = exported.description.pop("sha256")  # only files have them
     assert set(hashes) == {"head.safetensors", "adapter/adapter_model.safetensors"}

@@ -13,7 +13,7 @@ import torch
 from empathy_judge.data_modules.schema import Dimension, PairDataset, write_dataset
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.eval.statistics.agreement import spearman
-from empathy_judge.models.artifact import load_judge, load_run, save_judge
+from empathy_judge.models.artifact import load_any, load_run, save_judge
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.run import train
 
@@ -53,7 +53,7 @@ def test_histograms_are_learned_and_the_exported_judge_scores_alike(stepped, tra
     for column, name in enumerate(("empathy", "calm")):
         assert spearman(found[:, column], part.mean_scores()[name].to_numpy()) > 0.9
     save_judge(loaded, tmp_path / "judge", "card")
-    exported = load_judge(tmp_path / "judge")
+    exported = load_any(tmp_path / "judge")
     again = torch.stack([found.score for _, found in PairScorer(exported.judge).predict(part.pairs)]).numpy()
     assert (again == found).all()
     description = json.loads((tmp_path / "judge/judge.json").read_text())

@@ -18,7 +18,7 @@ import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models import BEST, LAST
-from empathy_judge.models.artifact import load_judge
+from empathy_judge.models.artifact import load_any
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.module import JudgeModule
@@ -34,7 +34,7 @@ PROGRAM = """
 import sys, torch, torch.distributed as dist
 from pathlib import Path
 from empathy_judge.data_modules.schema import Dimension, PairDataset
-from empathy_judge.models.artifact import load_judge
+from empathy_judge.models.artifact import load_any
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from empathy_judge.models.lora import LoraSettings
 from empathy_judge.models.backbones.layers import recompute_activations
@@ -68,7 +68,7 @@ results = {"plain": gradients("float32", "float32", False), "sharded": gradients
 results["half"] = gradients("bfloat16", "backbone", True)
 results["mixed"] = gradients("bfloat16", "float32", True)
 # each process scores every second pair, in batches of a size of its own
-scorer = PairScorer(load_judge(Path(judge_folder)).judge, 3 + rank)
+scorer = PairScorer(load_any(Path(judge_folder)).judge, 3 + rank)
 parts = [None, None]
 dist.all_gather_object(parts, {pair.pair_id: found.score for pair, found in scorer.predict(every[rank::2])})
 results["scores"] = parts[0] | parts[1]
@@ -109,7 +109,7 @@ def test_shards_give_the_gradients_of_one_process(found):
 def test_two_processes_score_like_one(found, judge_folder, dataset_folder):
     """Each process scores every second pair; put together, item by item, they are what one process gives."""
     scores = found["scores"]
-    scorer = PairScorer(load_judge(judge_folder).judge, 8)
+    scorer = PairScorer(load_any(judge_folder).judge, 8)
     expected = {pair.pair_id: one.score for pair, one in scorer.predict(PairDataset.load(dataset_folder).pairs)}
     assert scores.keys() == expected.keys()
     assert max(float((scores[name] - expected[name]).abs().max()) for name in scores) <= 1e-5

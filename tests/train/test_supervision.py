@@ -17,7 +17,7 @@ from empathy_judge.data_modules.items import counterfactuals, human_comparisons
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset, write_dataset
 from empathy_judge.data_modules.settings import DataSettings
 from empathy_judge.data_modules.splits import split_dataset
-from empathy_judge.models.artifact import load_judge, load_run, save_judge
+from empathy_judge.models.artifact import load_any, load_run, save_judge
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.collate import Batch
@@ -171,7 +171,7 @@ def test_single_raters_are_learned_and_gone_afterwards(compared, train_arguments
     loaded = load_run(run / LAST)
     save_judge(loaded, tmp_path / "judge", "card")
     pairs = PairDataset.load(compared).pairs
-    assert (scores_of(load_judge(tmp_path / "judge").judge, pairs) == scores_of(loaded.judge, pairs)).all()
+    assert (scores_of(load_any(tmp_path / "judge").judge, pairs) == scores_of(loaded.judge, pairs)).all()
     stored = json.loads((tmp_path / "judge" / "judge.json").read_text())
     assert "crowd-0" not in json.dumps(stored)
     # a resumed run needs them

@@ -13,7 +13,7 @@ import transformers
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
-from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_judge, save_judge
+from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_any, save_judge
 from empathy_judge.models.backbones import families, load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.layers import LayerStatistics
@@ -236,7 +236,7 @@ def test_scores_after_loading_equal_scores_before_saving(family, pairs, tmp_path
     assert ("fusion in full" in card) == family.is_encoder
     assert ("the text about a situation is not read" in card) == family.is_encoder
     save_judge(LoadedJudge(judge, description), tmp_path / "judge", card)
-    loaded = load_judge(tmp_path / "judge").judge
+    loaded = load_any(tmp_path / "judge").judge
     weights = loaded.state_dict()
     assert all(torch.equal(value, weights[name]) for name, value in judge.state_dict().items())
     # equal weights elsewhere in memory: MKL may round the last bits differently, by 3e-6 of 10 points on one CPU

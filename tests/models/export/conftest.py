@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.models.artifact import load_judge
+from empathy_judge.models.artifact import load_any
 from empathy_judge.models.export.check import Check, rated_set
 from empathy_judge.models.export.write import write_whole
 
@@ -23,7 +23,7 @@ def write(tones) -> Callable[..., Check]:
     """Writes another form of a judge folder, compared on all pairs: from, to, form, quantization."""
 
     def make(source: Path, out: Path, form: Any = "merged", quantization: Any = "none", **options: Any) -> Check:
-        loaded = load_judge(source)
+        loaded = load_any(source)
         return write_whole(loaded, out, form, quantization, rated_set(loaded, tones, "all"), **options)
 
     return make

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension
-from empathy_judge.models.artifact import load_judge
+from empathy_judge.models.artifact import load_any
 from empathy_judge.models.export.check import (
     COUNT,
     Bounds,
@@ -100,7 +100,7 @@ def test_made_sounds_fit_every_backbone():
 
 
 def test_sets_of_a_judge(judge_folder, tones):
-    loaded = load_judge(judge_folder)
+    loaded = load_any(judge_folder)
     rated = rated_set(loaded, tones, "validation")
     assert len(rated.pairs) == 9
     assert rated.name == "tones, validation"

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from empathy_judge.cli import main
-from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_judge, save_judge
+from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_any, save_judge
 from empathy_judge.models.export.check import CheckSet, score_all
 from scipy.stats import spearmanr
 
@@ -44,7 +44,7 @@ print(json.dumps(found))
 def test_every_form_scores_as_the_judge_does(make_judge, tones, dataset_folder, tmp_path, capsys):
     judge = make_judge(backbone="nano")
     save_judge(LoadedJudge(judge, describe(judge, ORIGIN)), tmp_path / "small", "card")
-    before = score_all(load_judge(tmp_path / "small"), CheckSet("tones", tones.pairs), "cpu")
+    before = score_all(load_any(tmp_path / "small"), CheckSet("tones", tones.pairs), "cpu")
     folders = {}
     for name, options in FORMS.items():
         out = tmp_path / name

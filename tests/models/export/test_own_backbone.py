@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from empathy_judge.models.artifact import Placement, load_judge
+from empathy_judge.models.artifact import Placement, load_any
 from empathy_judge.models.weight_files import file_hash
 from safetensors.torch import load_file, save_file
 
@@ -67,12 +67,12 @@ def test_files_may_be_links_as_in_the_cache_of_the_hub(folder, tmp_path):
     for number, path in enumerate(path for path in folder.rglob("*") if path.is_file()):
         path.rename(tmp_path / "blobs" / str(number))
         path.symlink_to(tmp_path / "blobs" / str(number))
-    assert load_judge(folder).judge.settings.backbone == str(folder / "backbone")
+    assert load_any(folder).judge.settings.backbone == str(folder / "backbone")
 
 
 def test_an_adapter_of_the_small_form_beside_it_is_not_read(folder, judge_folder):
     shutil.copytree(judge_folder / "adapter", folder / "adapter")
-    assert load_judge(folder).judge.adapter == (None,)
+    assert load_any(folder).judge.adapter == (None,)
 
 
 def test_weights_of_another_checkpoint_with_their_hash(folder, make_backbone, tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from empathy_judge.data_modules.errors import AudioError, UserError
-from empathy_judge.models.artifact import LoadedJudge, Placement, Provenance, describe, load_any, load_judge, save_judge
+from empathy_judge.models.artifact import LoadedJudge, Placement, Provenance, describe, load_any, save_judge
 from empathy_judge.models.export.check import CheckSet, rated_set, score_all
 from empathy_judge.models.export.write import LossTooLarge, write_whole
 from empathy_judge.models.judge_calibration import calibrate_judge, store_calibration
@@ -26,7 +26,7 @@ WIDTHS = np.array([4.0, 10.0])  # of the scales
 @pytest.fixture(scope="module")
 def scored(tones):
     chosen = CheckSet("tones", tones.pairs)
-    return lambda folder, placement=Placement(): score_all(load_judge(folder, placement), chosen, "cpu")  # noqa: B008
+    return lambda folder, placement=Placement(): score_all(load_any(folder, placement), chosen, "cpu")  # noqa: B008
 
 
 def saved(judge, folder: Path) -> Path:
@@ -121,7 +121,7 @@ def test_in_bfloat16_each_weight_is_rounded_once(make_judge, tones, scored, tmp_
         if (np.abs(own - before[kept]) / WIDTHS > 0.01).all():
             kept.append(number)
     assert len(kept) >= 10
-    loaded = load_judge(tmp_path / "small")
+    loaded = load_any(tmp_path / "small")
     ratings = rated_set(loaded, tones, "all").ratings
     chosen = CheckSet("apart", [tones.pairs[number] for number in kept], ratings[kept])
     check = write_whole(loaded, tmp_path / "out", "merged", "none", chosen)
@@ -161,7 +161,7 @@ def test_quantized_weights_are_smaller_and_stored_so(
     for path in (tmp_path / "out").rglob("*"):
         assert path.is_dir() or path.suffix in (".json", ".safetensors", ".md", ".jinja")  # nothing is pickled
     with pytest.raises(UserError, match=f"stored as {quantization}; expected no other quantization"):
-        load_judge(tmp_path / "out", Placement(quantization="nf4"))
+        load_any(tmp_path / "out", Placement(quantization="nf4"))
 
 
 def test_4_bits_are_the_same_on_every_cpu(judge_folder, tones, write, monkeypatch, tmp_path):
@@ -175,7 +175,7 @@ def test_4_bits_are_the_same_on_every_cpu(judge_folder, tones, write, monkeypatc
         files[writes] = (out / "backbone" / "model.safetensors").read_bytes()
         for reads in (True, False):
             monkeypatch.setattr(modules, "has_avx512bf16", lambda has=reads: has)
-            loaded = load_judge(out)
+            loaded = load_any(out)
             before = {name: weight.clone() for name, weight in loaded.judge.state_dict().items()}
             found[writes, reads] = score_all(loaded, chosen, "cpu")
             after = loaded.judge.state_dict()
@@ -222,10 +222,10 @@ def test_merged_weights_may_be_quantized_when_they_are_loaded(merged, scored):
 @pytest.mark.long
 def test_a_calibration_comes_along(judge_folder, tones, write, tmp_path):
     small = Path(shutil.copytree(judge_folder, tmp_path / "small"))
-    loaded = load_judge(small)
+    loaded = load_any(small)
     store_calibration(calibrate_judge(loaded, tones, None, device="cpu"), small)
     write(small, tmp_path / "out")
-    own, other = load_judge(small).calibration, load_judge(tmp_path / "out").calibration
+    own, other = load_any(small).calibration, load_any(tmp_path / "out").calibration
     assert own.dimensions == other.dimensions
     assert own.weights != other.weights
     assert "How sure it is" in (tmp_path / "out" / "README.md").read_text()
@@ -246,11 +246,11 @@ def test_more_loss_than_is_allowed_leaves_nothing_behind(judge_folder, tones, tm
     monkeypatch.setattr(module, "merge_adapter", forget)
 
     few = CheckSet("some tones", tones.pairs[:3])
-    loaded = load_judge(judge_folder)
+    loaded = load_any(judge_folder)
     with pytest.raises(LossTooLarge, match=r"empathy: largest difference .* rating points, allowed 4e-05"):
         write_whole(loaded, tmp_path / "out", "merged", "none", few, device="cpu")
     assert list(tmp_path.iterdir()) == []
-    loaded = load_judge(judge_folder)
+    loaded = load_any(judge_folder)
     check = write_whole(loaded, tmp_path / "out", "merged", "none", few, device="cpu", accept_loss=True)
     assert check.beyond
     card = (tmp_path / "out" / "README.md").read_text()
@@ -260,7 +260,7 @@ def test_more_loss_than_is_allowed_leaves_nothing_behind(judge_folder, tones, tm
 
 @pytest.mark.parametrize(("quantization", "library"), [("int8", "torchao"), ("nf4", "bitsandbytes")])
 def test_a_library_that_is_not_there_is_named(quantization, library, judge_folder, tmp_path, monkeypatch):
-    loaded = load_judge(judge_folder)
+    loaded = load_any(judge_folder)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=rf"{quantization} needs {library}; pip install"):
         write_whole(loaded, tmp_path / "out", "merged", quantization, CheckSet("nothing", []), device="cpu")
@@ -274,10 +274,10 @@ def test_what_cannot_be_merged_is_refused_in_one_line(judge_folder, merged, make
     saved(make_judge(seed=2), tmp_path / "other")
     write_ensemble([judge_folder, tmp_path / "other"], tmp_path / "ensemble")
     for source, reason in ((tmp_path / "ensemble", "several adapters"), (merged, "in its folder already")):
-        loaded = load_judge(source)
+        loaded = load_any(source)
         with pytest.raises(UserError, match=reason):
             write_whole(loaded, tmp_path / "out", "merged", "none", nothing, device="cpu")
-    loaded = load_judge(judge_folder)
+    loaded = load_any(judge_folder)
     with pytest.raises(UserError, match="exists; expected a folder that does not exist yet"):
         write_whole(loaded, merged, "merged", "none", nothing, device="cpu")
     with pytest.raises(UserError, match="was merged into its backbone"):
