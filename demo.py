@@ -28,14 +28,13 @@ _MADE = ("data", "run", "judge", "report")
 _CLEAR_DROP = 0.25  # Spearman that a judge must lose without the right context to count as listening to it
 
 
-def run_demo(out: Path, *, groups: int, epochs: int | None, seed: int = 0, as_json: bool = False) -> int:
+def run_demo(out: Path, *, groups: int, epochs: int | None, as_json: bool = False) -> int:
     """Sample, train, evaluate, export, score; everything stays under `out`.
 
     Args:
         out: `data`, `run`, `judge` and `report` are made in it; those of an earlier demo are replaced.
         groups: Scripts in the sample.
         epochs: Of training; None = as the configuration says.
-        seed: Of sample, split and training.
         as_json: Print where everything is as JSON; what happens meanwhile goes to standard error.
 
     Returns:
@@ -52,17 +51,17 @@ def run_demo(out: Path, *, groups: int, epochs: int | None, seed: int = 0, as_js
 
     _clear(out)
     step(1, f"sample: {groups} scripts spoken in many tones, rated by a simulated panel (synthetic)")
-    make_sample(out / "data", groups=groups, seed=seed)
-    split_dataset(out / "data", seed=seed)
+    make_sample(out / "data", groups=groups)
+    split_dataset(out / "data")
     step(2, "train: LoRA on the nano backbone")
     overrides = [] if epochs is None else ["--trainer.max_epochs", str(epochs)]
-    run = train(["--config", "nano", "--seed", str(seed), *overrides], out / "data", out / "run")
+    run = train(["--config", "nano", *overrides], out / "data", out / "run")
     assert run is not None  # only a dry run has none
     step(3, "evaluate: agreement on contexts that training has not heard, and listening checks")
     dataset = PairDataset.load(out / "data")
     judge = TrainedJudge.load(run.folder)
     judge.name = "nano judge"
-    measured = evaluate(judge, dataset, seed=seed, command="empathy-judge demo")
+    measured = evaluate(judge, dataset, command="empathy-judge demo")
     measured.save(out / "report")
     step(4, "export: the judge as a folder that others can load")
     run.export(out / "judge", measured.report)

@@ -11,12 +11,12 @@ from typing import overload
 from .audio_inputs import Audio, Question, clip, column, numbered, pairs_of
 from .data_modules.errors import AudioError, UserError, shown
 from .data_modules.schema import Dimension, Pair
-from .models.artifact import LoadedJudge, Placement, load_any
+from .models.artifact import LoadedJudge
 from .models.assessment import Assessment, Ranked, in_order
 from .models.calibration import DEFAULT_LEVEL, LEVELS, preference
 from .models.clip_encoder import KEPT_BYTES
 from .models.feature_cache import DiskStore
-from .models.scoring import SPREAD, PairScorer, placed
+from .models.scoring import PairScorer, load_to_score
 from .models.settings import Quantization
 from .models.three_way import BesideNext, Preference
 
@@ -93,9 +93,8 @@ class Scorer:
         Raises:
             UserError: If the judge is incomplete or does not fit the backbone; the text names what is wrong.
         """
-        loaded = load_any(Path(folder), Placement(backbone, quantization, device == SPREAD), revision)
-        judge = placed(loaded, device)
-        judge.merge()
+        loaded = load_to_score(Path(folder), backbone, device, quantization, revision)
+        judge = loaded.judge
         if compiled:
             from .models.backbones.layers import compile_layers
 

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from filelock import FileLock
 from lightning.pytorch.utilities import rank_zero_only
-from rich.console import Console
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -24,6 +23,7 @@ from .audit import check_splits
 from .errors import DataError
 from .items import Comparison, RatedPair, RatedPairs, TrainingItems, counterfactuals, human_comparisons
 from .measuring import clip_seconds
+from .parallel import say
 from .sampling import (
     WINDOW,
     WINDOW_BLOCKS,
@@ -128,7 +128,7 @@ class PairDataModule(L.LightningDataModule):
         self.train = RatedPairs(judged, settings.augmentation, self.seed, settings.target, settings.weighting)
         if rank_zero_only.rank == 0:  # pyright: ignore[reportFunctionMemberAccess]
             for note in self.train.notes:
-                Console(stderr=True).print(f"training targets: {note}", markup=False, soft_wrap=True)
+                say(f"training targets: {note}")
         self.validation, self.validation_preferences = RatedPairs(validation), human_comparisons(validation)
         self._find_comparisons(training)
 
@@ -187,9 +187,8 @@ class PairDataModule(L.LightningDataModule):
         """Shuffled training items of this rank."""
         plan = self._training_plan()
         if isinstance(plan, ByTokens) and (self.trainer is None or self.trainer.is_global_zero):
-            padding = f"{plan.padding(0):.1%} padding"
             most = self.settings.batch_tokens
-            Console(stderr=True).print(f"batches: {plan.steps} of at most {most} tokens, {padding}")
+            say(f"batches: {plan.steps} of at most {most} tokens, {plan.padding(0):.1%} padding")
         return self._loader(self.items, EpochBatches(plan, self.start))
 
     @property

@@ -1,5 +1,5 @@
-"""Threads for work that leaves Python's lock (decoding, reading), how far work is, and signals that ask a program to
-stop."""
+"""Threads for work that leaves the lock of Python (decoding, reading), what is said meanwhile, and signals that ask a
+program to stop."""
 
 from __future__ import annotations
 
@@ -52,6 +52,13 @@ def map_threads(
         yield from progress(results(), label, total, done)
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def say(what: object, style: str | None = None) -> None:
+    """Print a line or a table on standard error; the terminal breaks lines that are too long."""
+    from rich.console import Console
+
+    Console(stderr=True).print(what, style=style, markup=False, soft_wrap=isinstance(what, str))
 
 
 class ProgressBar:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from .audio import Clip, decode
+from .audio import resample
 
 RATE = 16_000
 """Hz; clips are measured at this rate."""
@@ -113,9 +113,7 @@ def voiced_shares(pieces: Sequence[np.ndarray], rate: int) -> list[float]:
     """
     if len(pieces) == 1:
         return [1.0]
-    samples = np.concatenate(pieces)
-    resampled = samples if rate == RATE else decode(Clip(samples, rate), RATE)
-    voiced = np.flatnonzero(~np.isnan(steady_pitch(track(resampled)))) * HOP / RATE
+    voiced = np.flatnonzero(~np.isnan(steady_pitch(track(resample(np.concatenate(pieces), rate, RATE))))) * HOP / RATE
     ends = np.cumsum([len(piece) for piece in pieces])
     frames = np.bincount(np.searchsorted(ends[:-1] / rate, voiced, side="right"), minlength=len(pieces))
     measured = frames if frames.any() else np.diff(ends, prepend=0)

@@ -49,8 +49,6 @@ class RaschModel:
         scores: Shape (steps,), the used scores of the scale, rating points, rising.
         infit: Shape (raters,), of each rater.
         outfit: Shape (raters,).
-        item_infit: Shape (items,), NaN where nobody rated.
-        item_outfit: Shape (items,).
         fair_means: Shape (items,), rating points: what a rater of mean severity would give ("fair average").
     """
 
@@ -63,8 +61,6 @@ class RaschModel:
     scores: np.ndarray
     infit: np.ndarray
     outfit: np.ndarray
-    item_infit: np.ndarray
-    item_outfit: np.ndarray
     fair_means: np.ndarray
 
 
@@ -196,14 +192,11 @@ class _Fit:
         # As many residuals are free as there are ratings less parameters: else the mean fit of few raters is below 1
         free = 1 - (int(rated.sum()) + len(self.severities) + len(self.thresholds) - 2) / len(self.given)
         squared = (self.given - mean) ** 2 / max(free, 1 / len(self.given))
-        fits, item_errors = [], np.empty(0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            for facet, size in ((table.items, table.n_items), (table.raters, len(table.rater_ids))):
-                information = self.sums(facet, variance, size)
-                counts = np.bincount(facet, minlength=size)
-                fits += [self.sums(facet, squared, size) / information]
-                fits += [self.sums(facet, squared / variance, size) / counts]
-                item_errors = item_errors if item_errors.size else 1 / np.sqrt(information)
+        raters = len(table.rater_ids)
+        information = self.sums(table.raters, variance, raters)
+        counts = np.bincount(table.raters, minlength=raters)
+        with np.errstate(divide="ignore"):
+            item_errors = 1 / np.sqrt(self.sums(table.items, variance, table.n_items))
         above = np.cumsum(p[:, ::-1], axis=1)[:, ::-1][:, 1:]
         return RaschModel(
             np.where(rated, self.items, np.nan),
@@ -213,10 +206,8 @@ class _Fit:
             self.thresholds,
             _threshold_errors(above),
             scores,
-            fits[2],
-            fits[3],
-            np.where(rated, fits[0], np.nan),
-            np.where(rated, fits[1], np.nan),
+            self.sums(table.raters, squared, raters) / information,
+            self.sums(table.raters, squared / variance, raters) / counts,
             np.where(rated, self.probabilities(self.items) @ scores, np.nan),
         )
 

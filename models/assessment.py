@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from ..data_modules.audio import CLIPPED, Clip, decode
+from ..data_modules.audio import CLIPPED, resample
 from ..data_modules.errors import AudioError
 from ..data_modules.prosody import HOP, MIN_VOICED, RATE, steady_pitch, track
 
@@ -152,8 +152,7 @@ class ClipFacts(NamedTuple):
 def clip_facts(windows: Sequence[np.ndarray], rate: int) -> ClipFacts:
     """Measure a decoded clip: mono samples at `rate` Hz, one piece after the other."""
     samples = np.concatenate(windows)
-    resampled = samples if rate == RATE else decode(Clip(samples, rate), RATE)
-    frames = track(resampled)
+    frames = track(resample(samples, rate, RATE))
     pitch = steady_pitch(frames)
     voiced = np.count_nonzero(~np.isnan(pitch))
     power = np.mean(10 ** (frames.level[frames.active] / 10))

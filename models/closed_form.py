@@ -161,7 +161,6 @@ def fold_fits(
     sample: Portion,
     blocks: np.ndarray,
     widths: Sequence[float | None] = WIDTHS,
-    seed: int = 0,
     may_omit_first: bool = False,
 ) -> Iterator[tuple[np.ndarray, Solution]]:
     """Fits, each to all but a fold of the groups: nested cross-validation, as each chooses for itself.
@@ -170,7 +169,6 @@ def fold_fits(
         sample: See `fit`.
         blocks: See `fit`.
         widths: See `fit`.
-        seed: Of the folds, these and those inside.
         may_omit_first: See `fit`.
 
     Yields:
@@ -179,9 +177,10 @@ def fold_fits(
     Raises:
         ValueError: As `fit`, also where there is one group.
     """
-    folds = GroupKFold(min(FOLDS, len(set(sample.groups.tolist()))), shuffle=True, random_state=seed)
+    folds = GroupKFold(min(FOLDS, len(set(sample.groups.tolist()))), shuffle=True, random_state=0)
     for rows, left_out in folds.split(sample.features, groups=sample.groups):
-        yield left_out, fit(Portion(*(values[rows] for values in sample)), blocks, None, widths, seed, may_omit_first)
+        some = Portion(*(values[rows] for values in sample))
+        yield left_out, fit(some, blocks, widths=widths, may_omit_first=may_omit_first)
 
 
 class _Equations:

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from ..data_modules.functionals import DELIVERY, FUNCTIONALS
 from .backbones.base import Inputs
 from .settings import HeadInputSettings, PoolingName
 
@@ -110,18 +109,21 @@ class HeadInput(nn.Module):
         self.settings = settings
         layers, width = layer_sizes
         audio = 3 * 2 * width if settings.audio == "all_layers" else 0
-        measures = 3 * len(DELIVERY) if settings.functionals else 0
-        signal = np.tile(np.where(np.arange(len(DELIVERY)) < len(FUNCTIONALS), 2, 3), 3)[:measures]
+        signal = np.zeros(0, np.int64)
+        if settings.functionals:
+            from ..data_modules.functionals import DELIVERY, FUNCTIONALS  # with tables that most judges do without
+
+            signal = np.tile(np.where(np.arange(len(DELIVERY)) < len(FUNCTIONALS), 2, 3), 3)
         self.blocks = np.concatenate([np.repeat([0, 1], [hidden_size, audio]), signal])
         # all that is read of the clips, however much, moves a score as much as the pooled state does: at full size the
         # steps of AdamW, equal for each weight, were noise (demo, validation: 0.87 in place of 0.90)
-        self._share = math.sqrt(hidden_size / max(1, audio + measures))
+        self._share = math.sqrt(hidden_size / max(1, audio + len(signal)))
         self.size = settings.landmarks or len(self.blocks)
         if settings.audio != "none":
             self.layer_weights = nn.Parameter(torch.zeros(layers))
             self._add_scale("layers", (3, layers, 2, width))
         if settings.functionals:
-            self._add_scale("functionals", (3, len(DELIVERY)))
+            self._add_scale("functionals", (3, len(signal) // 3))
         if settings.landmarks:
             self.landmarks = nn.Buffer(torch.zeros(settings.landmarks, len(self.blocks)))
             self.reach = nn.Buffer(torch.ones(len(self.blocks)))

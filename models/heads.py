@@ -51,6 +51,11 @@ class Prediction:
     log_probabilities: Tensor | None = None
     thresholds: Tensor | None = None
 
+    def each(self) -> list[Prediction]:
+        """Score and deviation of each pair, `(dimensions,)`."""
+        deviations = [None] * len(self.score) if self.deviation is None else self.deviation
+        return [Prediction(*row) for row in zip(self.score, deviations, strict=True)]
+
 
 def combine(predictions: Sequence[Prediction]) -> Prediction:
     """What an ensemble of two or more members predicts: the mean of their scores, and how far the rating may lie from

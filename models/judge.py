@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from ..data_modules.audio import AudioSource, decode, resample
 from ..data_modules.errors import TextError
-from ..data_modules.functionals import delivery
 from ..data_modules.prosody import RATE, voiced_shares
 from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
@@ -289,6 +288,8 @@ class EmpathyJudge(nn.Module):
     def _functionals(self, samples: np.ndarray) -> Tensor | None:
         if not self.settings.head_input.functionals:
             return None
+        from ..data_modules.functionals import delivery  # with tables that most judges do without
+
         return torch.from_numpy(delivery(resample(samples, self.backbone.sampling_rate, RATE))).float()
 
     def trainable(self) -> dict[str, Tensor]:

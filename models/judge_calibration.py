@@ -49,7 +49,6 @@ def calibrate_judge(
     method: MappingName = "none",
     abstain: float | None = None,
     device: str | None = None,
-    batch_size: int = 16,
 ) -> Calibration:
     """Score the rated pairs of some splits and fit a calibration to them.
 
@@ -64,7 +63,6 @@ def calibrate_judge(
         method: How scores are mapped to ratings (`calibration.fit_mapping`).
         abstain: Fraction of the pairs from which the judge abstains; None = it never does.
         device: "cpu", "cuda", ..., "auto" if it was spread; None = a GPU if there is one.
-        batch_size: Pairs per forward pass.
 
     Raises:
         UserError: If no pair has a rating, scales differ, the judge was trained on one of the splits, or as
@@ -74,7 +72,7 @@ def calibrate_judge(
     check_scales("to calibrate", loaded.judge.dimensions, dataset.card)
     _check_not_trained_on(loaded, dataset, splits)
     pairs, _ = _rated(dataset, splits, loaded.judge.dimensions)
-    scored = PairScorer(placed(loaded, device), batch_size, measures=True).run(pairs)
+    scored = PairScorer(placed(loaded, device), measures=True).run(pairs)
     judged = list(progress(scored, "calibrating", len(pairs)))
     if all(isinstance(found.outcome, AudioError) for found in judged):
         raise UserError(f"{dataset.root}: no rated pair has audio that can be used; the first: {judged[0].outcome}")

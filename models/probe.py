@@ -150,17 +150,17 @@ class Probe:
         Raises:
             ValueError: As `fit`.
         """
-        found: dict[int, tuple[Tensor, Tensor | None]] = {}
+        judge, rows_of = self._reader.judge, (len(self.sampled), len(means))
+        scores, deviations = torch.empty(rows_of), torch.full(rows_of, torch.nan)
         folds = fold_fits(self._sample, self._blocks, self._widths, may_omit_first=self._may_omit_first)
         for rows, solution in folds:
-            head = head_at(self._reader.judge, solution, means)
             with torch.no_grad():
-                made = head(torch.from_numpy(solution.compared(self._sample.features[rows])).float())
-            for place, row in enumerate(rows.tolist()):
-                found[row] = made.score[place], None if made.deviation is None else made.deviation[place]
-        every = [found[row] for row in range(len(found))]
-        deviations = [deviation for _, deviation in every if deviation is not None]
-        return Prediction(torch.stack([score for score, _ in every]), torch.stack(deviations) if deviations else None)
+                compared = torch.from_numpy(solution.compared(self._sample.features[rows])).float()
+                made = head_at(judge, solution, means)(compared)
+            scores[rows] = made.score
+            if made.deviation is not None:
+                deviations[rows] = made.deviation
+        return Prediction(scores, None if deviations.isnan().all() else deviations)
 
 
 def head_at(judge: EmpathyJudge, solution: Solution, means: Tensor) -> Head:

@@ -7,6 +7,7 @@ import itertools
 import math
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..data_modules.audio import AudioSource
 from ..data_modules.errors import AudioError, TextError, UserError
 from ..data_modules.ratings import label, same_range
 from ..data_modules.schema import DatasetCard, Dimension, Pair
-from .artifact import LoadedJudge
+from .artifact import LoadedJudge, Placement, load_any
 from .assessment import Assessment, ClipFacts, Scale, Score, cautions
 from .calibration import DEFAULT_LEVEL, Calibration, uncalibrated
 from .clip_encoder import KEPT_BYTES, AutoBatch, ClipEncoder
@@ -24,7 +25,7 @@ from .feature_cache import DiskStore
 from .heads import Prediction, combine
 from .judge import MOST_WINDOWS, EmpathyJudge, EncodedClip
 from .prefix_caching import plan_of, read_in_two
-from .settings import LongClips
+from .settings import LongClips, Quantization
 
 _SORTED_BATCHES = 4
 """Pairs of so many batches are brought into the order of their lengths."""
@@ -169,9 +170,7 @@ class PairScorer:
         moved = inputs.to(judge.device)
         shared = plan_of(judge.backbone, inputs)
         hidden = judge.backbone.hidden_states(moved) if shared is None else read_in_two(judge.backbone, shared, moved)
-        predicted = judge.head(judge.pool(hidden, moved))
-        deviations = [None] * len(pairs) if predicted.deviation is None else predicted.deviation
-        return [Prediction(*row) for row in zip(predicted.score, deviations, strict=True)]
+        return judge.head(judge.pool(hidden, moved)).each()
 
     def _assessment(self, heard: Heard, level: float) -> Assessment | AudioError:
         if isinstance(heard.outcome, AudioError):
@@ -234,6 +233,19 @@ def _states(states: Mapping[AudioSource, EncodedClip], clips: Sequence[AudioSour
     """Audio states of some clips together, in all combinations of their windows."""
     rows = math.prod(len(states[clip]) for clip in clips)
     return sum(rows // len(states[clip]) * len(window.states) for clip in clips for window in states[clip])
+
+
+def load_to_score(
+    path: Path, backbone: str | None, device: str | None, quantization: Quantization | None, revision: str | None = None
+) -> LoadedJudge:
+    """A judge on its device for good: adapters are merged into its weights where that is exact.
+
+    Raises:
+        UserError: As `load_any` and `placed`.
+    """
+    loaded = load_any(path, Placement(backbone, quantization, device == SPREAD), revision)
+    placed(loaded, device).merge()
+    return loaded
 
 
 def placed(loaded: LoadedJudge, device: str | None) -> EmpathyJudge:

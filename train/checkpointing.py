@@ -20,10 +20,9 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins import CheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from rich.console import Console
 
 from ..data_modules.errors import ASKED_TO_STOP, UserError, disk_error, system_error
-from ..data_modules.parallel import listen, restore
+from ..data_modules.parallel import listen, restore, say
 from ..data_modules.sampling import Position
 from ..models import LAST
 from ..models.weight_files import damage, read_checkpoint
@@ -170,8 +169,7 @@ class PreemptionCheckpoints(Callback):
     @staticmethod
     def _stop(trainer: L.Trainer) -> None:
         if trainer.is_global_zero:
-            saved = f"asked to stop: saved after step {trainer.global_step}; --resume auto goes on from there"
-            Console(stderr=True).print(saved, soft_wrap=True)
+            say(f"asked to stop: saved after step {trainer.global_step}; --resume auto goes on from there")
         raise SystemExit(ASKED_TO_STOP)
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:

@@ -16,31 +16,23 @@ from torch.nn import functional
 
 from ..data_modules.items import Comparison, RatedPair
 from ..data_modules.schema import Dimension, Pair
-from ..models.backbones.base import Inputs
+from ..models.backbones.base import Inputs, Movable
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge
 from ..models.settings import JudgeSettings
-from .features import Features
+from .features import Features, place
 from .objective import Labels
 from .settings import Comparable
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(Movable):
     """Inputs of the judge with human labels. Rated pairs are the first rows; `indices` `(rated,)` are their positions
     in their split."""
 
     indices: Tensor
     inputs: Inputs
     labels: Labels
-
-    def to(self, device: torch.device) -> Batch:
-        """The same batch on another device."""
-        return Batch(self.indices.to(device, non_blocking=True), self.inputs.to(device), self.labels.to(device))
-
-    def pin_memory(self) -> Batch:
-        """The same batch in memory that a GPU can read while it computes; a data loader calls it."""
-        return Batch(self.indices.pin_memory(), self.inputs.pin_memory(), self.labels.pin_memory())
 
 
 class Collate:
@@ -149,9 +141,9 @@ def gather(prediction: Prediction, labels: Labels) -> tuple[Prediction, Labels]:
     the gradient that one process would have on the whole batch. Every rank has equally many rows and comparisons, which
     `MixedOrder` sees to.
     """
-    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+    (rank, ranks), rows = place(), len(labels.targets)
+    if ranks == 1:
         return prediction, labels
-    rank, rows = dist.get_rank(), len(labels.targets)
     labels = replace(labels, chosen=labels.chosen + rank * rows, rejected=labels.rejected + rank * rows)
     predicted, told = _tensors(prediction), _tensors(labels)
     whole = _of_all_ranks([*predicted.values(), *told.values()])

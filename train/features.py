@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from filelock import FileLock, Timeout
@@ -29,6 +29,7 @@ from ..models.settings import JudgeSettings
 _CLIPS, _PAIRS = 16, 8  # in a forward pass
 _TEMPORARY = "empathy-judge-cache-"
 Item = TypeVar("Item", AudioSource, Pair)
+Own = TypeVar("Own")
 Precision = Callable[[], AbstractContextManager[None]]
 """The context in which the trainer computes, such as autocast."""
 
@@ -71,24 +72,21 @@ class Features:
         `local` = number of this process among those of its machine, and how many these are.
         """
         pairs, self._local = list(pairs), local
-        modes = {module: module.training for module in self._judge.modules()}
-        self._judge.eval()
-        if self._pairs is not None:
-            pairs = list({self._pairs.name(pair): pair for pair in pairs if pair not in self._pairs}.values())
-        sources = list(dict.fromkeys(source for pair in pairs for source in pair.clips))
-        self._in_parts(sources, self._clips, self._encode, _CLIPS, "clips")
-        if self._pairs is not None and _most(len(pairs)):
-            self._check(pairs, precision)
-            self._in_parts(pairs, self._pairs, lambda some: self._run_lower(some, precision), _PAIRS, "pairs")
-        for module, training in modes.items():  # judge.train() would wake dropout in the frozen backbone
-            module.training = training
+        with evaluating(self._judge):
+            if self._pairs is not None:
+                pairs = list({self._pairs.name(pair): pair for pair in pairs if pair not in self._pairs}.values())
+            sources = list(dict.fromkeys(source for pair in pairs for source in pair.clips))
+            self._in_parts(sources, self._clips, self._encode, _CLIPS, "clips")
+            if self._pairs is not None and _most(len(pairs)):
+                self._check(pairs, precision)
+                self._in_parts(pairs, self._pairs, lambda some: self._run_lower(some, precision), _PAIRS, "pairs")
 
     def _in_parts(
         self, items: list[Item], kept: Container[Item], compute: Callable[[list[Item]], None], size: int, what: str
     ) -> None:
         """Compute this process's part of what is missing, and then of what is missing still, where each machine has a
         folder of its own."""
-        rank, ranks = (dist.get_rank(), dist.get_world_size()) if _distributed() else (0, 1)
+        rank, ranks = place()
         for part, parts in ((rank, ranks), self._local) if ranks > 1 else ((0, 1),):
             missing = [item for item in items if item not in kept]
             own = missing[part::parts]
@@ -131,15 +129,34 @@ class Features:
 
 def _most(count: int) -> int:
     """The largest of all processes."""
-    if not _distributed():
-        return count
-    counts: list[int] = [0] * dist.get_world_size()
-    dist.all_gather_object(counts, count)
-    return max(counts)
+    return max(of_all(count))
 
 
-def _distributed() -> bool:
-    return dist.is_available() and dist.is_initialized()
+def place() -> tuple[int, int]:
+    """Number of this process among those of the run, and how many these are."""
+    spread = dist.is_available() and dist.is_initialized()
+    return (dist.get_rank(), dist.get_world_size()) if spread else (0, 1)
+
+
+def of_all(own: Own) -> list[Own]:
+    """What each process has, in their order; a collective of all."""
+    _, ranks = place()
+    found: list[Any] = [own] * ranks
+    if ranks > 1:
+        dist.all_gather_object(found, own)
+    return found
+
+
+@contextmanager
+def evaluating(judge: EmpathyJudge) -> Iterator[None]:
+    """Within, a judge is in evaluation mode; `judge.train()` behind it would wake dropout in the frozen backbone."""
+    modes = {module: module.training for module in judge.modules()}
+    judge.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
 
 
 @contextmanager

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from rich.console import Console
 from rich.table import Table
 from sklearn.model_selection import GroupKFold
 
 from ..data_modules.datamodule import Parts
 from ..data_modules.errors import AudioError, UserError
 from ..data_modules.folders import replace_file
+from ..data_modules.parallel import say
 from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.splits import kept_together
 from ..eval.judges import OK
@@ -186,7 +186,7 @@ class _Plan:
             folder = self._folder / method / turn.name
             if not (folder / LEFT_OUT).is_file():
                 if turn.name:
-                    Console(stderr=True).print(f"{method}: {turn.name} of {self._recipe.folds}", markup=False)
+                    say(f"{method}: {turn.name} of {self._recipe.folds}")
                 task = Task(turn.parts, landmarks=self._landmarks if turn.name else None, one_process=True)
                 one({**again, "run": str(folder), "method": method}, task)
                 cache = again.get("cache.folder", self._recipe.cache.folder)
@@ -225,13 +225,10 @@ class _Plan:
         shape = len(pairs), len(self._dimensions)
         if len(table) != math.prod(shape) or OK not in table["status"].to_numpy():
             raise UserError(f"{file}: scores of other pairs or dimensions; expected another --run, or the same data")
-        score, deviation = (torch.tensor(table[name].to_numpy().reshape(shape)) for name in ("score", "uncertainty"))
-        known = None if deviation.isnan().all() else deviation
-        return {
-            pair.pair_id: Prediction(score[row].float(), None if known is None else known[row].float())
-            for row, pair in enumerate(pairs)
-            if not score[row].isnan().all()
-        }
+        values = (torch.tensor(table[name].to_numpy().reshape(shape)) for name in ("score", "uncertainty"))
+        score, deviation = (own.float() for own in values)
+        found = Prediction(score, None if deviation.isnan().all() else deviation).each()
+        return {pair.pair_id: own for pair, own in zip(pairs, found, strict=True) if not own.score.isnan().all()}
 
     def _compared(self, *tried: _Tried) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
         """Scores of pairs that all have scored, mean ratings, each `(pairs, dimensions)`, and groups."""
@@ -259,11 +256,9 @@ class _Plan:
             interval = f"no 90 % interval: {draws.n_groups} groups, at least {MIN_GROUPS} needed"
         else:
             interval = "no 90 % interval: it is undefined in every draw"
-        Console(stderr=True).print(
+        say(
             f"auto: {chosen}: mean Spearman of lora {reached[1]:.3f}, of the probe {reached[0]:.3f} on {len(human)} "
-            f"pairs that neither was trained on; lora leads by {reached[1] - reached[0]:.3f} ({interval})",
-            markup=False,
-            soft_wrap=True,
+            f"pairs that neither was trained on; lora leads by {reached[1] - reached[0]:.3f} ({interval})"
         )
         return chosen
 
@@ -279,7 +274,7 @@ class _Plan:
             value = str(found.reason) if found.value is None else f"{found.value:.3f}"
             ends = "" if found.low is None or found.high is None else f"{found.low:.3f} to {found.high:.3f}"
             table.add_row(dimension.name, value, ends, str(found.n), str(len(set(groups.tolist()))))
-        Console(stderr=True).print(table)
+        say(table)
 
 
 def _mean_spearman(scores: np.ndarray, human: np.ndarray) -> float:
@@ -309,4 +304,4 @@ def _put_together(folders: Sequence[Path], out: Path) -> None:
         write_ensemble([folder for folder, kind in zip(folders, kinds, strict=True) if kind == most], out)
     if other:
         kept = "without" if count > 1 else "none, of"
-        Console(stderr=True).print(f"ensemble: {kept} {', '.join(other)}, which chose another kernel", markup=False)
+        say(f"ensemble: {kept} {', '.join(other)}, which chose another kernel")

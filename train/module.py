@@ -14,7 +14,6 @@ from accelerate.utils import find_executable_batch_size
 from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
-from rich.console import Console
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
@@ -22,6 +21,7 @@ from torch.optim import Optimizer
 from ..data_modules.audio import AudioSource
 from ..data_modules.datamodule import SHARES, PairDataModule, Parts
 from ..data_modules.errors import UserError
+from ..data_modules.parallel import say
 from ..data_modules.schema import Pair
 from ..data_modules.splits import kept_together
 from ..models.artifact import describe
@@ -195,7 +195,7 @@ class JudgeModule(L.LightningModule):
         found = self._agreed()
         for name, agreement in found.items():
             if agreement.spearman is None and self.global_rank == 0:
-                Console(stderr=True).print(f"validation: no Spearman for {name}: {agreement.reason}")
+                say(f"validation: no Spearman for {name}: {agreement.reason}")
             spearman = math.nan if agreement.spearman is None else agreement.spearman
             self.log(f"val_spearman/{name}", spearman, rank_zero_only=False, sync_dist=False)
             if agreement.preferences_met is not None:

@@ -4,7 +4,7 @@ judge does not keep."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from types import MappingProxyType
 
@@ -15,6 +15,7 @@ from torch.nn import functional
 from ..data_modules.errors import UserError
 from ..data_modules.items import directions
 from ..data_modules.schema import Dimension
+from ..models.backbones.base import Movable
 from ..models.heads import Prediction, ScaleRange
 from ..models.losses import (
     bradley_terry,
@@ -51,7 +52,7 @@ _OF_COUNTS = ("ordinal", "histogram", "squared_emd")
 
 
 @dataclass(frozen=True)
-class Labels:
+class Labels(Movable):
     """Human labels of the rows of a batch. A row is a pair; those of comparisons have no ratings of their own.
 
     Attributes:
@@ -73,18 +74,6 @@ class Labels:
     chosen: Tensor
     rejected: Tensor
     strengths: Tensor
-
-    def to(self, device: torch.device) -> Labels:
-        """A copy on another device."""
-        return self._each(lambda value: value.to(device, non_blocking=True))
-
-    def pin_memory(self) -> Labels:
-        """A copy in memory that a GPU can read while it computes."""
-        return self._each(Tensor.pin_memory)
-
-    def _each(self, function: Callable[[Tensor], Tensor]) -> Labels:
-        values = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
-        return replace(self, **{name: function(value) for name, value in values.items()})
 
 
 class Objective(nn.Module):

@@ -15,19 +15,19 @@ import lightning as L
 import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
-from rich.console import Console
 from torch import Tensor
 from torch import distributed as dist
 
 from ..data_modules.datamodule import PairDataModule
 from ..data_modules.items import directions
+from ..data_modules.parallel import say
 from ..data_modules.schema import Pair
 from ..data_modules.splits import kept_together
 from ..models.backbones.base import Inputs
 from ..models.closed_form import Solution, fit_preferences
 from ..models.heads import Prediction
 from ..models.probe import OfClips, Probe, Rated, compare_as, head_at, shuffled, standardise
-from .features import Precision
+from .features import Precision, evaluating, of_all, place
 from .module import JudgeModule, Task
 from .strategies import ZeroStrategy, like
 
@@ -79,17 +79,12 @@ class StartAtProbe(Callback):
 
     def _start(self, trainer: L.Trainer, module: JudgeModule) -> bool:
         """Fit the head of a judge that is on its device; a collective of all processes."""
-        judge, data = module.judge, module.data
-        modes = {own: own.training for own in judge.modules()}
-        judge.eval()
-        reader = _SharedReader(
-            module, trainer.precision_plugin.forward_context, trainer.global_rank, trainer.world_size
-        )
-        try:
+        data, reader = module.data, _SharedReader(module, trainer.precision_plugin.forward_context)
+        with evaluating(module.judge):
             pairs = shuffled(data.train.pairs, data.seed)
             standardise(reader, pairs)
             if isinstance(trainer.strategy, ZeroStrategy):
-                Console(stderr=True).print("the head starts at the mean rating: DeepSpeed keeps a copy of its own")
+                say("the head starts at the mean rating: DeepSpeed keeps a copy of its own")
                 return False
             sharded = getattr(trainer.strategy, "shards_weights", False)
             linear = self.method != "probe" or sharded
@@ -100,23 +95,18 @@ class StartAtProbe(Callback):
             if solution is None:
                 return False
             if trainer.is_global_zero:
-                Console(stderr=True).print(f"probe: {solution.in_words(data.dimensions)}", markup=False, soft_wrap=True)
+                say(f"probe: {solution.in_words(data.dimensions)}")
             _put(module, solution, data.mean_ratings())
-        finally:
-            for own, training in modes.items():
-                own.training = training
         return True
 
     def _from_ratings(self, probe: Probe, data: PairDataModule) -> Solution | None:
         try:
             if self._task.refit and self._task.scores is None:
-                made = probe.left_out(data.mean_ratings())
-                for row, pair in enumerate(probe.sampled):
-                    deviation = None if made.deviation is None else made.deviation[row]
-                    self.left_out[pair.pair_id] = Prediction(made.score[row], deviation)
+                made = probe.left_out(data.mean_ratings()).each()
+                self.left_out = {pair.pair_id: own for pair, own in zip(probe.sampled, made, strict=True)}
             solution = probe.fit()
         except ValueError as error:
-            Console(stderr=True).print(f"the head starts at the mean rating: {error}", markup=False, soft_wrap=True)
+            say(f"the head starts at the mean rating: {error}")
             return None
         return solution if self._task.landmarks is None else solution.with_landmarks(self._task.landmarks)
 
@@ -128,14 +118,10 @@ class _SharedReader:
     Attributes:
         module: With the judge.
         precision: Context in which the trainer computes.
-        rank: Number of this process.
-        ranks: How many there are.
     """
 
     module: JudgeModule
     precision: Precision
-    rank: int
-    ranks: int
 
     def __post_init__(self) -> None:
         self.judge = self.module.judge
@@ -149,27 +135,21 @@ class _SharedReader:
         for batch in self._batches(pairs):
             with self.precision(), torch.no_grad():
                 own = self.judge.known_of_clips(self._inputs(batch))
-            yield from self._gathered(tuple(None if of is None else of.cpu() for of in own))
+            yield from of_all((None if own[0] is None else own[0].cpu(), None if own[1] is None else own[1].cpu()))
 
     def features(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], np.ndarray]]:
         for batch in self._batches(pairs):
             with self.precision(), torch.no_grad():
                 own = self.judge.pooled(self._inputs(batch))
-            yield from self._gathered((batch, own.double().cpu().numpy()))
+            yield from of_all((batch, own.double().cpu().numpy()))
 
     def _batches(self, pairs: Sequence[Pair]) -> Iterator[list[Pair]]:
         """Those of this process; all have equally many, so that the last may repeat a pair."""
-        size = self.module.data.settings.eval_batch_size * self.ranks
+        rank, ranks = place()
+        size = self.module.data.settings.eval_batch_size * ranks
         for start in range(0, len(pairs), size):
             portion = pairs[start : start + size]
-            yield list(portion[self.rank :: self.ranks]) or [pairs[0]]
-
-    def _gathered(self, own: Any) -> list[Any]:
-        if self.ranks == 1:
-            return [own]
-        found: list[Any] = [None] * self.ranks
-        dist.all_gather_object(found, own)
-        return found
+            yield list(portion[rank::ranks]) or [pairs[0]]
 
 
 def _rated(pairs: Sequence[Pair], data: PairDataModule) -> Rated:
@@ -213,7 +193,7 @@ def _from_preferences(reader: _SharedReader, data: PairDataModule) -> Solution |
 def _put(module: JudgeModule, solution: Solution, means: Tensor) -> None:
     """Let the judge of this module predict what was fitted."""
     judge = module.judge
-    if dist.is_available() and dist.is_initialized():  # the same to the bit in all processes
+    if place()[1] > 1:  # the same to the bit in all processes
         shared: list[Any] = [solution]
         dist.broadcast_object_list(shared)
         (solution,) = shared

@@ -19,12 +19,12 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.profilers import PyTorchProfiler
 from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
-from torch import distributed as dist
 
 from ..data_modules.audio import AudioSource
 from ..data_modules.datamodule import PairDataModule
 from ..data_modules.errors import UserError, raised_in
 from ..data_modules.folders import RemotePath, replace_text
+from ..data_modules.parallel import say
 from ..data_modules.sampling import Position
 from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.targets import MAX_STEPS
@@ -50,7 +50,7 @@ from .checkpointing import (
     stopped_by_signals,
 )
 from .collate import Collate
-from .features import Features, temporary_folder
+from .features import Features, of_all, place, temporary_folder
 from .module import MONITOR, CompileLayers, EarlyStopping, FillCache, JudgeModule, StopAfter, Task
 from .objective import Objective, RaterEmbedding
 from .probe import StartAtProbe
@@ -239,7 +239,7 @@ def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None,
         provenance = _check_best(folder)["description"]["provenance"]
         if _is_first():
             for said in start_in_words(provenance):
-                Console(stderr=True).print(said, markup=False, soft_wrap=True)
+                say(said)
         _calibrate(folder, judge, datamodule)
     return _finished(folder)
 
@@ -272,7 +272,7 @@ def _starting_point(run: Path, resume: bool | Literal["auto"]) -> Path | None:
         unfinished.unlink(missing_ok=True)
     checkpoint, passed_over = find_resumable(run / CHECKPOINTS)
     for line in passed_over:
-        Console(stderr=True).print(f"passed over {line}", style="yellow", soft_wrap=True)
+        say(f"passed over {line}", "yellow")
     if resume is True and checkpoint is None:
         raise UserError(f"{run / CHECKPOINTS}: nothing to resume from; expected a run with a whole {LAST} or {BEST}")
     if not resume and checkpoint is not None:
@@ -380,12 +380,11 @@ def _print_parts(judge: EmpathyJudge, raters: RaterEmbedding | None, recipe: Rec
     learned = {} if raters is None else {"raters": raters}
     counts = count_parameters(judge.backbone, {**judge.own_modules(), **learned})
     if _is_first():
-        say = Console(stderr=True).print
         say(parameter_table(counts))
         unread = sum(pair.situation is not None for pair in data.train.pairs)
         if unread and not judge.backbone.reads_text:
             text = f"{unread} training pairs have a situation text, which backbone {judge.backbone.name} cannot read"
-            say(text, style="yellow", soft_wrap=True)
+            say(text, "yellow")
     check_trainable(counts, recipe.expected_trainable or {})
 
 
@@ -419,16 +418,16 @@ def _calibrate(run: Path, judge: EmpathyJudge, data: PairDataModule) -> None:
         if "validation" not in checkpoint:
             raise UserError(f"{run}: its best checkpoint has no scores; `empathy-judge calibrate` scores anew")
         trained = {key: value for key, value in checkpoint["state_dict"].items() if key.startswith("judge.")}
-        scores, deviations = checkpoint["validation"]["score"].float(), checkpoint["validation"]["deviation"].float()
-        judged = {}
-        for number, pair in enumerate(data.validation.pairs):
-            deviation = None if deviations.isnan().all() else deviations[number]
-            found = tuple(facts[source] for source in pair.clips)
-            judged[pair.pair_id] = Heard(Prediction(scores[number], deviation), found)
+        scores, deviations = (checkpoint["validation"][name].float() for name in ("score", "deviation"))
+        found = Prediction(scores, None if deviations.isnan().all() else deviations).each()
+        judged = {
+            pair.pair_id: Heard(own, tuple(facts[source] for source in pair.clips))
+            for pair, own in zip(data.validation.pairs, found, strict=True)
+        }
         weights = hash_of([{key.removeprefix("judge."): value for key, value in trained.items()}])
         calibration = fit_calibration(weights, judge.dimensions, data.dataset, data.validation_splits, judged)
     except UserError as error:
-        Console(stderr=True).print(f"no calibration: {error}", markup=False, soft_wrap=True)
+        say(f"no calibration: {error}")
     else:
         store_calibration(calibration, run)
 
@@ -436,13 +435,9 @@ def _calibrate(run: Path, judge: EmpathyJudge, data: PairDataModule) -> None:
 def _measured(pairs: Sequence[Pair], judge: EmpathyJudge) -> dict[AudioSource, ClipFacts]:
     """What the clips of pairs that were scored are like. A collective of all processes."""
     clips = list(dict.fromkeys(source for pair in pairs for source in pair.clips))
-    spread = dist.is_available() and dist.is_initialized()
-    rank, ranks = (dist.get_rank(), dist.get_world_size()) if spread else (0, 1)
+    rank, ranks = place()
     own = clips[rank::ranks]
     with ThreadPoolExecutor() as pool:
         measured = pool.map(lambda clip: clip_facts(judge.decode(clip), judge.backbone.sampling_rate), own)
-        parts: list[Any] = [dict(zip(own, measured, strict=True))]
-    if spread:
-        parts, (mine,) = [None] * ranks, parts
-        dist.all_gather_object(parts, mine)
-    return {clip: facts for part in parts for clip, facts in part.items()}
+        found = dict(zip(own, measured, strict=True))
+    return {clip: facts for part in of_all(found) for clip, facts in part.items()}

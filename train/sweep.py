@@ -21,11 +21,11 @@ import pandas as pd
 import yaml
 from filelock import FileLock, Timeout
 from jsonargparse import Namespace, get_loader
-from rich.console import Console
 from rich.table import Table
 
 from ..data_modules.errors import DataError, UserError, shown, system_errors
 from ..data_modules.folders import check_unique_keys, replace_file, replace_text
+from ..data_modules.parallel import say
 from ..data_modules.schema import PairDataset
 from ..models import CHECKPOINTS
 from ..models.hub import require_backbone
@@ -344,14 +344,14 @@ def _train_trial(study: optuna.Study, sweep: Sweep, number: int, out: Path) -> N
 
     from .checkpointing import CannotWrite
 
-    folder, say = _trial_folder(out, number), Console(stderr=True).print
+    folder = _trial_folder(out, number)
     trial, recipe = _known(study, sweep, study.trials[number]), folder / _RECIPE_FILE
     replace_text(recipe, sweep.recipe(trial.parameters))
     values = dict(trial.values)
     try:
         for seed in sweep.seeds:
             if seed not in values:
-                say(f"trial {number}, seed {seed}: {trial.parameters}", markup=False, soft_wrap=True)
+                say(f"trial {number}, seed {seed}: {trial.parameters}")
                 gc.collect()  # trainer and module of the run before refer to each other: their memory must be free
                 torch.cuda.empty_cache()
                 values[seed] = _train_seed([*sweep.train, str(recipe)], folder / f"seed-{seed}", seed)
@@ -361,7 +361,7 @@ def _train_trial(study: optuna.Study, sweep: Sweep, number: int, out: Path) -> N
     except (UserError, torch.OutOfMemoryError) as error:
         reason = " ".join(str(error).splitlines())
         study.set_user_attr(f"trial {number}: reason", reason)
-        say(f"trial {number} failed: {reason}", style="yellow", markup=False, soft_wrap=True)
+        say(f"trial {number} failed: {reason}", style="yellow")
         study.tell(number, state=TrialState.FAIL)
     else:
         study.tell(number, statistics.fmean(values.values()))

@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.profilers import PassThroughProfiler, Profiler
-from rich.console import Console
 from torch import Tensor
 
-from ..data_modules.parallel import ProgressBar
+from ..data_modules.parallel import ProgressBar, say
 from .collate import Batch
 
 FETCH = "[_TrainingEpochLoop].train_dataloader_next"
@@ -165,8 +164,7 @@ class Throughput(Callback):
         """Say how it was."""
         self._take(trainer)
         if trainer.is_global_zero and self._total.pairs:
-            line = summary(self._total, trainer.world_size, self._memory)
-            Console(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True)
+            say(summary(self._total, trainer.world_size, self._memory))
 
     def _take(self, trainer: Trainer) -> Work:
         """The work of all processes since the last time."""

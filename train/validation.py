@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch import distributed as dist
 
 from ..data_modules.items import Comparison, RatedPairs, directions
 from ..data_modules.schema import Dimension
 from ..eval.statistics.agreement import spearman
 from ..eval.statistics.bootstrap import MIN_GROUPS, Resamples, estimate
 from ..models.heads import Prediction
+from .features import of_all
 
 _LEAD_INTERVAL = (0.05, 0.95)  # quantiles of the lead of a trained judge over the probe
 START_RESAMPLES = 500
@@ -110,12 +109,8 @@ class Validation:
         """Scores and deviations in the order of the split `(items, dimensions, 2)`, float64, each once."""
         indices = torch.cat([part[0] for part in self._parts]).cpu()
         values = torch.cat([part[1] for part in self._parts]).double().cpu()
-        gathered: list[Any] = [(indices, values)]
-        if dist.is_available() and dist.is_initialized():
-            gathered = [None] * dist.get_world_size()
-            dist.all_gather_object(gathered, (indices, values))
         whole = torch.full((*self.targets.shape, 2), torch.nan, dtype=torch.float64)
-        for part_indices, part_values in gathered:
+        for part_indices, part_values in of_all((indices, values)):
             whole[part_indices] = part_values
         return whole.numpy()
 

@@ -12,10 +12,9 @@ import pandas as pd
 from ...data_modules.errors import AudioError
 from ...data_modules.parallel import progress
 from ...data_modules.schema import Pair
-from ...models.artifact import Placement, load_any
 from ...models.calibration import uncalibrated
 from ...models.feature_cache import DiskStore
-from ...models.scoring import SPREAD, PairScorer, placed
+from ...models.scoring import PairScorer, load_to_score
 from ...models.settings import Quantization
 from ...models.weight_files import weights_hash
 from ...scorer import Scorer
@@ -59,12 +58,10 @@ class TrainedJudge:
         cache: str | Path | None = None,
         windows: bool = True,
     ):
-        """Read a judge folder, a run folder or a checkpoint; see `load_any` for errors."""
-        loaded = load_any(folder, Placement(backbone, quantization, device == SPREAD))
+        """Read a judge folder, a run folder or a checkpoint; see `load_to_score` for errors."""
+        loaded = load_to_score(folder, backbone, device, quantization)
         store = None if cache is None else DiskStore(Path(cache))
-        judge = placed(loaded, device)
-        judge.merge()
-        scorer = PairScorer(judge, calibration=loaded.calibration, store=store, windows=windows)
+        scorer = PairScorer(loaded.judge, calibration=loaded.calibration, store=store, windows=windows)
         return cls(folder.resolve().name, loaded.description, scorer)
 
     @classmethod

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -80,7 +80,30 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Clips:
+class Movable:
+    """A dataclass of tensors, and of others of this kind, that moves as a whole."""
+
+    def to(self, device: torch.device) -> Self:
+        """The same on another device."""
+        return self._each(lambda value: value.to(device, non_blocking=True))
+
+    def pin_memory(self) -> Self:
+        """The same in memory that a GPU can read while it computes; a data loader calls it."""
+        return self._each(Tensor.pin_memory)
+
+    def _each(self, function: Callable[[Tensor], Tensor]) -> Self:
+        changed = {}
+        for own in fields(self):
+            value = getattr(self, own.name)
+            if isinstance(value, Movable):
+                changed[own.name] = value._each(function)
+            elif isinstance(value, Tensor):
+                changed[own.name] = function(value)
+        return replace(self, **changed)
+
+
+@dataclass(frozen=True)
+class Clips(Movable):
     """What an audio tower reads of several clips, padded to the longest.
 
     Attributes:
@@ -102,7 +125,7 @@ class Clips:
 
 
 @dataclass(frozen=True)
-class Inputs:
+class Inputs(Movable):
     """What the judge reads for a batch of pairs. Every distinct clip is held once, however many pairs share it.
 
     Attributes:
@@ -141,24 +164,6 @@ class Inputs:
     hidden: Tensor | None = None
     first: int = 0
     padding_last: bool = False
-
-    def to(self, device: torch.device) -> Inputs:
-        """The same inputs on another device."""
-        return self._each(lambda value: value.to(device, non_blocking=True))
-
-    def pin_memory(self) -> Inputs:
-        """The same inputs in memory that a GPU can read while it computes."""
-        return self._each(Tensor.pin_memory)
-
-    def _each(self, function: Callable[[Tensor], Tensor]) -> Inputs:
-        changed = {}
-        for own in fields(self):
-            value = getattr(self, own.name)
-            if isinstance(value, Clips):
-                changed[own.name] = replace(value, features=function(value.features))
-            elif isinstance(value, Tensor):
-                changed[own.name] = function(value)
-        return replace(self, **changed)
 
 
 class Backbone(ABC):
