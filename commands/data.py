@@ -83,7 +83,6 @@ def inspect(options: argparse.Namespace) -> int:
     from ..data_modules.inspection import inspect_dataset
     from ..data_modules.schema import PairDataset
     from ..eval.inspection.facts import inspection_facts
-    from ..eval.statistics.reliability import reliability
 
     page = None if options.page is None else Path(options.page)
     if page is not None:
@@ -92,23 +91,19 @@ def inspect(options: argparse.Namespace) -> int:
         check_page_folder(page)
     dataset = PairDataset.load(options.data)
     found = inspect_dataset(dataset, max_seconds=options.max_seconds)
-    groups = {pair.pair_id: pair.group_id for pair in dataset.pairs}
-    agreement = {d.name: reliability(dataset.ratings, d.name, groups) for d in dataset.card.dimensions}
     facts = inspection_facts(dataset)
     if page is not None:
         from ..eval.inspection.page import write_inspection_page
 
-        page = write_inspection_page(dataset, found, agreement, facts, page)
+        page = write_inspection_page(dataset, found, facts, page)
     if options.json:
-        everything = {**found.to_dict(), **facts, "reliability": agreement}
-        print(json.dumps(everything, indent=2, allow_nan=False))
+        print(json.dumps({**found.to_dict(), **facts}, indent=2, allow_nan=False))
     else:
         from rich.console import Console
 
         from ..eval.inspection.tables import inspection_tables
 
-        raters = {name: own["raters"] for name, own in facts["ratings"].items()}
-        for table in inspection_tables(found, agreement, raters):
+        for table in inspection_tables(found, facts):
             Console().print(table)
         if page is not None:
             print(f"page: {page}")

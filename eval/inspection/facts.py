@@ -17,8 +17,10 @@ from ...data_modules.ratings import Dimension
 from ...data_modules.schema import PairDataset
 from ..statistics.agreement import as_report
 from ..statistics.raters import rater_report
+from ..statistics.reliability import measure, rated_items, reliability_report
 
 DISPUTED_ITEMS = 20
+RESAMPLES = 1000
 MAX_STEPS = 21
 """A scale with at most so many steps has one bin per step; any other scale has one bin less, equally wide."""
 _ROUNDING = 9  # decimals of a spread; beyond, two spreads differ only by the order of a sum
@@ -40,16 +42,21 @@ def inspection_facts(dataset: PairDataset) -> dict[str, Any]:
           once), ``unanimous_couples`` (of these, always decided alike), ``disputed``: of the `DISPUTED_ITEMS` couples
           with the highest dissent ``pair_ids`` in their order and ``votes`` (preferred the first, a tie, the second)
         - ``skipped``: rows of ``skipped.csv``
+        - ``reliability``: of every dimension what `reliability_report` says
     """
     groups = {pair.pair_id: pair.group_id for pair in dataset.pairs}
     compared = [] if dataset.preferences is None else list(dataset.preferences.groupby("dimension", sort=False))
     path: DataPath = dataset.root / SKIPPED_FILE
     text = path.read_bytes().decode("utf-8", errors="replace") if path.is_file() else ""
     rows = list(csv.reader(io.StringIO(text, newline="")))
+    ratings, panels = {}, {}
+    for dimension in dataset.card.dimensions:
+        ratings[dimension.name], panels[dimension.name] = _rating_facts(dataset, dimension, groups)
     return {
-        "ratings": {dimension.name: _rating_facts(dataset, dimension, groups) for dimension in dataset.card.dimensions},
+        "ratings": ratings,
         "preferences": {str(name): _preference_facts(own) for name, own in compared},
         "skipped": [dict(zip(rows[0], row, strict=False)) for row in rows[1:]],
+        "reliability": panels,
     }
 
 
@@ -88,7 +95,10 @@ def most_disputed(ratings: pd.DataFrame, count: int = DISPUTED_ITEMS) -> list[di
     ]
 
 
-def _rating_facts(dataset: PairDataset, dimension: Dimension, groups: Mapping[str, str]) -> dict[str, Any]:
+def _rating_facts(
+    dataset: PairDataset, dimension: Dimension, groups: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What stands under ``ratings`` and ``reliability``."""
     ratings = dataset.ratings.loc[dataset.ratings["dimension"] == dimension.name]
     edges = rating_bins(dimension)
     # Scores may be off the scale by rounding (float32); they belong to the bin at its end.
@@ -100,13 +110,16 @@ def _rating_facts(dataset: PairDataset, dimension: Dimension, groups: Mapping[st
     def binned(own: np.ndarray) -> list[int]:
         return np.histogram(own, edges)[0].tolist()
 
+    table, draws = rated_items(ratings, dimension.name, groups, RESAMPLES, seed=0)
+    panel = measure(table, draws, seed=0)
+    report = rater_report(table, draws, panel.leave_one_rater_out, panel.raters, dimension)
     return {
         "scores": {"edges": edges.tolist(), "counts": binned(scores)},
         "scores_by_rater": {str(rater): binned(scores[raters == number]) for number, rater in enumerate(rater_ids)},
         "pairs_by_raters": dict(sorted(pairs.items())),
         "disputed": most_disputed(ratings),
-        "raters": as_report(rater_report(ratings, dimension, groups)) if len(ratings) else [],
-    }
+        "raters": as_report(report),
+    }, reliability_report(table, draws, panel, seed=0)
 
 
 def _preference_facts(rows: pd.DataFrame) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from . import charts
 from .facts import DISPUTED_ITEMS, MAX_STEPS
 
 Facts = Mapping[str, Any]
-"""A part of what `inspection_facts` or `reliability` says."""
+"""A part of what `inspection_facts` says."""
 
 LISTED = 20
 """Rows of a table of problems or skipped pairs."""
@@ -58,13 +58,7 @@ def check_page_folder(out: Path) -> None:
             raise UserError(f"--page {out}: holds {what} ({name}); name a folder of its own")
 
 
-def write_inspection_page(
-    dataset: PairDataset,
-    found: Inspection,
-    panels: Mapping[str, Facts],
-    facts: Facts,
-    out: Path,
-) -> Path:
+def write_inspection_page(dataset: PairDataset, found: Inspection, facts: Facts, out: Path) -> Path:
     """Writes ``index.html``, whose path it returns, and beside it the clips that it plays, in ``audio/``.
 
     A page that was there before is replaced, the page after its clips; clips that only the old page played go last.
@@ -72,7 +66,6 @@ def write_inspection_page(
     Args:
         dataset: All pairs.
         found: From `inspect_dataset`.
-        panels: Dimension -> what `reliability` says.
         facts: From `inspection_facts`.
         out: Folder; made if it does not exist.
 
@@ -83,7 +76,7 @@ def write_inspection_page(
     try:
         out.mkdir(parents=True, exist_ok=True)
         copies = AudioCopies(out)
-        page = _render(dataset, found, panels, facts, copies)
+        page = _render(dataset, found, facts, copies)
         replace_text(out / PAGE_FILE, page)
         copies.remove_others()
     except OSError as error:
@@ -91,21 +84,12 @@ def write_inspection_page(
     return out / PAGE_FILE
 
 
-def _render(
-    dataset: PairDataset,
-    found: Inspection,
-    panels: Mapping[str, Facts],
-    facts: Facts,
-    copies: AudioCopies,
-) -> str:
+def _render(dataset: PairDataset, found: Inspection, facts: Facts, copies: AudioCopies) -> str:
     ratings, preferences = facts["ratings"], facts["preferences"]
     wanted = {item["pair_id"] for own in ratings.values() for item in own["disputed"]}
     wanted |= {pair_id for own in preferences.values() for couple in own["disputed"] for pair_id in couple["pair_ids"]}
     pairs = {pair.pair_id: pair for pair in dataset.pairs if pair.pair_id in wanted}
-    dimensions = [
-        _dimension(dimension, pairs, found, panels[dimension.name], facts, copies)
-        for dimension in dataset.card.dimensions
-    ]
+    dimensions = [_dimension(dimension, pairs, found, facts, copies) for dimension in dataset.card.dimensions]
     card = dataset.card
     origin = {
         "ratings": "synthetic: not given by people" if card.synthetic else "given by people",
@@ -137,14 +121,10 @@ def _render(
 
 
 def _dimension(
-    dimension: Dimension,
-    pairs: Mapping[str, Pair],
-    found: Inspection,
-    panel: Facts,
-    facts: Facts,
-    copies: AudioCopies,
+    dimension: Dimension, pairs: Mapping[str, Pair], found: Inspection, facts: Facts, copies: AudioCopies
 ) -> dict[str, Any]:
-    name, own = dimension.name, facts["ratings"][dimension.name]
+    name = dimension.name
+    own, panel = facts["ratings"][name], facts["reliability"][name]
     preferences = facts["preferences"].get(name)
     scale, ticks = (dimension.minimum, dimension.maximum), _steps(dimension)
     if ticks is None or len(ticks) > charts.MAX_LABELLED_BARS:

@@ -20,16 +20,8 @@ _RATERS_SHOWN = 25
 Facts = Mapping[str, Any]
 
 
-def inspection_tables(
-    found: Inspection, agreement: Mapping[str, Facts], raters: Mapping[str, Sequence[Facts]]
-) -> Iterator[Table]:
-    """Tables of counts, durations, ratings, raters and problems.
-
-    Args:
-        found: From `inspect_dataset`.
-        agreement: Dimension -> what `reliability` says.
-        raters: Dimension -> its raters, from `inspection_facts`.
-    """
+def inspection_tables(found: Inspection, facts: Facts) -> Iterator[Table]:
+    """Tables of counts, durations, ratings, raters and problems, from `inspect_dataset` and `inspection_facts`."""
     title = f"{found.name} ({'synthetic' if found.synthetic else 'human'} ratings)"
     counts = Table("counts", *(escape(name) for name in found.counts), title=Text(title), title_justify="left")
     for fact in next(iter(found.counts.values())):
@@ -40,14 +32,14 @@ def inspection_tables(
         spans = ("-" if value is None else f"{value:.2f}" for value in (s.minimum, s.median, s.maximum))
         table.add_row(name, str(s.count), *spans, f"{s.total / 60:.1f}")
     yield table
-    columns = [_ratings(found, name, agreement[name]) for name in found.scores]
+    columns = [_ratings(found, name, facts["reliability"][name]) for name in found.scores]
     table = Table("ratings", *(escape(name) for name in found.scores))
     for fact in columns[0]:
         table.add_row(fact, *(column[fact] for column in columns))
     yield table
-    for dimension, facts in raters.items():
-        if facts:
-            yield from _raters(dimension, facts)
+    for dimension, own in facts["ratings"].items():
+        if own["raters"]:
+            yield from _raters(dimension, own["raters"])
     yield _problems(found)
 
 

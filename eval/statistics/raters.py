@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import pandas as pd
 from scipy import sparse, stats
 
 from ...data_modules.ratings import Dimension, RatingTable
 from ...data_modules.targets import fit_rater_model
 from .agreement import Statistic, bias, is_constant
-from .bootstrap import estimate
-from .reliability import MIN_RATER_ITEMS, leave_one_rater_out, rated_items
+from .bootstrap import Resamples, estimate
+from .reliability import MIN_RATER_ITEMS
 
 DUPLICATE_SHARE = 0.95
 MIN_DUPLICATE_ITEMS = 20
@@ -74,24 +73,17 @@ class RaterFacts:
 
 
 def rater_report(
-    ratings: pd.DataFrame,
-    dimension: Dimension,
-    groups: Mapping[str, str],
-    *,
-    resamples: int = 1000,
-    seed: int = 0,
+    table: RatingTable, draws: Resamples, panel: Statistic, agreement: Mapping[str, Statistic], dimension: Dimension
 ) -> list[RaterFacts]:
     """Facts about every rater of a dimension: flagged ones first, then in the order of their ids.
 
     Args:
-        ratings: Columns ``pair_id, rater_id, dimension, score``, one row per rating; ``seconds`` where times are known.
+        table: The ratings.
+        draws: Over their items.
+        panel: Agreement of a rater with the others, the mean over raters.
+        agreement: That of each; both by `leave_one_rater_out`.
         dimension: The dimension and its scale.
-        groups: Pair id -> group of the pairs that count; ratings of other pairs are left out.
-        resamples: Bootstrap resamples, see `rated_items`.
-        seed: Of the resamples.
     """
-    table, draws = rated_items(ratings, dimension.name, groups, resamples, seed)
-    panel, agreement = leave_one_rater_out(table, draws)
     model = fit_rater_model(table)
     unbiased = dataclasses.replace(table, scores=table.scores - model.biases[table.raters])
     others = table.others_mean()

@@ -85,27 +85,6 @@ class Reliability:
         }
 
 
-def reliability(
-    ratings: pd.DataFrame,
-    dimension: str,
-    groups: Mapping[str, str],
-    *,
-    resamples: int = 1000,
-    seed: int = 0,
-) -> dict[str, Any]:
-    """`reliability_report` of a dimension.
-
-    Args:
-        ratings: Columns ``pair_id, rater_id, dimension, score``, one row per rating.
-        dimension: The dimension.
-        groups: Pair id -> group of the pairs that count; ratings of other pairs are left out.
-        resamples: Bootstrap resamples; they draw whole groups.
-        seed: Of the halvings and the resamples.
-    """
-    table, draws = rated_items(ratings, dimension, groups, resamples, seed)
-    return reliability_report(table, draws, measure(table, draws, seed), seed)
-
-
 def reliability_report(table: RatingTable, draws: Resamples, panel: Reliability, seed: int) -> dict[str, Any]:
     """How well raters agree, from what `rated_items` and `measure` return for the same seed.
 
@@ -123,22 +102,20 @@ def reliability_report(table: RatingTable, draws: Resamples, panel: Reliability,
         **panel.report(),
         "split_half_by_item": as_report(_split_half(table, draws, seed, by_item=True)),
         "icc": as_report(icc(table, draws)),
-        "alpha": {distance: as_report(krippendorff_alpha(table, distance, draws)) for distance in DISTANCES},
+        "alpha": as_report(
+            {name: krippendorff_alpha(table, name, draws) for name in DISTANCES if name != "interval"}
+            | {"interval": panel.krippendorff_alpha}
+        ),
     }
 
 
 def rated_items(
-    ratings: pd.DataFrame,
-    dimension: str,
-    groups: Mapping[str, str],
-    resamples: int,
-    seed: int,
-    interval: Interval = "percentile",
+    ratings: pd.DataFrame, dimension: str, groups: Mapping[str, str], resamples: int, seed: int
 ) -> tuple[RatingTable, Resamples]:
     """The ratings of the pairs in `groups` that have one, and draws over these pairs (`affordable_draws`)."""
     rated = set(ratings["pair_id"][ratings["dimension"] == dimension])
     pair_ids = [pair_id for pair_id in groups if pair_id in rated]
-    draws = affordable_draws([groups[pair_id] for pair_id in pair_ids], resamples, seed, interval)
+    draws = affordable_draws([groups[pair_id] for pair_id in pair_ids], resamples, seed)
     return RatingTable.of(ratings, dimension, pair_ids), draws
 
 

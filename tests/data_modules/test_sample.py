@@ -16,8 +16,9 @@ from empathy_judge.data_modules import sample as sentences
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.sample import CONTEXT_TONES, FIT, RESPONSE_TONES, SYSTEMS, make_sample, rate
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.eval.statistics.reliability import reliability
 from scipy.stats import spearmanr
+
+from ..eval.statistics.conftest import reliability
 
 EMOTIONAL = re.compile(
     r"\b(happy|sad|angry|afraid|sorry|love|hate|hurt|great|awful|terrible|wonderful|worried|glad|cry|laugh|fear|joy"

@@ -24,11 +24,11 @@ from empathy_judge.eval.frame import Frame, read_frame
 from empathy_judge.eval.statistics.agreement import STATISTICS, kendall, pearson, spearman, weighted_kappa
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.statistics.icc import icc
-from empathy_judge.eval.statistics.reliability import reliability
 from empathy_judge.eval.views import agreement_views, table_comparison_views
 from rich.console import Console
 
 from ..conftest import real_data
+from .statistics.conftest import reliability
 
 HEADER = "item,annotator,dimension,score"
 PEOPLE = ("ann", "bob", "cy")

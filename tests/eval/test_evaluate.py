@@ -23,10 +23,10 @@ from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.judges.scores_file import ScoresFile
 from empathy_judge.eval.pages.report import render_page
 from empathy_judge.eval.probes.pairs import context_swapped
-from empathy_judge.eval.statistics.reliability import reliability
 from scipy.stats import kendalltau, pearsonr, spearmanr
 
 from .conftest import AnyJudge
+from .statistics.conftest import reliability
 
 DEFINED = ("spearman", "pearson", "kendall", "ccc", "mae", "rmse", "bias")
 

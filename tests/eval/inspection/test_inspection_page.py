@@ -19,7 +19,6 @@ from empathy_judge.data_modules.schema import DatasetCard, PairDataset, write_da
 from empathy_judge.eval.inspection import charts
 from empathy_judge.eval.inspection.facts import inspection_facts, most_disputed, rating_bins
 from empathy_judge.eval.inspection.page import write_inspection_page
-from empathy_judge.eval.statistics.reliability import reliability
 
 from ...conftest import encoded
 from ..conftest import Page
@@ -95,9 +94,7 @@ def inspected(tmp_path) -> Inspected:
 
 def write_page(data: Path, out: Path) -> Page:
     dataset = PairDataset.load(data)
-    groups = {pair.pair_id: pair.group_id for pair in dataset.pairs}
-    panels = {d.name: reliability(dataset.ratings, d.name, groups, resamples=50) for d in dataset.card.dimensions}
-    write_inspection_page(dataset, inspect_dataset(PairDataset.load(data)), panels, inspection_facts(dataset), out)
+    write_inspection_page(dataset, inspect_dataset(PairDataset.load(data)), inspection_facts(dataset), out)
     return Page((out / "index.html").read_text(encoding="utf-8"))
 
 
@@ -186,8 +183,8 @@ def test_a_histogram_writes_shares_that_are_those_of_its_counts():
 def test_the_numbers_on_the_page_are_those_computed(inspected, tmp_path):
     page = inspected(splits=["train"] * 20 + ["test"] * 10)
     dataset = PairDataset.load(tmp_path / "data")
-    groups = {pair.pair_id: pair.group_id for pair in dataset.pairs}
-    panel = reliability(dataset.ratings, "empathy", groups, resamples=50)
+    facts = inspection_facts(dataset)
+    panel = facts["reliability"]["empathy"]
     for key in ("spearman", "panel_mean", "panel_reliability", "krippendorff_alpha"):
         value, low, high = (
             f"{panel[key][part]:.2f}".replace("-", "\N{MINUS SIGN}") for part in ("value", "low", "high")
@@ -200,7 +197,7 @@ def test_the_numbers_on_the_page_are_those_computed(inspected, tmp_path):
     assert "train 20 6 2 0 0 4 80 20" in page.text
     assert dataset.card.content_hash in page.text
     assert dataset.split_hash() in page.text
-    for rater in inspection_facts(dataset)["ratings"]["empathy"]["raters"]:
+    for rater in facts["ratings"]["empathy"]["raters"]:
         severity = f"{rater['severity']['value']:.2f}".replace("-", "\N{MINUS SIGN}")
         assert f"{rater['rater_id']} 30 {rater['mean']:.2f} {severity}" in page.text
     shares = dataset.ratings["score"].value_counts(normalize=True)

@@ -48,9 +48,10 @@ def _printed(found: Inspection, raters: tuple[RaterFacts, ...] = ()) -> str:
         "icc": {form: _statistic(0.1 + 0.01 * number) for number, form in enumerate(FORMS)},
         "alpha": {distance: _statistic(None) for distance in DISTANCES},
     }
+    facts = {"reliability": {"empathy": panel}, "ratings": {"empathy": {"raters": as_report(raters)}}}
     console = Console(width=150)
     with console.capture() as captured:
-        for table in inspection_tables(found, {"empathy": panel}, {"empathy": as_report(raters)}):
+        for table in inspection_tables(found, facts):
             console.print(table)
     return captured.get()
 

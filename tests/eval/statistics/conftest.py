@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.eval.statistics.bootstrap import Resamples
+from empathy_judge.eval.statistics.reliability import measure, rated_items, reliability_report
 
 NAN = float("nan")
 # Shrout and Fleiss (1979), table 2: six items, four raters. They print 0.17, 0.29, 0.71, 0.44, 0.62, 0.91.
@@ -35,3 +39,11 @@ def long(scores: np.ndarray) -> pd.DataFrame:
     raters, items = np.nonzero(~np.isnan(scores))
     names = {"pair_id": [f"p{item}" for item in items], "rater_id": [f"r{rater}" for rater in raters]}
     return pd.DataFrame({**names, "dimension": "d", "score": scores[raters, items]})
+
+
+def reliability(
+    ratings: pd.DataFrame, dimension: str, groups: Mapping[str, str], resamples: int = 1000, seed: int = 0
+) -> dict[str, Any]:
+    """`reliability_report` of a long table of ratings."""
+    table, draws = rated_items(ratings, dimension, groups, resamples, seed)
+    return reliability_report(table, draws, measure(table, draws, seed), seed)

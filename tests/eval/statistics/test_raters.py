@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.eval.statistics.raters import RaterFacts, rater_report
+from empathy_judge.eval.statistics.reliability import leave_one_rater_out, rated_items
 from scipy.stats import spearmanr
 
 from .conftest import NAN
@@ -22,10 +23,15 @@ def long(scores: dict[str, np.ndarray]) -> pd.DataFrame:
     return table.assign(rater_id=table["rater_id"].map(names))
 
 
+def facts_of(ratings: pd.DataFrame, dimension: Dimension, groups: dict[str, str], resamples: int) -> list[RaterFacts]:
+    table, draws = rated_items(ratings, dimension.name, groups, resamples, 0)
+    return rater_report(table, draws, *leave_one_rater_out(table, draws), dimension)
+
+
 def report(scores: dict[str, np.ndarray], dimension: Dimension = SCALE, resamples: int = 300) -> dict[str, RaterFacts]:
     n = len(next(iter(scores.values())))
     groups = {f"p{item}": f"g{item // 2}" for item in range(n)}
-    return {one.rater_id: one for one in rater_report(long(scores), dimension, groups, resamples=resamples)}
+    return {one.rater_id: one for one in facts_of(long(scores), dimension, groups, resamples)}
 
 
 def honest(n: int, raters: int, seed: int = 0, noise: float = 0.7) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -147,7 +153,7 @@ def timed(seconds: np.ndarray) -> dict[str, RaterFacts]:
     raters, n = seconds.shape
     table = long(honest(n, raters)[1])  # rater by rater
     groups = {f"p{item}": f"g{item}" for item in range(n)}
-    report = rater_report(table.assign(seconds=seconds.reshape(-1)), SCALE, groups, resamples=50)
+    report = facts_of(table.assign(seconds=seconds.reshape(-1)), SCALE, groups, 50)
     return {one.rater_id: one for one in report}
 
 
@@ -213,8 +219,8 @@ def test_other_dimensions_and_pairs_do_not_count_and_nothing_gives_nothing():
     table = long(scores)
     groups = {f"p{item}": "g" for item in range(30)}
     more = pd.concat([table, table.assign(dimension="e", score=1.0), table.assign(pair_id="x" + table["pair_id"])])
-    assert rater_report(more, SCALE, groups, resamples=20) == rater_report(table, SCALE, groups, resamples=20)
-    assert rater_report(table, Dimension("e", 1, 7), groups) == []
+    assert facts_of(more, SCALE, groups, 20) == facts_of(table, SCALE, groups, 20)
+    assert facts_of(table, Dimension("e", 1, 7), groups, 20) == []
 
 
 def test_a_rater_alone_on_all_items_has_no_comparison():

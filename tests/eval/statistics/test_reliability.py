@@ -16,13 +16,12 @@ from empathy_judge.eval.statistics.reliability import (
     measure,
     rated_items,
     raters_ceiling,
-    reliability,
     single_reliability,
 )
 from scipy.stats import spearmanr
 
 from ...conftest import real_data
-from .conftest import NAN, long, table_of
+from .conftest import NAN, long, reliability, table_of
 
 
 def groups_of(n_items: int, size: int = 1) -> dict[str, str]:
