@@ -17,15 +17,15 @@ from ....models.backbones.base import Checkpoint
 from ....models.generate import AnsweringModel, Chat, identity
 from ....models.scoring import SPREAD, choose_device
 from ....models.settings import Quantization
-from .provider import ANSWERED, CUT_OFF, EMPTY, Reply, RequestError, Usage
+from .provider import ANSWERED, CUT_OFF, EMPTY, Provider, Reply, RequestError, Usage
 from .questions import Parts, Question
 from .settings import AnswerMode
 
 _DIGITS = tuple("0123456789")
 
 
-class LocalProvider:
-    """Implements `Provider` with a backbone of this package; nothing leaves the machine, and nothing is paid.
+class LocalProvider(Provider):
+    """A backbone of this package; nothing leaves the machine, and nothing is paid.
 
     Where probabilities are wanted, it reads the question once and writes nothing. The weights are loaded at the first
     question, once, and stay; what can be known without them is checked before. One question is answered at a time.
@@ -41,8 +41,6 @@ class LocalProvider:
     """
 
     name = "local"
-    elsewhere = False
-    told = ""
     free = True
     modes: tuple[AnswerMode, ...] = ("logprobs", "text")
     audio_tokens_per_second = 0.0
@@ -84,9 +82,6 @@ class LocalProvider:
     async def ask(self, question: Question) -> Reply:
         """See `Provider.ask`."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, self._answer, question)
-
-    async def close(self) -> None:
-        """See `Provider.close`; the weights stay for the next pass."""
 
     def _answer(self, question: Question) -> Reply:
         if self._loaded is None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from .questions import Question
 from .settings import AnswerMode
@@ -67,14 +68,14 @@ class RequestError(Exception):
         return self.detail
 
 
-class Provider(Protocol):
+class Provider(ABC):
     """Someone who can be asked.
 
     Attributes:
         name: ``openai``, ``gemini`` or ``local``.
         model: As the spec names it.
         place: Where questions go: a host name, or this machine.
-        elsewhere: Whether that is another server than the vendor's.
+        elsewhere: Whether that is another server than the vendor's, whose prices then say nothing about it.
         told: What the disclosure says of it after its place.
         free: Whether nothing is paid and nothing leaves this machine.
         modes: Ways to impose the form of an answer, the one that is best with this model first.
@@ -86,22 +87,21 @@ class Provider(Protocol):
     name: str
     model: str
     place: str
-    elsewhere: bool
-    told: str
-    free: bool
+    elsewhere = False
+    told = ""
+    free = False
     modes: tuple[AnswerMode, ...]
     audio_tokens_per_second: float
     likely_tokens: int
     max_tokens: int
 
+    @abstractmethod
     def request(self, question: Question) -> dict[str, Any]:
         """The body as it is sent; no key is in it."""
-        ...
 
+    @abstractmethod
     async def ask(self, question: Question) -> Reply:
         """Asks once; raises `RequestError` if no answer came."""
-        ...
 
-    async def close(self) -> None:
-        """Gives connections back."""
-        ...
+    async def close(self) -> None:  # noqa: B027
+        """Gives connections back, where there are some."""

@@ -9,16 +9,16 @@ from __future__ import annotations
 import math
 import os
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
 import pydantic_core
 
 from ....data_modules.errors import UserError, shown
-from .provider import Reply, RequestError
+from .provider import Provider, Reply, RequestError
 from .questions import Question
-from .settings import AnswerMode, Settings, server_address
+from .settings import Settings, server_address
 
 MOST_BYTES = 4_000_000
 """Of an answer; those that are asked for have thousands."""
@@ -31,8 +31,8 @@ _KEY = re.compile(r"\b(?:sk-|AIza|Bearer\s+)[\w*.-]{4,}")
 _T = TypeVar("_T")
 
 
-class HttpProvider(ABC):
-    """Implements `Provider`: asks `Settings.base_url`, else the address in the SDK's variable, else the vendor.
+class HttpProvider(Provider):
+    """Asks `Settings.base_url`, else the address in the SDK's variable, else the vendor.
 
     A server in the settings gets no key of the vendor's but the one in ``EMPATHY_JUDGE_API_KEY``, if there is one. A
     server in the SDK's variable gets the key in the SDK's variable, as everywhere else where the SDK is used.
@@ -46,19 +46,12 @@ class HttpProvider(ABC):
         official: Address of the vendor.
         url_variable: Where the vendor's SDK looks for another one.
         key_variables: Where it looks for the key; the first that is set counts.
-        elsewhere: Whether another server than the vendor is asked: then the vendor's prices say nothing about it.
         key: To ask with; None where a server wants none.
 
     Raises:
         UserError: If the variable holds no address, httpx is missing, or the vendor is asked without a key.
     """
 
-    name: str
-    modes: tuple[AnswerMode, ...]
-    audio_tokens_per_second: float
-    likely_tokens: int
-    max_tokens: int
-    free = False
     official: ClassVar[str]
     url_variable: ClassVar[str]
     key_variables: ClassVar[tuple[str, ...]]
@@ -85,10 +78,6 @@ class HttpProvider(ABC):
         self.told = f"{chosen}, with {f'the key in {variable}' if variable else 'no key'}"
         if not (dry_run or self.key or self.elsewhere):
             raise UserError(f"{spec}: the variable {variables[0]} is not set; set it to your key")
-
-    @abstractmethod
-    def request(self, question: Question) -> dict[str, Any]:
-        """See `Provider.request`."""
 
     @abstractmethod
     def route(self) -> tuple[str, dict[str, str]]:
