@@ -14,7 +14,7 @@ import pandas as pd
 
 from ...data_modules.errors import DataError, shown
 from ...data_modules.schema import Pair
-from ...data_modules.tables import SourceTable, read_table
+from ...data_modules.tables import Record, read_table
 from ..results import ITEMS_FILE, REPORT_FILE
 from . import OK, score_table
 
@@ -49,16 +49,16 @@ class ScoresFile:
         self.record: Mapping[str, Any] = {"sha256": hashlib.sha256(table.path.read_bytes()).hexdigest()}
         self._scores: dict[tuple[str, str], float] = {}
         self._uncertainties: dict[tuple[str, str], float] = {}
-        for position, row in enumerate(table.rows):
-            key = (_identifier(table, position, "pair_id"), _identifier(table, position, "dimension"))
+        for record in table.records():
+            key = record.name("pair_id"), record.name("dimension")
             if key in self._scores:
                 raise DataError(
-                    f"{table.place(position, 'pair_id')}: value {shown(key[0])} has a score for "
-                    f"{shown(key[1])} already; expected one row per pair and dimension"
+                    f"{record.place('pair_id')}: value {shown(key[0])} has a score for {shown(key[1])} already; "
+                    "expected one row per pair and dimension"
                 )
-            self._scores[key] = _number(table, position, "score")
-            if row.get("uncertainty") is not None:
-                self._uncertainties[key] = _number(table, position, "uncertainty")
+            self._scores[key] = _number(record, "score")
+            if record.values.get("uncertainty") is not None:
+                self._uncertainties[key] = _number(record, "uncertainty")
         self.dimensions = tuple(dict.fromkeys(dimension for _, dimension in self._scores))
 
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
@@ -82,22 +82,12 @@ def _signature_of(items: Path) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _identifier(table: SourceTable, position: int, column: str) -> str:
-    value = table.rows[position].get(column)
-    if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
-        raise DataError(f"{table.place(position, column)}: value {shown(value)}; expected text")
-    return str(value)
-
-
-def _number(table: SourceTable, position: int, column: str) -> float:
-    value: Any = table.rows[position].get(column)
+def _number(record: Record, column: str) -> float:
+    value: Any = record.values.get(column)
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
-        raise DataError(
-            f"{table.place(position, column)}: value {shown(value)}; expected a finite number "
-            "(leave out the rows of pairs without a score)"
-        )
+        raise record.error(column, "a finite number (leave out the rows of pairs without a score)")
     return number
