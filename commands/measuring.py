@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,10 +39,8 @@ def evaluate(options: argparse.Namespace) -> int:
 
         explain_worst(measured, judge, out)
     measured.save(out)
-    if options.json:
-        print(json.dumps(measured.report, indent=2, allow_nan=False))
-    else:
-        _show(evaluation_views(measured.report))
+    _tell(options, measured.report, evaluation_views)
+    if not options.json:
         print(f"report: {out / 'index.html'}")
     scored = sum(own["n_items"] for own in measured.report["dimensions"].values())
     return DONE if scored else FAILED_CHECKS
@@ -64,7 +62,6 @@ def compare(options: argparse.Namespace) -> int:
         return DONE
     require_judges(options.judges, options.backbone)
     from ..eval.compare import compare as measure
-    from ..eval.pages.report import strict_json
     from ..eval.views import comparison_views
 
     found = measure(options.judges, options.data, **_how_to_measure(options), **_loading(options))
@@ -72,12 +69,10 @@ def compare(options: argparse.Namespace) -> int:
         print(f"warning: {line}", file=sys.stderr)
     if options.out is not None:
         found.save(options.out)
-    if options.json:
-        print(strict_json({"reports": found.reports, "rankings": found.rankings}), end="")
-    else:
-        _show(comparison_views(found.reports, found.rankings))
-        if options.out is not None:
-            print(f"report: {Path(options.out) / 'index.html'}")
+    everything = {"reports": found.reports, "rankings": found.rankings}
+    _tell(options, everything, lambda own: comparison_views(**own))
+    if options.out is not None and not options.json:
+        print(f"report: {Path(options.out) / 'index.html'}")
     return DONE
 
 
@@ -103,11 +98,7 @@ def challenge(options: argparse.Namespace) -> int:
         seed=options.seed,
         provenance=opened.provenances[0],
     )
-    if options.json:
-        print(json.dumps(found, indent=2, allow_nan=False))
-    else:
-        _show(challenge_views(found))
-    return DONE
+    return _tell(options, found, challenge_views)
 
 
 def layers(options: argparse.Namespace) -> int:
@@ -130,11 +121,7 @@ def layers(options: argparse.Namespace) -> int:
     )
     if options.out is not None:
         save_layers(found, Path(options.out))
-    if options.json:
-        print(json.dumps(found, indent=2, allow_nan=False))
-    else:
-        _show(layer_views(found))
-    return DONE
+    return _tell(options, found, layer_views)
 
 
 def stress(options: argparse.Namespace) -> int:
@@ -149,6 +136,7 @@ def stress(options: argparse.Namespace) -> int:
 
     require_judge(Path(options.judge), options.backbone)
     from ..data_modules.schema import PairDataset
+    from ..eval.results import save_rows
     from ..eval.stress import stress as look
     from ..eval.stress import stress_frame, stress_views
 
@@ -163,13 +151,9 @@ def stress(options: argparse.Namespace) -> int:
     )
     if options.out is not None:
         out = Path(options.out)
-        out.mkdir(parents=True, exist_ok=True)
+        save_rows(stress_frame(found), out, "results.csv")
         (out / "stress.json").write_text(json.dumps(found, indent=2, allow_nan=False), encoding="utf-8")
-        stress_frame(found).to_csv(out / "results.csv", index=False)
-    if options.json:
-        print(json.dumps(found, indent=2, allow_nan=False))
-    else:
-        _show(stress_views(found))
+    _tell(options, found, stress_views)
     return FAILED_CHECKS if found["raised"] else DONE
 
 
@@ -182,13 +166,9 @@ def agreement(options: argparse.Namespace) -> int:
     found = _measure_table(
         options, options.cluster, pairs=options.pairs, rasch=options.rasch, kappa_weights=options.kappa_weights
     )
-    if options.json:
-        print(json.dumps(found, indent=2, allow_nan=False))
-    else:
-        from ..eval.views import agreement_views
+    from ..eval.views import agreement_views
 
-        _show(agreement_views(found, options.alpha))
-    return DONE
+    return _tell(options, found, lambda report: agreement_views(report, options.alpha))
 
 
 def plan(options: argparse.Namespace) -> int:
@@ -226,17 +206,11 @@ def plan(options: argparse.Namespace) -> int:
             raise UserError("--learning without clips; expected the folder of a pair dataset as pilot")
         dataset = PairDataset.load(options.pilot)
         found["learning"] = learning_curve(options.learning, dataset, resamples=options.resamples, seed=options.seed)
-    text = json.dumps(found, indent=2, allow_nan=False)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "plan.json").write_text(text + "\n", encoding="utf-8")
         save_plan(found, out)
-    if options.json:
-        print(text)
-    else:
-        _show(plan_views(found))
-        if out is not None:
-            print(f"picture: {out / 'plan.png'}")
+    _tell(options, found, plan_views)
+    if out is not None and not options.json:
+        print(f"picture: {out / 'plan.png'}")
     return DONE
 
 
@@ -250,26 +224,15 @@ def suggest(options: argparse.Namespace) -> int:
     opened = _open([options.judge], options)
     if options.dry_run:
         return DONE
-    from ..eval.rendering import filled_table
+    from ..eval.results import save_rows
     from ..eval.suggest import suggest as suggested
+    from ..eval.suggest import suggestion_views
 
     split = _split_name(options.split)
     found = suggested(opened.judges[0], opened.dataset, split=split, ratings=options.ratings, seed=options.seed)
     if options.out is not None:
-        import pandas as pd
-
-        out = Path(options.out)
-        out.mkdir(parents=True, exist_ok=True)
-        pd.DataFrame(found["rows"]).to_csv(out / "suggestions.csv", index=False)
-    if options.json:
-        print(json.dumps(found, indent=2, allow_nan=False))
-        return DONE
-    rows = [
-        (own["pair_id"], str(own["ratings"]), f"{own['error']:.1%}", str(own["suggested"]))
-        for own in found["rows"][:10]
-    ]
-    _show([filled_table("rate next", ("pair", "ratings", "error", "more"), [("", rows)]), found["sentence"]])
-    return DONE
+        save_rows(found["rows"], Path(options.out), "suggestions.csv")
+    return _tell(options, found, suggestion_views)
 
 
 def _variance(text: str) -> tuple[str, float]:
@@ -316,21 +279,22 @@ def _compare_table(options: argparse.Namespace) -> int:
     if options.cluster not in clusters:
         raise UserError(f"--cluster {options.cluster} with --table; expected {', '.join(clusters)}")
     found = _measure_table(options, clusters[options.cluster])
+    from ..eval.views import table_comparison_views
+
+    return _tell(options, found, table_comparison_views)
+
+
+def _tell(options: argparse.Namespace, found: dict[str, Any], views: Callable[[dict[str, Any]], Iterable[Any]]) -> int:
+    """Print what was found, as JSON or as its views: tables, and text as it is, for a signature that is broken into
+    lines cannot be copied."""
     if options.json:
         print(json.dumps(found, indent=2, allow_nan=False))
-    else:
-        from ..eval.views import table_comparison_views
-
-        _show(table_comparison_views(found))
-    return DONE
-
-
-def _show(views: Iterable[Any]) -> None:
-    """Print tables, and text as it is: a signature that is broken into lines cannot be copied."""
+        return DONE
     from rich.console import Console
 
-    for view in views:
+    for view in views(found):
         Console().print(view, markup=False, soft_wrap=isinstance(view, str))
+    return DONE
 
 
 def _measure_table(options: argparse.Namespace, cluster: Literal["group", "system"], **chosen: Any) -> dict[str, Any]:

@@ -7,7 +7,6 @@ that it was not fitted to; its penalty is chosen inside (nested cross-validation
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -38,7 +37,7 @@ from ..models.scoring import choose_device
 from .judges.baselines.probe import settings_of
 from .pages.charts import ACCENT, LIGHT, LIGHT_STYLE, MUTED
 from .rendering import percent, ranged
-from .results import Report
+from .results import Report, save_rows
 from .statistics.agreement import Statistic, spearman
 from .statistics.bootstrap import Resamples, difference, estimate
 
@@ -115,10 +114,7 @@ def measure_layers(
 
 def save_layers(found: Report, folder: Path) -> None:
     """Write `layers.csv`, `layers.json` and `layers.png`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(found["rows"]).to_csv(folder / "layers.csv", index=False)
-    text = json.dumps(found, indent=2, allow_nan=False) + "\n"
-    (folder / "layers.json").write_text(text, encoding="utf-8")
+    save_rows(found["rows"], folder, "layers.csv", found)
     picture(found).savefig(folder / "layers.png", dpi=150)
 
 

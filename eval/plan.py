@@ -39,7 +39,7 @@ from ..data_modules.errors import UserError
 from .frame import Frame, Panel
 from .pages.charts import INK, LIGHT, LIGHT_STYLE
 from .rendering import filled_table, number, percent, ranged, signed_ranged
-from .results import Report
+from .results import Report, save_rows
 from .statistics.agreement import Statistic, spearman
 from .statistics.planning import (
     Components,
@@ -356,8 +356,8 @@ def plan_views(report: Report) -> Iterator[Table | str]:
 
 
 def save_plan(report: Report, folder: Path) -> None:
-    """Writes ``plan.csv`` and ``plan.png`` into the folder, which exists."""
-    pd.DataFrame(report["rows"]).to_csv(folder / "plan.csv", index=False)
+    """Writes ``plan.csv``, ``plan.json`` and ``plan.png``."""
+    save_rows(report["rows"], folder, "plan.csv", report)
     with matplotlib.rc_context(LIGHT_STYLE):
         figure = Figure(figsize=(10, 4), dpi=100, layout="constrained")
         left, right = figure.subplots(1, 2)

@@ -97,6 +97,15 @@ def results_frame(reports: Sequence[Report], rankings: Mapping[str, Report] | No
     return pd.DataFrame(rows, columns=pd.Index(COLUMNS))
 
 
+def save_rows(rows: pd.DataFrame | list[Report], folder: Path, name: str, report: Report | None = None) -> None:
+    """Write a table into a folder, which is made, and the report behind it as JSON beside it, ``NAME.json``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(rows).to_csv(folder / name, index=False)
+    if report is not None:
+        text = json.dumps(report, indent=2, allow_nan=False) + "\n"
+        (folder / name).with_suffix(".json").write_text(text, encoding="utf-8")
+
+
 def summary(reports: Sequence[Report]) -> pd.DataFrame:
     """The first figures to look at, as text: each judge on each dimension, with the people beside it."""
     rows = [

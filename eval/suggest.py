@@ -11,9 +11,11 @@ less sure, its error follows that; else the pairs with the fewest ratings come f
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
+from rich.table import Table
 
 from ..data_modules.errors import UserError
 from ..data_modules.ratings import RatingTable
@@ -21,6 +23,7 @@ from ..data_modules.schema import PairDataset
 from .evaluate import shared_dimensions
 from .judges import Judge, check_score_table
 from .probes.pairs import group_of
+from .rendering import filled_table
 from .results import Report
 from .statistics.agreement import is_constant
 
@@ -127,3 +130,13 @@ def _variances(score: np.ndarray, uncertainty: np.ndarray, given: RatingTable, w
     known = np.isfinite(score)
     shape = np.square(uncertainty) if np.isfinite(uncertainty[known]).all() else np.ones(len(score))
     return np.where(known, error * shape / shape[rated].mean(), np.nan), noise
+
+
+def suggestion_views(found: Report) -> Iterator[Table | str]:
+    """The best pairs, and what rating them is worth."""
+    rows = [
+        (own["pair_id"], str(own["ratings"]), f"{own['error']:.1%}", str(own["suggested"]))
+        for own in found["rows"][:10]
+    ]
+    yield filled_table("rate next", ("pair", "ratings", "error", "more"), [("", rows)])
+    yield found["sentence"]
