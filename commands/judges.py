@@ -276,16 +276,8 @@ def serve(options: argparse.Namespace) -> int:
     from ..serving.running import run
 
     def load() -> Scorer:
-        return Scorer.from_pretrained(
-            folder,
-            backbone=options.backbone,
-            device=options.device,
-            quantization=options.quantization,
-            batch_size=options.batch_size,
-            cache=options.cache,
-            kept_bytes=options.kept_bytes,
-            windows=options.windows,
-        )
+        settings = {**_settings(options), "kept_bytes": options.kept_bytes}
+        return Scorer.from_pretrained(folder, device=options.device, **settings)
 
     log_json()
     run(create_app(load, settings), listener)

@@ -10,11 +10,9 @@ from .scoring_options import add_scoring_commands
 from .shared_options import (
     Command,
     OneLineParser,
-    add_cache_option,
     add_command,
     add_data_option,
-    add_device_options,
-    add_windows_option,
+    add_loading_options,
     dollars,
     output_folder,
     random_seed,
@@ -209,9 +207,7 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     add_data_option(one)
     one.add_argument("--split", default="all", help="which pairs (default: all)")
     _add_draws(one)
-    add_windows_option(one)
-    add_device_options(one)
-    add_cache_option(one)
+    add_loading_options(one)
     _add_asking_options(one)
 
     one = add_command(commands, "layers", run, "empathy-judge layers nano --data data --out layers")
@@ -237,9 +233,7 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument("--pairs", type=whole_number, default=100, help="draw at most so many (default: 100)")
     _add_draws(one)
     one.add_argument("--out", metavar="DIR", type=output_folder, help="folder for stress.json and results.csv")
-    add_windows_option(one)
-    add_device_options(one)
-    add_cache_option(one)
+    add_loading_options(one)
 
     example = "empathy-judge agreement ratings.csv --column item=clip annotator=who --judges gpt_4o gemini --pairs"
     one = add_command(commands, "agreement", run, example, json="print JSON (documented in eval/agreement_table.py)")
@@ -257,9 +251,7 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
         "--out", metavar="DIR", type=output_folder, help="folder for suggestions.csv: all pairs, the best first"
     )
     one.add_argument("--seed", type=random_seed, default=0, help="of the comparison with pairs at random (default: 0)")
-    add_windows_option(one)
-    add_device_options(one)
-    add_cache_option(one)
+    add_loading_options(one)
     _add_asking_options(one)
 
 
@@ -359,9 +351,7 @@ def _add_evaluation_options(one: argparse.ArgumentParser) -> None:
         help="what intervals and tests keep whole (default: group_id)",
     )  # fmt: skip
     _add_interval_options(one)
-    add_windows_option(one)
-    add_device_options(one)
-    add_cache_option(one)
+    add_loading_options(one)
     _add_asking_options(one)
 
 

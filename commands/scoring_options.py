@@ -8,11 +8,10 @@ from typing import Any
 
 from .shared_options import (
     Command,
-    add_cache_option,
     add_command,
     add_data_option,
     add_device_options,
-    add_windows_option,
+    add_loading_options,
     device_name,
     output_folder,
     port_number,
@@ -41,8 +40,7 @@ def add_scoring_commands(commands: Any, run: Mapping[str, Command]) -> None:
         help="say which of two neighbours is better only where at most this share of such verdicts is wrong (default: "
         "always the likeliest)",
     )  # fmt: skip
-    add_windows_option(one)
-    add_device_options(one)
+    add_loading_options(one, cache=False)
 
     one = add_command(commands, "explain", run, "empathy-judge explain judge context.wav response.wav --page why.html")
     one.add_argument("judge", help="judge folder or run folder")
@@ -58,15 +56,12 @@ def add_scoring_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument("--png", metavar="FILE", help="write a picture of waveforms and curves")
     one.add_argument("--page", metavar="FILE", help="write a page (HTML) with players that jump to a stretch")
     one.add_argument("--seed", type=random_seed, default=0, help="of noise and permutations (default: 0)")
-    add_windows_option(one)
-    add_device_options(one)
+    add_loading_options(one, cache=False)
 
     one = add_command(commands, "serve", run, "empathy-judge serve judge --port 8000", json=None)
     one.add_argument("judge", help="judge folder or run folder")
     _add_serving_options(one)
-    add_windows_option(one)
-    add_device_options(one)
-    add_cache_option(one)
+    add_loading_options(one)
 
     one = add_command(commands, "calibrate", run, "empathy-judge calibrate judge --data data --split calibration")
     one.add_argument("judge", type=output_folder, help="judge folder or run folder; the calibration is stored there")
@@ -131,9 +126,7 @@ def _add_score_options(one: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--batch-size", type=whole_number, metavar="PAIRS", help="pairs per forward pass (default: 16; on a GPU 64)"
     )
-    add_windows_option(one)
-    add_device_options(one)
-    add_cache_option(one)
+    add_loading_options(one)
 
 
 def _add_serving_options(one: argparse.ArgumentParser) -> None:

@@ -87,21 +87,19 @@ def add_device_options(one: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def add_cache_option(one: argparse.ArgumentParser) -> None:
-    """`--cache`."""
-    one.add_argument(
-        "--cache", metavar="FOLDER",
-        help="keep what the audio tower makes of clips here, for other commands and for training with "
-        "--cache.folder (at most 100 GB; default: not kept)",
-    )  # fmt: skip
-
-
-def add_windows_option(one: argparse.ArgumentParser) -> None:
-    """`--no-windows`."""
+def add_loading_options(one: argparse.ArgumentParser, cache: bool = True) -> None:
+    """How long clips are heard, `add_device_options`, and where what the audio tower makes is kept."""
     one.add_argument(
         "--no-windows", dest="windows", action="store_false",
         help="refuse clips that are longer than the judge hears at once (default: they are heard in windows)",
     )  # fmt: skip
+    add_device_options(one)
+    if cache:
+        one.add_argument(
+            "--cache", metavar="FOLDER",
+            help="keep what the audio tower makes of clips here, for other commands and for training with "
+            "--cache.folder (at most 100 GB; default: not kept)",
+        )  # fmt: skip
 
 
 def _number(kind: Callable[[str], float], least: float, most: float, expected: str) -> Callable[[str], Any]:
