@@ -48,7 +48,7 @@ from .statistics.planning import (
     standard_error,
     standard_error_of_difference,
 )
-from .statistics.reliability import MIN_RATER_ITEMS, average_single_reliability
+from .statistics.reliability import MIN_RATER_ITEMS, average_single_reliability, of_mean
 
 DEFAULT_AGREEMENT = 0.6
 """Of a judge with the true scores, where nothing is known of it."""
@@ -112,7 +112,7 @@ def pilot_from(frame: Frame, dimensions: Sequence[str] = (), resamples: int = 10
     counts = np.concatenate([panel.table.counts for panel in panels])
     k = float(1 / (1 / counts).mean())
     alone = _mean([panel.reliability.leave_one_rater_out.value for panel in panels])
-    own = single if k <= 1 or alone is None else max(0.0, alone) ** 2 / _of_mean(single, k - 1)
+    own = single if k <= 1 or alone is None else max(0.0, alone) ** 2 / of_mean(single, 1 / (k - 1))
     agreement = {}
     for judge in panels[0].scores:
         pairs = [(panel.judged(judge).spearman.value, panel.reliability.panel_mean.value) for panel in panels]
@@ -249,11 +249,11 @@ def make_plan(
     single, rows, needed = pilot.reliability, [], []
     for k in raters:
         ceiling, low, high = (
-            None if own is None else math.sqrt(max(0.0, _of_mean(own, k)))
+            None if own is None else math.sqrt(max(0.0, of_mean(own, 1 / k)))
             for own in (single.value, single.low, single.high)
         )
         first, second = (own * (ceiling or 0.0) for own in judges)
-        alone = None if k < 2 else math.sqrt(pilot.own_reliability * _of_mean(single.value or 0.0, k - 1))
+        alone = None if k < 2 else math.sqrt(pilot.own_reliability * of_mean(single.value or 0.0, 1 / (k - 1)))
         error_of = partial(standard_error_of_difference, first, second, between, effect=pilot.design_effect)
         for n in items:
             rows.append(
@@ -299,11 +299,6 @@ def make_plan(
         "needed": needed,
     }
     return {**report, "sentence": _sentence(report)}
-
-
-def _of_mean(single: float, k: float) -> float:
-    """Spearman-Brown; k may lie between whole numbers: a harmonic mean over items."""
-    return k * single / (1 + (k - 1) * single)
 
 
 def _sentence(report: Report) -> str:

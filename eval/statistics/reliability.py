@@ -282,23 +282,11 @@ CHOICES = 100
 """Most choices of k raters whose correlations are averaged; where there are not more in all, each is made once."""
 
 
-def single_reliability(panel_reliability: Statistic, table: RatingTable, resamples: Resamples) -> Statistic:
-    """Reliability of a single rating, from that of the panel mean over all rated items (Spearman-Brown, backwards).
-
-    Items may have different numbers of ratings: with l the noise variance of a rating over the variance of the true
-    scores and c the mean of 1 / ratings, the panel mean has the reliability 1 / (1 + l c), and a rating 1 / (1 + l).
-    `panel_reliability` is that of `table` by `measure`, from the draws `resamples` over its items.
-    """
-    whole = panel_reliability
-    if whole.value is None:
-        return whole
-    c = float((1 / table.counts[table.counts > 0]).mean())
-    return with_interval(Statistic(_of_part(whole.value, c), n=whole.n), _of_part(whole.draws, c), resamples)
-
-
 def average_single_reliability(panels: Sequence[tuple[Reliability, RatingTable]]) -> Statistic:
     """Reliability of a single rating of an average dimension: of the mean of the dimensions' split-half correlations.
 
+    Items may have different numbers of ratings: with l the noise variance of a rating over the variance of the true
+    scores and c the mean of 1 / ratings, the panel mean has the reliability 1 / (1 + l c), and a rating 1 / (1 + l).
     A reliability from few items is wild, and its mean over dimensions lies too low: it is undefined where they do
     not agree, and no correlation makes up for one that is too low by as much. Undefined, with the reason, where no
     dimension has a split-half correlation or their mean is not positive.
@@ -332,7 +320,12 @@ def raters_ceiling(
     Chosen are k raters of the panel, the same ones for all items; an item that they did not all rate gets others, in a
     random order that is the same for all items.
 
-    Arguments as for `single_reliability`, at least 1 rater, and the seed of the choices.
+    Args:
+        table: The ratings.
+        panel_reliability: Of the panel mean over all rated items, by `measure`.
+        resamples: The draws behind it, over the items.
+        k: At least 1.
+        seed: Of the choices.
 
     Returns:
         ``expected``: what classical test theory predicts, sqrt(rel_k rel_others). ``measured``: the mean over choices
@@ -344,11 +337,10 @@ def raters_ceiling(
         reason = f"{len(items)} items with more than {raters}, at least {MIN_RATER_ITEMS} needed"
         return dict.fromkeys(("expected", "measured"), Statistic(None, n=len(items), reason=reason))
     seen, others = resamples.select(items), float((1 / (table.counts[items] - k)).mean())
-    expected = single_reliability(panel_reliability, table, resamples)
+    expected, c = panel_reliability, float((1 / table.counts[table.counts > 0]).mean())
     if expected.value is not None:
-        value, draws = (
-            np.sqrt(_of_mean(single, 1 / k) * _of_mean(single, others)) for single in (expected.value, expected.draws)
-        )
+        singles = (_of_part(whole, c) for whole in (expected.value, expected.draws))
+        value, draws = (np.sqrt(of_mean(single, 1 / k) * of_mean(single, others)) for single in singles)
         expected = with_interval(Statistic(float(value), n=len(items)), draws, seen, correlation=True)
     choices = _choices(len(table.rater_ids), k, np.random.default_rng(seed))
     size = np.minimum(table.counts, k)
@@ -362,8 +354,8 @@ def _of_part(whole: Any, c: float) -> Any:
     return whole * c / (1 - whole + whole * c)
 
 
-def _of_mean(single: Any, c: float) -> Any:
-    """The inverse of `_of_part`."""
+def of_mean(single: Any, c: float) -> Any:
+    """The inverse: reliability of means with c as the mean of 1 / ratings (Spearman-Brown)."""
     return single / (single + (1 - single) * c)
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge.data_modules.ratings import RatingTable
-from empathy_judge.eval.statistics.agreement import Statistic
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.statistics.reliability import (
     MIN_RATER_ITEMS,
@@ -16,7 +15,6 @@ from empathy_judge.eval.statistics.reliability import (
     measure,
     rated_items,
     raters_ceiling,
-    single_reliability,
 )
 from scipy.stats import spearmanr
 
@@ -188,10 +186,6 @@ def rated(n: int, raters: int, seed: int, noise: float = 1.0) -> np.ndarray:
     return truth + 0.3 * rng.normal(size=(raters, 1)) + noise * rng.normal(size=(raters, n))
 
 
-def estimate_of(value: float | None, draws: list[float], reason: str | None = None) -> Statistic:
-    return Statistic(value, n=12, reason=reason, draws=np.array(draws))
-
-
 def test_measured_ceiling_equals_all_choices_by_hand():
     scores = rated(40, 5, seed=4).round(0)
     table, resamples = table_of(scores), Resamples.draw(np.arange(40), 30, 0)
@@ -217,7 +211,8 @@ def test_an_incomplete_panel_leaves_out_the_items_with_too_few_raters():
     found = {k: raters_ceiling(table, reliability, resamples, k, seed=0) for k in (1, 2, 4, 5)}
     assert [found[k]["measured"].n for k in (1, 2, 4, 5)] == [45, 45, 30, 0]
     assert found[5]["measured"].reason == "0 items with more than 5 raters, at least 10 needed"
-    single = single_reliability(reliability, table, resamples).value
+    c = (1 / table.counts).mean()
+    single = reliability.value * c / (1 - reliability.value + reliability.value * c)  # Spearman-Brown, backwards
 
     def reliable(ratings: float) -> float:
         return ratings * single / (1 + (ratings - 1) * single)
@@ -231,18 +226,10 @@ def test_an_incomplete_panel_leaves_out_the_items_with_too_few_raters():
     assert found[4]["measured"].value == pytest.approx(rest["measured"].value, abs=0.05)
 
 
-def test_single_reliability_inverts_spearman_brown():
-    table, resamples = table_of(rated(12, 4, seed=6)), Resamples.draw(np.arange(12), 3, 0)
-    found = single_reliability(estimate_of(0.8, [0.8, 0.5, 0.0]), table, resamples)
-    assert found.value == pytest.approx(0.5, abs=1e-12)  # 4 x 0.5 / (1 + 3 x 0.5) = 0.8
-    np.testing.assert_allclose(found.draws, [0.5, 0.2, 0.0], rtol=0, atol=1e-12)
-
-
 def test_one_rater_constant_ratings_and_no_ratings():
     for scores in (rated(20, 1, seed=9), np.full((3, 20), 4.0), np.full((3, 0), 4.0)):
         table, resamples = table_of(scores), Resamples.draw(np.arange(scores.shape[1]), 20, 0)
         reliability = measure(table, resamples, 0).panel_reliability
-        assert single_reliability(reliability, table, resamples).value is None
         ceiling = raters_ceiling(table, reliability, resamples, 1, seed=0)
         assert ceiling["measured"].value is None
         assert ceiling["measured"].reason
