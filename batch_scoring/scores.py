@@ -137,7 +137,6 @@ def write_scores(
         pieces: The rows, some at a time.
         file: The file, which stays open.
     """
-    names = [column.name for column in columns]
     if suffix == ".parquet":
         schema = pa.schema([(column.name, _ARROW[column.kind]) for column in columns])
         waiting: list[Sequence[Value]] = []
@@ -151,18 +150,21 @@ def write_scores(
                     waiting = []
         return
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-    if suffix == ".jsonl":
-        for row in itertools.chain.from_iterable(pieces):
-            text.write(_json_line(names, row))
-    else:
-        table = csv.writer(text, delimiter="\t" if suffix == ".tsv" else ",")
-        table.writerow(names)
-        table.writerows(map(_cell, row) for row in itertools.chain.from_iterable(pieces))
+    _write_text(suffix, columns, itertools.chain.from_iterable(pieces), text)
     text.detach()  # writes what waits
 
 
-def _json_line(names: Sequence[str], row: Sequence[Value]) -> str:
-    return json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False, allow_nan=False) + "\n"
+def _write_text(suffix: str, columns: Sequence[Column], rows: Iterable[Sequence[Value]], file: TextIO) -> None:
+    """Each row as it comes."""
+    names = [column.name for column in columns]
+    if suffix == ".jsonl":
+        for row in rows:
+            values = dict(zip(names, row, strict=True))
+            file.write(json.dumps(values, ensure_ascii=False, allow_nan=False) + "\n")
+    else:
+        table = csv.writer(file, delimiter="\t" if suffix == ".tsv" else ",")
+        table.writerow(names)
+        table.writerows(map(_cell, row) for row in rows)
 
 
 def _cell(value: Value) -> str:
@@ -185,12 +187,7 @@ def windows_in_words(pairs: int) -> str:
 
 
 def print_scores(
-    scorer: Scorer,
-    path: Path,
-    file: TextIO,
-    level: float | None = None,
-    audio_root: Path | None = None,
-    as_json: bool = False,
+    scorer: Scorer, path: Path, file: TextIO, level: float | None, audio_root: Path | None, as_json: bool
 ) -> tuple[int, int]:
     """Score a manifest and write rows as scores come, for pipes; a run that ends early begins anew.
 
@@ -211,20 +208,18 @@ def print_scores(
     manifest, reader, failed, cut = Manifest(path), RowReader(path.parent, audio_root), 0, 0
     columns, count = score_columns(scorer), manifest.check()
     written = row_columns(columns)
-    names = [column.name for column in written]
-    writer = csv.writer(file)
-    if not as_json:
-        writer.writerow(names)
     rows = (reader.of_record(record, path) for record in manifest.read(0, count))
-    with ProgressBar("scoring", count, quiet=file.isatty()) as bar:  # rows in a terminal show it themselves
+
+    def scored() -> Iterator[list[Value]]:
+        nonlocal failed, cut
         for done, row in enumerate(score_rows(scorer, rows, columns, level), start=1):
             failed += row.error is not None
             cut += in_windows(written, [row.values])
-            if as_json:
-                file.write(_json_line(names, row.values))
-            else:
-                writer.writerow(map(_cell, row.values))
+            yield row.values
             bar.update(done)
+
+    with ProgressBar("scoring", count, quiet=file.isatty()) as bar:  # rows in a terminal show it themselves
+        _write_text(".jsonl" if as_json else ".csv", written, scored(), file)
     return failed, cut
 
 

@@ -108,11 +108,9 @@ def _add_score_options(one: argparse.ArgumentParser) -> None:
         help="share of pairs that the intervals of a calibrated judge shall cover (default: 0.9)",
     )  # fmt: skip
     one.add_argument(
-        "--workers",
-        type=process_count,
-        metavar="N",
+        "--workers", type=process_count, metavar="N",
         help="processes, each with a judge (default: one for each GPU, or one)",
-    )
+    )  # fmt: skip
     one.add_argument(
         "--engine", choices=["local", "ray"], default="local",
         help="ray = on the Ray cluster that RAY_ADDRESS names, or on this machine: pip install 'empathy-judge[ray]'",
@@ -147,13 +145,7 @@ def _add_serving_options(one: argparse.ArgumentParser) -> None:
         ("--decoders", whole_number, 2, "PROCESSES", "that decode"),
         ("--decode-seconds", seconds, 10.0, "SECONDS", "to decode a clip; beyond, it is refused"),
         ("--body-seconds", seconds, 60.0, "SECONDS", "to receive a request; beyond, 408"),
-        (
-            "--idle-seconds",
-            seconds,
-            10.0,
-            "SECONDS",
-            "of silence while a request is received; beyond, 408",
-        ),
+        ("--idle-seconds", seconds, 10.0, "SECONDS", "of silence while a request is received; beyond, 408"),
         ("--request-seconds", seconds, 60.0, "SECONDS", "from the last byte of a request to its answer; beyond, 504"),
         ("--kept-bytes", whole_number, 128 * 2**20, "BYTES", "of audio states in memory, for clips that come again"),
         ("--drain-seconds", seconds, 2.0, "SECONDS", "at least that requests are refused with 503 after SIGTERM"),

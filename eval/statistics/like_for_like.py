@@ -24,7 +24,7 @@ one more rater beside 3 is told apart in 7.6 % where noise differs by 20 %; so i
 simulation.) The ratio has the interval of Fieller (1954): all t for which the same test does not reject judge = t x
 rater. It holds 1 exactly where the interval of the difference holds 0, and p is 0.05 or more.
 
-With fewer than `FEW_RATERS` raters how much they differ is seen in 1 to 3 differences, and real differences are often
+With fewer than 5 raters how much they differ is seen in 1 to 3 differences, and real differences are often
 missed: where noise differs by 40 % between raters, a judge that is one more of them is told apart in 8 to 12 %, not
 5 % (`benchmarks/results/coverage.md`). The interval then holds for these raters more surely than for others.
 """
@@ -47,9 +47,6 @@ from .reliability import MIN_RATER_ITEMS
 
 MIN_RATERS = 2
 """Fewest raters of an interval: how much raters differ cannot be seen from one."""
-
-FEW_RATERS = 5
-"""With fewer raters the interval holds for these, and less surely for others."""
 
 Verdict = Literal[
     "better than one rater", "not told apart from one rater", "worse than one rater", "too few items to tell"

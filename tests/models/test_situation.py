@@ -87,7 +87,7 @@ def test_a_row_of_a_table_says_why_it_has_no_score(name, scorer, voice, tmp_path
     with open(tmp_path / "manifest.csv", "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("pair_id", "response_audio", "situation"), (1, "r.wav", text), (2, "r.wav", "")])
     written = io.StringIO()
-    assert print_scores(scorer, tmp_path / "manifest.csv", written)[0] == 1
+    assert print_scores(scorer, tmp_path / "manifest.csv", written, None, None, False)[0] == 1
     first, second = csv.DictReader(io.StringIO(written.getvalue()))
     assert status[0] == first["status"]
     assert second["status"] == "ok"
