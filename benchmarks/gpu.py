@@ -57,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="results are written to OUT.json and OUT.md")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--shapes", choices=["tiny", "small", "7b"], default="7b")
+    parser.add_argument("--shapes", choices=["tiny", "7b"], default="7b")
     parser.add_argument("--backbones", nargs="+", choices=BACKBONES, default=BACKBONES)
     parser.add_argument("--only", nargs="+", choices=PIECES, default=PIECES, help="naive alone: its training step")
     parser.add_argument("--minutes", type=float, default=9.5, help="of everything; what comes too late is left out")

@@ -92,17 +92,15 @@ SHARD = 2_000_000_000
 
 _TOWERS: dict[str, dict[str, Any]] = {
     "tiny": {"d_model": 64, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 128},
-    "small": {"d_model": 256, "encoder_layers": 4, "encoder_attention_heads": 4, "encoder_ffn_dim": 1024},
     "mid": {"d_model": 320, "encoder_layers": 6, "encoder_attention_heads": 5, "encoder_ffn_dim": 1280},
     "7b": {},
 }
 _TEXTS: dict[str, dict[str, Any]] = {
     "tiny": {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "vocab_size": 1_024},
-    "small": {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8, "vocab_size": 8_192},
     "mid": {"hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 12},
     "7b": {},
 }
-_HEADS = {"tiny": 2, "small": 8, "mid": 4}
+_HEADS = {"tiny": 2, "mid": 4}
 
 
 def qwen2_audio(shapes: str) -> tuple[PreTrainedConfig, type, str]:
@@ -124,9 +122,7 @@ def qwen2_audio(shapes: str) -> tuple[PreTrainedConfig, type, str]:
 
 def qwen2_5_omni(shapes: str) -> tuple[PreTrainedConfig, type, str]:
     """As `qwen2_audio`; the checkpoint is that of the whole model without talker and vocoder, which are never read."""
-    small = shapes != "7b"
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1} if shapes == "tiny" else {}
-    heads = heads or {"num_attention_heads": 4, "num_key_value_heads": 2}
+    small, heads = shapes != "7b", {"num_attention_heads": 2, "num_key_value_heads": 1}
     rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}
     config = Qwen2_5OmniConfig(
         thinker_config={

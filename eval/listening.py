@@ -152,7 +152,7 @@ def listening_sentence(checks: Mapping[str, Mapping[str, Any]], full: Mapping[st
     - agreement without the response stays, or another response moves no score: ``context_only``;
     - then by two questions. Does it need the context? The swapped context decides: a missing one may only be unfamiliar
       and decides where contexts could not be swapped. Does it hear the voice? Flattened prosody decides, if resynthesis
-      alone does not explain its fall; a fall by monotone, whisper or loudness decides where it was not run.
+      alone does not explain its fall; a fall by monotone or loudness decides where it was not run.
 
     A judge of words stays through flattened prosody and falls without the words (low-pass); where that was not run, or
     flattened prosody hardly moves the scores, the words are taken for the reason as well. A judge that stays through
@@ -253,7 +253,8 @@ def _voice(found: Mapping[str, _Reaction]) -> _Reaction:
     flat = found.get("flat_prosody")
     if flat is not None and flat.is_run:
         return _without_vocoder(flat, found)
-    parts = [_without_vocoder(found[name], found) for name in ("monotone", "whisper") if name in found]
+    # loudness is flattened without the vocoder
+    parts = [_without_vocoder(found["monotone"], found)] if "monotone" in found else []
     parts += [found["loudness"]] if "loudness" in found else []
     falls = [part for part in parts if part.kind == "falls"]
     return falls[0] if falls else flat or _Reaction("unclear", why="no_voice_check")
