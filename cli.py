@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 
-from .commands import A_BUG, BAD_USAGE, FAILED_CHECKS, data, judges, making, measuring, training
+from .commands import A_BUG, BAD_USAGE, FAILED_CHECKS, data, judges, measuring, training
 from .commands.doctor import doctor
 from .commands.options import build_parser
 from .commands.shared_options import Command, did_you_mean
@@ -116,9 +116,9 @@ COMMANDS: Mapping[str, Command] = {
     "rank": judges.rank,
     "explain": judges.explain,
     "serve": judges.serve,
-    "calibrate": making.calibrate,
-    "export": making.export,
-    "ensemble": making.ensemble,
+    "calibrate": training.calibrate,
+    "export": training.export,
+    "ensemble": training.ensemble,
     "doctor": doctor,
 }
 """Beside `train` and `import`."""

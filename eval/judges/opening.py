@@ -164,7 +164,7 @@ def _named(
     if spec == "constant":
         return ConstantJudge.fitted_to(learned)
     if spec == "text":
-        from .baselines.text import TextJudge
+        from .baselines.regression import TextJudge
 
         return TextJudge(learned, seed)
     from .baselines.acoustic import OURS, AcousticJudge, egemaps

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.judges import OK, check_score_table
-from empathy_judge.eval.judges.baselines.text import NO_TRANSCRIPT, TextJudge
+from empathy_judge.eval.judges.baselines.regression import NO_TRANSCRIPT, TextJudge
 from empathy_judge.eval.probes import PROBES
 from scipy.stats import spearmanr
 
