@@ -8,7 +8,7 @@ import io
 import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TextIO
 
@@ -150,21 +150,22 @@ def write_scores(
                     waiting = []
         return
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-    _write_text(suffix, columns, itertools.chain.from_iterable(pieces), text)
+    write = _row_writer(suffix, columns, text)
+    for row in itertools.chain.from_iterable(pieces):
+        write(row)
     text.detach()  # writes what waits
 
 
-def _write_text(suffix: str, columns: Sequence[Column], rows: Iterable[Sequence[Value]], file: TextIO) -> None:
-    """Each row as it comes."""
+def _row_writer(suffix: str, columns: Sequence[Column], file: TextIO) -> Callable[[Sequence[Value]], object]:
+    """What writes a row of text; a header is written at once."""
     names = [column.name for column in columns]
     if suffix == ".jsonl":
-        for row in rows:
-            values = dict(zip(names, row, strict=True))
-            file.write(json.dumps(values, ensure_ascii=False, allow_nan=False) + "\n")
-    else:
-        table = csv.writer(file, delimiter="\t" if suffix == ".tsv" else ",")
-        table.writerow(names)
-        table.writerows(map(_cell, row) for row in rows)
+        return lambda row: file.write(
+            json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False, allow_nan=False) + "\n"
+        )
+    table = csv.writer(file, delimiter="\t" if suffix == ".tsv" else ",")
+    table.writerow(names)
+    return lambda row: table.writerow(map(_cell, row))
 
 
 def _cell(value: Value) -> str:
@@ -209,17 +210,13 @@ def print_scores(
     columns, count = score_columns(scorer), manifest.check()
     written = row_columns(columns)
     rows = (reader.of_record(record, path) for record in manifest.read(0, count))
-
-    def scored() -> Iterator[list[Value]]:
-        nonlocal failed, cut
+    write = _row_writer(".jsonl" if as_json else ".csv", written, file)
+    with ProgressBar("scoring", count, quiet=file.isatty()) as bar:  # rows in a terminal show it themselves
         for done, row in enumerate(score_rows(scorer, rows, columns, level), start=1):
             failed += row.error is not None
             cut += in_windows(written, [row.values])
-            yield row.values
+            write(row.values)
             bar.update(done)
-
-    with ProgressBar("scoring", count, quiet=file.isatty()) as bar:  # rows in a terminal show it themselves
-        _write_text(".jsonl" if as_json else ".csv", written, scored(), file)
     return failed, cut
 
 

@@ -109,10 +109,9 @@ def _gpus() -> Iterator[Finding]:
 
 def _packages() -> Iterator[Finding]:
     for name in ("empathy-judge", *_PACKAGES):
-        try:
-            yield Finding("packages", name, "ok", importlib.metadata.version(name))
-        except importlib.metadata.PackageNotFoundError:
-            yield Finding("packages", name, "broken", f"not installed; pip install {name}")
+        version = _version(name)
+        missing = f"not installed; pip install {name}"
+        yield Finding("packages", name, "ok" if version else "broken", version or missing)
     try:
         import soundfile
 

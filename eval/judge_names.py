@@ -12,9 +12,7 @@ PROVIDERS = ("openai", "gemini", "local")
 """Of prompted judges: ``PROVIDER:MODEL``, then settings, each after a comma."""
 PROBE, SCORES, HUMAN = "probe:", "scores:", "human:"
 """Before what a probe hears with, a file, a rater."""
-FITTED = ("acoustic", "acoustic:egemaps", "text")
-"""Specs of judges that are fitted on pairs and must not be measured on these."""
-BASELINES = (*FITTED, "quality", "random", "constant")
+BASELINES = ("acoustic", "acoustic:egemaps", "text", "quality", "random", "constant")
 
 
 def is_prompted(spec: str) -> bool:

@@ -19,13 +19,13 @@ from starlette.exceptions import HTTPException
 from .. import __version__
 from ..data_modules.errors import AudioError, TextError, UserError
 from ..eval.rendering import STYLE, render
-from ..models.assessment import Scale, in_order, reward_of
+from ..models.assessment import Assessment, Scale, in_order, reward_of
 from ..scorer import Scorer
 from . import schemas
 from .forms import Form, RankForm, RewardForm, ScoreForm, request_body
 from .records import Recorder, record_of
 from .schemas import Problem, responses
-from .service import Service, ranked_by, rewarded_by
+from .service import Heard, Service, ranked_by, rewarded_by
 from .settings import MAX_SITUATION, Settings
 
 _BEARER = HTTPBearer(auto_error=False, description="The token of this service.")
@@ -73,14 +73,7 @@ def create_app(scorer: Scorer | Callable[[], Scorer], settings: Settings | None 
     async def score(request: Request) -> schemas.Scored:
         heard = await service.answer(request, ScoreForm)
         (found,) = heard.assessments
-        return schemas.Scored(
-            judge=heard.judge.id,
-            level=heard.form.level,
-            seconds=heard.seconds,
-            scores=found.scores,
-            warnings=found.warnings,
-            windows=found.windows,
-        )
+        return schemas.Scored(**_answer_of(heard), **_said_of(found))
 
     @scoring("rank", "Rank several responses to one context", RankForm)
     async def rank(request: Request) -> schemas.Ranking:
@@ -90,18 +83,10 @@ def create_app(scorer: Scorer | Callable[[], Scorer], settings: Settings | None 
         over_next = heard.judge.scorer.beside_next(ranked, [dimension], heard.form.max_error)
         found = [heard.assessments[own.index] for own in ranked]
         return schemas.Ranking(
-            judge=heard.judge.id,
-            level=heard.form.level,
-            seconds=heard.seconds,
+            **_answer_of(heard),
             dimension=dimension,
             ranking=[
-                schemas.Ranked(
-                    response=place.index + 1,
-                    scores=own.scores,
-                    warnings=own.warnings,
-                    windows=own.windows,
-                    over_next=beside,
-                )
+                schemas.Ranked(response=place.index + 1, **_said_of(own), over_next=beside)
                 for place, own, beside in zip(ranked, found, over_next, strict=True)
             ],
         )
@@ -195,6 +180,16 @@ def create_app(scorer: Scorer | Callable[[], Scorer], settings: Settings | None 
 
     app.openapi = document
     return app
+
+
+def _answer_of(heard: Heard[Any]) -> dict[str, Any]:
+    """The fields of `schemas.Answer`."""
+    return {"judge": heard.judge.id, "level": heard.form.level, "seconds": heard.seconds}
+
+
+def _said_of(found: Assessment) -> dict[str, Any]:
+    """What the judge says of a response, as answers have it."""
+    return {"scores": found.scores, "warnings": found.warnings, "windows": found.windows}
 
 
 class _Exposition(Response):
