@@ -50,13 +50,11 @@ class Bench:
     batch: int
     predicted: dict[bool, StepMemory]
     rater: NaiveRater | None = None
-    matrix_rate: float = 0.0
 
     def measure_machine(self) -> float:
         """Products per second of large matrices now (FLOP/s), in the dtype of the frozen weights."""
         dtype = next(self.judge.network.parameters()).dtype
-        self.matrix_rate = matrix_rate(self.device, dtype, self.options.matrix)
-        return self.matrix_rate
+        return matrix_rate(self.device, dtype, self.options.matrix)
 
     def naive(self) -> NaiveRater:
         """The naive model, built when it is first asked for."""

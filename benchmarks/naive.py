@@ -56,7 +56,6 @@ class NaiveRater(nn.Module):
         """Load a checkpoint, unless its generation model is in memory already, and adapt these layers; None = all."""
         super().__init__()
         self.device = device
-        self.lm_head = True  # False leaves it out of the computation, to see what it costs
         if backbone is None:
             dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
             backbone = Qwen2AudioForConditionalGeneration.from_pretrained(folder, dtype=dtype)
@@ -70,8 +69,7 @@ class NaiveRater(nn.Module):
     def forward(self, batch: NaiveBatch) -> Tensor:
         """Scores as shares of the scale `(pairs,)`."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-            model = self.backbone if self.lm_head else self.backbone.base_model.model.model
-            hidden = model(**batch.inputs, output_hidden_states=True).hidden_states[-1]
+            hidden = self.backbone(**batch.inputs, output_hidden_states=True).hidden_states[-1]
         mask = batch.response[..., None].float()
         pooled = (hidden.float() * mask).sum(1) / mask.sum(1)
         return self.linear(self.norm(pooled)).sigmoid()[:, 0]

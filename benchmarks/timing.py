@@ -110,7 +110,7 @@ class Counter:
         return self._mode.get_total_flops()
 
 
-def matrix_rate(device: torch.device, dtype: torch.dtype, size: int = 2048, of_cpu: bool = False) -> float:
+def matrix_rate(device: torch.device, dtype: torch.dtype, size: int = 1024, of_cpu: bool = False) -> float:
     """Operations per second (`of_cpu`: of CPU time) of a product of square matrices, the best of three."""
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
 
@@ -151,7 +151,6 @@ class Turn:
     steps: tuple[Step, ...]
     flops: int  # floating-point operations, where they were counted; otherwise 0
     peak: int  # most memory so far, bytes: of the GPU if there is one, else resident memory of the process
-    resident: int  # memory of the process now, bytes
 
     @property
     def rate(self) -> float:
@@ -185,9 +184,8 @@ class Turns:
         flops = 0
         if self._counter is not None:
             flops, self._counter = self._counter.stop(), None
-        resident = memory("VmRSS")  # before the peak, which is then not below it
         peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else memory("VmHWM")
-        self._connection.send(Turn(tuple(self._steps), flops, peak, resident))
+        self._connection.send(Turn(tuple(self._steps), flops, peak))
         order = self._connection.recv()
         if order is None:
             raise Finished

@@ -142,7 +142,7 @@ def machine_facts(place: Place) -> dict[str, str | float]:
     device = torch.device(place.device)
     on_gpu = device.type == "cuda"
     kind = "GFLOP/s" if on_gpu else "GFLOP/s of CPU time"
-    rates = {name: matrix_rate(device, getattr(torch, name), 1024, not on_gpu) for name in ("float32", "bfloat16")}
+    rates = {name: matrix_rate(device, getattr(torch, name), of_cpu=not on_gpu) for name in ("float32", "bfloat16")}
     return {
         "device": torch.cuda.get_device_name() if on_gpu else platform.processor() or "CPU",
         "threads": torch.get_num_threads(),
@@ -273,7 +273,7 @@ def _play(ways: Sequence[Way], place: Place, folder: Path, rounds: int, steps: i
     with players(starts) as started:
         machine, turns = [], {name: [] for name in started}
         for _ in range(rounds):
-            machine.append(matrix_rate(device, dtype, 1024, not on_gpu))
+            machine.append(matrix_rate(device, dtype, of_cpu=not on_gpu))
             for name, player in started.items():
                 turns[name].append(player.play(Order(steps)))
         counted = {name: player.play(Order(1, count=True)) for name, player in started.items()}
