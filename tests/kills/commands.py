@@ -47,6 +47,13 @@ COMMANDS = {
     "merge": "export {in}/run --backbone {in}/backbone --out {disk}/out --form merged --device cpu --accept-loss",
     "ensemble": "ensemble {in}/run {in}/run/checkpoints/last.ckpt --backbone {in}/backbone --out {disk}/out",
     "score": "score {in}/judge --manifest {in}/pairs.csv --out {disk}/out.csv --device cpu",
+    "cached": "score {in}/judge --manifest {in}/pairs.csv --out {disk}/out.csv --device cpu --cache {disk}/states",
+    "layers": "layers {in}/backbone --data {in}/data --out {disk}/out --resamples {n}0 --device cpu",
+    "stress": "stress {in}/judge --data {in}/data --split all --checks louder --out {disk}/out --device cpu --seed {n}",
+    "suggest": "suggest {in}/judge --data {in}/data --ratings {n}0 --out {disk}/out --device cpu",
+    "plan": "plan {in}/data --out {disk}/out --resamples {n}0",
+    "page": "explain {in}/judge - {in}/data/p00.wav --page {disk}/out.html --png {disk}/out.png --device cpu",
+    "upgrade": "upgrade {disk}/out",
     "agreement": "agreement {in}/scores.csv --json --resamples 20",
     "explain": "explain {in}/judge - {in}/data/p00.wav --device cpu --json",
     "rank": "rank {in}/judge - {in}/data/p00.wav {in}/data/p01.wav --device cpu --json",
@@ -54,13 +61,21 @@ COMMANDS = {
 """`{n}` is 2, of the earlier result 1."""
 PRINTING = ("agreement", "explain", "rank")
 """Write nothing but standard output, which goes to a file on the disk."""
-PLACES = {"split": "data", "calibrate": "judge"}
+PLACES = {"split": "data", "calibrate": "judge", "upgrade": "old"}
 """What is changed in place, and is there beforehand."""
-REPLACING = ("import", "combine", "split", "inspect", "evaluate", "compare", "calibrate", "score")
+REPLACING = (
+    *("import", "combine", "split", "inspect", "evaluate", "compare", "calibrate", "score", "cached", "layers"),
+    *("stress", "suggest", "plan", "page"),
+)
+OUTPUTS = ("out", "out.csv", "out.txt", "out.html", "out.png")
+BESIDE = (*OUTPUTS, "out.csv.summary.json", "states")
+"""What may lie on the disk afterwards."""
 KEPT = (".parts", ".unfinished")
 """What the same command goes on from."""
 CODES = {"kill": (-signal.SIGKILL, 0), "full": (0, 2), "readonly": (0, 2)}
 PATIENCE = 300.0
+PATIENT = 10
+"""Times as many tries as moments: a process that ends before it is harmed does not count."""
 State = dict[str, str]
 
 
@@ -106,6 +121,7 @@ class Trial:
         self._name, self._harm, self._user, self._rng = name, harm, user, rng
         self._in, self._disk, self._said = inputs, folder / "disk", folder / "said"
         self._text = COMMANDS[name]
+        self._reached = False  # the last process was harmed before its end
 
     def run(self, moments: int) -> dict[str, Any]:
         """The outcomes, counted, and what was wrong."""
@@ -116,25 +132,33 @@ class Trial:
             earlier = self._state()
             start = time.monotonic()
             assert self._forked(None) == 0, self._said.read_text()
-            seconds, new = time.monotonic() - start, self._state()
+            first, new = time.monotonic() - start, self._state()
             self._prepare()
+            start = time.monotonic()
             assert self._forked(None) == 0
-            second = self._state()
+            seconds, second = min(first, time.monotonic() - start), self._state()
             self._new = {path: mark for path, mark in new.items() if second[path] == mark}  # the rest tells the time
             self._old = earlier
             changed = [path for path in new if self._name not in PLACES or new[path] != earlier[path]]
             size = sum((self._disk / path).stat().st_size for path in changed)
             counted: Counter[str] = Counter()
             wrong: list[str] = []
-            for moment in range(moments):
+            moment, late = 0, 0
+            while moment < moments and late < PATIENT * moments:
                 self._prepare()
                 code = self._harmed(moment / moments, size, seconds)
                 outcome, problem = self._judge(code)
+                if not problem and not self._reached:
+                    late += 1
+                    continue
                 counted[outcome] += 1
                 problem = problem or self._again()
                 if problem:
                     wrong.append(f"moment {moment}: {problem}")
-            return {"seconds": round(seconds, 2), "outcomes": dict(counted), "wrong": wrong}
+                moment += 1
+            if moment < moments:
+                wrong.append(f"harmed at {moment} moments only, the others came after the end")
+            return {"seconds": round(seconds, 2), "moments": moment, "outcomes": dict(counted), "wrong": wrong}
         finally:
             subprocess.run(["umount", "-l", str(self._disk)], check=True)
 
@@ -182,6 +206,8 @@ class Trial:
                 else:
                     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
                 if user is not None:
+                    os.setgroups([])
+                    os.setgid(user)
                     os.setuid(user)
                 from empathy_judge.cli import main as command
 
@@ -199,7 +225,9 @@ class Trial:
         while time.monotonic() < deadline:
             ended, status = os.waitpid(child, os.WNOHANG)
             if ended:
-                return os.waitstatus_to_exitcode(status)
+                code = os.waitstatus_to_exitcode(status)
+                self._reached = harmed and (self._harm != "kill" or code == -signal.SIGKILL)
+                return code
             if not harmed and time.monotonic() - begun >= (kill or 0):
                 harmed = harm(child)
             time.sleep(0.002)
@@ -249,15 +277,12 @@ class Trial:
             return f"{code}", ""
         if code == -signal.SIGKILL and not state and (self._disk / ".out.replaced").exists():
             return f"{code}, between two renames", ""  # the same command puts it back
-        if state != self._old and not is_new:
+        each = self._name == "page" and all(state[path] in (self._old.get(path), self._new.get(path)) for path in state)
+        if state != self._old and not is_new and not each:
             changed = sorted(path for path in {**state, **self._old} if state.get(path) != self._old.get(path))
             return str(code), f"neither as before nor new: {changed[:8]}; {lines}"
         if code != -signal.SIGKILL:
-            beside = [
-                path.name
-                for path in self._disk.iterdir()
-                if path.name not in ("out", "out.csv", "out.csv.summary.json")
-            ]
+            beside = [path.name for path in self._disk.iterdir() if path.name not in BESIDE]
             beside += [path.name for path in self._disk.rglob(".*.tmp") if ".parts" not in str(path)]
             closed = self._harm == "readonly" and self._user is not None  # what was begun cannot be removed either
             beside = [name for name in beside if not name.endswith(KEPT if closed else KEPT[:1])]
@@ -284,9 +309,7 @@ class Trial:
         files = (path for path in self._disk.rglob("*") if path.is_file())
         marks = {str(path.relative_to(self._disk)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
         return {
-            path: mark
-            for path, mark in marks.items()
-            if path.split("/")[0] in ("out", "out.csv", "out.txt") and not path.endswith(".tmp")
+            path: mark for path, mark in marks.items() if path.split("/")[0] in OUTPUTS and not path.endswith(".tmp")
         }
 
 
