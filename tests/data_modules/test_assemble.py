@@ -160,30 +160,6 @@ def test_other_input_begins_anew(large, monkeypatch):
         assert not stage_of(large).exists()
 
 
-def test_the_same_input_goes_on(large, monkeypatch):
-    interrupted(large, monkeypatch, after=40)
-    done = whole_lines(stage_of(large) / STAGE_NOTES / "clips.jsonl")
-    assert done > 20
-    decoded = counting(monkeypatch, clips, "decode")
-    large.load()
-    assert len(decoded) == CLIPS - done
-
-
-def test_a_failure_leaves_nothing_to_go_on_with(large):
-    (large.folder / "clips/005-1.wav").write_bytes(b"no sound")
-    with pytest.raises(DataError, match="not a sound file"):
-        large.load()
-    large.assert_nothing_written()
-
-
-def test_unusable_clips_are_skipped_in_shards_too(large):
-    (large.folder / "clips/005-1.wav").write_bytes(b"no sound")
-    dataset = large.load(embed_audio=True, shard_rows=SHARD_ROWS, max_skipped=0.1)
-    assert [pair.pair_id for pair in dataset.pairs] == [r["pair_id"] for r in large.pairs if r["pair_id"] != "005-1"]
-    assert len(list((large.out / "pairs").iterdir())) == SHARDS
-    assert dataset.card.description == "1 pairs skipped, see skipped.csv."
-
-
 def test_two_imports_into_one_folder(large):
     notes = stage_of(large) / STAGE_NOTES
     notes.mkdir(parents=True)

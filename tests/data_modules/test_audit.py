@@ -109,17 +109,6 @@ def test_a_shared_group_or_clip_is_found(source, changes, leak, message):
     assert main(["inspect", str(dataset.root), "--json"]) == FAILED_CHECKS
 
 
-def test_a_near_copy_of_a_context_is_found(source):
-    dataset = plant(source)
-    soundfile.write(source.folder / "clips/copy.ogg", babble(100), RATE)
-    source.pairs[-1]["context_audio"] = "clips/copy.ogg"
-    dataset = source.load(overwrite=True)
-    assert list(audit_splits(dataset).leaks) == ["near_identical_context_clip"]
-    by_system = audit_splits(dataset, ["system_id"])
-    assert len(by_system.crossings["near_identical_context_clip"]) == 1
-    assert list(by_system.leaks) == ["system_id"]
-
-
 def test_a_speaker_in_two_splits_is_found_where_splits_are_by_speaker(source):
     for row in source.pairs:
         row["response_speaker"] = f"speaker{row['group_id']}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -184,21 +183,6 @@ def test_the_same_epoch_sounds_the_same(dataset, workers, ranks, persistent):
     assert sum(not np.array_equal(plain[0][index], plain[1][index]) for index in range(4)) >= 3
     another = heard(dataset, 0, seed=6)
     assert sum(not np.array_equal(plain[0][index], another[0][index]) for index in range(4)) >= 3
-
-
-def test_a_resumed_epoch_sounds_as_the_uninterrupted_one(dataset):
-    order = EpochOrder(4, shuffle=True, seed=5)
-    pairs = RatedPairs(dataset, ALL, 5)
-    for (key,) in EpochBatches(FixedSize(order, 1), Position(2)):
-        assert np.array_equal(_responses([pairs[key]])[key[1]], heard(dataset, 2)[2][key[1]])
-
-
-def test_nothing_happens_by_default(dataset):
-    assert not Augmentation().active
-    for key in [(0, 0), (3, 1)]:
-        item = RatedPairs(dataset)[key]
-        assert item.pair is dataset.pairs[key[1]]
-        assert isinstance(item.pair.response, Path)
 
 
 @pytest.mark.parametrize(

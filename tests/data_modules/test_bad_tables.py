@@ -58,11 +58,6 @@ class TestBadTables:
     def test_mappings(self, source, options, message):
         source.refuses(message, **options)
 
-    def test_the_users_column_name_is_shown(self, source):
-        renamed(source.ratings, "pair_id", "item")
-        source.ratings[3]["item"] = "nope"
-        source.refuses(r"row 4 \(line 5\), column 'item': value 'nope'; no", rating_columns={"pair_id": "item"})
-
     @pytest.mark.parametrize(
         ("score", "message"),
         [
@@ -89,19 +84,6 @@ class TestBadTables:
         with pytest.raises(DataError, match=r"r\.jsonl, row 2 \(line 2\), column 'score': value .*finite number"):
             source.read(pairs, ratings)
         source.assert_nothing_written()
-
-    def test_wide_score_names_its_own_column(self, source):
-        for row in source.pairs:
-            row["empathy:anna"] = 3
-        source.pairs[3]["empathy:anna"] = 9
-        with pytest.raises(DataError, match=r"pairs\.csv, row 4 \(line 5\), column 'empathy:anna': value 9; "):
-            source.read(source.table("pairs.csv", source.pairs), None)
-
-    def test_wide_table_without_a_rating(self, source):
-        for row in source.pairs:
-            row["empathy:a"] = ""
-        with pytest.raises(DataError, match=r"pairs\.csv: the table holds no ratings"):
-            source.read(source.table("pairs.csv", source.pairs), None)
 
     def test_not_utf_8(self, source):
         pairs = source.table("pairs.csv", source.pairs)

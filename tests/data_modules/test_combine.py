@@ -173,14 +173,6 @@ def test_splits_stay_where_all_were_made_alike(lab, crowd, tmp_path):
     assert both.card.content_hash == combine([lab, crowd], tmp_path / "again").card.content_hash
 
 
-def test_a_combined_dataset_can_be_combined_again(lab, crowd, tmp_path):
-    both = combine([lab, crowd], tmp_path / "both")
-    again = combine([both, lab], tmp_path / "again")
-    assert [pair.tag("campaign") for pair in again.pairs] == ["both/lab"] * 3 + ["both/crowd"] * 3 + ["lab"] * 3
-    assert again.pairs[0].pair_id == "both/lab/p0"
-    assert again.pairs[5].tag("cue") == "sad"
-
-
 def test_a_clip_that_was_changed_after_the_import_is_refused(lab, crowd, tmp_path):
     (tmp_path / "lab" / clip(tmp_path / "lab", 999)).replace(tmp_path / "lab" / "310.wav")
     with pytest.raises(DataError, match=r"lab, pair 'p1': .*310.wav: the content is not what was imported"):

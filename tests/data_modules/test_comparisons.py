@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge.data_modules.errors import UserError
@@ -64,36 +63,6 @@ def test_one_item_holds_all_that_a_rater_said_the_same_way_round():
     ]
     found = human_comparisons(dataset([("c", "a"), ("c", "b")], preferences=said))
     assert plain(found) == [("p0", "p1", [1.0, None]), ("p0", "p1", [2.0, 0.0]), ("p1", "p0", [None, 1.0])]
-
-
-def test_nobody_compared():
-    assert human_comparisons(dataset([("c", "a")])) == []
-    assert human_comparisons(dataset([("c", "a")], preferences=[])) == []
-
-
-def test_many_preferences_are_those_of_the_table():
-    rng = np.random.default_rng(0)
-    chosen = rng.integers(50, size=4_000)
-    table = pd.DataFrame(
-        {
-            "chosen_id": [f"p{n}" for n in chosen],
-            "rejected_id": [f"p{n}" for n in (chosen + rng.integers(1, 50, size=4_000)) % 50],
-            "rater_id": [f"r{n}" for n in rng.integers(5, size=4_000)],
-            "dimension": rng.choice(["calm", "noise"], 4_000),
-            "strength": rng.integers(3, size=4_000).astype(float),
-        }
-    ).drop_duplicates(["chosen_id", "rejected_id", "rater_id", "dimension"])
-    found = human_comparisons(
-        dataset([("c", f"a{n}") for n in range(50)], preferences=list(table.itertuples(index=False, name=None)))
-    )
-    wanted = {tuple(row) for row in table.drop(columns="rater_id").itertuples(index=False)}
-    told = plain(found)
-    given = {
-        (a, b, name, x) for a, b, own in told for name, x in zip(("calm", "noise"), own, strict=True) if x is not None
-    }
-    assert given == wanted
-    assert sum(x is not None for *_, own in told for x in own) == len(table)
-    assert len(found) == len(table.drop_duplicates(["chosen_id", "rejected_id", "rater_id"]))
 
 
 def test_directions_point_to_the_better_end():

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import random
 import tracemalloc
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +13,8 @@ import pytest
 import soundfile
 from empathy_judge.data_modules import stored_clips
 from empathy_judge.data_modules.audio import audio_hash
-from empathy_judge.data_modules.errors import AudioError, DataError
-from empathy_judge.data_modules.importers import hugging_face, sdiareward
+from empathy_judge.data_modules.errors import AudioError
+from empathy_judge.data_modules.importers import hugging_face
 from empathy_judge.data_modules.importers.assemble import Imported, assemble
 from empathy_judge.data_modules.importers.table import TableMapping, read_tables
 from empathy_judge.data_modules.schema import PairDataset
@@ -163,32 +161,6 @@ def test_only_a_part_is_kept(parquet, clips, monkeypatch):
     assert len(opened) == 4
 
 
-def test_nested_as_deep_as_a_chat(tmp_path, clips):
-    part = pa.struct([("type", pa.string()), ("text", pa.string()), ("audio", AUDIO)])
-    chat = pa.list_(pa.struct([("role", pa.string()), ("content", pa.list_(part))]))
-
-    def spoken(question: int, answer: int) -> list[dict[str, Any]]:
-        return [
-            {
-                "role": role,
-                "content": [{"type": "audio", "text": None, "audio": {"bytes": clips[number], "path": None}}],
-            }
-            for role, number in (("user", question), ("assistant", answer))
-        ]
-
-    row = {"chosen": spoken(0, 1), "rejected": spoken(0, 2)}
-    pq.write_table(
-        pa.Table.from_pylist([row], pa.schema([("chosen", chat), ("rejected", chat)])), tmp_path / "a.parquet"
-    )
-    imported = sdiareward.read(tmp_path / "a.parquet", argparse.Namespace(audio_root=None, audio=None))
-    assert {content.steps for content in contents(imported)} == {
-        (column, turn, "content", 0, "audio", "bytes") for column in ("chosen", "rejected") for turn in (0, 1)
-    }
-    dataset = assemble(imported, tmp_path / "out")
-    assert {audio_hash(pair.response) for pair in dataset.pairs} == {audio_hash(clips[1]), audio_hash(clips[2])}
-    assert {audio_hash(pair.context[0].audio) for pair in dataset.pairs} == {audio_hash(clips[0])}
-
-
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(64_044)])
 def test_every_type_of_bytes(tmp_path, clips, kind):
     table = pa.table({"audio": pa.array(clips[:3], kind), "text": ["a", None, "c"]})
@@ -196,23 +168,6 @@ def test_every_type_of_bytes(tmp_path, clips, kind):
     rows = read_table(tmp_path / "x.parquet").rows
     assert [row["audio"].read() for row in rows] == clips[:3]
     assert [row["text"] for row in rows] == ["a", None, "c"]
-
-
-def test_bytes_where_text_belongs(tmp_path, clips):
-    table = columns(clips).set_column(0, "pair_id", pa.array([b"p%d" % row for row in range(PAIRS)]))
-    pq.write_table(table, tmp_path / "pairs.parquet")
-    with pytest.raises(DataError, match=r"pairs\.parquet, row 1, column 'pair_id': value bytes in a table; expected"):
-        assemble(read_parquet(tmp_path / "pairs.parquet"), tmp_path / "out")
-
-
-def test_a_file_that_is_cut_after_it_was_read(parquet, tmp_path):
-    imported = read_parquet(parquet)
-    parquet.write_bytes(parquet.read_bytes()[:100_000])
-    with pytest.raises(
-        DataError, match=r"pairs\.parquet, row 1, column 'context_audio': cannot be read again \(.*119 more"
-    ):
-        assemble(imported, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_file_that_got_shorter_after_it_was_read(parquet, clips):

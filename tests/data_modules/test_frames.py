@@ -170,13 +170,3 @@ def test_a_hugging_face_dataset_is_imported_as_the_same(frames, stored, simple, 
     part = embedded.subset("train").to_hf()
     assert part["pair_id"][:] == ["000-0", "000-1"]
     assert part["ratings"][0] == made["ratings"][0]
-
-
-def test_wrong_ratings_in_rows_are_named(frames, tmp_path, monkeypatch):
-    datasets = pytest.importorskip("datasets")
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    datasets.disable_progress_bars()
-    made = PairDataset.from_frame(*frames, dimensions=SCALE).to_hf()
-    made.save_to_disk(str(tmp_path / "hf"))
-    with pytest.raises(DataError, match=r"hf: ratings, row 2, column 'score': value 2; expected for empathy"):
-        hugging_face.read(tmp_path / "hf", parsed(hugging_face, ["--dimension", "empathy=1:1.5"]))

@@ -90,21 +90,6 @@ def benchmark_folder(tmp_path) -> Benchmark:
     return made
 
 
-class TestCues:
-    def test_there_are_45_in_three_classes(self):
-        assert {name: len(cues) for name, cues in echomind.CUES.items()} == {
-            "speaker": 5, "paralinguistic": 19, "environment": 21
-        }  # fmt: skip
-        assert len({cue for cues in echomind.CUES.values() for cue in cues}) == 45
-        for cue, name in [
-            ("Hoarse voice", "paralinguistic"),
-            ("breathless sound / gasping sound / heavy breathing sound", "paralinguistic"),
-            ("sound of crowd's chatter", "environment"),
-            ("elderly", "speaker"),
-        ]:
-            assert cue in echomind.CUES[name]
-
-
 class TestAnswers:
     def test_values(self, benchmark_folder):
         data = benchmark_folder.load()

@@ -168,11 +168,6 @@ class TestNoLabelSurvives:
             pair_id: 1 - score for pair_id, score in scores.items()
         }
 
-    def test_position_tells_nothing(self, training):
-        data = training.load()
-        assert [pair.pair_id for pair in data.pairs] == sorted(pair.pair_id for pair in data.pairs)
-        assert list(data.ratings["pair_id"]) == [pair.pair_id for pair in data.pairs]
-
 
 class TestSkipped:
     def test_incomplete_contests_are_named_and_counted(self, training):
@@ -251,12 +246,6 @@ class TestSkipped:
         assert data.preferences is not None
         assert len(data.preferences) == 4
         assert training.skipped() == [(f"{training.folder}/{CONTEXT_SET}, responses {ONE}_1", reason)]
-
-    def test_a_broken_user_turn_takes_both_along(self, training):
-        training.archives[TONE_SET][f"user_audio/{ONE}_sad.wav"] = b"no audio at all"
-        data = training.load(max_skipped=0.5)
-        assert (len(data.pairs), len(data.ratings)) == (8, 8)
-        assert "Para" not in (data.root / "skipped.csv").read_text()
 
 
 class TestWrongInput:

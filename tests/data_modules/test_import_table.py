@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from pathlib import Path
@@ -16,8 +15,6 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules import importers
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import DataError, UserError, shown
-from empathy_judge.data_modules.importers.assemble import Skipped, assemble
-from empathy_judge.data_modules.importers.table import TableMapping, read_tables
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import PairDataset
 
@@ -292,24 +289,6 @@ class TestBadAudio:
             DataError, match=r"row 1 \(line 2\), .*'clips/gone\.wav': no such file .*\(5 more .* 29% may"
         ):
             source.load(max_skipped=0.29, overwrite=True)
-
-    def test_half_of_a_surrogate_pair_is_listed(self, source):
-        """JSON can spell what UTF-8 cannot hold; a folder can be called so, too."""
-        source.pairs[1]["response_audio"] = "clips/\ud800.wav"
-        pairs = source.table("pairs.jsonl", source.pairs)
-        imported = read_tables(pairs, source.table("r.csv", source.ratings), TableMapping({}, {}, [EMPATHY]))
-        skipped = Skipped("\udcff.jsonl, row 5", "unusable")
-        assemble(dataclasses.replace(imported, skipped=[skipped]), source.out, max_skipped=0.4)
-        listed = (source.out / "skipped.csv").read_text(encoding="utf-8")
-        assert "\\udcff.jsonl, row 5" in listed
-        assert "'clips/\\ud800.wav': no such file" in listed
-
-    def test_a_wrong_suffix_does_not_matter(self, source):
-        """Clips are known by their content; they are stored as they are called."""
-        (source.folder / "clips/000-0.wav").rename(source.folder / "clips/000-0.mp3")
-        source.pairs[0]["response_audio"] = "clips/000-0.mp3"
-        dataset = source.load()
-        assert audio_hash(dataset.pairs[0].response) == audio_hash(source.folder / "clips/000-0.mp3")
 
     @pytest.mark.parametrize(
         "path",

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import pickle
-import shutil
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import soundfile
-from empathy_judge.cli import main
-from empathy_judge.commands import BAD_USAGE
 from empathy_judge.data_modules import measuring, pairs_file, stored_clips
 from empathy_judge.data_modules.audio import audio_hash, decode, probe
 from empathy_judge.data_modules.errors import AudioError, DataError
-from empathy_judge.data_modules.importers.assemble import assemble
-from empathy_judge.data_modules.importers.table import TableMapping, read_tables
 from empathy_judge.data_modules.inspection import inspect_dataset
 from empathy_judge.data_modules.parallel import map_threads
-from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.rows import PAIRS_SCHEMA
 from empathy_judge.data_modules.sampling import WINDOW_BLOCKS, Blocks, EpochOrder, row_groups
 from empathy_judge.data_modules.schema import Pair, PairDataset, write_splits
@@ -163,20 +153,6 @@ class TestClips:
             assert probe(context).seconds == pytest.approx(0.3)
             assert len(decode(response, 8_000)) == 2_400
 
-    def test_turns(self, source):
-        turns = [{"role": "user", "audio": f"clips/context{n}.wav"} for n in (0, 1, 0)]
-        source.pairs = [{"pair_id": "a", "response_audio": "clips/000-0.wav", "context_audio": turns}]
-        source.pairs.append({"pair_id": "b", "response_audio": "clips/000-1.wav", "context_audio": None})
-        source.pairs.append({"pair_id": "c", "response_audio": "clips/000-1.wav", "context_audio": turns[1:]})
-        source.ratings = []
-        ratings = source.table("r.jsonl", [{"pair_id": "a", "rater_id": "1", "score": 3}])
-        mapping = TableMapping(columns={}, rating_columns={}, dimensions=[Dimension("empathy", 1, 5, 1)])
-        imported = read_tables(source.table("p.jsonl", source.pairs), ratings, mapping)
-        dataset = assemble(imported, source.out, embed_audio=True)
-        found = [[audio_hash(turn.audio) for turn in pair.context] for pair in dataset.pairs]
-        first, second = (audio_hash(source.folder / f"clips/context{n}.wav") for n in (0, 1))
-        assert found == [[first, second, first], [], [second, first]]
-
     def test_equal_by_content(self, sharded):
         one, other = (PairDataset.load(sharded.out).pairs[n].context[0].audio for n in (0, 1))
         assert one == other
@@ -235,17 +211,6 @@ class TestClips:
         stored_clips._forget()
         with pytest.raises(AudioError, match=r"part-00000\.parquet, row 3.*: no such file"):
             decode(changed.pairs[2].response, 16_000)
-
-    def test_damage_to_the_audio_is_found_when_it_is_read(self, sharded):
-        path = sharded.out / "pairs/part-00002.parquet"
-        whole = path.read_bytes()
-        start = whole.index(b"RIFF")
-        path.write_bytes(whole[: start + 100] + bytes(2_000) + whole[start + 2_100 :])
-        dataset = PairDataset.load(sharded.out)
-        found = inspect_dataset(PairDataset.load(sharded.out))
-        assert {problem.kind for problem in found.problems} <= {"unreadable", "changed"}
-        assert {problem.pair_id for problem in found.problems} <= {pair.pair_id for pair in dataset.pairs[50:]}
-        assert found.problems
 
 
 class TestInspect:
@@ -348,68 +313,3 @@ class TestOrder:
         files = sharded.load(overwrite=True).pairs
         assert row_groups(files) is None
         assert row_groups((*embedded, Pair("x", b"some bytes"))) is None
-
-
-@pytest.mark.long
-def test_two_ranks_read_everything_once(tmp_path, capsys):
-    """2,000 pairs imported by the command from files and from tables with audio inside, and read by two ranks."""
-    source, ratings = _write_source(tmp_path / "source", pairs=2_000, clips=400)
-    hashes = set()
-    for importer, table, name in (
-        ("table", source / "pairs.csv", "data"),
-        ("table", source / "pairs.parquet", "same"),
-        ("hugging-face", source / "hub", "again"),
-    ):
-        words = ["import", importer, str(table), "--ratings", str(ratings), "--dimension", "empathy=1:5:1"]
-        assert main([*words, "--embed-audio", "--shard-rows", "600", "--out", str(tmp_path / name)]) == 0
-        hashes.add(PairDataset.load(tmp_path / name).card.content_hash)
-    assert len(hashes) == 1
-    data = tmp_path / "data"
-    shards = list((data / "pairs").iterdir())
-    assert len(shards) == 4
-    capsys.readouterr()
-    assert main(["inspect", str(data), "--json"]) != BAD_USAGE
-    assert json.loads(capsys.readouterr().out)["counts"]["all"]["pairs"] == 2_000
-    for workers in (0, 2):
-        command = [sys.executable, str(Path(__file__).with_name("read_as_rank.py")), str(data)]
-        ranks = [
-            subprocess.Popen([*command, str(rank), "2", str(workers)], stdout=subprocess.PIPE) for rank in range(2)
-        ]
-        found = [json.loads(rank.communicate(timeout=300)[0]) for rank in ranks]
-        assert sorted(found[0]["seen"] + found[1]["seen"]) == list(range(2_000))
-        assert max(rank["peak"] for rank in found) < 1_500
-        if not workers:  # the two ranks share one row group of 16, and each read one beforehand
-            read = sum(rank["read"] for rank in found)
-            assert 0.9 < read / sum(shard.stat().st_size for shard in shards) < 1.5
-
-
-def _write_source(folder: Path, pairs: int, clips: int) -> tuple[Path, Path]:
-    """Tables as people bring them: short clips that repeat, contexts of eight responses; with files and with bytes."""
-    rng = np.random.default_rng(0)
-    (folder / "clips").mkdir(parents=True)
-    (folder / "hub").mkdir()
-    for number in range(clips):
-        samples = 0.1 * rng.standard_normal(int(rng.uniform(0.15, 0.3) * 16_000))
-        soundfile.write(folder / f"clips/{number}.wav", samples, 16_000)
-    groups = np.arange(pairs) // 8
-    rows = pd.DataFrame(
-        {
-            "pair_id": [f"p{number:06d}" for number in range(pairs)],
-            "group_id": [f"g{group}" for group in groups],
-            "system_id": [f"s{number % 5}" for number in range(pairs)],
-            "context_audio": [f"clips/{group % clips}.wav" for group in groups],
-            "response_audio": [f"clips/{clip}.wav" for clip in rng.integers(clips, size=pairs)],
-        }
-    )
-    rows.to_csv(folder / "pairs.csv", index=False)
-    rated = [
-        (pair_id, f"r{(number + rater) % 50}", 1 + (number + rater) % 5)
-        for number, pair_id in enumerate(rows["pair_id"])
-        for rater in range(6)
-    ]
-    pd.DataFrame(rated, columns=["pair_id", "rater_id", "score"]).to_csv(folder / "ratings.csv", index=False)
-    for name in ("context_audio", "response_audio"):
-        rows[name] = [{"bytes": (folder / path).read_bytes(), "path": None} for path in rows[name]]
-    pq.write_table(pa.Table.from_pandas(rows), folder / "pairs.parquet")
-    shutil.copy(folder / "pairs.parquet", folder / "hub" / "train.parquet")
-    return folder, folder / "ratings.csv"

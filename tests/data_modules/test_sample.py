@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge.data_modules import sample as sentences
-from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.sample import CONTEXT_TONES, FIT, RESPONSE_TONES, SYSTEMS, make_sample, rate
 from empathy_judge.data_modules.schema import PairDataset
 from scipy.stats import spearmanr
@@ -118,23 +113,3 @@ def test_same_seed_same_bytes_whatever_the_workers(small, tmp_path):
     dataset, _ = small
     make_sample(tmp_path / "again", groups=12, seed=3, workers=1)
     assert PairDataset.load(tmp_path / "again").card.content_hash == dataset.card.content_hash
-
-
-@pytest.mark.long
-def test_leaves_nothing_in_the_folder_for_temporary_files(small, tmp_path):
-    code = (
-        "import sys; from pathlib import Path; from empathy_judge.data_modules.sample import make_sample;"
-        "from empathy_judge.data_modules.espeak import Tone, Voice, speak;"
-        "speak('Here.', Voice('en', 'f', 200.0, 1.1), Tone());"
-        "make_sample(Path(sys.argv[1]), groups=2, seed=4, workers=1)"
-    )
-    with (
-        tempfile.TemporaryDirectory() as temporary
-    ):  # not tmp_path: processes meet at a socket whose path must be short
-        environment = {**os.environ, "TMPDIR": temporary}
-        subprocess.run([sys.executable, "-c", code, str(tmp_path / "sample")], check=True, env=environment)
-        assert [path.name for path in Path(temporary).iterdir() if "voices" in path.name] == []
-    other = PairDataset.load(tmp_path / "sample")
-    assert len(other.pairs) == 30
-    first = [audio_hash(data.pairs[0].response) for data in (other, small[0])]
-    assert first[0] != first[1]  # another seed speaks otherwise

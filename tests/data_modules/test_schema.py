@@ -299,14 +299,7 @@ def test_bad_cards(source, tables, change, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_key_that_stands_twice_is_refused(written):
-    path = written / "dataset.yaml"
-    path.write_text(path.read_text() + "licence: another\n")
-    with pytest.raises(DataError, match=r"dataset\.yaml: not readable as YAML \(key 'licence' stands twice"):
-        PairDataset.load(written)
-
-
-@pytest.mark.parametrize("text", ["&a [*a]", "- 1", "when: 2020-13-45", "[" * 2_000, "a: *b", ""])
+@pytest.mark.parametrize("text", ["- 1", "when: 2020-13-45", "a: *b", ""])
 def test_other_yaml_is_refused(written, text):
     (written / "dataset.yaml").write_text(text)
     with pytest.raises(DataError, match=r"dataset\.yaml: (schema_version; expected 1|not readable as YAML)"):
