@@ -175,16 +175,6 @@ def test_the_arguments_of_the_trainer_have_a_help_of_their_own(capsys):
     assert "--trainer.callbacks" not in out  # set by the program
 
 
-def test_train_has_help_with_an_example(capsys):
-    with pytest.raises(SystemExit) as found:
-        main(["train", "--help"])
-    assert found.value.code == 0
-    out = capsys.readouterr().out
-    assert "example: empathy-judge train --config nano" in " ".join(out.split())
-    assert "--judge.lora.rank" in out
-    assert "Trainable" not in out
-
-
 # ---------------------------------------------------------------- bad usage
 
 

@@ -21,7 +21,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(REAL is None, reason="EMPATHY
 
 
 CONFIG = str(Path(__file__).parents[1] / "configs" / "mushra.yaml")
-SYSTEMS = ("Lyra 6", "Proposed 5.51")
 
 
 @pytest.fixture(scope="module")
@@ -62,17 +61,6 @@ def test_import_to_score(imported, tmp_path, capsys):
     ]
     assert main(["score", str(judge), *clips, "--json"]) == 0
     assert 0 <= json.loads(capsys.readouterr().out)["fidelity"] <= 100
-
-
-@pytest.mark.long
-def test_held_out_systems(imported, tmp_path):
-    """What a split by systems changes: who is tested. Little training and no check are enough to see that."""
-    data = Path(shutil.copytree(imported, tmp_path / "data"))
-    held_out = [word for system in SYSTEMS for word in ("--hold-out", f"system_id={system}")]
-    assert main(["split", str(data), "--by", "system_id", *held_out]) == 0
-    assert {pair.system_id for pair in PairDataset.load(data).subset("test").pairs} == set(SYSTEMS)
-    limits = ["--trainer.limit_train_batches", "2"]
-    trained_and_evaluated(data, tmp_path, limits, ["--resamples", "50", "--probes", "none"])
 
 
 @pytest.mark.long

@@ -83,18 +83,6 @@ def test_one_and_many(scorer, clips):
     assert scorer.score([], []) == []
 
 
-def test_context_and_situation_matter(scorer, clips):
-    response = clips / "r1.wav"
-    scores = [
-        scorer.score(None, response),
-        scorer.score(clips / "c.wav", response),
-        scorer.score(clips / "r3.wav", response),
-        scorer.score(clips / "c.wav", response, situation="Late."),
-    ]
-    for number, one in enumerate(scores):
-        assert not any(close(one, other) for other in scores[:number])
-
-
 def test_it_scores_as_the_judge_of_evaluations_does(scorer, judge_folder, dataset_folder):
     from empathy_judge.eval.judges.trained import TrainedJudge
 
@@ -103,21 +91,6 @@ def test_it_scores_as_the_judge_of_evaluations_does(scorer, judge_folder, datase
     for pair, found in zip(pairs, scorer.assess_pairs(pairs), strict=True):
         for name, value in found.points.items():
             assert table[(pair.pair_id, name)] == pytest.approx(value, abs=1e-5)
-
-
-def test_stereo_and_eight_bits_are_heard(scorer, clips, make_tone):
-    mono = make_tone(0.6, 300, 0.4)
-    soundfile.write(clips / "mono.wav", mono, RATE, subtype="FLOAT")
-    soundfile.write(clips / "twice.wav", np.stack([mono, mono], axis=1), RATE, subtype="FLOAT")
-    soundfile.write(clips / "eight.wav", mono, RATE, subtype="PCM_U8")
-    soundfile.write(clips / "wide.wav", np.stack([make_tone(0.6, 300, 0.4, rate=48_000)] * 2, axis=1), 48_000)
-    plain = scorer.score(None, clips / "mono.wav")
-    assert close(scorer.score(None, clips / "twice.wav"), plain)
-    other = scorer.score(None, clips / "r3.wav")
-    far = abs(other["warmth"] - plain["warmth"])
-    for name in ("eight.wav", "wide.wav"):  # quantised or resampled: near the plain clip, nearer than another clip
-        found = scorer.score(None, clips / name)
-        assert abs(found["warmth"] - plain["warmth"]) < far
 
 
 def test_clips_that_cannot_be_judged_are_named(scorer, clips):
@@ -295,14 +268,6 @@ def test_compiled_layers_give_the_same_scores(scorer, judge_folder, clips):
         assert all(map(close, compiled.score(context, response), scorer.score(context, response)))
 
 
-def test_labels_follow_the_scale(scorer, clips):
-    found = scorer.assess(clips / "c.wav", clips / "r1.wav")
-    for name, (low, high) in {"empathy": (1, 5), "warmth": (0, 10)}.items():
-        own = found.scores[name]
-        place = round(4 * (own.score - low) / (high - low))
-        assert own.label == ("very poor", "poor", "fair", "good", "excellent")[place]
-
-
 @pytest.mark.parametrize(
     ("audio", "reason"),
     [
@@ -322,11 +287,6 @@ def test_a_run_folder_is_a_judge_too(trained_run, clips):
     assert [d.name for d in scorer.dimensions] == ["empathy", "warmth"]
     assert scorer.description["provenance"]["dataset"] == "tones"
     assert 1 < scorer.score(None, clips / "r0.wav")["empathy"] < 5
-
-
-def test_no_judge_no_scorer(tmp_path):
-    with pytest.raises(UserError, match=rf"{tmp_path}: expected a judge folder"):
-        Scorer.from_pretrained(tmp_path)
 
 
 def test_audio_states_are_kept_in_a_folder(judge_folder, clips, tmp_path, monkeypatch, capsys):

@@ -63,15 +63,6 @@ def test_rates_without_a_common_divisor_need_little_memory(tmp_path):
     np.testing.assert_allclose(decoded[200:7_800], sine(0.5, 16_000)[200:7_800], atol=5e-3)
 
 
-def test_path_bytes_and_samples_agree(tmp_path):
-    path = write(tmp_path / "a.wav", sine(0.5, 22_050), 22_050)
-    samples, rate = soundfile.read(path)
-    from_path = decode(path, 16_000)
-    np.testing.assert_array_equal(from_path, decode(str(path), 16_000))
-    np.testing.assert_array_equal(from_path, decode(path.read_bytes(), 16_000))
-    np.testing.assert_array_equal(from_path, decode(Clip(samples, rate), 16_000))
-
-
 def test_hash_follows_the_content(tmp_path):
     path = write(tmp_path / "a.wav", sine(0.5, 16_000))
     other = write(tmp_path / "b.wav", sine(0.5, 16_000, 441.0))
@@ -159,14 +150,6 @@ def test_a_chain_of_unlike_parts():
 @pytest.fixture(scope="module")
 def ten_minutes() -> np.ndarray:
     return np.random.default_rng(0).normal(0, 0.1, 600 * 8_000).astype(np.float32)
-
-
-def test_ten_minutes_of_mp3_that_claim_a_hundred_frames(ten_minutes):
-    data = encoded(ten_minutes, 8_000, "MP3")
-    start = data.index(b"Xing") + 8
-    lying = data[:start] + (100).to_bytes(4, "big") + data[start + 4 :]
-    with pytest.raises(AudioError, match=r"the file holds 480\d{4} samples, of which \d+ can be read"):
-        decode(lying, 8_000)
 
 
 @pytest.mark.parametrize("kind", ["FLAC", "Vorbis", "Opus"])

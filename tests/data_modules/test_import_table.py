@@ -93,13 +93,6 @@ class TestWhatIsImported:
             assert pair.response.parent == (source.out / "audio").resolve()
         assert len(list((source.out / "audio").iterdir())) == 6  # 4 responses, 2 contexts that are shared
 
-    def test_columns_that_are_not_imported_are_listed(self, source):
-        for row in source.pairs:
-            row["mos"] = 3
-        for row in source.ratings:
-            row["comment"] = "good"
-        assert source.load().card.description == "Columns not imported: mos, comment."
-
     def test_pairs_without_ratings_are_kept(self, source):
         source.ratings = [row for row in source.ratings if row["pair_id"] != "000-1"]
         dataset = source.load()
@@ -136,13 +129,6 @@ class TestWhatIsImported:
         first, second, third, fourth = (pair.group_id for pair in source.load().pairs)
         assert first == fourth
         assert len({first, second, third}) == 3
-
-    def test_overwrite(self, source):
-        source.load()
-        with pytest.raises(DataError, match=r"dataset: exists; expected .* --overwrite"):
-            source.load()
-        source.ratings[0]["score"] = 5
-        assert scores(source.load(overwrite=True))["000-0", "00", "empathy"] == 5
 
     def test_a_folder_of_something_else_is_never_replaced(self, source):
         source.out.mkdir()

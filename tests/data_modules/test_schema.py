@@ -368,13 +368,6 @@ def test_files_that_are_missing_or_broken(written):
         PairDataset.load(written)
 
 
-def test_unknown_dimension(written):
-    card = PairDataset.load(written).card
-    assert card.dimension("noise").higher_is_better is False
-    with pytest.raises(DataError, match="no dimension 'warmth'; it has empathy, noise"):
-        card.dimension("warmth")
-
-
 def test_staged_folder(tmp_path):
     out = tmp_path / "deep/er/out"
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter, defaultdict
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from empathy_judge.data_modules.audit import audit_splits, check_splits
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.schema import PairDataset, write_splits
@@ -80,18 +79,6 @@ def test_seed_decides_and_data_do_not_change(folder):
     assert hashes[0] == hashes[2]
     assert len(set(hashes)) == 3
     assert PairDataset.load(folder).card.content_hash == content
-
-
-def test_split_file(folder):
-    audit = split_dataset(folder, by=("group_id",), seed=5)
-    stored = yaml.safe_load((folder / "split.yaml").read_text())
-    assert stored["seed"] == 5
-    assert stored["by"] == ["group_id"]
-    assert stored["fractions"] == dict(DEFAULT_FRACTIONS)
-    assert stored["split_hash"] == audit.split_hash
-    counts = Counter(pair.split for pair in PairDataset.load(folder).pairs)
-    assert {name: part["pairs"] for name, part in stored["audit"]["splits"].items()} == counts
-    assert stored["audit"]["crossings"]["group_id"] == {"refused": True, "count": 0, "first": {}}
 
 
 def test_by_system_lets_groups_cross_and_says_so(folder):

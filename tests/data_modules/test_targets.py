@@ -225,15 +225,6 @@ def test_items_of_a_data_loader_repeat_the_pair_for_each_single_rating():
     assert items[0, 0].histogram is None
 
 
-def test_items_of_a_panel_have_no_rater_and_carry_their_histogram():
-    items = RatedPairs(dataset({"a": np.array([[1.0, 3.0], [NAN, NAN]])}, high=3, step=1))
-    assert [items[0, index].rater for index in range(2)] == [-1, -1]
-    assert (items.rater_ids, items.rater_counts.tolist()) == ((), [])
-    histograms = [items[0, index].histogram for index in range(2)]
-    assert [found.tolist() for found in histograms if found is not None] == [[[1, 0, 1]], [[0, 0, 0]]]
-    assert items.weights.tolist() == [[1.0], [0.0]]
-
-
 @pytest.mark.parametrize("target", ["mean", "z_scored", "bias_corrected", "single"])
 def test_training_takes_the_target_and_validation_the_plain_mean(target, dataset_folder):
     data = PairDataModule(DataSettings(str(dataset_folder), target=target))

@@ -297,16 +297,6 @@ def test_one_person_has_no_ceiling(tmp_path):
 # ---------------------------------------------------------------- the table
 
 
-def test_formats_are_read_alike(tmp_path):
-    frame = made()
-    expected = annotations(tmp_path, frame).rows
-    frame.to_csv(tmp_path / "t.tsv", index=False, sep="\t")
-    frame.to_json(tmp_path / "t.jsonl", orient="records", lines=True)
-    frame.to_parquet(tmp_path / "t.parquet")
-    for name in ("t.tsv", "t.jsonl", "t.parquet"):
-        pd.testing.assert_frame_equal(read_frame(tmp_path / name, {}).rows, expected)
-
-
 @pytest.mark.parametrize(
     ("header", "rows", "message"),
     [
@@ -353,24 +343,6 @@ def test_printed_tables_fit_and_say_why_values_are_missing(tmp_path, width):
     assert "a_long_name/[bold]demonstrating_understanding" in "".join(text.split())
     assert "constant: the judge scores are constant" in " ".join(text.split())
     assert "more values or intervals that are missing (see --json)" in " ".join(text.split())
-
-
-def test_long_names_fold_between_their_parts(tmp_path):
-    """At 80 columns; numbers stay on one line, a verdict beside them."""
-    long = {"half": "openai:gpt-audio-1.5-mini,samples=5", "perfect": "gemini:gemini-3.1-pro-preview"}
-    frame = made().replace({"annotator": long}).assign(dimension="validating_emotions", dataset="lend_an_ear")
-    found = measure_agreement(annotations(tmp_path, frame), [*long.values()], resamples=100)
-    console = Console(width=80, record=True, file=io.StringIO())
-    for view in table_comparison_views(found):
-        console.print(view, markup=False, soft_wrap=isinstance(view, str))
-    lines = [line.rstrip() for line in console.export_text().splitlines()]
-    first = [line.split("  ")[0].strip() for line in lines[: lines.index("") + 30]]
-    for parts in (["lend_an_ear/", "validating_", "emotions"], ["gemini:gemini-", "3.1-pro-preview"]):
-        assert any(first[at : at + len(parts)] == parts for at in range(len(first))), first
-    own = found["dimensions"][0]["judges"][long["half"]]
-    (line,) = [line for line in lines if rendering.signed_ranged(own["like_for_like"]["difference"]) in line]
-    assert line.startswith(" openai:gpt-")
-    assert rendering.ranged(own["spearman"]) in line
 
 
 # ---------------------------------------------------------------- published values
@@ -433,3 +405,21 @@ def test_published_alphas_of_models(real, capsys):
     expected = published_alphas(real, 3)
     assert len(expected) == 21
     assert alphas(printed(capsys, real, "--annotators", "gpt_4o", "claude_3.7_sonnet")) == expected
+
+
+def test_long_names_fold_between_their_parts(tmp_path):
+    """At 80 columns; numbers stay on one line, a verdict beside them."""
+    long = {"half": "openai:gpt-audio-1.5-mini,samples=5", "perfect": "gemini:gemini-3.1-pro-preview"}
+    frame = made().replace({"annotator": long}).assign(dimension="validating_emotions", dataset="lend_an_ear")
+    found = measure_agreement(annotations(tmp_path, frame), [*long.values()], resamples=100)
+    console = Console(width=80, record=True, file=io.StringIO())
+    for view in table_comparison_views(found):
+        console.print(view, markup=False, soft_wrap=isinstance(view, str))
+    lines = [line.rstrip() for line in console.export_text().splitlines()]
+    first = [line.split("  ")[0].strip() for line in lines[: lines.index("") + 30]]
+    for parts in (["lend_an_ear/", "validating_", "emotions"], ["gemini:gemini-", "3.1-pro-preview"]):
+        assert any(first[at : at + len(parts)] == parts for at in range(len(first))), first
+    own = found["dimensions"][0]["judges"][long["half"]]
+    (line,) = [line for line in lines if rendering.signed_ranged(own["like_for_like"]["difference"]) in line]
+    assert line.startswith(" openai:gpt-")
+    assert rendering.ranged(own["spearman"]) in line

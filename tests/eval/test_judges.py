@@ -107,11 +107,6 @@ def test_a_bad_file_of_scores_is_refused_in_one_line(text, message, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_of_scores_is_refused(tmp_path):
-    with pytest.raises(DataError, match="no such file"):
-        ScoresFile(tmp_path / "none.csv")
-
-
 def test_the_constant_judge_gives_the_mean_of_the_pairs_it_was_fitted_to(make_dataset):
     dataset = make_dataset(noise=0.3, dimensions=("empathy", "warmth"))
     train = dataset.subset("train")

@@ -15,8 +15,6 @@ from empathy_judge.eval.frame import read_frame
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from scipy.stats import spearmanr
 
-from ..conftest import real_data
-
 PEOPLE = ("ann", "bob", "cy")
 
 
@@ -222,31 +220,4 @@ def test_what_does_not_go_with_a_table(toy, words, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_data_and_table_exclude_each_other(toy, capsys):
-    for words in (["--table", str(toy), "--data", "d"], []):
-        assert main(["compare", "good", *words]) == 2
-    assert "one of the arguments --data --table is required" in capsys.readouterr().err
-
-
 # ---------------------------------------------------------------- real ratings
-
-
-@pytest.mark.long
-def test_models_and_experts_of_kumar_et_al():
-    """Who is better than whom over 21 dimensions; `tests/golden` pins the values."""
-    judges = ("gpt_4o", "claude_3.7_sonnet", "gemini_2.5_pro")
-    table = read_frame(real_data("empathic_communication/ratings_long.csv"), {"item": "conversation_id"}).select(
-        [], ["crowd", "experts_median"]
-    )
-    found = measure_agreement(table, judges, resamples=300)["overall"]
-    report = {judge["judge"]: judge for judge in found["judges"]}
-    assert (found["n_dimensions"], found["n_groups"]) == (21, 200)
-    assert {name: own["cluster"] for name, own in report.items()} == {
-        "claude_3.7_sonnet": 1, "gemini_2.5_pro": 1, "gpt_4o": 2,
-    }  # fmt: skip
-    beside = {name: own["like_for_like"] for name, own in report.items()}
-    ratios = {name: round(own["ratio"]["value"], 3) for name, own in beside.items()}
-    assert ratios == {"claude_3.7_sonnet": 0.948, "gemini_2.5_pro": 0.947, "gpt_4o": 0.855}
-    for name in ("claude_3.7_sonnet", "gemini_2.5_pro"):
-        assert beside[name]["verdict"] == "not told apart from one rater"
-    assert (beside["gpt_4o"]["n_items"], beside["gpt_4o"]["n_raters"], beside["gpt_4o"]["n_groups"]) == (200, 3, 200)

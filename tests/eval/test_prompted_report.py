@@ -15,7 +15,6 @@ import pytest
 import soundfile
 from empathy_judge.data_modules.audio import probe
 from empathy_judge.data_modules.schema import Pair, PairDataset
-from empathy_judge.eval.compare import compare
 from empathy_judge.eval.dimension_report import count_words, response_lengths
 from empathy_judge.eval.evaluate import evaluate as typed_evaluate
 from empathy_judge.eval.judges import OK, score_table
@@ -240,15 +239,3 @@ def test_a_report_of_an_asked_judge_follows_its_schema(six):
     for judge in (asked_judge(ANSWERS), comparing_judge(0.5), long_is_good(0.1)):
         report = evaluate(judge, six, split="test").report
         assert undocumented(json.loads(json.dumps(report, allow_nan=False))) == set()
-
-
-def test_lengths_are_measured_once_for_all_judges(make_dataset, monkeypatch):
-    opened: list[Any] = []
-    monkeypatch.setattr(
-        "empathy_judge.eval.dimension_report.read_header", lambda source: (opened.append(source), probe(source))[1]
-    )
-    compare(
-        [long_is_good(0.1), long_is_good(1.0, "another")], make_dataset(n_groups=8), split="test", probes=(),
-        resamples=20,
-    )  # fmt: skip
-    assert len(opened) == 6 * 4

@@ -55,18 +55,6 @@ def test_a_comparison_shows_what_asking_took(make_dataset, make_judge, answers, 
     assert [report["asking"] is None for report in numbers["reports"]] == [False, False, True]
 
 
-def test_judges_that_nobody_asks_are_shown_as_before(make_dataset, make_judge, tmp_path):
-    found = compare([make_judge(0.4), long_is_good(2.0)], make_dataset(), split="test", probes=(), resamples=20)
-    assert prompted_rows(found.reports) == []
-    assert "prompting" not in shown(found)
-    write_comparison(found.reports, found.rankings, tmp_path)
-    for name in ("index.html", "comparison.md"):
-        assert "prompting took" not in (tmp_path / name).read_text(encoding="utf-8")
-    alone = evaluate(make_judge(0.4), make_dataset(), split="test", probes=(), resamples=20)
-    write_report(alone.report, alone.items, tmp_path / "report")
-    assert "How it was prompted" not in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
-
-
 def test_a_report_tells_how_the_judge_was_asked(make_dataset, tmp_path):
     dataset = make_dataset(n_groups=8, per_group=1, noise=0.4)
     found = evaluate(asked_judge(ANSWERS), dataset, split="test", probes=(), resamples=50)

@@ -102,14 +102,6 @@ def test_page_terminal_and_card_say_what_the_intervals_are_worth(evaluation):
     assert f"- empathy: 90 % intervals cover {on_card} of the mean ratings there" in render_card(_DESCRIPTION, report)
 
 
-def test_a_judge_that_states_nothing_has_no_such_section(make_dataset, make_judge):
-    measured = evaluate(make_judge(noise=0.4), make_dataset(noise=0.3), split="test", probes=(), resamples=20)
-    assert measured.report["dimensions"]["empathy"]["uncertainty"] is None
-    assert measured.report["slices"]["setting"]["tone_variant"]["empathy"]["intervals"] == {}
-    assert "How sure is it" not in render_page(measured.report, measured.items)
-    assert "intervals cover" not in render_card(_DESCRIPTION, measured.report)
-
-
 def test_verdicts_on_two_responses_are_measured_beside_one_rater(make_dataset, make_judge):
     made, contexts = make_dataset(noise=0.3), {}
     pairs = [replace(pair, context=contexts.setdefault(pair.group_id, pair.context)) for pair in made.pairs]

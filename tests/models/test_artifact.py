@@ -287,12 +287,6 @@ def test_a_folder_that_is_not_empty_is_left_alone(folder, make_judge):
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-def test_an_empty_folder_may_become_a_judge(make_judge, tmp_path):
-    (tmp_path / "judge").mkdir()
-    save_judge(wrapped(make_judge()), tmp_path / "judge", "card")
-    assert (tmp_path / "judge" / JUDGE).is_file()
-
-
 def test_what_a_killed_export_left_is_taken_by_the_next_one(make_judge, tmp_path):
     left = tmp_path / ".judge.unfinished" / "members"
     left.mkdir(parents=True)

@@ -15,7 +15,7 @@ from empathy_judge.data_modules.schema import Dimension, PairDataset
 from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_any, save_judge
 from empathy_judge.models.ensemble import average, likeness, write_average, write_ensemble
 from empathy_judge.models.heads import Prediction, combine
-from empathy_judge.models.judge import EmpathyJudge, Members
+from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.judge_calibration import calibrate_judge, store_calibration
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.models.settings import LoraSettings
@@ -87,19 +87,6 @@ def test_adapters_that_began_alike_are_told_from_those_that_did_not():
     assert likeness(one, near) == pytest.approx(1 / 1.01**0.5, abs=0.01)
     assert abs(likeness(one, far) or 1) < 0.2
     assert likeness({"head.w": start}, {"head.w": start}) is None
-
-
-def test_members_move_with_the_judge_and_are_neither_trained_nor_saved():
-    members = Members()
-    members.add({"network.a.weight": torch.ones(2), "head.b": torch.zeros(3)})
-    assert len(members) == 1
-    assert not members.state_dict()
-    assert not list(members.parameters())
-    moved = members.to("meta").weights(0)
-    assert {name: (weight.device.type, len(weight)) for name, weight in moved.items()} == {
-        "network.a.weight": ("meta", 2),
-        "head.b": ("meta", 3),
-    }
 
 
 # ---------------------------------------------------------------- ensembles

@@ -115,9 +115,3 @@ def test_heads_compute_in_float32_under_autocast(name):
         inside = head(pooled).score
     assert inside.dtype == head(pooled.bfloat16()).score.dtype == torch.float32
     assert torch.equal(inside, head(pooled).score)
-
-
-@pytest.mark.parametrize("name", HEADS)
-def test_the_scale_is_not_among_the_weights(name):
-    gaps = {"gaps"} if name == "coral" else set()
-    assert set(fresh(name).state_dict()) == {"norm.weight", "norm.bias", "linear.weight", "linear.bias"} | gaps

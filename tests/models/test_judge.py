@@ -119,12 +119,6 @@ def test_a_file_that_was_changed_is_heard_again(make_judge, pairs, tmp_path):
         assert difference({name: expected[name]}, {name: found.score}) <= 1e-5
 
 
-def test_clips_that_several_pairs_share_are_encoded_once(make_judge, pairs):
-    judge = make_judge()
-    inputs = judge.build_inputs(pairs[:3])  # one group: one context, three responses
-    assert inputs.clips.features.shape[0] == 4
-
-
 def test_bfloat16_weights_keep_adapter_and_head_in_float32(make_judge, pairs):
     exact = scores_of(make_judge(), pairs, 8)
     judge = make_judge(dtype="bfloat16")

@@ -12,7 +12,6 @@ import torch
 from empathy_judge.cli import main
 from empathy_judge.commands import BAD_USAGE, DONE
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.data_modules.items import RatedPairs
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
@@ -108,17 +107,6 @@ def test_a_leak_stops_training_before_it_starts(folds, train_arguments, tmp_path
     assert not list((tmp_path / "run").rglob("*.ckpt"))
 
 
-def test_augmentation_with_kept_audio_states_is_refused(train_arguments, tmp_path):
-    with pytest.raises(UserError, match="cache: audio with augmentation: each epoch hears every clip anew"):
-        train(train_arguments(tmp_path / "run", data__augmentation__gain_probability=0.5))
-
-
-def test_impossible_augmentation_is_refused(train_arguments, tmp_path, capsys):
-    words = train_arguments(tmp_path / "run", data__augmentation__gain_probability=2, cache__what="none")
-    assert main(["train", *words]) == BAD_USAGE
-    assert "augmentation: gain_probability 2.0; expected 0 to 1" in capsys.readouterr().err
-
-
 def test_training_hears_augmented_clips_and_validation_does_not(train_arguments, tmp_path, monkeypatch):
     """With workers, over two epochs and a resumption: the features of each step are those of the uninterrupted run."""
     heard: dict[bool, list[torch.Tensor]] = {True: [], False: []}
@@ -153,16 +141,3 @@ def test_training_hears_augmented_clips_and_validation_does_not(train_arguments,
     assert len(plain) == 3
     assert [one.shape for one in plain] == [one.shape for one in whole[:3]]
     assert not any(torch.equal(one, other) for one, other in zip(plain, whole[:3], strict=True))
-
-
-def test_without_augmentation_a_batch_is_what_it_was(make_judge, dataset_folder):
-    """The inputs of a batch are, bit for bit, those of the pairs as they are stored."""
-    judge = make_judge()
-    dataset = PairDataset.load(dataset_folder).subset("train")
-    items = [RatedPairs(dataset)[epoch, index] for epoch, index in ((0, 3), (7, 1), (2, 2))]
-    ours = judge.build_inputs([item.pair for item in items])
-    plain = judge.build_inputs([dataset.pairs[index] for index in (3, 1, 2)])
-    assert torch.equal(ours.input_ids, plain.input_ids)
-    assert torch.equal(ours.audio_index, plain.audio_index)
-    assert torch.equal(ours.clips.features, plain.clips.features)
-    assert [item.index for item in items] == [3, 1, 2]

@@ -20,7 +20,6 @@ from empathy_judge.train.collate import Batch
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 from lightning.pytorch.callbacks import Callback
-from torch.utils.data import DataLoader
 from transformers import Qwen2AudioConfig, Qwen2AudioForConditionalGeneration
 
 # Each process says what it computed, and goes on with what it said it would
@@ -274,27 +273,6 @@ def test_batches_are_made_without_weights_and_trainer(options, train_arguments, 
     assert_equal(here, there)
     assert size < 20_000
     assert count_parameters(held.module.judge.backbone, {})["language_model"].parameters > 1_000_000
-
-
-@pytest.mark.slow
-def test_data_loaders_that_are_started_by_spawn(train_arguments, tmp_path, monkeypatch):
-    """As forkserver, which Python 3.14 uses, they get pickles alone."""
-    held = Held()
-    batches: list[tuple[Batch, Batch]] = []
-    start = JudgeModule.on_train_start
-
-    def compare(module: JudgeModule) -> None:
-        start(module)
-        other = DataLoader(
-            module.data.items, batch_sampler=[[(0, 0), (0, 1)]], collate_fn=module.collate, num_workers=1,
-            multiprocessing_context="spawn",
-        )  # fmt: skip
-        (there,) = other
-        batches.append((module.collate([module.data.items[0, 0], module.data.items[0, 1]]), there))
-
-    monkeypatch.setattr(JudgeModule, "on_train_start", compare)
-    train(train_arguments(tmp_path / "run", trainer__max_epochs=1, trainer__logger="false"), watching=[held])
-    assert_equal(*batches[0])
 
 
 def test_the_trained_judge_is_freed(train_arguments, tmp_path, monkeypatch):

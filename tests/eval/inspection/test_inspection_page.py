@@ -259,26 +259,6 @@ def test_raters_of_any_script_have_a_strip():
     assert labels == ["1", "2", "rating", "\u65e5\u672c\u8a9e", "$x_{$ &amp; &lt;b&gt;", "r" * 15 + "\u2026"]
 
 
-def test_several_dimensions_have_their_own_disputes(inspected, tmp_path):
-    dimensions = (EMPATHY, Dimension("free", 0, 1), Dimension("hostility", -3, 3, 1, False))
-    page = inspected(dimensions=dimensions)
-    facts = inspection_facts(PairDataset.load(tmp_path / "data"))
-    disputed = [(d, item) for d in dimensions for item in facts["ratings"][d.name]["disputed"]]
-    assert len(disputed) == 60
-    assert re.findall(r"\d+\. (pair-\d\d)", page.text) == [item["pair_id"] for _, item in disputed]
-    spreads = re.findall(r"spread (\d\.\d\d), group", page.text)
-    assert spreads == [f"{item['spread']:.2f}" for _, item in disputed]
-    strips = [svg["aria-label"] for svg in page.all("svg") if svg.get("class") == "strip"]
-    assert len(strips) == 60
-    for (scale, item), strip in zip(disputed, strips, strict=True):
-        scores = [score for _, score in item["ratings"]]
-        listed = ", ".join(f"{score:g}" for score in scores)
-        between = f"4 ratings on a scale from {scale.minimum:g} to {scale.maximum:g}: "
-        assert strip.replace("\N{MINUS SIGN}", "-") == f"{between}{listed}; mean {np.mean(scores):.2f}"
-    assert "scale \N{MINUS SIGN}3 to 3" in page.text or "scale -3 to 3" in page.text
-    assert "low is good" in page.text
-
-
 def test_pages_without_ratings_or_context(inspected):
     preferences = pd.DataFrame(
         {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from empathy_judge.data_modules.inspection import Histogram, Inspection, Problem, Summary
-from empathy_judge.eval.inspection.tables import _raters, inspection_tables
+from empathy_judge.eval.inspection.tables import inspection_tables
 from empathy_judge.eval.statistics.agreement import Statistic, as_report
 from empathy_judge.eval.statistics.icc import FORMS
 from empathy_judge.eval.statistics.krippendorff import DISTANCES
@@ -65,12 +65,6 @@ def test_shows_numbers_and_places():
     assert "p9" in text
 
 
-def test_says_when_nothing_is_wrong():
-    found = _found()
-    clean = Inspection(**{**found.__dict__, "crossings": {}, "unrated": ()})
-    assert "nothing" in _printed(clean)
-
-
 def _line(text: str, start: str) -> list[str]:
     """The cells of the line whose first cell begins so."""
     lines = [line.strip("│┃ ").split("│") for line in text.splitlines()]
@@ -93,13 +87,3 @@ def test_raters_have_a_line_each_and_their_flags_the_evidence():
     assert _line(text, "r23")[0] == "r23"
     assert "r24" not in text
     assert "and 5 more (--json lists all)" in " ".join(text.split())
-
-
-def test_raters_fit_a_narrow_terminal():
-    console = Console(width=80)
-    with console.capture() as captured:
-        flagged = _rater("participant-01", RaterFlag("random", "agrees with nobody"))
-        for table in _raters("empathy", [as_report(flagged)]):
-            console.print(table)
-    assert "0.41 [0.20, 0.60]" in captured.get()
-    assert "participant-01" in captured.get()

@@ -77,26 +77,6 @@ def ranking(*judges: tuple[str, int | None, float | None], needed: int | None = 
     return {"judges": found, "comparisons": comparisons}
 
 
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        (
-            ranking(("a", 1, 0.7), ("b", 2, 0.5)),
-            "a agrees best with people (Spearman 0.70), clearly better than the other.",
-        ),
-        (ranking(("a", None, None)), "No judge can be ranked. 1 judge has no rank."),
-        (ranking(("a", 1, 0.7), ("b", None, None)), "Only a (Spearman 0.70) can be ranked. 1 judge has no rank."),
-        (
-            ranking(("a", 1, 0.7), ("b", 2, 0.5), ("c", 2, 0.4)),
-            "a agrees best with people (Spearman 0.70), clearly better than all others. Behind it, b and c form one "
-            "cluster.",
-        ),
-    ],
-)  # fmt: skip
-def test_a_ranking_in_words(given, text):
-    assert words(given) == text
-
-
 def test_judges_of_one_cluster_in_words():
     text = words(ranking(("a", 1, 0.7), ("b", 1, 0.68)))
     assert text.startswith("a and b form one cluster: a is highest (Spearman 0.70), but not clearly better than b.")

@@ -13,7 +13,6 @@ from empathy_judge.models.export.check import (
     COUNT,
     Bounds,
     CheckSet,
-    bounds_of,
     compare,
     rated_set,
     score_all,
@@ -75,13 +74,6 @@ def test_pairs_without_scores():
     assert compare(BEFORE, gap, CheckSet("four", []), SCALES, WIDE).beyond == ["other pairs have scores than before"]
     with pytest.raises(UserError, match="four: no pair has audio that can be used"):
         compare(np.full((2, 2), np.nan), BEFORE[:2], CheckSet("four", []), SCALES, WIDE)
-
-
-def test_stated_bounds():
-    assert bounds_of("float32", "none") == Bounds(1e-5, 1e-5, 0.001)
-    assert bounds_of("bfloat16", "none").agreement == 0.005
-    assert {bounds_of(dtype, "nf4").agreement for dtype in ("float32", "bfloat16")} == {0.02}
-    assert bounds_of("bfloat16", "int8").agreement == 0.02
 
 
 def test_made_sounds_fit_every_backbone():

@@ -75,14 +75,6 @@ def test_thresholds_that_a_scale_does_not_have_are_not_read(loss, garbage):
     assert (gradient[2, 0] == 0).all()  # nobody rated
 
 
-@pytest.mark.parametrize("loss", [coral, corn])
-def test_steps_of_another_number_are_refused(loss):
-    with pytest.raises(ValueError, match="expected the shape"):
-        loss(LOGITS, COUNTS[..., :3], WEIGHTS, EXISTS)
-    with pytest.raises(ValueError, match="expected the shape"):
-        loss(LOGITS, COUNTS, WEIGHTS, EXISTS[0])
-
-
 def _log_probabilities() -> Tensor:
     logits = torch.randn(3, 2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     return logits.masked_fill(~EXISTS, -torch.inf).log_softmax(-1)
@@ -127,10 +119,3 @@ def test_emd_does_not_read_steps_that_a_scale_does_not_have():
         (gradient,) = torch.autograd.grad(value, predicted)
         assert gradient.isfinite().all()
         assert (gradient[:, 1, 3] == 0).all()
-
-
-def test_histogram_losses_need_counts_of_their_shape():
-    with pytest.raises(ValueError, match=r"counts \(3, 2, 3\); expected the shape \(3, 2, 4\)"):
-        histogram_cross_entropy(_log_probabilities(), COUNTS[..., :3], WEIGHTS)
-    with pytest.raises(ValueError, match=r"steps \(4,\); expected the shape \(2, 4\)"):
-        squared_emd(_log_probabilities(), COUNTS, WEIGHTS, EXISTS[0])
