@@ -69,20 +69,6 @@ def test_every_way_to_pass_a_clip_gives_the_same_score(scorer, clips):
         assert close(scorer.score(first, second), expected)
 
 
-def test_one_and_many(scorer, clips):
-    responses = [clips / f"r{number}.wav" for number in range(4)]
-    contexts = [clips / "c.wav", None, clips / "r3.wav", clips / "c.wav"]
-    situations = ["The train is late.", None, None, None]
-    together = scorer.score(contexts, responses, situation=situations)
-    alone = [
-        scorer.score(context, response, situation=situation)
-        for context, response, situation in zip(contexts, responses, situations, strict=True)
-    ]
-    assert all(close(one, other) for one, other in zip(together, alone, strict=True))
-    assert np.ptp([one["warmth"] for one in together]) > 1e-2
-    assert scorer.score([], []) == []
-
-
 def test_it_scores_as_the_judge_of_evaluations_does(scorer, judge_folder, dataset_folder):
     from empathy_judge.eval.judges.trained import TrainedJudge
 

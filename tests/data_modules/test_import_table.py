@@ -13,7 +13,6 @@ import pytest
 import soundfile
 from empathy_judge.cli import main
 from empathy_judge.data_modules import importers
-from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import DataError, UserError, shown
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import PairDataset
@@ -211,26 +210,6 @@ class TestLayouts:
             row["empathy:x"] = 3
         source.refuses(r"fits long \(a column score\) and wide \(columns DIMENSION:RATER\)")
         assert len(source.load(wide=False).ratings) == 8
-
-    def test_turns_and_bytes(self, source):
-        """A list of turns in JSONL; bytes and Hugging Face's audio cells in Parquet."""
-        turns = [{"role": "user", "audio": "clips/context0.wav"}, {"role": "assistant", "audio": "clips/000-0.wav"}]
-        rows = [{"pair_id": 7, "context_audio": turns, "response_audio": "clips/000-1.wav", "situation": "a\nb"}]
-        ratings = source.table("r.jsonl", [{"pair_id": 7, "rater_id": 1, "score": 4}])
-        dataset = source.read(source.table("p.jsonl", rows), ratings)
-        assert dataset.pairs[0].pair_id == "7"
-        assert [turn.role for turn in dataset.pairs[0].context] == ["user", "assistant"]
-        assert dataset.pairs[0].situation == "a\nb"
-        assert scores(dataset) == {("7", "1", "empathy"): 4}
-
-        data = [(source.folder / f"clips/000-{n}.wav").read_bytes() for n in range(2)]
-        table = pd.DataFrame(
-            {"pair_id": [7], "response_audio": [data[0]], "context_audio": [{"bytes": data[1], "path": "../x.wav"}]}
-        )
-        table.to_parquet(source.folder / "p.parquet")
-        dataset = source.read(source.folder / "p.parquet", ratings, overwrite=True)
-        assert audio_hash(dataset.pairs[0].response) == audio_hash(data[0])
-        assert audio_hash(dataset.pairs[0].context[0].audio) == audio_hash(data[1])
 
 
 class TestBadAudio:

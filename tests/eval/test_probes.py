@@ -245,3 +245,5 @@ def test_probes_are_chosen_by_name():
     assert [probe.name for probe in choose("silent")] == ["silent"]
     with pytest.raises(DataError, match="probe 'humm'; expected one of response_only, context_only"):
         choose(["silent", "humm"])
+    with pytest.raises(ValueError, match="a tolerance goes with expects 'same'"):
+        replace(PROBES["gain"], expects="keep")

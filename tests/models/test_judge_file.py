@@ -122,9 +122,9 @@ def test_an_edited_description_is_refused_in_one_line_or_changes_no_score(every,
     assert count > 300 / every
 
 
-@pytest.mark.parametrize("depth", [100, 990, 3_000, 100_000])
+@pytest.mark.parametrize("depth", [100, 990, 100_000])
 @pytest.mark.parametrize(("opening", "closing"), ["[]", ('{"a":', "}")])
-@pytest.mark.parametrize("key", ["settings", "calibration", "provenance", "note"])
+@pytest.mark.parametrize("key", ["settings", "calibration", "note"])
 def test_a_description_that_is_nested_too_deep_is_refused_in_one_line(
     depth, opening, closing, key, judge_folder, tmp_path
 ):

@@ -9,17 +9,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
 from empathy_judge.data_modules import parallel
-from empathy_judge.models.backbones.layers import compile_layers
-from empathy_judge.train import module as module_file
 from empathy_judge.train import throughput
 from empathy_judge.train.collate import Batch, Collate
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 from empathy_judge.train.throughput import Work, summary
-from torch import nn
-from torch._dynamo.utils import counters
 
 
 class Seen:
@@ -131,28 +126,6 @@ def test_the_line_at_the_end(processes):
     assert summary(work, processes, 1.2e9) == (
         "trained on 1,234 pairs in 56 s: 22 pairs/s, 4,321 tokens/s, 3.2 % padding, 0.8 % waiting for data, 1.2 GB"
     )
-
-
-@pytest.mark.long
-def test_layers_are_compiled_from_the_first_step_on(train_arguments, tmp_path, monkeypatch):
-    """And once for all lengths. Dynamo's own backend will do to see that."""
-    torch._dynamo.reset()
-    counters.clear()
-    compiled: list[int] = []
-
-    def on_eager_backend(network: nn.Module, leave: list[nn.Module]) -> int:
-        return compile_layers(network, leave, backend="aot_eager")
-
-    monkeypatch.setattr(module_file, "compile_layers", on_eager_backend)
-    monkeypatch.setattr(
-        JudgeModule, "on_train_batch_end", lambda *_: compiled.append(counters["frames"]["ok"]), raising=False
-    )
-    extra = {"compile_layers": True, "gradient_checkpointing": True}
-    train(train_arguments(tmp_path / "run", trainer__max_epochs=2, trainer__logger="false", **extra))
-    torch._dynamo.reset()
-    assert len(compiled) == 6
-    assert compiled[0] > 0
-    assert compiled[-1] == compiled[3]  # after a validation nothing is compiled anew, whatever the lengths
 
 
 def test_a_profile_is_written(train_arguments, tmp_path):

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import numpy as np
 import pytest
-from empathy_judge.data_modules import prosody
-from empathy_judge.data_modules.audio import decode
-from empathy_judge.data_modules.schema import Dimension, Pair
-from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.listening import Listening, listening_sentence
-from empathy_judge.eval.probes import DEFAULT_PROBES, PROBES
+from empathy_judge.eval.probes import PROBES
 from empathy_judge.eval.results import Report
 
-from ..conftest import TEXTS, MeasureJudge, check_of, dataset_of, pitch_range, spoken_pairs, statistic
+from ..conftest import check_of, statistic
 
 FULL = 0.8
 
@@ -134,40 +126,3 @@ def test_a_weak_judge_must_lose_half_not_a_tenth():
 
 
 # ---------------------------------------------------------------- judges that hear
-
-
-def words(text: str | None) -> float:
-    return 1.0 if text is None else float(TEXTS.index(text))
-
-
-def both(pair: Pair) -> float:
-    context = pitch_range(pair.context[0].audio) if pair.context else 5.0
-    return -abs(context - pitch_range(pair.response))
-
-
-MEASURES: dict[str, Callable[[Pair], float]] = {
-    "listens": both,
-    "response_only": lambda pair: pitch_range(pair.response),
-    "words_only": lambda pair: (
-        abs(words(pair.context_text) - words(pair.response_text)) + 0.1 * words(pair.context_text)
-    ),
-    "durations_only": lambda pair: float(len(decode(pair.response, prosody.RATE))),
-}
-
-
-@pytest.mark.parametrize("kind", MEASURES)
-def test_judges_of_known_hearing_are_told_apart(kind):
-    judge = MeasureJudge(MEASURES[kind])
-    scores = np.array([judge.measure(pair) for pair in spoken_pairs()])
-    rng = np.random.default_rng(1)
-    ratings = [
-        (pair.pair_id, f"r{rater}", "empathy", score + 0.3 * scores.std() * rng.normal())
-        for pair, score in zip(spoken_pairs(), scores, strict=True)
-        for rater in range(3)
-    ]
-    scale = Dimension("empathy", float(scores.min()) - 1e6, float(scores.max()) + 1e6)
-    dataset = dataset_of(spoken_pairs(), ratings, scale)
-    report: Any = evaluate(judge, dataset, split=None, probes=DEFAULT_PROBES, resamples=200).report
-    checks = {name: results["empathy"] for name, results in report["checks"].items()}
-    found = listening_sentence(checks, report["dimensions"]["empathy"]["spearman"])
-    assert found.kind == kind, found.text

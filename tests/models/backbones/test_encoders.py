@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -61,14 +60,6 @@ def test_states_of_a_mixed_batch_equal_the_official_ones_of_each_clip(encoder, c
         assert found.shape == expected.shape == (len(found), backbone.audio_size)
         for layer, official in zip(found.chunk(layers, -1), expected.chunk(layers, -1), strict=True):
             assert same(layer, official)
-
-
-@torch.no_grad()
-def test_layers_of_the_tower_change_its_states(encoder, clips):
-    """Otherwise equal states would say little about any one layer."""
-    layers = encoder.official(clips[0].samples).chunk(3, -1)
-    for before, after in itertools.pairwise(layers):
-        assert (after - before).std() > 0.05 * before.std()
 
 
 @torch.no_grad()

@@ -66,16 +66,6 @@ def test_its_own_adapter_is_in_the_weights(family, copy):
 
 
 @torch.no_grad()
-def test_the_official_model_has_its_adapter_switched_on(family, noise):
-    """What all families are compared with; otherwise that comparison would say nothing about the adapter."""
-    model = GraniteSpeechForConditionalGeneration.from_pretrained(family.folder).eval()
-    ids = torch.arange(5, 25)[None]
-    on = model.model(input_ids=ids).last_hidden_state
-    model.disable_adapters()
-    assert (on - model.model(input_ids=ids).last_hidden_state).abs().max() > 0.1
-
-
-@torch.no_grad()
 def test_a_checkpoint_without_adapter_is_the_official_one(copy, noise, same):
     without_adapter(copy)
     model = GraniteSpeechForConditionalGeneration.from_pretrained(copy).eval()
@@ -134,17 +124,3 @@ def test_the_prompt_is_the_same_every_day(family, noise):
     assert text.startswith(
         "<|start_of_role|>system<|end_of_role|>Knowledge Cutoff Date: April 2024.\nToday's Date: April 9"
     )
-
-
-@torch.no_grad()
-def test_the_official_processor_lets_clips_hear_the_padding_of_others(family, noise, same):
-    """Why clips go through the encoder alone."""
-    clips = [noise(9_000), noise(30_000, 1)]
-    model = GraniteSpeechForConditionalGeneration.from_pretrained(family.folder).eval()
-    backbone = load_backbone(Checkpoint(str(family.folder)))
-    padded = backbone.processor.audio_processor(clips)["input_features"]
-    together = model.model.encoder(padded).last_hidden_state[0, 15:28].flatten()  # its last window: 28 frames in all
-    ours = backbone.encode_audio(backbone.prepare_clips(clips))
-    alone = backbone.encode_audio(backbone.prepare_clips(clips[:1]))
-    assert same(ours[: len(alone)], alone)
-    assert (together - ours[1, : len(together)]).abs().max() > 1e-2

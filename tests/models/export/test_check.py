@@ -8,16 +8,12 @@ import numpy as np
 import pytest
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension
-from empathy_judge.models.artifact import load_any
 from empathy_judge.models.export.check import (
     COUNT,
     Bounds,
     CheckSet,
     compare,
-    rated_set,
-    score_all,
     synthetic_pairs,
-    synthetic_set,
 )
 
 SCALES = (Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10))
@@ -89,18 +85,3 @@ def test_made_sounds_fit_every_backbone():
         assert np.array_equal(one.response.samples, other.response.samples)
     assert sum(not pair.context for pair in pairs) == 4
     assert sum(pair.situation is not None for pair in pairs) == 4
-
-
-def test_sets_of_a_judge(judge_folder, tones):
-    loaded = load_any(judge_folder)
-    rated = rated_set(loaded, tones, "validation")
-    assert len(rated.pairs) == 9
-    assert rated.name == "tones, validation"
-    means = tones.subset("validation").mean_scores()
-    assert np.allclose(rated.ratings, means[["empathy", "warmth"]].to_numpy(), equal_nan=True)
-    assert synthetic_set(loaded).ratings is None
-    found = score_all(loaded, rated, "cpu")
-    assert found.shape == (9, 2)
-    assert np.isfinite(found).all()
-    with pytest.raises(UserError, match="nowhere"):
-        rated_set(loaded, tones, "nowhere")

@@ -10,13 +10,10 @@ import numpy as np
 import pytest
 from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.judges.baselines.probe import learning_curve, open_probe
 from empathy_judge.models.artifact import load_run
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.run import train
-
-FAST = ["--split", "validation", "--probes", "none", "--resamples", "20", "--json"]
 
 
 @pytest.fixture(scope="module")
@@ -71,21 +68,6 @@ def test_a_plan_shows_what_it_learns_from_fewer_pairs(backbone_folder, dataset_f
     assert "what a probe on the frozen backbone learns" in capsys.readouterr().out
     assert main(["plan", "--variance", "item=1", "residual=1", "--learning", "nano"]) == 2
     assert "--learning without clips; expected the folder of a pair dataset as pilot" in capsys.readouterr().err
-
-
-def test_it_is_a_row_of_a_comparison(backbone_folder, dataset_folder, tmp_path, capsys):
-    words = ["compare", f"probe:{backbone_folder}", "acoustic", "constant", "--data", str(dataset_folder), *FAST]
-    assert main([*words, "--out", str(tmp_path / "out")]) == 0
-    reports = json.loads(capsys.readouterr().out)["reports"]
-    assert [own["judge"] for own in reports] == [f"probe:{backbone_folder.name}", "acoustic", "constant"]
-    own = reports[0]
-    assert own["provenance"]["fitted"]["pairs"] == own["provenance"]["fitted"]["landmarks"] == 12
-    assert own["provenance"]["provenance"]["train_splits"] == ["train"]
-    assert own["dimensions"]["empathy"]["spearman"]["value"] == pytest.approx(
-        evaluate(f"probe:{backbone_folder}", dataset_folder, split="validation").report["dimensions"]["empathy"][
-            "spearman"
-        ]["value"]
-    )
 
 
 @pytest.mark.parametrize(
