@@ -1,0 +1,178 @@
+"""Runs on embedded audio, on an encoder, with histograms of ratings."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from empathy_judge.data_modules import pairs_file
+from empathy_judge.data_modules.rows import hash_order, to_row
+from empathy_judge.data_modules.schema import Dimension, PairDataset, complete_dataset, write_dataset, write_splits
+from empathy_judge.data_modules.splits import split_dataset
+from empathy_judge.eval.statistics.agreement import spearman
+from empathy_judge.models.artifact import load_any, load_run, save_judge
+from empathy_judge.models.backbones import load_backbone
+from empathy_judge.models.backbones.base import Checkpoint
+from empathy_judge.models.scoring import PairScorer
+from empathy_judge.train.run import train
+from transformers import HubertConfig, HubertModel, Wav2Vec2FeatureExtractor
+
+from .conftest import scores_of
+
+
+@pytest.fixture
+def embedded_folder(dataset_folder, tmp_path, monkeypatch) -> Path:
+    """The dataset of the other tests, embedded in 3 shards with row groups of 2."""
+    monkeypatch.setattr(pairs_file, "ROW_GROUP_ROWS", 2)
+    files, folder = PairDataset.load(dataset_folder), tmp_path / "embedded"
+    rows = []
+    for number, pair in enumerate(files.pairs):
+        audio = {"response_audio": Path(pair.response).read_bytes()}
+        audio["context_audio"] = [{"role": turn.role, "audio": turn.audio.read_bytes()} for turn in pair.context]
+        names = ("pair_id", "group_id", "situation", "system_id")
+        rows.append(to_row({name: getattr(pair, name) for name in names} | audio, folder, folder, number, {}))
+    (folder / "pairs").mkdir(parents=True)
+    for number in range(3):
+        pairs_file.write_pairs(rows[8 * number : 8 * number + 8], folder / pairs_file.shard_name(number))
+    rows.sort(key=lambda row: hash_order(row["pair_id"]))
+    card = complete_dataset(folder, files.card, rows, files.ratings, None)
+    assert card.content_hash == files.card.content_hash
+    write_splits(folder, [pair.split for pair in files.pairs])
+    (folder / "split.yaml").write_bytes((dataset_folder / "split.yaml").read_bytes())
+    return folder
+
+
+def test_scores_do_not_depend_on_how_audio_is_stored(embedded_folder, dataset_folder, judge_folder):
+    judge = load_any(judge_folder).judge
+    one, other = (
+        {pair.pair_id: found.score for pair, found in PairScorer(judge, 5).predict(PairDataset.load(folder).pairs)}
+        for folder in (dataset_folder, embedded_folder)
+    )
+    assert one.keys() == other.keys()
+    assert max(float((one[name] - other[name]).abs().max()) for name in one) <= 1e-5
+
+
+@pytest.mark.long
+def test_a_resumed_run_reads_what_the_uninterrupted_one_does(embedded_folder, train_arguments, tmp_path, batches_read):
+    """By blocks, and with two workers, which read ahead."""
+    arguments = {"trainer__logger": "false", "data__path": embedded_folder, "data__num_workers": 2}
+    train(train_arguments(tmp_path / "whole", trainer__max_epochs=2, **arguments))
+    whole = batches_read.copy()
+    train(train_arguments(tmp_path / "run", trainer__max_epochs=1, **arguments))
+    batches_read.clear()
+    train([*train_arguments(tmp_path / "run", trainer__max_epochs=2, **arguments), "--resume", "true"])
+    first, second = ([items for epoch, _, items in whole if epoch == n] for n in (0, 1))
+    assert [sorted(item for items in own for item in items) for own in (first, second)] == [[*range(12)]] * 2
+    assert first != second
+    assert batches_read == whole[3:]
+
+
+@pytest.fixture(scope="module")
+def hubert_folder(tmp_path_factory) -> Path:
+    """Random weights; loudness is to be heard, so that samples are not normalised."""
+    folder = tmp_path_factory.mktemp("hubert")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = HubertModel(
+            HubertConfig(
+                hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48, conv_dim=(16,) * 7,
+                num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=2, feat_extract_norm="layer",
+                conv_bias=True,
+            )
+        )  # fmt: skip
+        with torch.no_grad():
+            for name, weight in model.feature_extractor.named_parameters():
+                if name.endswith("conv.bias"):
+                    weight.normal_(std=0.3)  # what a layer norm makes of a frame then depends on its loudness
+    model.save_pretrained(folder)
+    Wav2Vec2FeatureExtractor(do_normalize=False).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def run_on(train_arguments, hubert_folder, tmp_path):
+    """Train the fusion alone: name of the run, whether clips are encoded once, epochs."""
+
+    def run(name: str, *, cached: bool, epochs: int):
+        words = train_arguments(
+            tmp_path / name, judge__backbone=str(hubert_folder), judge__lora__parts="[]",
+            cache__what="audio" if cached else "none", optimizer__head_learning_rate=0.003,
+            trainer__gradient_clip_val=1.0, trainer__max_epochs=epochs,
+        )  # fmt: skip
+        train(words)
+        return load_run(tmp_path / name / "checkpoints" / "last.ckpt")
+
+    return run
+
+
+def test_a_fusion_learns_on_a_frozen_encoder(run_on, hubert_folder, dataset_folder, tmp_path):
+    loaded = run_on("run", cached=True, epochs=12)
+    fresh = load_backbone(Checkpoint(str(hubert_folder))).network.encoder.state_dict()
+    assert all(torch.equal(weight, fresh[name]) for name, weight in loaded.judge.network.encoder.state_dict().items())
+    assert loaded.judge.network.joiner.layer_weights.abs().max() > 1e-3  # zero at first
+    part = PairDataset.load(dataset_folder).subset("train")
+    found = scores_of(loaded.judge, part.pairs)
+    for column, name in enumerate(("empathy", "warmth")):
+        assert spearman(found[:, column], part.mean_scores()[name].to_numpy()) > 0.8
+
+    save_judge(loaded, tmp_path / "judge", "card")
+    assert not (tmp_path / "judge" / "adapter").exists()
+    assert np.abs(scores_of(load_any(tmp_path / "judge").judge, part.pairs) - found).max() <= 1e-5
+
+
+def test_clips_that_were_encoded_once_train_the_same_fusion(run_on):
+    once, anew = (
+        dict(run_on(str(cached), cached=cached, epochs=1).judge.network.joiner.named_parameters())
+        for cached in (True, False)
+    )
+    for name, weight in once.items():
+        assert (weight - anew[name]).abs().max() <= 1e-4, name
+
+
+@pytest.fixture
+def stepped(dataset_folder, tmp_path) -> Path:
+    """The tones rated on two scales with steps, of five and of three scores."""
+    folder = tmp_path / "stepped"
+    shutil.copytree(dataset_folder, folder)
+    (folder / "split.yaml").unlink()
+    dataset = PairDataset.load(dataset_folder)
+    ratings = dataset.ratings[dataset.ratings["dimension"] == "empathy"]
+    calm = ratings.assign(dimension="calm", score=(ratings["score"] > 2) * 1.0 + (ratings["score"] > 3) * 1.0)
+    card = dataclasses.replace(dataset.card, dimensions=(Dimension("empathy", 1, 5, 1), Dimension("calm", 0, 2, 1)))
+    rows = [
+        {
+            "pair_id": pair.pair_id,
+            "group_id": pair.group_id,
+            "context_audio": Path(str(pair.context[0].audio)).name,
+            "response_audio": Path(str(pair.response)).name,
+        }
+        for pair in dataset.pairs
+    ]
+    write_dataset(folder, card, pd.DataFrame(rows), pd.concat([ratings, calm]))
+    split_dataset(folder, fractions={"train": 0.5, "validation": 0.375, "test": 0.125}, seed=0)
+    return folder
+
+
+@pytest.mark.long
+def test_histograms_are_learned_and_the_exported_judge_scores_alike(stepped, train_arguments, tmp_path):
+    histogram = {"judge__head": "histogram", "data__path": stepped}
+    run = tmp_path / "run"
+    train(train_arguments(run, **histogram, trainer__max_epochs=20, trainer__gradient_clip_val=1.0))
+    part = PairDataset.load(stepped).subset("train")
+    loaded = load_run(run / "checkpoints" / "last.ckpt")
+    found = torch.stack([found.score for _, found in PairScorer(loaded.judge).predict(part.pairs)]).numpy()
+    for column, name in enumerate(("empathy", "calm")):
+        assert spearman(found[:, column], part.mean_scores()[name].to_numpy()) > 0.9
+    save_judge(loaded, tmp_path / "judge", "card")
+    exported = load_any(tmp_path / "judge")
+    again = torch.stack([found.score for _, found in PairScorer(exported.judge).predict(part.pairs)]).numpy()
+    assert (again == found).all()
+    description = json.loads((tmp_path / "judge/judge.json").read_text())
+    assert description["head"]["type"] == description["settings"]["head"] == "histogram"
+    assert description["provenance"]["target"] == "mean"
