@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.importers import speechjudge
 from empathy_judge.data_modules.schema import PairDataset
 
 from .builders import Download, reasons
+
+_AUDIO = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
 class SpeechJudge(Download):
@@ -33,6 +37,17 @@ class SpeechJudge(Download):
         } | values  # fmt: skip
         self.rows.append(row)
         return row
+
+    def parquet(self, name: str, rows: list[dict[str, Any]]) -> None:
+        audio = ("audioA", "audioB", "prompt")
+        embedded = [
+            {**row, **{k: {"bytes": (self.folder / row[k]).read_bytes(), "path": None} for k in audio}} for row in rows
+        ]
+        lists = pa.list_(pa.string())
+        types = {**dict.fromkeys(audio, _AUDIO), "rater": lists, "naturalness_annotation": lists, "chosen": pa.bool_()}
+        schema = pa.schema([(k, types.get(k, pa.string())) for k in rows[0] if not k.endswith("accuracy")])
+        (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(embedded, schema), self.folder / name)
 
     def preferences(self, dataset: PairDataset) -> list[tuple[str, str, str, float]]:
         """Clip that was chosen, clip that was rejected, rater, strength."""
@@ -89,6 +104,27 @@ def test_columns_of_a_pair(source):
     assert (third.setting, third.language, third.response_text) == ("regular/zh2mixed", "mixed", "Go on.")
     assert first.group_id == second.group_id != third.group_id == fourth.group_id
     assert first.response_speaker == second.response_speaker != third.response_speaker
+
+
+def test_parquet_shards_in_a_folder(source):
+    source.compare((200, 300), ["A+1", "B+2"])
+    source.compare((400, 200), ["Tie (missing reason)"])
+    source.compare((500, 600), ["B+1"], target_text="Go on.")
+    for number, name in enumerate(("train-00000-of-00002", "train-00001-of-00002", "dev-00000-of-00001")):
+        source.parquet(f"hub/{name}.parquet", source.rows[number : number + 1])
+    (source.folder / "hub/README.md").write_text("card")
+    (source.folder / "hub/.cache").mkdir()
+    (source.folder / "hub/.cache/x.parquet").write_bytes(b"half a download")
+    dataset = source.load("hub")
+    assert sorted(source.preferences(dataset)) == [
+        ("200", "300", "r0", 1.0), ("300", "200", "r1", 2.0), ("400", "200", "r0", 0.0), ("600", "500", "r0", 1.0),
+    ]  # fmt: skip
+    assert len(dataset.pairs) == 5
+    assert len({pair.group_id for pair in dataset.pairs}) == 2
+    assert len({pair.response_speaker for pair in dataset.pairs}) == 1
+    ids = {pair.pair_id for pair in dataset.pairs}
+    one = source.load("hub/dev-00000-of-00001.parquet")
+    assert {pair.pair_id for pair in one.pairs} < ids
 
 
 def test_a_path_beside_null_bytes(source):

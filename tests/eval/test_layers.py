@@ -10,10 +10,9 @@ import pandas as pd
 import pytest
 import torch
 from empathy_judge.cli import main
-from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval import layers
-from empathy_judge.eval.layers import ENCODER, LANGUAGE_MODEL, measure_layers
+from empathy_judge.eval.layers import ENCODER, LANGUAGE_MODEL
 from empathy_judge.eval.pages.charts import ACCENT, LIGHT, MUTED
 from empathy_judge.eval.statistics.bootstrap import Resamples
 
@@ -119,12 +118,6 @@ def test_what_a_layer_says_is_what_a_judge_of_that_depth_would_read(dataset_fold
             own = judge.pool_states(judge.backbone.hidden_states(inputs), inputs)
             expected = torch.nn.functional.layer_norm(own, own.shape[-1:])
             assert (found[LANGUAGE_MODEL][depth - 1] - expected).abs().max() < 1e-5
-
-
-def test_pairs_of_no_split_are_told_with_the_splits_there_are(dataset_folder, backbone_folder):
-    dataset = PairDataset.load(dataset_folder)
-    with pytest.raises(DataError, match="no pair is in split 'dev'; it has test, train, validation"):
-        measure_layers(str(backbone_folder), dataset, ("dev",))
 
 
 def test_what_no_pair_has_is_zero_without_a_warning(recwarn):

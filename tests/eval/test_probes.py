@@ -100,11 +100,6 @@ def test_one_group_cannot_be_swapped():
         context_swapped(pairs_in_groups([4]))
 
 
-def test_a_pair_without_a_group_is_its_own_group():
-    pairs = [replace(pair, group_id="") for pair in pairs_in_groups([1, 1, 1])]
-    assert all(a.situation != b.situation for a, b in zip(pairs, context_swapped(pairs), strict=True))
-
-
 def test_silence_lasts_as_long_as_the_clip_it_replaces(tmp_path):
     stereo, embedded = tmp_path / "stereo.wav", tmp_path / "mono.flac"
     soundfile.write(stereo, np.random.default_rng(0).uniform(-1, 1, (4410, 2)), 44100)
@@ -119,14 +114,6 @@ def test_silence_lasts_as_long_as_the_clip_it_replaces(tmp_path):
         assert (len(quiet.samples), quiet.rate) == (samples, rate)
         assert not quiet.samples.any()
     assert (after.situation, after.context_text, after.response_text) == ("she lost her cat", None, None)
-
-
-def test_silent_clips_share_their_memory():
-    after = silent(pairs_in_groups([2, 2]))
-    first, last = after[0].response, after[-1].response
-    assert isinstance(first, Clip)
-    assert isinstance(last, Clip)
-    assert np.shares_memory(first.samples, last.samples)
 
 
 def test_an_unreadable_clip_is_left_to_the_judge(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -11,10 +10,8 @@ import torch
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.data_modules.schema import Pair, PairDataset, Turn
-from empathy_judge.models.feature_cache import DiskStore
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.models.settings import LoraSettings
-from empathy_judge.train.features import Features
 from peft.tuners.lora import LoraLayer
 
 POOLINGS = ("last_token", "response_mean", "attention", "layer_mix")
@@ -86,16 +83,6 @@ def test_every_input_matters(pooling, make_judge, pairs):
     assert distance.min() > 1e-4  # ten times what may differ between batches
 
 
-def test_the_scorer_of_pairs_gives_the_scores_of_the_judge(make_judge, pairs):
-    judge = make_judge()
-    expected = scores_of(judge, pairs, 1)
-    for size in (1, 3, 8):
-        scorer = PairScorer(judge, size)
-        for _ in range(2):  # the second time every clip comes from the cache
-            found = {pair.pair_id: one.score for pair, one in scorer.predict(pairs)}
-            assert difference(expected, found) <= 1e-5
-
-
 def test_a_clip_that_cannot_be_used_does_not_touch_the_others(make_judge, pairs):
     judge = make_judge()
     expected = scores_of(judge, pairs, 1)
@@ -129,15 +116,6 @@ def test_bfloat16_weights_keep_adapter_and_head_in_float32(make_judge, pairs):
     assert 1e-6 < difference(exact, rough) < 1.0
     values = torch.stack(list(rough.values()))
     assert not torch.equal(values, values.bfloat16().float())
-
-
-def test_encoding_leaves_every_module_in_its_mode(make_judge, pairs, tmp_path):
-    judge = make_judge(LoraSettings(rank=4, dropout=0.5))
-    judge.train()
-    judge.network.eval()
-    before = {name: module.training for name, module in judge.named_modules()}
-    Features(judge, "audio", DiskStore(tmp_path / "kept"), "32-true").prepare(pairs, nullcontext)
-    assert {name: module.training for name, module in judge.named_modules()} == before
 
 
 @pytest.mark.parametrize("method", ["lora", "dora"])

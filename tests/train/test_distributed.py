@@ -77,13 +77,3 @@ def test_every_rank_reads_equally_many_items(size, ranks, shuffle):
     together = [item for part in read for item in part]
     assert set(together) == set(range(size))
     assert len(together) - size == -size % ranks  # as few twice as can be
-
-
-def test_the_order_is_that_of_seed_and_epoch():
-    def order(seed: int, epoch: int, rank: int = 0, ranks: int = 1) -> list[int]:
-        return EpochOrder(20, shuffle=True, seed=seed, rank=rank, ranks=ranks).items(epoch)
-
-    assert order(1, 2) == order(1, 2)
-    assert len({tuple(order(seed, epoch)) for seed in range(3) for epoch in range(3)}) == 9
-    # two ranks read in turn what one reads: their batches together are its batches
-    assert [item for both in zip(order(1, 2, 0, 2), order(1, 2, 1, 2), strict=True) for item in both] == order(1, 2)

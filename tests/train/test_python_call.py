@@ -55,8 +55,3 @@ def test_a_dry_run_has_no_run(recipe, tmp_path, capsys):
     assert train({**recipe, "dry_run": True}, tmp_path / "no such data", tmp_path / "run") is None
     assert "A step on 4 pairs" in capsys.readouterr().out
     assert not (tmp_path / "run").exists()
-
-
-def test_without_a_folder_it_is_refused(recipe, dataset_folder):
-    with pytest.raises(UserError, match="no --run; expected the folder of this run"):
-        train(recipe, dataset_folder)

@@ -51,18 +51,6 @@ def test_the_mean_over_all_ratings_is_the_mean_rater_and_one_who_rated_nothing_d
     torch.testing.assert_close(alone(pooled.float(), torch.tensor([0])), pooled.float())
 
 
-def test_gradients_are_those_of_finite_differences():
-    raters = _trained(torch.tensor([2, 1, 4]), hidden=4).double()
-    pooled = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
-    names = [name for name, _ in raters.named_parameters()]
-
-    def heard(pooled: Tensor, *parameters: Tensor) -> Tensor:
-        named = dict(zip(names, parameters, strict=True))
-        return torch.func.functional_call(raters, named, (pooled, torch.tensor([0, 2, -1, 1])))
-
-    assert torch.autograd.gradcheck(heard, (pooled, *raters.parameters()))
-
-
 def _prediction(features: Tensor, scores: Tensor, rater: Tensor, counts: Tensor | None, new: Tensor) -> Tensor:
     """Of a linear judge for new pairs, trained on single ratings; with rater embeddings where counts are given."""
     head = nn.Linear(features.shape[1], 1)

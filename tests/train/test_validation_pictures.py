@@ -160,11 +160,3 @@ def test_tensorboard_shows_both_dimensions_and_the_worst_items(train_arguments, 
     for _, name, dimension, prediction, rating, error in lines:
         assert float(rating) == pytest.approx(ratings.loc[name, dimension], abs=0.006)
         assert float(error) == pytest.approx(float(prediction) - float(rating), abs=0.011)
-
-
-def test_loggers_that_show_no_pictures_cost_nothing(train_arguments, tmp_path, monkeypatch):
-    monkeypatch.setattr(validation_pictures, "draw", None)  # calling it would fail
-    train(train_arguments(
-        tmp_path / "run", trainer__max_epochs=1, trainer__logger="lightning.pytorch.loggers.CSVLogger",
-        trainer__logger__save_dir=tmp_path / "mine",
-    ))  # fmt: skip

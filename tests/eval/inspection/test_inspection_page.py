@@ -251,14 +251,6 @@ def test_hostile_texts_are_text(inspected, tmp_path):
     assert "The import left out 1 pair " in again.text
 
 
-@pytest.mark.filterwarnings("error")
-def test_raters_of_any_script_have_a_strip():
-    rows = [(name, (0.5, 0.5), 1.5, 0.5) for name in ("\u65e5\u672c\u8a9e", "$x_{$ & <b>", "r" * 80)]
-    strips = charts.rater_strips(rows, (0.5, 1.5, 2.5), 1.5, "rating", "alt", ticks=(1, 2))
-    labels = re.findall(r">([^<]*)</text>", strips)
-    assert labels == ["1", "2", "rating", "\u65e5\u672c\u8a9e", "$x_{$ &amp; &lt;b&gt;", "r" * 15 + "\u2026"]
-
-
 def test_pages_without_ratings_or_context(inspected):
     preferences = pd.DataFrame(
         {

@@ -70,11 +70,6 @@ def test_files_may_be_links_as_in_the_cache_of_the_hub(folder, tmp_path):
     assert load_any(folder).judge.settings.backbone == str(folder / "backbone")
 
 
-def test_an_adapter_of_the_small_form_beside_it_is_not_read(folder, judge_folder):
-    shutil.copytree(judge_folder / "adapter", folder / "adapter")
-    assert load_any(folder).judge.adapter == (None,)
-
-
 def test_weights_of_another_checkpoint_with_their_hash(folder, make_backbone, tmp_path):
     other = make_backbone(tmp_path / "other", 3)
     shutil.copy(other / "model.safetensors", folder / WEIGHTS)

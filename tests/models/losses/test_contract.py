@@ -111,7 +111,7 @@ def _same(case: Case, outputs: list[Tensor], target: Tensor, mask: Tensor, expec
     torch.testing.assert_close(case.loss(*outputs, target, mask), expected, rtol=1e-10, atol=1e-12)
 
 
-# faithful_nll holds a gradient back on purpose; test_pointwise.py has its gradients
+# faithful_nll holds a gradient back on purpose; test_values.py has its gradients
 @pytest.mark.parametrize("case", [case for name, case in CASES.items() if name != "faithful_nll"])
 def test_the_gradient_is_that_of_the_value(case):
     outputs = tuple(output.clone().requires_grad_() for output in case.outputs)

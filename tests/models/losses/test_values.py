@@ -271,7 +271,9 @@ def test_a_dimension_of_equal_targets_does_not_count():
 EXISTS = torch.tensor([[True] * 4, [True, True, True, False]])
 COUNTS = torch.tensor([[[1, 0, 2, 1], [0, 3, 1, 0]], [[0, 0, 0, 5], [2, 0, 0, 0]], [[0, 0, 0, 0], [1, 1, 1, 0]]])
 LOGITS = torch.randn(3, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-WEIGHTS = torch.tensor([[1, 2], [1, 1], [5, 1]], dtype=torch.float64)  # entry (2, 0) has no raters: its 5 never counts
+RATER_WEIGHTS = torch.tensor(
+    [[1, 2], [1, 1], [5, 1]], dtype=torch.float64
+)  # entry (2, 0) has no raters: its 5 never counts
 
 
 def _sigmoid(logit: float) -> float:
@@ -284,7 +286,7 @@ def _entries() -> list[tuple[int, int, int]]:
 
 
 def _mean(values: list[float]) -> float:
-    return float(np.average(values, weights=[WEIGHTS[i, d] for i, d, _ in _entries()]))
+    return float(np.average(values, weights=[RATER_WEIGHTS[i, d] for i, d, _ in _entries()]))
 
 
 def test_coral_by_a_loop_over_raters():
@@ -294,7 +296,7 @@ def test_coral_by_a_loop_over_raters():
         chances = [_sigmoid(LOGITS[i, d, k].item()) for k in range(thresholds)]
         costs = [-log(chances[k] if score > k else 1 - chances[k]) for k in range(thresholds) for score in scores]
         values.append(float(np.mean(costs)))
-    assert coral(LOGITS, COUNTS, WEIGHTS, EXISTS).item() == pytest.approx(_mean(values), rel=1e-12)
+    assert coral(LOGITS, COUNTS, RATER_WEIGHTS, EXISTS).item() == pytest.approx(_mean(values), rel=1e-12)
 
 
 def test_corn_is_the_likelihood_of_a_raters_score():
@@ -305,7 +307,7 @@ def test_corn_is_the_likelihood_of_a_raters_score():
         assert probabilities.sum() == pytest.approx(1)
         scores = np.repeat(np.arange(4), COUNTS[i, d])
         values.append(-np.log(probabilities[scores]).mean() / thresholds)
-    assert corn(LOGITS, COUNTS, WEIGHTS, EXISTS).item() == pytest.approx(_mean(values), rel=1e-12)
+    assert corn(LOGITS, COUNTS, RATER_WEIGHTS, EXISTS).item() == pytest.approx(_mean(values), rel=1e-12)
 
 
 @pytest.mark.parametrize("loss", [coral, corn])
@@ -325,8 +327,8 @@ def test_thresholds_that_a_scale_does_not_have_are_not_read(loss, garbage):
     logits = LOGITS.clone()
     logits[:, 1, 2] = garbage
     logits.requires_grad_()
-    value = loss(logits, COUNTS, WEIGHTS, EXISTS)
-    torch.testing.assert_close(value, loss(LOGITS, COUNTS, WEIGHTS, EXISTS))
+    value = loss(logits, COUNTS, RATER_WEIGHTS, EXISTS)
+    torch.testing.assert_close(value, loss(LOGITS, COUNTS, RATER_WEIGHTS, EXISTS))
     (gradient,) = torch.autograd.grad(value, logits)
     assert (gradient[:, 1, 2] == 0).all()
     assert (gradient[2, 0] == 0).all()  # nobody rated
@@ -344,7 +346,7 @@ def test_cross_entropy_is_the_likelihood_of_a_raters_score():
     for i, d, _ in _entries():
         share = COUNTS[i, d] / COUNTS[i, d].sum()
         values.append(float(stats.entropy(share) + stats.entropy(share.double(), predicted[i, d].exp())))
-    assert histogram_cross_entropy(predicted, COUNTS, WEIGHTS).item() == pytest.approx(_mean(values), rel=1e-6)
+    assert histogram_cross_entropy(predicted, COUNTS, RATER_WEIGHTS).item() == pytest.approx(_mean(values), rel=1e-6)
 
 
 def test_emd_by_a_loop():
@@ -354,7 +356,7 @@ def test_emd_by_a_loop():
         share = (COUNTS[i, d] / COUNTS[i, d].sum()).double()
         gaps = [float(predicted[i, d, : k + 1].exp().sum() - share[: k + 1].sum()) for k in range(thresholds + 1)]
         values.append(float(np.mean(np.square(gaps))))
-    assert squared_emd(predicted, COUNTS, WEIGHTS, EXISTS).item() == pytest.approx(_mean(values), rel=1e-6)
+    assert squared_emd(predicted, COUNTS, RATER_WEIGHTS, EXISTS).item() == pytest.approx(_mean(values), rel=1e-6)
 
 
 @pytest.mark.parametrize(("step", "expected"), [(0, 0.0), (1, 1 / 4), (3, 3 / 4)])
@@ -368,10 +370,10 @@ def test_emd_knows_how_far_a_miss_is(step, expected):
 
 def test_emd_does_not_read_steps_that_a_scale_does_not_have():
     """As a head has them: the lowest number. Or as a head leaves them: any."""
-    expected = squared_emd(_log_probabilities(), COUNTS, WEIGHTS, EXISTS)
+    expected = squared_emd(_log_probabilities(), COUNTS, RATER_WEIGHTS, EXISTS)
     for garbage in (torch.finfo(torch.float64).min, -1.0, torch.nan):
         predicted = _log_probabilities().masked_fill(~EXISTS, garbage).requires_grad_()
-        value = squared_emd(predicted, COUNTS, WEIGHTS, EXISTS)
+        value = squared_emd(predicted, COUNTS, RATER_WEIGHTS, EXISTS)
         assert value.item() == expected.item()
         (gradient,) = torch.autograd.grad(value, predicted)
         assert gradient.isfinite().all()
