@@ -277,3 +277,9 @@ def test_names_that_are_too_long(tmp_path, source):
     source.out = tmp_path / "short"
     with pytest.raises(DataError, match=r"column 'response_audio': value 'nnn.*cannot be read \(File name too long\)"):
         source.load()
+
+
+def test_names_are_bounded(source):
+    source.ratings[0]["rater_id"] = "r" * 10_001
+    with pytest.raises(DataError, match=r"ratings\.csv, row 1 \(line 2\), column 'rater_id': value 'rrr"):
+        source.load()

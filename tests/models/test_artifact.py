@@ -360,3 +360,8 @@ def test_the_fingerprint_tells_weights_apart_and_not_how_they_are_loaded(make_ju
     assert fingerprint(make_judge(LoraSettings(parts=["language_model", "audio_tower"], rank=2), seed=9)) == plain
     assert fingerprint(make_judge(dtype="bfloat16")) == plain
     assert fingerprint(make_judge(backbone=str(make_backbone(tmp_path / "other", 5)))) != plain
+
+
+def test_a_truncated_judge_file_is_refused(folder):
+    (folder / JUDGE).write_text((folder / JUDGE).read_text()[:200])
+    refused(folder, JUDGE, "not JSON")
