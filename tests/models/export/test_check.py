@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension
-from empathy_judge.models.export.check import (
-    COUNT,
-    Bounds,
-    CheckSet,
-    compare,
-    synthetic_pairs,
-)
+from empathy_judge.models.export.check import COUNT, Bounds, CheckSet, compare, synthetic_pairs
 
 SCALES = (Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10))
 BEFORE = np.array([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0], [4.0, 8.0]])
