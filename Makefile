@@ -16,11 +16,12 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/empathy-judge demo --out demo
 
-# A nano backbone, in one thread and two hours; killed and called again, it goes on and ends in the same bytes
+# The nano backbone, in one thread and two hours; killed and called again, it goes on and ends in the same bytes
 EMPATHY_JUDGE_REAL_DATA ?= ../shared/data
 nano: $(READY)
-	$(BIN)/python -m empathy_judge.train.nano.pretrain --out build/nano --work build/nano_work \
+	$(BIN)/python -m empathy_judge.train.nano.pretrain --out checkpoints/nano --work build/nano_work \
 		--recordings "$(EMPATHY_JUDGE_REAL_DATA)"
+	$(BIN)/python benchmarks/nano.py "$(EMPATHY_JUDGE_REAL_DATA)" --work build/nano_voices --page checkpoints/nano/README.md
 
 # Without the marker `long`: with those the whole would pass twelve minutes on two cores
 test: $(READY)

@@ -9,17 +9,22 @@ import torch
 from empathy_judge.models.backbones import NANO_FOLDER, load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.qwen2_audio import Qwen2Audio
+from empathy_judge.models.weight_files import file_hash
+from empathy_judge.train.nano import pretrain
 from empathy_judge.train.nano.answer import Listener, measure_answers
-from empathy_judge.train.nano.architecture import HOP
+from empathy_judge.train.nano.architecture import HOP, SECONDS
 from empathy_judge.train.nano.clips import ClipStore
 from empathy_judge.train.nano.corpus import collect, make_voices, synthetic_shards
+from empathy_judge.train.nano.recordings import digest, find_recordings
 from safetensors import safe_open
 from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration, Qwen2AudioProcessor
+
+from ..conftest import real_data
 
 
 def test_is_small_and_safe():
     weights = NANO_FOLDER / "model.safetensors"
-    assert weights.stat().st_size <= 12_000_000
+    assert weights.stat().st_size <= 12_500_000
     assert not [file.name for file in NANO_FOLDER.iterdir() if file.suffix in (".bin", ".pt", ".pkl", ".ckpt")]
     with safe_open(weights, framework="pt") as file:
         assert all(file.get_tensor(key).dtype == torch.float32 for key in file.keys())  # noqa: SIM118
@@ -32,6 +37,28 @@ def test_loads_as_the_true_classes():
     assert model.config.model_type == "qwen2_audio"
     assert isinstance(AutoProcessor.from_pretrained(NANO_FOLDER), Qwen2AudioProcessor)
     assert load_backbone(Checkpoint("nano")).hidden_size == model.config.text_config.hidden_size
+
+
+def test_is_what_the_command_makes_by_default(monkeypatch):
+    """Weights, architecture and settings are those that `measured.json` and the program have."""
+    measured = json.loads((NANO_FOLDER / "measured.json").read_text(encoding="utf-8"))
+    assert measured["sha256"]["weights"] == file_hash(NANO_FOLDER / "model.safetensors")
+    model = Qwen2AudioForConditionalGeneration.from_pretrained(NANO_FOLDER)
+    assert measured["sha256"]["architecture"] == pretrain.architecture_digest(model)
+    assert load_backbone(Checkpoint("nano")).max_seconds == SECONDS
+    called = []
+    monkeypatch.setattr(pretrain, "pretrain", lambda *arguments: called.append(arguments))
+    monkeypatch.setattr("sys.argv", ["pretrain", "--out", "nowhere"])
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    pretrain.main()
+    recipe = [measured[name] for name in ("synthetic_clips", "tower_epochs", "steps", "seed")]
+    assert list(called[0][3:]) == recipe
+
+
+def test_was_made_from_these_recordings():
+    measured = json.loads((NANO_FOLDER / "measured.json").read_text(encoding="utf-8"))
+    data = real_data("read_speech").parent
+    assert measured["sha256"]["recordings"] == digest(find_recordings(data))
 
 
 def test_readme_states_what_was_measured():

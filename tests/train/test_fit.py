@@ -125,7 +125,7 @@ def test_the_resolved_configuration_can_be_run_again(trained_run, backbone_folde
     stored = yaml.safe_load((trained_run / "config.yaml").read_text())
     assert stored["judge"]["backbone"] == str(backbone_folder)
     assert stored["judge"]["lora"]["rank"] == 4  # from the command line
-    assert stored["optimizer"]["learning_rate"] == 0.002  # from nano.yaml
+    assert stored["optimizer"]["learning_rate"] == 0.005  # from nano.yaml
     assert stored["optimizer"]["weight_decay"] == 0.01  # nobody said so
     assert "dry_run" not in stored
     assert stored["data"]["path"] == str(dataset_folder)

@@ -25,7 +25,7 @@ from .questions import CLOSED, OPEN, Delivery, Question
 
 _BATCH = 8  # small: on CPUs a batch that fits the cache is several times faster per dialogue
 _SAVE_EVERY = 250
-_CYCLES = 2  # of the learning rate: the second takes up what the first has learned
+_CYCLES = 3  # of the learning rate: each takes up what the one before has learned
 _QUESTIONS = 6  # closed questions about one pair of clips
 _DESCRIBE = 0.3  # share of pairs that are described as well
 _ALONE = 0.15  # share of responses without a context

@@ -1,4 +1,4 @@
-"""Pre-train the nano backbone: `make nano`, or `python -m empathy_judge.train.nano.pretrain --out build/nano`.
+"""Pre-train the nano backbone: `make nano`, or `python -m empathy_judge.train.nano.pretrain --out checkpoints/nano`.
 
 Two stages: the audio tower learns delivery by regression (`listen`), then the language model answers questions about it
 (`answer`). Everything runs in one thread, so that the weights do not depend on the number of cores: the same command
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--recordings", type=Path, metavar="DATA", help=about)
     parser.add_argument("--clips", type=int, default=12_000, help="synthetic clips")
     parser.add_argument("--tower-epochs", type=int, default=6)
-    parser.add_argument("--steps", type=int, default=6_000, help="steps of the language model")
+    parser.add_argument("--steps", type=int, default=9_000, help="steps of the language model")
     parser.add_argument("--seed", type=int, default=7)
     run = parser.parse_args()
     torch.set_num_threads(1)
