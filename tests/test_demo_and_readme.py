@@ -48,7 +48,7 @@ def workplace(tmp_path_factory) -> Path:
     """A folder with `demo/` and the files that the README's user has."""
     folder = tmp_path_factory.mktemp("workplace")
     with redirect_stdout(io.StringIO()) as printed:
-        assert main(["demo", "--out", str(folder / "demo"), "--groups", "32", "--epochs", "3", "--json"]) == 0
+        assert main(["demo", "--out", str(folder / "demo"), "--groups", "32", "--epochs", "4", "--json"]) == 0
     assert json.loads(printed.getvalue())["judge"] == str(folder / "demo" / "judge")
     dataset = PairDataset.load(folder / "demo" / "data")
     first = dataset.pairs[0]
@@ -91,7 +91,7 @@ def test_demo_leaves_what_it_promises(workplace):
 
 
 def test_small_demo_already_learns(workplace):
-    """Thirty-two scripts and three epochs: far above both oracles that hear one clip alone."""
+    """Thirty-two scripts and four epochs: far above both oracles that hear one clip alone."""
     report = json.loads((workplace / "demo" / "report" / "agreement.json").read_text())
     assert report["dimensions"]["vocal_empathy"]["spearman"]["value"] > 0.5
 

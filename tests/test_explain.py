@@ -152,8 +152,8 @@ def test_a_report_links_to_what_explains_its_largest_disagreements(
 ):
     loaded = []
     for module in (scorer_module, trained_module):
-        load = module.load_any
-        monkeypatch.setattr(module, "load_any", lambda *own, load=load: loaded.append(own) or load(*own))
+        load = module.load_to_score
+        monkeypatch.setattr(module, "load_to_score", lambda *own, load=load: loaded.append(own) or load(*own))
     words = ["evaluate", str(judge_folder), "--data", str(dataset_folder), "--split", "validation", "--probes", "none"]
     out = tmp_path / "report"
     assert main([*words, "--resamples", "5", "--device", "cpu", "--explain", "--out", str(out)]) == 0

@@ -218,7 +218,7 @@ def test_learning_rates_rise_and_then_fall_to_zero(overrides, steps, train_argum
         (step + 1) / rise if step < rise else 0.5 * (1 + math.cos(math.pi * (step - rise) / (steps - rise)))
         for step in range(steps)
     ]
-    assert rates == pytest.approx([0.002 * share for share in expected])
+    assert rates == pytest.approx([0.005 * share for share in expected])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

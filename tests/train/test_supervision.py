@@ -71,7 +71,11 @@ def scores_of(judge, pairs) -> np.ndarray:
 
 def test_preferences_alone_teach_the_order(compared, train_arguments, tmp_path):
     run = tmp_path / "run"
-    train(train_arguments(run, data__path=compared, trainer__max_epochs=4, **PREFERENCES_ALONE))
+    train(
+        train_arguments(
+            run, data__path=compared, trainer__max_epochs=4, optimizer__learning_rate=0.002, **PREFERENCES_ALONE
+        )
+    )
     checkpoint = read_checkpoint(run / BEST)
     origin = checkpoint["description"]["provenance"]
     assert origin["shares"] == {"ratings": 0.0, "preferences": 1.0, "counterfactuals": 0.0}
