@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..data_modules.errors import UserError
+from ..data_modules.folders import replace_text
 from . import DONE, FAILED_CHECKS
 from .judges import open_scorer
 
@@ -152,7 +153,7 @@ def stress(options: argparse.Namespace) -> int:
     if options.out is not None:
         out = Path(options.out)
         save_rows(stress_frame(found), out, "results.csv")
-        (out / "stress.json").write_text(json.dumps(found, indent=2, allow_nan=False), encoding="utf-8")
+        replace_text(out / "stress.json", json.dumps(found, indent=2, allow_nan=False))
     _tell(options, found, stress_views)
     return FAILED_CHECKS if found["raised"] else DONE
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from ..data_modules.errors import DataError, UserError
+from ..data_modules.folders import replace_file
 from ..data_modules.parallel import progress
 from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.splits import kept_together
@@ -115,7 +116,7 @@ def measure_layers(
 def save_layers(found: Report, folder: Path) -> None:
     """Write `layers.csv`, `layers.json` and `layers.png`."""
     save_rows(found["rows"], folder, "layers.csv", found)
-    picture(found).savefig(folder / "layers.png", dpi=150)
+    replace_file(folder / "layers.png", lambda path: picture(found).savefig(path, format="png", dpi=150))
 
 
 def _costs(judge: EmpathyJudge) -> dict[str, np.ndarray]:

@@ -36,6 +36,7 @@ from rich.table import Table
 from scipy import stats
 
 from ..data_modules.errors import UserError
+from ..data_modules.folders import replace_file
 from .frame import Frame, Panel
 from .pages.charts import INK, LIGHT, LIGHT_STYLE
 from .rendering import filled_table, number, percent, ranged, signed_ranged
@@ -361,7 +362,7 @@ def save_plan(report: Report, folder: Path) -> None:
         right.axhline(report["power"], color=LIGHT[INK], linewidth=0.8, linestyle=":")
         right.set_ylim(0, 1.02)
         figure.suptitle(report["sentence"], fontsize=10, color=LIGHT[INK])
-        figure.savefig(folder / "plan.png", facecolor="white")
+        replace_file(folder / "plan.png", lambda path: figure.savefig(path, format="png", facecolor="white"))
 
 
 def _draw(axes: Axes, report: Report, column: str, label: str) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import pandas as pd
 
 from .. import __version__
+from ..data_modules.folders import replace_text
 from ..data_modules.schema import PairDataset
 from .judges import Judge
 from .rendering import ranged
@@ -98,12 +99,16 @@ def results_frame(reports: Sequence[Report], rankings: Mapping[str, Report] | No
 
 
 def save_rows(rows: pd.DataFrame | list[Report], folder: Path, name: str, report: Report | None = None) -> None:
-    """Write a table into a folder, which is made, and the report behind it as JSON beside it, ``NAME.json``."""
+    """Write a table into a folder, which is made, and the report behind it as JSON beside it, ``NAME.json``.
+
+    Raises:
+        OSError: If a file cannot be written, with its name; an earlier one is kept.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(rows).to_csv(folder / name, index=False)
+    replace_text(folder / name, pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))
     if report is not None:
         text = json.dumps(report, indent=2, allow_nan=False) + "\n"
-        (folder / name).with_suffix(".json").write_text(text, encoding="utf-8")
+        replace_text((folder / name).with_suffix(".json"), text)
 
 
 def summary(reports: Sequence[Report]) -> pd.DataFrame:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,7 +17,7 @@ from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset
 from empathy_judge.eval.frame import COLUMNS, Frame
 from empathy_judge.eval.judges import score_table
-from empathy_judge.eval.plan import assumed_pilot, make_plan, pilot_from
+from empathy_judge.eval.plan import assumed_pilot, make_plan, pilot_from, save_plan
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.statistics.planning import (
@@ -27,6 +29,7 @@ from empathy_judge.eval.statistics.planning import (
 )
 from empathy_judge.eval.statistics.reliability import average_single_reliability, measure
 from empathy_judge.eval.suggest import suggest
+from matplotlib.figure import Figure
 from scipy import stats
 
 from ..conftest import real_data
@@ -210,6 +213,25 @@ def test_what_cannot_be_planned_is_said_in_a_line(words, message, tmp_path, caps
     table.write_text("item,annotator,dimension,score\na,ann,d,1\nb,ann,d,2\nc,ann,d,3\n")
     assert main([word.format(table=table) for word in words.split()]) == 2
     assert message.format(table=table) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "file"), [(Path, "write_text", "plan.csv"), (Figure, "savefig", "plan.png")]
+)
+def test_on_a_full_disk_the_earlier_file_stays(owner, method, file, tmp_path, monkeypatch):
+    plan = make_plan(assumed_pilot({"item": 1, "residual": 1}), raters=[2])
+    save_plan(plan, tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert set(before) == {"plan.csv", "plan.json", "plan.png"}
+
+    def half(*words: object, **_: object) -> None:
+        next(word for word in words if isinstance(word, Path)).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(owner, method, half)
+    with pytest.raises(OSError, match=rf"No space left on device: .*{file}"):
+        save_plan(plan, tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_the_quantiles_are_those_of_a_two_sided_test():
