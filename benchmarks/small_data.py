@@ -314,6 +314,7 @@ def summary(name: str, work: Path) -> list[dict[str, Any]]:
 def report(work: Path, out: Path) -> None:
     """Write `small_data.json`, `.md` and `.png` there."""
     rows = [row for name in SETS if (work / name / "fits.jsonl").exists() for row in summary(name, work)]
+    out.mkdir(parents=True, exist_ok=True)
     (out / "small_data.json").write_text(json.dumps(rows, indent=1) + "\n")
     lines = [
         "| set, dimension | trained on | pairs | method | Spearman, mean of test folds "
