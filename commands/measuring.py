@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..data_modules.errors import UserError
-from ..data_modules.folders import replace_text
 from . import DONE, FAILED_CHECKS
 from .judges import open_scorer
 
@@ -152,8 +151,8 @@ def stress(options: argparse.Namespace) -> int:
     )
     if options.out is not None:
         out = Path(options.out)
-        save_rows(stress_frame(found), out, "results.csv")
-        replace_text(out / "stress.json", json.dumps(found, indent=2, allow_nan=False))
+        whole = json.dumps(found, indent=2, allow_nan=False).encode()
+        save_rows(stress_frame(found), out, "results.csv", others={"stress.json": whole})
     _tell(options, found, stress_views)
     return FAILED_CHECKS if found["raised"] else DONE
 

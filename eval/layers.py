@@ -7,6 +7,7 @@ that it was not fitted to; its penalty is chosen inside (nested cross-validation
 
 from __future__ import annotations
 
+import io
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -23,7 +24,6 @@ from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from ..data_modules.errors import DataError, UserError
-from ..data_modules.folders import replace_file
 from ..data_modules.parallel import progress
 from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.splits import kept_together
@@ -115,8 +115,9 @@ def measure_layers(
 
 def save_layers(found: Report, folder: Path) -> None:
     """Write `layers.csv`, `layers.json` and `layers.png`."""
-    save_rows(found["rows"], folder, "layers.csv", found)
-    replace_file(folder / "layers.png", lambda path: picture(found).savefig(path, format="png", dpi=150))
+    drawn = io.BytesIO()
+    picture(found).savefig(drawn, format="png", dpi=150)
+    save_rows(found["rows"], folder, "layers.csv", found, {"layers.png": drawn.getvalue()})
 
 
 def _costs(judge: EmpathyJudge) -> dict[str, np.ndarray]:

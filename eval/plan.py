@@ -19,6 +19,7 @@ another question (`judges.baselines.probe.learning_curve`).
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +37,6 @@ from rich.table import Table
 from scipy import stats
 
 from ..data_modules.errors import UserError
-from ..data_modules.folders import replace_file
 from .frame import Frame, Panel
 from .pages.charts import INK, LIGHT, LIGHT_STYLE
 from .rendering import filled_table, number, percent, ranged, signed_ranged
@@ -353,7 +353,7 @@ def plan_views(report: Report) -> Iterator[Table | str]:
 
 def save_plan(report: Report, folder: Path) -> None:
     """Writes ``plan.csv``, ``plan.json`` and ``plan.png``."""
-    save_rows(report["rows"], folder, "plan.csv", report)
+    drawn = io.BytesIO()
     with matplotlib.rc_context(LIGHT_STYLE):
         figure = Figure(figsize=(10, 4), dpi=100, layout="constrained")
         left, right = figure.subplots(1, 2)
@@ -362,7 +362,8 @@ def save_plan(report: Report, folder: Path) -> None:
         right.axhline(report["power"], color=LIGHT[INK], linewidth=0.8, linestyle=":")
         right.set_ylim(0, 1.02)
         figure.suptitle(report["sentence"], fontsize=10, color=LIGHT[INK])
-        replace_file(folder / "plan.png", lambda path: figure.savefig(path, format="png", facecolor="white"))
+        figure.savefig(drawn, format="png", facecolor="white")
+    save_rows(report["rows"], folder, "plan.csv", report, {"plan.png": drawn.getvalue()})
 
 
 def _draw(axes: Axes, report: Report, column: str, label: str) -> None:

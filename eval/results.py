@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from .. import __version__
-from ..data_modules.folders import replace_text
+from ..data_modules.folders import replace_files
 from ..data_modules.schema import PairDataset
 from .judges import Judge
 from .rendering import ranged
@@ -98,17 +98,22 @@ def results_frame(reports: Sequence[Report], rankings: Mapping[str, Report] | No
     return pd.DataFrame(rows, columns=pd.Index(COLUMNS))
 
 
-def save_rows(rows: pd.DataFrame | list[Report], folder: Path, name: str, report: Report | None = None) -> None:
-    """Write a table into a folder, which is made, and the report behind it as JSON beside it, ``NAME.json``.
+def save_rows(
+    rows: pd.DataFrame | list[Report],
+    folder: Path,
+    name: str,
+    report: Report | None = None,
+    others: Mapping[str, bytes] | None = None,
+) -> None:
+    """Write a table into a folder, which is made, the report behind it as JSON beside it, ``NAME.json``, and `others`.
 
     Raises:
-        OSError: If a file cannot be written, with its name; an earlier one is kept.
+        OSError: If a file cannot be written, with its name; all earlier ones are kept.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    replace_text(folder / name, pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))
+    files = {name: pd.DataFrame(rows).to_csv(index=False, lineterminator="\n").encode()}
     if report is not None:
-        text = json.dumps(report, indent=2, allow_nan=False) + "\n"
-        replace_text((folder / name).with_suffix(".json"), text)
+        files[Path(name).with_suffix(".json").name] = (json.dumps(report, indent=2, allow_nan=False) + "\n").encode()
+    replace_files(folder, files | dict(others or {}))
 
 
 def summary(reports: Sequence[Report]) -> pd.DataFrame:

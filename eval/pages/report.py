@@ -6,8 +6,6 @@ What the pages say lies in ``templates/report.html.j2`` and ``templates/compare.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from ...data_modules.folders import replace_files
 from ...data_modules.rows import TAG_PREFIX
 from ...data_modules.schema import PairDataset
 from ...models.description import start_in_words
@@ -89,16 +88,11 @@ def strict_json(tree: Any) -> str:
 
 def _write_files(out: Path, files: Mapping[str, str | pd.DataFrame]) -> None:
     """Texts and tables; where there is no room for all, all old ones stay."""
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".", dir=out) as stage:
-        for name, content in files.items():
-            text = content if isinstance(content, str) else content.to_csv(index=False, lineterminator="\n")
-            try:
-                Path(stage, name).write_text(text, encoding="utf-8")
-            except OSError as error:
-                raise OSError(error.errno, error.strerror, str(out / name)) from error
-        for name in files:  # needs no room
-            os.replace(Path(stage, name), out / name)
+    texts = {
+        name: content if isinstance(content, str) else content.to_csv(index=False, lineterminator="\n")
+        for name, content in files.items()
+    }
+    replace_files(out, {name: text.encode() for name, text in texts.items()})
 
 
 def markdown_report(report: Report) -> str:

@@ -29,7 +29,6 @@ from empathy_judge.eval.statistics.planning import (
 )
 from empathy_judge.eval.statistics.reliability import average_single_reliability, measure
 from empathy_judge.eval.suggest import suggest
-from matplotlib.figure import Figure
 from scipy import stats
 
 from ..conftest import real_data
@@ -215,22 +214,22 @@ def test_what_cannot_be_planned_is_said_in_a_line(words, message, tmp_path, caps
     assert message.format(table=table) in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("owner", "method", "file"), [(Path, "write_text", "plan.csv"), (Figure, "savefig", "plan.png")]
-)
-def test_on_a_full_disk_the_earlier_file_stays(owner, method, file, tmp_path, monkeypatch):
-    plan = make_plan(assumed_pilot({"item": 1, "residual": 1}), raters=[2])
-    save_plan(plan, tmp_path)
+@pytest.mark.parametrize("file", ["plan.csv", "plan.json", "plan.png"])
+def test_on_a_full_disk_all_earlier_files_stay(file, tmp_path, monkeypatch):
+    save_plan(make_plan(assumed_pilot({"item": 1, "residual": 1}), raters=[2]), tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert set(before) == {"plan.csv", "plan.json", "plan.png"}
+    write = Path.write_bytes
 
-    def half(*words: object, **_: object) -> None:
-        next(word for word in words if isinstance(word, Path)).write_bytes(b"half")
+    def full(path: Path, content: bytes) -> int:
+        if path.name != file:
+            return write(path, content)
+        write(path, content[:10])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(owner, method, half)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(OSError, match=rf"No space left on device: .*{file}"):
-        save_plan(plan, tmp_path)
+        save_plan(make_plan(assumed_pilot({"item": 1, "residual": 2}), raters=[2]), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
