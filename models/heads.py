@@ -51,6 +51,11 @@ class Prediction:
     log_probabilities: Tensor | None = None
     thresholds: Tensor | None = None
 
+    @classmethod
+    def kept(cls, score: Tensor, deviation: Tensor) -> Prediction:
+        """Of score and deviation as they are kept: without a deviation where it is NaN throughout."""
+        return cls(score, None if deviation.isnan().all() else deviation)
+
     def each(self) -> list[Prediction]:
         """Score and deviation of each pair, `(dimensions,)`."""
         deviations = [None] * len(self.score) if self.deviation is None else self.deviation

@@ -160,7 +160,7 @@ class Probe:
             scores[rows] = made.score
             if made.deviation is not None:
                 deviations[rows] = made.deviation
-        return Prediction(scores, None if deviations.isnan().all() else deviations)
+        return Prediction.kept(scores, deviations)
 
 
 def head_at(judge: EmpathyJudge, solution: Solution, means: Tensor) -> Head:

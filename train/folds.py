@@ -225,9 +225,8 @@ class _Plan:
         shape = len(pairs), len(self._dimensions)
         if len(table) != math.prod(shape) or OK not in table["status"].to_numpy():
             raise UserError(f"{file}: scores of other pairs or dimensions; expected another --run, or the same data")
-        values = (torch.tensor(table[name].to_numpy().reshape(shape)) for name in ("score", "uncertainty"))
-        score, deviation = (own.float() for own in values)
-        found = Prediction(score, None if deviation.isnan().all() else deviation).each()
+        values = (torch.tensor(table[name].to_numpy().reshape(shape)).float() for name in ("score", "uncertainty"))
+        found = Prediction.kept(*values).each()
         return {pair.pair_id: own for pair, own in zip(pairs, found, strict=True) if not own.score.isnan().all()}
 
     def _compared(self, *tried: _Tried) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:

@@ -418,8 +418,7 @@ def _calibrate(run: Path, judge: EmpathyJudge, data: PairDataModule) -> None:
         if "validation" not in checkpoint:
             raise UserError(f"{run}: its best checkpoint has no scores; `empathy-judge calibrate` scores anew")
         trained = {key: value for key, value in checkpoint["state_dict"].items() if key.startswith("judge.")}
-        scores, deviations = (checkpoint["validation"][name].float() for name in ("score", "deviation"))
-        found = Prediction(scores, None if deviations.isnan().all() else deviations).each()
+        found = Prediction.kept(*(checkpoint["validation"][name].float() for name in ("score", "deviation"))).each()
         judged = {
             pair.pair_id: Heard(own, tuple(facts[source] for source in pair.clips))
             for pair, own in zip(data.validation.pairs, found, strict=True)
