@@ -9,8 +9,8 @@ Severities and thresholds are estimated by marginal maximum likelihood with item
 (Bock and Aitkin, 1981), as TAM does: unlike joint maximum likelihood, which Facets has, it does not stretch the scale
 where an item has few ratings. Then items are estimated given these by Warm's (1989) weighted likelihood, which does not
 draw them together and has an answer for an item that all raters gave the lowest or the highest score. Standard errors
-of severities are those of the observed information (Louis, 1982) given thresholds and distribution, those of items are
-given all else, those of thresholds given the distribution.
+of severities are those of the observed information (Louis, 1982) given thresholds and distribution; those of items and
+of thresholds are given all else, and too short for thresholds.
 
 **Infit** is the variance of residuals over what the model expects, **outfit** the mean of squared standardised
 residuals (Wright and Masters, 1982, chapter 5): 1 = as the model, above 1 more noise, below 1 less. Residuals are taken

@@ -7,7 +7,6 @@ that it was not fitted to; its penalty is chosen inside (nested cross-validation
 
 from __future__ import annotations
 
-import io
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -36,7 +35,7 @@ from ..models.judge import EmpathyJudge
 from ..models.probe import ClipReader, shuffled, without_adapters
 from ..models.scoring import choose_device
 from .judges.baselines.probe import settings_of
-from .pages.charts import ACCENT, LIGHT, LIGHT_STYLE, MUTED
+from .pages.charts import ACCENT, LIGHT, LIGHT_STYLE, MUTED, png
 from .rendering import percent, ranged
 from .results import Report, save_rows
 from .statistics.agreement import Statistic, spearman
@@ -115,9 +114,7 @@ def measure_layers(
 
 def save_layers(found: Report, folder: Path) -> None:
     """Write `layers.csv`, `layers.json` and `layers.png`."""
-    drawn = io.BytesIO()
-    picture(found).savefig(drawn, format="png", dpi=150)
-    save_rows(found["rows"], folder, "layers.csv", found, {"layers.png": drawn.getvalue()})
+    save_rows(found["rows"], folder, "layers.csv", found, {"layers.png": png(picture(found), dpi=150)})
 
 
 def _costs(judge: EmpathyJudge) -> dict[str, np.ndarray]:

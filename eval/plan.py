@@ -19,7 +19,6 @@ another question (`judges.baselines.probe.learning_curve`).
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,7 +37,7 @@ from scipy import stats
 
 from ..data_modules.errors import UserError
 from .frame import Frame, Panel
-from .pages.charts import INK, LIGHT, LIGHT_STYLE
+from .pages.charts import INK, LIGHT, LIGHT_STYLE, png
 from .rendering import filled_table, number, percent, ranged, signed_ranged
 from .results import Report, save_rows
 from .statistics.agreement import Statistic, spearman
@@ -353,7 +352,6 @@ def plan_views(report: Report) -> Iterator[Table | str]:
 
 def save_plan(report: Report, folder: Path) -> None:
     """Writes ``plan.csv``, ``plan.json`` and ``plan.png``."""
-    drawn = io.BytesIO()
     with matplotlib.rc_context(LIGHT_STYLE):
         figure = Figure(figsize=(10, 4), dpi=100, layout="constrained")
         left, right = figure.subplots(1, 2)
@@ -362,8 +360,8 @@ def save_plan(report: Report, folder: Path) -> None:
         right.axhline(report["power"], color=LIGHT[INK], linewidth=0.8, linestyle=":")
         right.set_ylim(0, 1.02)
         figure.suptitle(report["sentence"], fontsize=10, color=LIGHT[INK])
-        figure.savefig(drawn, format="png", facecolor="white")
-    save_rows(report["rows"], folder, "plan.csv", report, {"plan.png": drawn.getvalue()})
+        drawn = png(figure, facecolor="white")
+    save_rows(report["rows"], folder, "plan.csv", report, {"plan.png": drawn})
 
 
 def _draw(axes: Axes, report: Report, column: str, label: str) -> None:

@@ -57,6 +57,15 @@ def pixels(figure: Figure) -> np.ndarray:
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
+def png(figure: Figure, **how: Any) -> bytes:
+    """The figure as the content of a PNG file; `how` as for `Figure.savefig`."""
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure.savefig(buffer, format="png", **how)
+    return buffer.getvalue()
+
+
 def svg(figure: Figure, alt: str) -> str:
     """The figure as an SVG element; equal figures give equal text."""
     buffer = io.StringIO()

@@ -23,7 +23,7 @@ from ..explain import Curve, Explanation, explain
 from ..probes.voice import RATE
 from ..rendering import read, render
 from ..results import Results
-from .charts import ACCENT, GRID, INK, LIGHT, LIGHT_STYLE, MUTED, PALE, STYLE, svg
+from .charts import ACCENT, GRID, INK, LIGHT, LIGHT_STYLE, MUTED, PALE, STYLE, png, svg
 from .report import worst_items
 from .sound import embedded
 
@@ -45,7 +45,8 @@ def write_picture(explanation: Explanation, context: Audio | None, response: Aud
         for own, axes in zip(explanation.curves, figure.subplots(len(explanation.curves), squeeze=False), strict=True):
             _draw(axes[0], own, samples[own.clip], LIGHT)
             axes[0].set_title(f"{own.clip}: {own.dimension}", loc="left", fontsize=10)
-        replace_file(file, lambda path: figure.savefig(path, format="png", dpi=120))
+        drawn = png(figure, dpi=120)
+    replace_file(file, lambda path: path.write_bytes(drawn))
 
 
 def write_page(explanation: Explanation, context: Audio | None, response: Audio, judge: str, file: Path) -> None:
