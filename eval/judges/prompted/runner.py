@@ -26,7 +26,7 @@ from .questions import Form, Question, Unread, expected_score
 from .settings import Settings
 
 ATTEMPTS = 6
-"""Of one request, where the server fails; refusals for want of speed are not counted, up to `_LIMITED_ATTEMPTS`."""
+"""Of one request, where the server fails. Refusals for want of speed are counted apart, up to `_LIMITED_ATTEMPTS`."""
 _LIMITED_ATTEMPTS = 60
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0  # seconds
 _HOPELESS = 5  # so many requests in a row that are bad in themselves, and none good, end the run
@@ -72,6 +72,14 @@ class Outcome:
     values: Mapping[str, float] = field(default_factory=dict)
     failure: str = ""
     kept: bool = False
+
+
+@dataclass
+class _Tries:
+    """Of one request: how often it failed, and how often it was refused for want of speed."""
+
+    failed: int = 0
+    limited: int = 0
 
 
 def values_in(reply: Reply, form: Form) -> dict[str, float]:
@@ -253,19 +261,18 @@ class Session:
         reserved = await self.budget.reserve(question)
         if reserved is None:
             return OVER_BUDGET
-        begun, attempts, found = time.monotonic(), 0, None
+        begun, tries, found = time.monotonic(), _Tries(), None
         try:
             while found is None:
-                attempts += 1
-                found = await self._attempt(question, attempts, reserved)
+                found = await self._attempt(question, tries, reserved)
         finally:
             self.budget.release(reserved)
         if isinstance(found, str):
             return found
         cost = self.budget.charge(found.usage, question, reserved)
-        return Answer(found, cost, time.monotonic() - begun, attempts)
+        return Answer(found, cost, time.monotonic() - begun, 1 + tries.failed + tries.limited)
 
-    async def _attempt(self, question: Question, attempts: int, reserved: float) -> Reply | str | None:
+    async def _attempt(self, question: Question, tries: _Tries, reserved: float) -> Reply | str | None:
         """The reply; why there is none; None = ask again."""
         started = await self._rate.acquire()
         if self._stop.is_set():
@@ -285,14 +292,16 @@ class Session:
         if error.final:
             raise UserError(f"{self._name}: {error.kind}: {error}")
         affordable = not error.billed or self.budget.lose(reserved)
+        tries.limited += error.limited
+        tries.failed += not error.limited
         # exponential with full jitter (Brooker, 2015)
-        delay = random.uniform(0.1, 1.0) * min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (attempts - 1))
+        delay = random.uniform(0.1, 1.0) * min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (tries.limited + tries.failed - 1))
         if error.wait is not None:
             delay = error.wait * random.uniform(1.0, 1.1)
         if error.limited:
             self._rate.limited(started, delay)
-        most = _LIMITED_ATTEMPTS if error.limited else ATTEMPTS
-        if not error.retry or not affordable or attempts >= most or self._stop.is_set():
+        spent = tries.failed >= ATTEMPTS or tries.limited >= _LIMITED_ATTEMPTS
+        if not error.retry or not affordable or spent or self._stop.is_set():
             self._bad += not error.retry
             if self._bad >= _HOPELESS and not self._good:  # then the others will be bad too
                 first = f"the first {self._bad} requests failed, the last with {error.kind}: {error}"
