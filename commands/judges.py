@@ -215,8 +215,8 @@ def explain(options: argparse.Namespace) -> int:
     """Which seconds of a context and a response cost the score.
 
     Windows of one clip are edited, and the pair is scored again (occlusion): by the noise floor near them, by speech of
-    one pitch and loudness, and by neutral delivery, which a vocoder makes. Gradients, counted from the noise floor of
-    both clips, are cheaper for long clips and give no reasons. A stretch is named if it moves the score by more than
+    one pitch and loudness, and by neutral delivery, which a vocoder makes. Gradients, counted from both clips with
+    flattened pitch and loudness, are cheaper for long clips and give no reasons. A stretch is named if it moves the score by more than
     chance does (permutations of the windows) and by 5 % of the scale.
     """
     from ..models.hub import require_judge

@@ -2,14 +2,15 @@
 
 Occlusion edits a window of one clip in several ways and scores the pair again: exact, and one forward pass for each
 edited window (Zeiler and Fergus, 2014). Integrated gradients (Sundararajan et al., 2017) follow the audio states from
-a clip's noise floor to the clip; a few dozen passes suffice however long it is, and what is attributed adds up to the
-difference between both scores. Everything is in rating points: what a stretch contributes, below 0 what it costs.
+the clip with flattened pitch and loudness to the clip; a few dozen passes suffice however long it is, and what is
+attributed adds up to the difference between both scores. Everything is in rating points: what a stretch contributes,
+below 0 what it costs.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,7 +25,7 @@ from ..data_modules.errors import AudioError, UserError, shown
 from ..data_modules.ratings import check_situation
 from ..data_modules.schema import Dimension, Pair, Turn
 from ..models.backbones.base import Inputs
-from ..models.judge import EncodedClip
+from ..models.judge import EmpathyJudge, EncodedClip
 from ..models.scoring import PairScorer
 from ..scorer import Scorer
 from .probes import voice
@@ -42,10 +43,10 @@ _QUIET = 15  # percent of the frames nearby that are its noise floor
 _PERMUTATIONS = 1000
 _LEVEL = 95  # percent of permutations that stay inside the null band
 _LEAST = 0.05  # of the scale: what moves the score less is not named, however regular it is
-_FIRST_STEPS, _MOST_STEPS = 8, 256  # of the integral, as the rule of Gauss and Legendre places them
+_TOGETHER, _MOST_PLACES = 8, 256  # places of the integral: in one pass, and in all
 NOISE = "noise floor"
 COMPLETE = 0.05
-"""Largest share of the difference by which the sum of attributions may miss it; steps are doubled until it is less."""
+"""Largest share of the difference by which the sum of attributions may miss it."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class Explanation:
         method: occlusion or gradient.
         scores: Points by dimension of the pair as it is heard here, at 16 kHz; gradients explain the head's own score,
             before calibration.
-        baseline: By gradients, the score of the noise floors of both clips; else empty.
+        baseline: By gradients, the score of both clips with flattened pitch and loudness; else empty.
         whole: By gradients, points that no second can be given: what the head reads of whole clips.
         missed: By gradients, share of the difference between both scores that the attributions miss.
         curves: One for each clip and dimension.
@@ -157,10 +158,9 @@ def explain(
     judge = scorer.pair_scorer.judge
     work = PairScorer(judge, scorer.batch_size, scorer.calibration, windows=scorer.windows)
     rng = np.random.default_rng(seed)
-    floors = {side: Clip(noise_floor(own.samples, rng), voice.RATE) for side, own in heard.items()}
     if method == "gradient":
-        return _by_gradient(work, heard, floors, situation, window, rng)
-    return _by_occlusion(work, heard, floors, situation, window, rng)
+        return _by_gradient(work, heard, situation, window, rng)
+    return _by_occlusion(work, heard, situation, window, rng)
 
 
 def _pair(clips: Mapping[str, Clip], situation: str | None) -> Pair:
@@ -179,14 +179,13 @@ def _windows(seconds: float, window: float) -> tuple[np.ndarray, np.ndarray]:
 def _by_occlusion(
     work: PairScorer,
     heard: Mapping[str, Clip],
-    floors: Mapping[str, Clip],
     situation: str | None,
     window: float,
     rng: np.random.Generator,
 ) -> Explanation:
     pairs, places = [_pair(heard, situation)], []
     for side, own in heard.items():
-        edited = {NOISE: floors[side].samples, **{name: edit(own.samples, rng) for name, edit in EDITS.items()}}
+        edited = {name: edit(own.samples, rng) for name, edit in {NOISE: noise_floor, **EDITS}.items()}
         starts, ends = _windows(own.seconds, window)
         places.append((side, own.seconds, starts, ends))
         time = np.arange(len(own.samples)) / own.rate
@@ -217,50 +216,25 @@ def _by_occlusion(
 def _by_gradient(
     work: PairScorer,
     heard: Mapping[str, Clip],
-    floors: Mapping[str, Clip],
     situation: str | None,
     window: float,
     rng: np.random.Generator,
 ) -> Explanation:
-    judge, kept = work.judge, ("audio_states", "layers", "functionals")
+    judge = work.judge
     if len(judge.members):
         raise UserError("explain: gradients of an ensemble; expected method occlusion, or one of its members")
+    copies = [{side: Clip(own.samples, own.rate) for side, own in heard.items()} for _ in range(_TOGETHER)]
     ends: list[Inputs] = []
-    encoded: dict[AudioSource, EncodedClip] = {}
-    for clips in (floors, heard):
-        pair = _pair(clips, situation)
-        encoded = {own: judge.encode_clips([judge.decode(own, work.long_clips)])[0] for own in clips.values()}
-        ends.append(judge.build_inputs([pair], encoded).to(judge.device))
-    here = {name: getattr(ends[1], name) for name in kept if getattr(ends[1], name) is not None}
-    # what a noise floor has no measure of stays as it is in the clip
-    ways = {name: (own - getattr(ends[0], name)).nan_to_num(0) for name, own in here.items()}
-
-    def score(at: float) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        point = {name: (own - (1 - at) * ways[name]).requires_grad_() for name, own in here.items()}
-        with torch.enable_grad():
-            return judge.predict(dataclasses.replace(ends[1], **point)).score[0], list(point.values())
-
-    low, high = (score(at)[0].detach().double().cpu().numpy() for at in (0.0, 1.0))
-    steps = _FIRST_STEPS
-    while True:
-        states, whole = np.zeros((len(low), len(here["audio_states"]))), np.zeros(len(low))
-        for at, weight in zip(*np.polynomial.legendre.leggauss(steps), strict=True):
-            scores, points = score((at + 1) / 2)
-            for number, own in enumerate(scores):
-                slopes = torch.autograd.grad(own, points, retain_graph=True, allow_unused=True)
-                first, *others = [
-                    torch.zeros_like(way) if slope is None else (slope * way).nan_to_num(0).double() * weight / 2
-                    for slope, way in zip(slopes, ways.values(), strict=True)
-                ]
-                states[number] += first.sum(1).cpu().numpy()
-                whole[number] += sum(float(other.sum()) for other in others)
-        missed = np.abs(states.sum(1) + whole - (high - low)) / np.maximum(np.abs(high - low), 1e-6)
-        if missed.max() <= COMPLETE / 2 or steps >= _MOST_STEPS:
-            break
-        steps *= 2
+    encoded: dict[str, EncodedClip] = {}
+    for clips in ({side: Clip(flattened(own.samples, rng), own.rate) for side, own in heard.items()}, heard):
+        encoded = {side: judge.encode_clips([judge.decode(own, work.long_clips)])[0] for side, own in clips.items()}
+        states: dict[AudioSource, EncodedClip] = {copy[side]: own for copy in copies for side, own in encoded.items()}
+        ends.append(judge.build_inputs([_pair(copy, situation) for copy in copies], states).to(judge.device))
+    (low, high), slopes, whole = _Slopes(judge, *ends).integral()
+    missed = np.abs(slopes.sum(1) + whole - (high - low)) / np.maximum(np.abs(high - low), 1e-6)
     curves, begin = [], 0
     for side, own in heard.items():
-        windows = encoded[own]
+        windows = encoded[side]
         # windows of a long clip are equally long, and so are the states of each, up to the padding at its end
         edges: list[float] = []
         for number, one in enumerate(windows):
@@ -270,7 +244,7 @@ def _by_gradient(
         starts, stops = _windows(own.seconds, window)
         overlap = np.minimum(stops[:, None], first[1:]) - np.maximum(starts[:, None], first[:-1])
         inside = np.clip(overlap / np.maximum(np.diff(first), 1e-9), 0, 1)
-        part, begin = states[:, begin : begin + len(edges)], begin + len(edges)
+        part, begin = slopes[:, begin : begin + len(edges)], begin + len(edges)
         for dimension, row in zip(judge.dimensions, part, strict=True):
             null = np.stack([inside @ rng.permutation(row) for _ in range(_PERMUTATIONS)])
             curves.append(_curve(side, dimension, (own.seconds, starts, stops), inside @ row, null, {}))
@@ -279,6 +253,81 @@ def _by_gradient(
         dict(zip(names, own.tolist(), strict=True)) for own in (high, low, whole, missed)
     )
     return Explanation("gradient", scored, baseline, unplaced, left, curves)
+
+
+class _Slopes:
+    """Scores on the straight way between two inputs of the same pair, and what each state does to them there.
+
+    Args:
+        judge: The judge.
+        begin: Where the way begins: `_TOGETHER` copies of one pair.
+        end: Where it ends, likewise.
+    """
+
+    def __init__(self, judge: EmpathyJudge, begin: Inputs, end: Inputs) -> None:
+        names = [name for name in ("audio_states", "layers", "functionals") if getattr(end, name) is not None]
+        self._judge, self._end = judge, end
+        self._here = {name: getattr(end, name) for name in names}
+        # what the beginning has no measure of stays as it is at the end
+        self._ways = {name: (own - getattr(begin, name)).nan_to_num(0) for name, own in self._here.items()}
+        self._known: dict[float, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+
+    def _measure(self, places: Sequence[float]) -> None:
+        """Scores `(dimensions,)`, slopes along the way of states `(dimensions, states)` and of all else `(dimensions,)`
+        at places from 0 to 1."""
+        for first in range(0, len(places), _TOGETHER):
+            part = np.resize(places[first : first + _TOGETHER], _TOGETHER)
+            point = {}
+            for name, own in self._here.items():
+                left = torch.from_numpy(1 - part).to(own).repeat_interleave(len(own) // _TOGETHER)
+                point[name] = (own - left.reshape(-1, *[1] * (own.ndim - 1)) * self._ways[name]).requires_grad_()
+            with torch.enable_grad():
+                scores = self._judge.predict(dataclasses.replace(self._end, **point)).score
+            found = {name: [] for name in point}
+            for number in range(scores.shape[1]):
+                last = number + 1 == scores.shape[1]
+                slopes = torch.autograd.grad(
+                    scores[:, number].sum(), list(point.values()), retain_graph=not last, allow_unused=True
+                )
+                for (name, way), slope in zip(self._ways.items(), slopes, strict=True):
+                    along = torch.zeros_like(way) if slope is None else (slope * way).nan_to_num(0)
+                    found[name].append(along.double().flatten(1).sum(1).cpu().numpy().reshape(_TOGETHER, -1))
+            states, *others = (np.stack(own, 1) for own in found.values())
+            whole = sum((other.sum(2) for other in others), np.zeros(states.shape[:2]))
+            at_each = zip(scores.detach().double().cpu().numpy(), states, whole, strict=True)
+            self._known |= dict(zip(part.tolist(), at_each, strict=True))
+
+    def integral(self) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray, np.ndarray]:
+        """Scores at both ends, and what states `(dimensions, states)` and all else contribute to their difference.
+
+        By the rule of Simpson. How far a part of the way is off is known, since the scores at its ends are: the worst
+        parts are halved until all together are off by little.
+        """
+        grid = np.linspace(0, 1, _TOGETHER - 1)
+        self._measure(grid.tolist())
+        parts = list(zip(grid[:-2:2].tolist(), grid[2::2].tolist(), strict=True))
+        while True:
+            sums = [self._simpson(*part) for part in parts]
+            rises = [self._known[end][0] - self._known[begin][0] for begin, end in parts]
+            off = np.stack([rise - states.sum(1) - whole for rise, (states, whole) in zip(rises, sums, strict=True)])
+            rise = np.maximum(np.abs(np.sum(rises, 0)), 1e-6)
+            if (np.abs(off.sum(0)) <= COMPLETE / 2 * rise).all() or len(self._known) >= _MOST_PLACES:
+                break
+            worst = np.argsort(-(np.abs(off) / rise).max(1), kind="stable")[: _TOGETHER // 2].tolist()
+            halves = [half for number in worst for half in _halves(*parts[number])]
+            self._measure([(begin + end) / 2 for begin, end in halves])
+            parts = [part for number, part in enumerate(parts) if number not in worst] + halves
+        states, whole = (np.sum(own, 0) for own in zip(*sums, strict=True))
+        return (self._known[0.0][0], self._known[1.0][0]), states, whole
+
+    def _simpson(self, begin: float, end: float) -> tuple[np.ndarray, np.ndarray]:
+        first, middle, last = (self._known[place] for place in (begin, (begin + end) / 2, end))
+        states, whole = ((end - begin) / 6 * (first[n] + 4 * middle[n] + last[n]) for n in (1, 2))
+        return states, whole
+
+
+def _halves(begin: float, end: float) -> tuple[tuple[float, float], tuple[float, float]]:
+    return (begin, (begin + end) / 2), ((begin + end) / 2, end)
 
 
 def _curve(
@@ -327,7 +376,7 @@ def _curve(
 def _reason(contribution: float, effect: Mapping[str, float], sign: int) -> str:
     """What the edit did that changed the score most in this direction."""
     if not effect:
-        return f"{'costs' if sign > 0 else 'adds'} {abs(contribution):.1f} beside the noise floor"
+        return f"{'costs' if sign > 0 else 'adds'} {abs(contribution):.1f} beside flattened delivery"
     name = max(effect, key=lambda one: sign * effect[one])
     done = "the noise floor in its place" if name == NOISE else f"flattening the {name}"
     return f"{done} {'raises' if sign > 0 else 'lowers'} the score by {abs(effect[name]):.1f}"

@@ -17,6 +17,7 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.eval import explain as explaining
 from empathy_judge.eval.explain import explain, noise_floor
 from empathy_judge.eval.judges import trained as trained_module
+from empathy_judge.models.backbones.base import Inputs
 from empathy_judge.models.heads import Prediction
 from empathy_judge.scorer import Scorer
 
@@ -47,8 +48,10 @@ def constructed(monkeypatch: pytest.MonkeyPatch, speech: Clip, first: float, las
 
         def assess(self, pairs):
             for pair in pairs:
-                changed = np.square(pair.response.samples[known] - wanted).sum() / np.square(wanted).sum()
-                points = 3 + sign * 2 * float(min(1.0, changed)) if last > first else 3.0
+                points = 3.0
+                if last > first:
+                    changed = np.square(pair.response.samples[known] - wanted).sum() / np.square(wanted).sum()
+                    points += sign * 2 * float(min(1.0, changed))
                 yield SimpleNamespace(points={own.name: points for own in self.judge.dimensions})
 
     monkeypatch.setattr(explaining, "PairScorer", Known)
@@ -90,11 +93,13 @@ def test_attributions_of_a_linear_judge_are_exact(monkeypatch, scorer, speech):
     judge = scorer.pair_scorer.judge
     count = len(judge.encode_clips([judge.decode(speech)])[0][0].states)
     counting = slice(count // 2, count // 2 + count // 5)  # 1.0 to 1.4 s
-    monkeypatch.setattr(
-        judge,
-        "predict",
-        lambda inputs: Prediction(inputs.audio_states[counting, 0].sum().expand(1, len(judge.dimensions))),
-    )
+
+    def predict(inputs: Inputs) -> Prediction:
+        assert inputs.audio_states is not None
+        each = inputs.audio_states.reshape(-1, count, inputs.audio_states.shape[1])
+        return Prediction(each[:, counting, :1].sum(1).expand(-1, len(judge.dimensions)))
+
+    monkeypatch.setattr(judge, "predict", predict)
     found = explain(scorer, None, speech, method="gradient", window=0.8)
     curve = found.curves[0]
     difference = found.scores[curve.dimension] - found.baseline[curve.dimension]
