@@ -42,7 +42,9 @@ _NEAR = 0.5  # s, on both sides of a place whose noise floor is taken
 _QUIET = 15  # percent of the frames nearby that are its noise floor
 _PERMUTATIONS = 1000
 _LEVEL = 95  # percent of permutations that stay inside the null band
-_LEAST = 0.05  # of the scale: what moves the score less is not named, however regular it is
+# Of the scale: what moves the score less is not named, however regular it is. Seconds of an even tone that carry the
+# score whatever is said add up to half a point of 1 to 5; hardly any of them cost as much.
+_LEAST_COST, _LEAST_GAIN = 0.05, 0.15
 _TOGETHER, _MOST_PLACES = 8, 256  # places of the integral: in one pass, and in all
 NOISE = "noise floor"
 COMPLETE = 0.05
@@ -343,13 +345,14 @@ def _curve(
     An edit that takes nothing away from the score found no mistake: a worst stretch costs points, in itself.
     """
     seconds, starts, ends = windows
-    middle, least = float(np.median(contributions)), _LEAST * (dimension.maximum - dimension.minimum)
+    middle, scale = float(np.median(contributions)), dimension.maximum - dimension.minimum
     apart = null - np.median(null, 1, keepdims=True)
-    low, high = (max(least, float(np.percentile(side, _LEVEL))) for side in ((-apart).max(1), apart.max(1)))
-    low, high = middle - low, middle + high
+    low = middle - max(_LEAST_COST * scale, float(np.percentile((-apart).max(1), _LEVEL)))
+    high = middle + max(_LEAST_GAIN * scale, float(np.percentile(apart.max(1), _LEVEL)))
 
     def named(sign: int) -> list[Stretch]:
         found: list[Stretch] = []
+        least = scale * (_LEAST_COST if sign > 0 else _LEAST_GAIN)
         for number in np.argsort(sign * contributions, kind="stable"):
             start, end, value = (float(own[number]) for own in (starts, ends, contributions))
             beyond = sign * value < -least / 2 and (value < low if sign > 0 else value > high)
