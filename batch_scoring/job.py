@@ -31,24 +31,15 @@ _UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, Recursi
 
 @dataclass(frozen=True)
 class Job:
-    """A manifest, a judge and a file for the scores.
+    """A manifest, a judge and a file for the scores."""
 
-    Attributes:
-        judge: Judge folder, run folder or checkpoint.
-        manifest: The table.
-        out: The file.
-        level: Of the intervals; None = the usual one, and no matter if there are none.
-        checksums: Files that changed are known by their content instead of size and modification time.
-        audio_root: Another folder in which clips may lie than that of the manifest.
-        settings: Arguments of `Scorer.from_pretrained` beyond the judge and the device.
-    """
-
-    judge: Path
+    judge: Path  # judge folder, run folder or checkpoint
     manifest: Path
     out: Path
-    level: float | None = None
-    checksums: bool = False
-    audio_root: Path | None = None
+    level: float | None = None  # of the intervals; None = the usual one, and no matter if there are none
+    checksums: bool = False  # files that changed are known by their content instead of size and modification time
+    audio_root: Path | None = None  # another folder in which clips may lie than that of the manifest
+    # arguments of `Scorer.from_pretrained` beyond the judge and the device
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -158,33 +149,20 @@ def audio_mark(rows: Iterable[Row], checksums: bool) -> str:
 
 
 class Chunk(NamedTuple):
-    """Consecutive rows that are scored together.
+    """Consecutive rows that are scored together."""
 
-    Attributes:
-        number: From 0.
-        first: Position of the first row.
-        rows: How many.
-    """
-
-    number: int
-    first: int
+    number: int  # from 0
+    first: int  # position of the first row
     rows: int
 
 
 class Part(NamedTuple):
-    """The scores of a chunk.
+    """The scores of a chunk."""
 
-    Attributes:
-        columns: `score_columns` of the judge.
-        rows: Values of `row_columns`.
-        failed: How many rows have no scores, by kind.
-        audio: The files that it was made of, as `audio_mark` has them.
-    """
-
-    columns: tuple[Column, ...]
-    rows: list[list[Value]]
-    failed: dict[str, int]
-    audio: str
+    columns: tuple[Column, ...]  # `score_columns` of the judge
+    rows: list[list[Value]]  # values of `row_columns`
+    failed: dict[str, int]  # how many rows have no scores, by kind
+    audio: str  # the files that it was made of, as `audio_mark` has them
 
 
 class DamagedError(Exception):
@@ -253,14 +231,8 @@ class Parts:
         return [chunk for chunk in self.chunks() if chunk not in done] if self.under_way() else []
 
     def write(self, chunk: Chunk, columns: Sequence[Column], scored: Sequence[ScoredRow], audio: str) -> None:
-        """Write the part of a chunk; nothing happens where another process has finished the job.
-
-        Args:
-            chunk: Which.
-            columns: `score_columns` of the judge.
-            scored: Its rows.
-            audio: `audio_mark` of its rows.
-        """
+        """Write the part of a chunk, with `score_columns` of the judge and `audio_mark` of its rows; nothing happens
+        where another process has finished the job."""
         failed = Counter(row.error.kind for row in scored if row.error is not None)
         head = {"rows": len(scored), "failed": failed, "audio": audio, "columns": columns}
         content = "".join(f"{json.dumps(row.values, allow_nan=False)}\n" for row in scored).encode()

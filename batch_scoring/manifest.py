@@ -41,17 +41,11 @@ _CLIP_FIELDS = {"bytes", "path", "sha256"}  # as in Hugging Face datasets, and i
 
 
 class Record(NamedTuple):
-    """A row as it stands in the file.
+    """A row as it stands in the file."""
 
-    Attributes:
-        position: Of the row, from 0.
-        line: Where it begins, from 1; None in Parquet.
-        cells: Those of `COLUMNS` that hold something.
-    """
-
-    position: int
-    line: int | None
-    cells: Mapping[str, Any]
+    position: int  # of the row, from 0
+    line: int | None  # where it begins, from 1; None in Parquet
+    cells: Mapping[str, Any]  # those of `COLUMNS` that hold something
 
 
 class Manifest:
@@ -80,11 +74,7 @@ class Manifest:
         self._next = -1
 
     def read(self, first: int, count: int) -> Iterator[Record]:
-        """Some rows.
-
-        Args:
-            first: Position of the first.
-            count: How many.
+        """So many rows from a position on.
 
         Raises:
             DataError: If the file cannot be read, or has no such rows.
@@ -241,12 +231,8 @@ class RowReader:
     """Makes pairs of rows. Paths are relative to one folder and stay in it, or lie in another one that is named."""
 
     def __init__(self, folder: Path | None, audio_root: Path | None = None) -> None:
-        """Say where clips lie.
-
-        Args:
-            folder: What paths are relative to; None = rows hold the clips themselves, and a path is an error.
-            audio_root: Another folder in which clips may lie, see `resolve_inside`.
-        """
+        """Say what paths are relative to (None = rows hold the clips themselves, and a path is an error), and another
+        folder in which clips may lie, see `resolve_inside`."""
         self._folder = None if folder is None else folder.resolve()
         self._resolve = lru_cache(_PATHS_KEPT)(partial(resolve_inside, also=audio_root))
 
@@ -259,14 +245,11 @@ class RowReader:
         return self.row(row_id(record, path), record.cells, where(path, record))
 
     def row(self, pair_id: str, cells: Mapping[str, Any], where: str) -> Row:
-        """A row of any table.
+        """A row of any table; `where` it stands heads messages.
 
-        Args:
-            pair_id: Its id.
-            cells: By column. A clip is a path, bytes, or a mapping of `bytes` and `path`, as Hugging Face datasets
-                have it; a context also a list of turns, each a mapping of `role` and `audio`, or of `role` and what
-                makes a clip, as in the pairs of a pair dataset.
-            where: Where the row stands, for the head of messages.
+        A clip is a path, bytes, or a mapping of `bytes` and `path`, as Hugging Face datasets have it; a context also a
+        list of turns, each a mapping of `role` and `audio`, or of `role` and what makes a clip, as in the pairs of a
+        pair dataset.
         """
         try:
             turns = self._context(cells.get("context_audio"), f"{where}, column 'context_audio'")

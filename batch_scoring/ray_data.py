@@ -33,13 +33,8 @@ def run_ray(parts: Parts, look: Callable[[], object], workers: int | None, devic
     """Score what is missing of a job on the Ray cluster that `RAY_ADDRESS` names, or on this machine.
 
     Chunks and parts are those of the other engine, in a folder that all nodes see, so that the file is the same and
-    either engine goes on where the other was stopped.
-
-    Args:
-        parts: Of a job that was planned.
-        look: Is called after each chunk.
-        workers: Actors, each with a judge; None = one for each GPU of the cluster, or one.
-        device: Of the judges; None = a GPU for each if there are some.
+    either engine goes on where the other was stopped. `look` is called after each chunk. `workers` are actors, each
+    with a judge (None = one for each GPU of the cluster, or one), on `device` (None = a GPU for each if there are).
     """
     started = not ray.is_initialized()
     if started:

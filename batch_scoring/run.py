@@ -31,29 +31,17 @@ _LOOK = 1.0  # seconds between two looks at what all processes have done
 
 @dataclass(frozen=True)
 class Summary:
-    """What became of a manifest; stands beside the scores in `OUT.summary.json`.
-
-    Attributes:
-        rows: How many there are.
-        scored: How many have scores.
-        failed: How many have none, by kind.
-        seconds: That the process took which put the file together, loading included.
-        pairs_per_second: Of the rows that were scored meanwhile, by whomever.
-        done_before: Rows that an earlier run had finished.
-        identity: What the scores depend on.
-        out: The file, as it was written: size in bytes and SHA-256.
-        windowed: How many were read in several windows.
-    """
+    """What became of a manifest; stands beside the scores in `OUT.summary.json`."""
 
     rows: int
-    scored: int
-    failed: dict[str, int]
-    seconds: float
-    pairs_per_second: float
-    done_before: int
-    identity: dict[str, str]
-    out: dict[str, str | int] = field(default_factory=dict)
-    windowed: int = 0
+    scored: int  # rows that have scores
+    failed: dict[str, int]  # how many have none, by kind
+    seconds: float  # that the process took which put the file together, loading included
+    pairs_per_second: float  # of the rows that were scored meanwhile, by whomever
+    done_before: int  # rows that an earlier run had finished
+    identity: dict[str, str]  # what the scores depend on
+    out: dict[str, str | int] = field(default_factory=dict)  # the file, as it was written: size in bytes and SHA-256
+    windowed: int = 0  # how many were read in several windows
 
     def in_words(self) -> str:
         """One line, and one for each kind of failure."""
@@ -73,13 +61,8 @@ Engine = Callable[[Parts, Look], None]
 
 
 def make_engine(name: Literal["local", "ray"], launch: Launch, device: str | None, workers: int | None) -> Engine:
-    """Who does the work: worker processes on this machine, or a Ray cluster.
-
-    Args:
-        name: Of the engine.
-        launch: This process among several.
-        device: As the user has it.
-        workers: As the user has it.
+    """Who does the work: worker processes on this machine, or a Ray cluster. Device and workers are as the user has
+    them.
 
     Raises:
         UserError: If workers would be in each other's way, or Ray is not installed.

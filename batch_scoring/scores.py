@@ -33,27 +33,18 @@ _ARROW = {"number": pa.float64(), "count": pa.int64(), "flag": pa.bool_(), "text
 
 
 class Column(NamedTuple):
-    """A column of scores.
-
-    Attributes:
-        name: Its name.
-        kind: `number`: rating points or seconds, None = unknown; `count`; `flag`; or `text`.
-    """
+    """A column of scores."""
 
     name: str
+    # `number`: rating points or seconds, None = unknown; `count`; `flag`; or `text`
     kind: Literal["number", "count", "flag", "text"]
 
 
 class ScoredRow(NamedTuple):
-    """A row of scores.
+    """A row of scores."""
 
-    Attributes:
-        values: Those of `row_columns`.
-        error: Why there are no scores; None = there are.
-    """
-
-    values: list[Value]
-    error: AudioError | None
+    values: list[Value]  # those of `row_columns`
+    error: AudioError | None  # why there are no scores; None = there are
 
 
 def score_columns(scorer: Scorer) -> tuple[Column, ...]:
@@ -98,14 +89,8 @@ def flat_scores(found: Assessment, columns: Sequence[Column]) -> dict[str, Value
 def score_rows(
     scorer: Scorer, rows: Iterable[Row], columns: Sequence[Column], level: float | None = None
 ) -> Iterator[ScoredRow]:
-    """Score rows, in order.
-
-    Args:
-        scorer: The judge.
-        rows: Taken a few batches at a time.
-        columns: `score_columns` of the judge.
-        level: Of the intervals of a calibrated judge; None = the usual one.
-    """
+    """Score rows, in order; they are taken a few batches at a time. `columns` are `score_columns` of the judge, `level`
+    is that of the intervals of a calibrated one (None = the usual one)."""
     from ..models.calibration import DEFAULT_LEVEL
 
     rows, asked = itertools.tee(rows)
@@ -128,15 +113,9 @@ def _scored(columns: Sequence[Column], row: Row, found: Assessment | AudioError)
 def write_scores(
     suffix: str, columns: Sequence[Column], pieces: Iterable[Sequence[Sequence[Value]]], file: BinaryIO
 ) -> None:
-    """Write a file of scores.
-
-    Args:
-        suffix: Of the file. CSV and TSV: None is empty, flags are `true` and `false`, numbers have six decimals. JSONL:
-            an object per row, None is null. Parquet: numbers as float64, flags as booleans, text as strings.
-        columns: `row_columns`.
-        pieces: The rows, some at a time.
-        file: The file, which stays open.
-    """
+    """Write a file of scores, whose rows come some at a time; it stays open. By the suffix it is CSV or TSV (None is
+    empty, flags are `true` and `false`, numbers have six decimals), JSONL (an object per row, None is null) or Parquet
+    (numbers as float64, flags as booleans, text as strings)."""
     if suffix == ".parquet":
         schema = pa.schema([(column.name, _ARROW[column.kind]) for column in columns])
         waiting: list[Sequence[Value]] = []
@@ -190,15 +169,8 @@ def windows_in_words(pairs: int) -> str:
 def print_scores(
     scorer: Scorer, path: Path, file: TextIO, level: float | None, audio_root: Path | None, as_json: bool
 ) -> tuple[int, int]:
-    """Score a manifest and write rows as scores come, for pipes; a run that ends early begins anew.
-
-    Args:
-        scorer: The judge.
-        path: The manifest.
-        file: Where to.
-        level: Of the intervals of a calibrated judge; None = the usual one.
-        audio_root: Another folder in which clips may lie, see `RowReader`.
-        as_json: An object on each line instead of CSV.
+    """Score a manifest and write rows as scores come, CSV or an object on each line, for pipes; a run that ends early
+    begins anew. `level` and `audio_root` are as in `score_rows` and `RowReader`.
 
     Returns:
         How many rows have no scores, and how many were read in several windows.

@@ -40,12 +40,8 @@ _ROW = re.compile("[0-9]{1,9}")
 
 
 def worker_devices(launch: Launch, device: str | None, workers: int | None) -> list[str | None]:
-    """The device of each worker that this process starts.
-
-    Args:
-        launch: One process of several has one worker, on the GPU of its local rank.
-        device: As the user has it; None = GPUs if there are some.
-        workers: As the user has it; None = one for each GPU, or one.
+    """The device of each worker that this process starts: by default GPUs if there are some, and a worker for each. One
+    process of several has one worker, on the GPU of its local rank.
 
     Raises:
         UserError: If the workers would be in each other's way.
@@ -77,13 +73,8 @@ class _Member(NamedTuple):
 
 
 def run_workers(parts: Parts, launch: Launch, devices: Sequence[str | None], look: Callable[[], int]) -> None:
-    """Score until every part is there.
-
-    Args:
-        parts: Of a job that was planned.
-        launch: This process.
-        devices: Of the workers.
-        look: Is called about once a second; says how many chunks are done, by whomever.
+    """Score what is missing of a job that was planned until every part is there. `look` is called about once a second
+    and says how many chunks are done, by whomever.
 
     Raises:
         UserError: If a worker says so, or workers die and nothing gets done.
@@ -195,15 +186,8 @@ class Worker:
     """Scores chunks of a job that was planned."""
 
     def __init__(self, parts: Parts, scorer: Scorer, rank: int = 0, world: int = 1, owner: str | None = None) -> None:
-        """Get ready.
-
-        Args:
-            parts: Of the job.
-            scorer: Its judge.
-            rank: Of this worker among all workers of all processes.
-            world: How many workers there are.
-            owner: Names this worker, and the one that is started in its place when it dies; None = its rank.
-        """
+        """Get ready, as the worker of this rank among those of all processes. `owner` names it, and the one that is
+        started in its place when it dies (None = its rank)."""
         self._parts, self._scorer, self._rank, self._world = parts, scorer, rank, world
         self._owner = owner or str(rank)
         self._columns = score_columns(scorer)

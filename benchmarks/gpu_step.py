@@ -151,17 +151,11 @@ def naive_around(judge: EmpathyJudge, family: str, shapes: str, folder: str) -> 
 
 
 class Work(NamedTuple):
-    """Floating-point operations that a judge needs for a batch, by formula.
+    """Floating-point operations that a judge needs for a batch, by formula."""
 
-    Attributes:
-        tower: Forward pass of the audio tower and the projector.
-        forward: Forward pass of the language model.
-        backward: Its backward pass, with LoRA in all of its layers and the rest frozen.
-    """
-
-    tower: float
-    forward: float
-    backward: float
+    tower: float  # forward pass of the audio tower and the projector
+    forward: float  # forward pass of the language model
+    backward: float  # its backward pass, with LoRA in all of its layers and the rest frozen
 
 
 def work_of(judge: EmpathyJudge, inputs: Inputs) -> Work:

@@ -55,12 +55,7 @@ _CHUNK = 2**16
 
 
 class Material:
-    """What clients send; clips are never the same twice, but for those of known score.
-
-    Args:
-        judge: Folder.
-        seed: Of all that is drawn.
-    """
+    """What clients send; clips are never the same twice, but for those of known score."""
 
     def __init__(self, judge: str, seed: int) -> None:
         self.draw, self.errors = random.Random(seed), list[float]()
@@ -86,13 +81,7 @@ class Material:
 
 
 class Client:
-    """Makes one request after the other, from an address of its own.
-
-    Args:
-        port: Of the service on this machine.
-        number: Of the client.
-        material: What it sends.
-    """
+    """Makes one request after the other, from an address of its own."""
 
     def __init__(self, port: int, number: int, material: Material) -> None:
         self.port, self.address, self.material, self.draw = port, f"127.0.1.{number + 1}", material, material.draw
@@ -257,21 +246,13 @@ KINDS: dict[str, tuple[float, Callable[[Client], Awaitable[int]], set[int]]] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one request.
+    """Of one request."""
 
-    Attributes:
-        kind: Name in `KINDS`.
-        id: Of the request, in the log of the service too.
-        status: Of the answer; 0 = hung up as planned; -1 = no connection; -2 = a connection but no answer.
-        seconds: It took.
-        at: When it ended (`time.monotonic`).
-    """
-
-    kind: str
-    id: str
-    status: int
-    seconds: float
-    at: float
+    kind: str  # name in `KINDS`
+    id: str  # of the request, in the log of the service too
+    status: int  # of the answer; 0 = hung up as planned; -1 = no connection; -2 = a connection but no answer
+    seconds: float  # it took
+    at: float  # when it ended (`time.monotonic`)
 
 
 async def make(kind: str, client: Client) -> Outcome:

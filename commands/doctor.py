@@ -32,19 +32,12 @@ State = Literal["ok", "missing", "broken", "note"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report.
+    """One line of the report."""
 
-    Attributes:
-        part: What it belongs to.
-        name: What was looked at.
-        state: ``ok``; ``missing``: optional and not there; ``broken``: there, and does not work; ``note``.
-        detail: What was found, and what to do.
-    """
-
-    part: str
-    name: str
-    state: State
-    detail: str
+    part: str  # what it belongs to
+    name: str  # what was looked at
+    state: State  # `ok`; `missing`: optional and not there; `broken`: there, and does not work; `note`
+    detail: str  # what was found, and what to do
 
 
 def doctor(options: argparse.Namespace) -> int:

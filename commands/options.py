@@ -33,11 +33,8 @@ _JUDGES = (
 
 
 def build_parser(run: Mapping[str, Command]) -> argparse.ArgumentParser:
-    """The parser of all commands but ``train`` and ``import``, which have options of their own.
-
-    Args:
-        run: Command -> its function, whose docstring is its help.
-    """
+    """The parser of all commands but ``train`` and ``import``, which have options of their own; `run` is command -> its
+    function, whose docstring is its help."""
     parser = OneLineParser(
         prog="empathy-judge", description="Judge how a spoken response sounds for its context, and prove it."
     )

@@ -34,13 +34,7 @@ def augment_pair(pair: Pair, settings: Augmentation, seed: int, epoch: int) -> P
     """The pair with each of its clips decoded and augmented.
 
     A function of its arguments: the same pair in the same epoch of the same run sounds the same, whatever the batch,
-    the rank, the number of workers, and whether the run was interrupted.
-
-    Args:
-        pair: With audio of any kind.
-        settings: What may happen.
-        seed: Of the run.
-        epoch: From 0.
+    the rank, the number of workers, and whether the run was interrupted. `seed` is that of the run; epochs are from 0.
 
     Raises:
         AudioError: If a clip cannot be read.
@@ -58,12 +52,8 @@ def augment_pair(pair: Pair, settings: Augmentation, seed: int, epoch: int) -> P
 def augment_clip(clip: Clip, settings: Augmentation, rng: np.random.Generator) -> Clip:
     """A clip of the same length and rate that went through what the draws decided.
 
-    Silence stays silence. A sample may come to lie beyond full scale, as it may in a file.
-
-    Args:
-        clip: Shape (n,), float32.
-        settings: What may happen.
-        rng: Where the draws come from; how many are made does not depend on what they decide.
+    Silence stays silence. A sample may come to lie beyond full scale, as it may in a file. How many draws are made does
+    not depend on what they decide.
     """
     steps: list[tuple[float, Callable[[torch.Tensor, np.random.Generator], torch.Tensor]]] = [
         (settings.room_probability, lambda x, draws: _room(x, clip.rate, settings, draws)),

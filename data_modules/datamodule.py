@@ -47,12 +47,9 @@ SHARES = ("ratings", "preferences", "counterfactuals")
 
 
 class Model(Protocol):
-    """What the trainer's model knows of its inputs.
+    """What the trainer's model knows of its inputs."""
 
-    Attributes:
-        collate: Makes a batch of training items; can be pickled, for processes that read data.
-    """
-
+    # makes a batch of training items; can be pickled, for processes that read data
     collate: Callable[[Sequence[RatedPair | Comparison]], Any]
 
     def count_tokens(self, pairs: Sequence[Pair], seconds: Mapping[AudioSource, float]) -> np.ndarray:
@@ -62,15 +59,10 @@ class Model(Protocol):
 
 @dataclass(frozen=True)
 class Parts:
-    """Which pairs are trained on and validated on, where not the splits say it.
+    """Which pairs are trained on and validated on, where not the splits say it."""
 
-    Attributes:
-        train: Their ids.
-        validation: Their ids.
-    """
-
-    train: frozenset[str]
-    validation: frozenset[str]
+    train: frozenset[str]  # their ids
+    validation: frozenset[str]  # their ids
 
 
 class PairDataModule(L.LightningDataModule):

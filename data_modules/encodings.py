@@ -203,12 +203,7 @@ def _crc8(data: bytes) -> int:
 
 
 def mp3_problem(data: bytes, decoded: int) -> str | None:
-    """Why an MP3 file was read in part; None = nothing is wrong.
-
-    Args:
-        data: The file.
-        decoded: Samples (per channel) that came out of it.
-    """
+    """Why an MP3 file was read in part, of which so many samples (per channel) came; None = nothing is wrong."""
     found = headers = 0
     for frame, samples in _mp3_frames(data):
         if any(name in frame[:60] for name in (b"Xing", b"Info", b"VBRI")):

@@ -214,12 +214,8 @@ def os_reason(error: BaseException) -> str:
 
 @contextmanager
 def system_errors(path: object, done: str) -> Iterator[None]:
-    """Turns what the system says (a full disk, no permission, too long a name) into a `DataError` of one line.
-
-    Args:
-        path: What messages name.
-        done: What cannot be done to it: ``read``, ``written``.
-    """
+    """Turns what the system says (a full disk, no permission, too long a name) into a `DataError` of one line that
+    names the path and what cannot be done to it: ``read``, ``written``."""
     try:
         yield
     except OSError as error:
@@ -230,11 +226,7 @@ def system_errors(path: object, done: str) -> Iterator[None]:
 def place(file: object, row: int | None = None, column: str | None = None, line: int | None = None) -> str:
     """Where something is wrong, for the head of a message: ``ratings.csv, row 3 (line 4), column 'score'``.
 
-    Args:
-        file: The file; anything that prints as its path.
-        row: Row of data, counted from 1, the header not counted.
-        column: Column name as the file has it.
-        line: Line of a text file, counted from 1, where the row starts.
+    Rows of data and the lines where they start are counted from 1, the header being no row.
     """
     text = str(file)
     if row is not None:

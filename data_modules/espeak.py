@@ -38,19 +38,12 @@ _QUALITY_LINES = {
 
 @dataclass(frozen=True)
 class Voice:
-    """Who speaks.
+    """Who speaks."""
 
-    Attributes:
-        accent: One of `ACCENTS`.
-        sex: "f" or "m".
-        pitch: Median pitch in Hz in a neutral tone.
-        tract: Formant frequencies relative to espeak-ng's default speaker (1.0); shorter vocal tracts are above 1.
-    """
-
-    accent: str
-    sex: str
-    pitch: float
-    tract: float
+    accent: str  # one of `ACCENTS`
+    sex: str  # "f" or "m"
+    pitch: float  # median pitch in Hz in a neutral tone
+    tract: float  # formant frequencies relative to espeak-ng's default speaker (1.0); shorter vocal tracts are above 1
 
     @property
     def name(self) -> str:
@@ -60,21 +53,14 @@ class Voice:
 
 @dataclass(frozen=True)
 class Tone:
-    """How it is said, relative to the speaker's neutral voice.
+    """How it is said, relative to the speaker's neutral voice."""
 
-    Attributes:
-        pitch: Shift of the median pitch in semitones.
-        range: Pitch movement: 0 monotone, 1 neutral (about 3 semitones between the 10th and 90th percentile), 3 lively.
-        rate: Speaking rate in words per minute (espeak-ng's scale, 80 to 400).
-        level: Loudness: RMS of the spoken part in dB relative to full scale.
-        quality: One of `QUALITIES`.
-    """
-
-    pitch: float = 0.0
+    pitch: float = 0.0  # shift of the median pitch in semitones
+    # pitch movement: 0 monotone, 1 neutral (about 3 semitones between the 10th and 90th percentile), 3 lively
     range: float = 1.0
-    rate: float = 175.0
-    level: float = -24.0
-    quality: str = "modal"
+    rate: float = 175.0  # speaking rate in words per minute (espeak-ng's scale, 80 to 400)
+    level: float = -24.0  # loudness: RMS of the spoken part in dB relative to full scale
+    quality: str = "modal"  # one of `QUALITIES`
 
 
 def voice_file(voice: Voice, tone: Tone) -> str:
@@ -163,11 +149,6 @@ def restart() -> None:
 
 def speak(text: str, voice: Voice, tone: Tone) -> tuple[np.ndarray, int]:
     """Synthesise one sentence.
-
-    Args:
-        text: What to say.
-        voice: Who says it.
-        tone: How it is said.
 
     Returns:
         Samples, mono float32 `(samples,)`, and their rate in Hz. The loudness of the spoken part (RMS of its active

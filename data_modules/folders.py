@@ -41,15 +41,10 @@ class RemotePath:
     """A file or folder behind an fsspec address; offers what this package needs of `pathlib.Path`.
 
     It can be pickled and be used after a fork: the connection is made anew in each process. What it prints holds no
-    passwords and no signatures.
+    passwords and no signatures."""
 
-    Attributes:
-        address: Of the dataset folder, as the user gave it.
-        relative: Path below it with ``/``; empty = the folder itself.
-    """
-
-    address: str
-    relative: str = ""
+    address: str  # of the dataset folder, as the user gave it
+    relative: str = ""  # path below it with `/`; empty = the folder itself
 
     def __truediv__(self, name: str) -> RemotePath:
         return RemotePath(self.address, f"{self.relative}/{name}" if self.relative else name)

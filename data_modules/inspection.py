@@ -26,20 +26,12 @@ LONG_TAIL = 8.0
 
 @dataclass(frozen=True)
 class Problem:
-    """One clip of one pair that deserves a look.
+    """One clip of one pair that deserves a look."""
 
-    Attributes:
-        kind: ``unreadable``, ``changed`` (not the content that was imported), ``silent``, ``clipped`` or
-            ``too_long``.
-        pair_id: The pair.
-        clip: ``response``, or ``context 1`` for the first turn.
-        detail: The measured value or the reason.
-    """
-
-    kind: str
-    pair_id: str
-    clip: str
-    detail: str
+    kind: str  # `unreadable`, `changed` (not the content that was imported), `silent`, `clipped` or `too_long`
+    pair_id: str  # the pair
+    clip: str  # `response`, or `context 1` for the first turn
+    detail: str  # the measured value or the reason
 
 
 @dataclass(frozen=True)

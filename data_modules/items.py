@@ -37,17 +37,12 @@ _NO_CONTEXT: _Context = (None, ())
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Two pairs of which one is better.
+    """Two pairs of which one is better."""
 
-    Attributes:
-        chosen: The better pair.
-        rejected: The other one.
-        strength: By how much `(dimensions,)`, float32, at least 0 (0 = tie, and then it says nothing which pair is
-            chosen); NaN = not compared on this dimension.
-    """
-
-    chosen: Pair
-    rejected: Pair
+    chosen: Pair  # the better pair
+    rejected: Pair  # the other one
+    # by how much `(dimensions,)`, float32, at least 0 (0 = tie, and then it says nothing which pair is chosen); NaN =
+    # not compared on this dimension
     strength: Tensor
 
 
@@ -158,23 +153,16 @@ def counterfactuals(dataset: PairDataset, min_score: float) -> list[Comparison]:
 
 @dataclass(frozen=True)
 class RatedPair:
-    """A pair with the human score to predict per dimension.
+    """A pair with the human score to predict per dimension."""
 
-    Attributes:
-        index: Position among the items of `RatedPairs`; tells them apart when several ranks score them.
-        pair: What is judged.
-        scores: Rating points `(dimensions,)`, NaN where nobody rated.
-        weights: How much each score counts `(dimensions,)`, float32, 0 where nobody rated.
-        histogram: How many raters gave each score of the scale `(dimensions, steps)`, int32; None where a dimension has
-            no steps (`Targets.histograms`).
-        rater: Position of the rater in `RatedPairs.rater_ids` where the item is the judgement of one; otherwise -1.
-    """
-
-    index: int
-    pair: Pair
-    scores: Tensor
-    weights: Tensor
+    index: int  # position among the items of `RatedPairs`; tells them apart when several ranks score them
+    pair: Pair  # what is judged
+    scores: Tensor  # rating points `(dimensions,)`, NaN where nobody rated
+    weights: Tensor  # how much each score counts `(dimensions,)`, float32, 0 where nobody rated
+    # how many raters gave each score of the scale `(dimensions, steps)`, int32; None where a dimension has no steps
+    # (`Targets.histograms`)
     histogram: Tensor | None = None
+    # position of the rater in `RatedPairs.rater_ids` where the item is the judgement of one; otherwise -1
     rater: int = -1
 
 

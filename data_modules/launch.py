@@ -16,17 +16,11 @@ _VARIABLES = (
 
 
 class Launch(NamedTuple):
-    """This process among those that torchrun, accelerate or `srun` started.
+    """This process among those that torchrun, accelerate or `srun` started."""
 
-    Attributes:
-        rank: From 0.
-        world: How many there are.
-        local_rank: Among those on this machine.
-    """
-
-    rank: int = 0
-    world: int = 1
-    local_rank: int = 0
+    rank: int = 0  # from 0
+    world: int = 1  # how many there are
+    local_rank: int = 0  # among those on this machine
 
 
 ALONE = Launch()

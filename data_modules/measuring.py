@@ -98,19 +98,12 @@ def clip_seconds(dataset: PairDataset) -> dict[AudioSource, float]:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One clip.
+    """One clip."""
 
-    Attributes:
-        seconds: Duration.
-        dbfs: RMS level around the mean (dB relative to full scale), at least -200: a constant signal is silent.
-        clipped: Share of samples at full scale.
-        changed: The content is not what was imported.
-    """
-
-    seconds: float
-    dbfs: float
-    clipped: float
-    changed: bool = False
+    seconds: float  # duration
+    dbfs: float  # RMS level around the mean (dB relative to full scale), at least -200: a constant signal is silent
+    clipped: float  # share of samples at full scale
+    changed: bool = False  # the content is not what was imported
 
 
 def measure_clips(dataset: PairDataset) -> dict[str, Measured | AudioError]:

@@ -55,15 +55,10 @@ _SHIFTS = 3  # most frequent shifts that are tried
 
 @dataclass(frozen=True, eq=False)
 class Fingerprint:
-    """What is compared.
+    """What is compared."""
 
-    Attributes:
-        bits: One sub-fingerprint per window `(windows,)`, uint32.
-        counts: Whether the window is loud enough to count `(windows,)`.
-    """
-
-    bits: np.ndarray
-    counts: np.ndarray
+    bits: np.ndarray  # one sub-fingerprint per window `(windows,)`, uint32
+    counts: np.ndarray  # whether the window is loud enough to count `(windows,)`
 
     @property
     def comparable(self) -> bool:
@@ -72,19 +67,13 @@ class Fingerprint:
 
 
 class NearIdentical(KeptResult):
-    """Result for all clips of a dataset.
+    """Result for all clips of a dataset."""
 
-    Attributes:
-        method: `METHOD` of the program that made it.
-        clips: Number of distinct clips.
-        not_comparable: SHA-256 of clips that are too short, too quiet, too uniform or unreadable.
-        clusters: SHA-256 of the clips of each cluster of two or more; a clip is near-identical to another of its
-            cluster, not to all.
-    """
-
-    method: str
-    clips: int
-    not_comparable: tuple[str, ...]
+    method: str  # `METHOD` of the program that made it
+    clips: int  # number of distinct clips
+    not_comparable: tuple[str, ...]  # SHA-256 of clips that are too short, too quiet, too uniform or unreadable
+    # SHA-256 of the clips of each cluster of two or more; a clip is near-identical to another of its cluster, not to
+    # all
     clusters: tuple[tuple[str, ...], ...]
 
 

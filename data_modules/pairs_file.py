@@ -112,11 +112,8 @@ def shard_name(number: int) -> str:
 def write_pairs(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
     """Writes checked rows to one Parquet file, which appears complete or not at all.
 
-    Row groups with audio are small, so that reading a clip costs little; a clip that repeats in one is stored once.
-
-    Args:
-        rows: With the fields of `PAIRS_SCHEMA`; not more of them than one row group are held at a time.
-        path: Of the file.
+    Row groups with audio are small, so that reading a clip costs little; a clip that repeats in one is stored once. Not
+    more rows (fields of `PAIRS_SCHEMA`) than one row group are held at a time.
     """
 
     def write(temporary: Path) -> None:

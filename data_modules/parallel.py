@@ -27,14 +27,8 @@ def map_threads(
 ) -> Generator[Result, None, None]:
     """``map`` in threads, in order, with a `ProgressBar`.
 
-    Memory does not grow with the number of items: `items` is read as results are taken.
-
-    Args:
-        function: May run in several threads at a time. What it raises is raised here.
-        items: Its arguments.
-        label: Of the progress bar.
-        total: Number of items, those that were done before included.
-        done: How many were done before.
+    Memory does not grow with the number of items: `items` is read as results are taken. What the function raises is
+    raised here. `total` includes the items that were done before, `done`.
     """
     workers = os.cpu_count() or 1
     pool = ThreadPoolExecutor(workers)
@@ -68,14 +62,8 @@ class ProgressBar:
     """
 
     def __init__(self, label: str, total: int, done: int = 0, quiet: bool = False) -> None:
-        """Get ready.
-
-        Args:
-            label: What is done.
-            total: Number of items, those that were done before included.
-            done: How many were done before; they do not count for the rate.
-            quiet: Show nothing, as in all processes but one.
-        """
+        """Get ready; `total` includes the items that were done before, `done`, which do not count for the rate. `quiet`
+        shows nothing, as in all processes but one."""
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

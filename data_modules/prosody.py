@@ -28,38 +28,23 @@ _BLOCK = 3_000  # frames at a time (60 s): those of an hour would take 4 GB
 
 @dataclass(frozen=True)
 class Track:
-    """Frame-level measures, one value per 20 ms.
+    """Frame-level measures, one value per 20 ms."""
 
-    Attributes:
-        pitch: Fundamental frequency in Hz `(frames,)`, NaN where unvoiced.
-        level: RMS in dB relative to full scale `(frames,)`.
-        harmonicity: Autocorrelation peak `(frames,)`, 0 to 1.
-        active: Frames that hold speech rather than a pause `(frames,)`.
-    """
-
-    pitch: np.ndarray
-    level: np.ndarray
-    harmonicity: np.ndarray
-    active: np.ndarray
+    pitch: np.ndarray  # fundamental frequency in Hz `(frames,)`, NaN where unvoiced
+    level: np.ndarray  # RMS in dB relative to full scale `(frames,)`
+    harmonicity: np.ndarray  # autocorrelation peak `(frames,)`, 0 to 1
+    active: np.ndarray  # frames that hold speech rather than a pause `(frames,)`
 
 
 @dataclass(frozen=True)
 class Prosody:
-    """Clip-level measures; NaN where the clip has too little voiced speech to tell.
+    """Clip-level measures; NaN where the clip has too little voiced speech to tell."""
 
-    Attributes:
-        pitch: Median fundamental frequency in Hz.
-        pitch_range: Distance between its 10th and 90th percentile in semitones.
-        level: RMS of the frames that hold speech, in dB relative to full scale.
-        harmonicity: Mean autocorrelation peak of the voiced frames, 0 to 1.
-        seconds: From the first to the last frame that holds speech.
-    """
-
-    pitch: float
-    pitch_range: float
-    level: float
-    harmonicity: float
-    seconds: float
+    pitch: float  # median fundamental frequency in Hz
+    pitch_range: float  # distance between its 10th and 90th percentile in semitones
+    level: float  # RMS of the frames that hold speech, in dB relative to full scale
+    harmonicity: float  # mean autocorrelation peak of the voiced frames, 0 to 1
+    seconds: float  # from the first to the last frame that holds speech
 
 
 def track(samples: np.ndarray) -> Track:
@@ -107,9 +92,7 @@ def steady_pitch(frames: Track) -> np.ndarray:
 def voiced_shares(pieces: Sequence[np.ndarray], rate: int) -> list[float]:
     """How much of the voice of a clip is in each of its pieces, in sum 1; of a clip without a voice, of its duration.
 
-    Args:
-        pieces: Mono samples, one piece after the other; what is loud is decided over all of them.
-        rate: Hz.
+    Pieces are mono samples at `rate` Hz, one after the other; what is loud is decided over all of them.
     """
     if len(pieces) == 1:
         return [1.0]

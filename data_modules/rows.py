@@ -116,11 +116,8 @@ def checked_pairs(
 ) -> Iterator[Row]:
     """The same rows, once their texts were checked, whatever their audio.
 
-    Args:
-        rows: With the columns of ``pairs.parquet``; of ``context_audio`` the roles count here.
-        file: What messages call the table.
-        locate: What messages call a cell, where the table came from another layout.
-        grouped: Whether every pair has a group already.
+    Rows have the columns of ``pairs.parquet``; of ``context_audio`` the roles count here. `file` is what messages call
+    the table, `locate` what they call a cell, where it came from another layout; `grouped`: every pair has a group.
 
     Raises:
         DataError: On an empty table, a missing, empty or repeated ``pair_id``, or a text that is none.
@@ -193,13 +190,8 @@ def content_hash(
 ) -> str:
     """SHA-256 (hex) over scales, pairs without their split, ratings and preferences, whatever the order of rows.
 
-    Audio counts by its content, not by its name or by how it is stored.
-
-    Args:
-        dimensions: The scales.
-        rows: The pairs as they are stored, sorted by `hash_order`, so that none need be kept.
-        ratings: Columns `RATING_COLUMNS`, checked; `SECONDS` counts where a time is known.
-        preferences: Columns `PREFERENCE_COLUMNS`, checked.
+    Audio counts by its content, not by its name or by how it is stored, and `SECONDS` where a time is known. Rows are
+    the pairs as they are stored, sorted by `hash_order`, so that none need be kept; the tables are checked.
     """
     scales = [
         [d.name, float(d.minimum), float(d.maximum), d.step and float(d.step), d.higher_is_better] for d in dimensions

@@ -35,19 +35,12 @@ _SPARE = 50  # one batch in so many more than the first epoch needs: other epoch
 
 @dataclass(frozen=True)
 class Blocks:
-    """How items are stored together and who reads them: who needs one item of a block reads all of it.
+    """How items are stored together and who reads them: who needs one item of a block reads all of it."""
 
-    Attributes:
-        of_item: Number of the block that each item is in `(items,)`, ascending with the order in storage.
-        batch_size: Items per batch.
-        workers: Processes of a data loader, which get batches in turn; 0 = none.
-        mixed: Whether items of several blocks are shuffled; False leaves that to `ByTokens`.
-    """
-
-    of_item: np.ndarray
-    batch_size: int = 1
-    workers: int = 0
-    mixed: bool = True
+    of_item: np.ndarray  # number of the block that each item is in `(items,)`, ascending with the order in storage
+    batch_size: int = 1  # items per batch
+    workers: int = 0  # processes of a data loader, which get batches in turn; 0 = none
+    mixed: bool = True  # whether items of several blocks are shuffled; False leaves that to `ByTokens`
 
 
 def row_groups(pairs: Sequence[Pair]) -> np.ndarray | None:
@@ -74,25 +67,15 @@ class EpochOrder:
 
     With blocks each rank, and each of its data-loader processes, gets consecutive blocks of its own, so that hardly any
     block is read twice. Shuffled are the blocks, and then the items among those of `WINDOW_BLOCKS` blocks; the order
-    also depends on batch size and number of processes.
+    also depends on batch size and number of processes."""
 
-    Attributes:
-        size: Number of items.
-        shuffle: Whether the order is random.
-        seed: Of the order.
-        rank: Number of this process.
-        ranks: Number of processes.
-        blocks: How items are stored together; not together with clusters.
-        clusters: Number of the cluster of each item `(items,)`, from 0.
-    """
-
-    size: int
-    shuffle: bool
-    seed: int = 0
-    rank: int = 0
-    ranks: int = 1
-    blocks: Blocks | None = None
-    clusters: np.ndarray | None = None
+    size: int  # number of items
+    shuffle: bool  # whether the order is random
+    seed: int = 0  # of the order
+    rank: int = 0  # number of this process
+    ranks: int = 1  # number of processes
+    blocks: Blocks | None = None  # how items are stored together; not together with clusters
+    clusters: np.ndarray | None = None  # number of the cluster of each item `(items,)`, from 0
 
     def __len__(self) -> int:
         """Items of this rank."""
@@ -145,15 +128,10 @@ class MixedOrder:
     """Items of several kinds in stated proportions, the same pattern on every rank.
 
     An epoch is one pass (to within an item) through the first kind that has a share; of the others as many items are
-    drawn as their share asks for, more than once or not at all if need be, from a new order in every epoch.
+    drawn as their share asks for, more than once or not at all if need be, from a new order in every epoch."""
 
-    Attributes:
-        kinds: The items of each kind; positions count on from one kind to the next.
-        shares: Of each kind, in sum 1; a kind with a share has items.
-    """
-
-    kinds: Sequence[EpochOrder]
-    shares: Sequence[float]
+    kinds: Sequence[EpochOrder]  # the items of each kind; positions count on from one kind to the next
+    shares: Sequence[float]  # of each kind, in sum 1; a kind with a share has items
 
     def __len__(self) -> int:
         """Items of this rank."""
@@ -199,13 +177,8 @@ class EpochBatches(Sampler[list[Key]]):
     """Batches of keys, epoch after epoch, from any position on."""
 
     def __init__(self, plan: Plan, start: Position, *, same: bool = False) -> None:
-        """Start.
-
-        Args:
-            plan: The batches of each epoch.
-            start: The first batch that is read, for a run that goes on; later epochs are read whole.
-            same: Take the batches of the first epoch in every epoch.
-        """
+        """Start with a batch, for a run that goes on; later epochs are read whole. `same`: take the batches of the
+        first epoch in every epoch."""
         self.plan, self.start, self.same = plan, start, same
         self.epoch = start.epoch
 
@@ -244,22 +217,15 @@ class FixedSize:
 
 @dataclass(frozen=True)
 class Kind:
-    """Items of one kind, which a batch by tokens is made of.
+    """Items of one kind, which a batch by tokens is made of."""
 
-    Attributes:
-        streams: The order of its items for each reader: every data-loader process of every rank, those of a rank one
-            after the other.
-        lengths: Tokens of each item `(items,)`; of a comparison those of its longer pair.
-        rows: Pairs of an item: 2 of a comparison.
-        share: Of all items.
-        window: Items of a reader among which those of like length are brought together.
-    """
-
+    # the order of its items for each reader: every data-loader process of every rank, those of a rank one after the
+    # other
     streams: Sequence[EpochOrder]
-    lengths: np.ndarray
-    rows: int = 1
-    share: float = 1.0
-    window: int = WINDOW
+    lengths: np.ndarray  # tokens of each item `(items,)`; of a comparison those of its longer pair
+    rows: int = 1  # pairs of an item: 2 of a comparison
+    share: float = 1.0  # of all items
+    window: int = WINDOW  # items of a reader among which those of like length are brought together
 
 
 class ByTokens:
@@ -273,14 +239,8 @@ class ByTokens:
     """
 
     def __init__(self, kinds: Sequence[Kind], budget: int, *, seed: int, rank: int, ranks: int) -> None:
-        """Plan.
-
-        Args:
-            kinds: Of items; positions count on from one kind to the next.
-            budget: Most tokens of a batch on one rank, padding included.
-            seed: Of what stands together.
-            rank: Number of this process.
-            ranks: Number of processes.
+        """Plan batches of at most `budget` tokens on one rank, padding included; positions count on from one kind to
+        the next.
 
         Raises:
             UserError: If a single item has more tokens.

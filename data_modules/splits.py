@@ -257,13 +257,8 @@ def assign(
     """Component -> split, so that the sizes of the splits have the proportions of the fractions.
 
     With scores, components are assigned in strata, thirds by score, and of up to 32 such trials the one is taken whose
-    shares and mean scores are closest to what was asked and to the mean of all.
-
-    Args:
-        sizes: Items in each component.
-        fractions: Split -> positive weight.
-        seed: For the order.
-        scores: Mean score of each component, from 0 to 1; NaN = unknown.
+    shares and mean scores are closest to what was asked and to the mean of all. `sizes` are items in each component,
+    `scores` their mean scores from 0 to 1 (NaN = unknown).
     """
     rng = np.random.default_rng(seed)
     if scores is None:
@@ -330,14 +325,7 @@ def _imbalance(
 
 def kept_together(pairs: Sequence[Pair], every: Sequence[Pair]) -> np.ndarray:
     """What folds keep together: the speaker of each response or, where one is not known, is in two splits, or there are
-    few of them, the group.
-
-    Args:
-        pairs: What folds are made of.
-        every: All pairs of the dataset.
-
-    Returns:
-        Text `(pairs,)`.
+    few of them, the group; text `(pairs,)`. `every` are all pairs of the dataset.
     """
     splits: dict[str | None, set[str | None]] = {}
     for pair in every:

@@ -35,16 +35,11 @@ _WINDOW_ROWS = 16 + 4 * (os.cpu_count() or 1)  # threads ask for rows a little o
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file of a dataset, shared by the clips in it.
+    """A file of a dataset, shared by the clips in it."""
 
-    Attributes:
-        path: Of the Parquet file, or of a file of audio.
-        version: `folders.path_version` when the dataset was loaded.
-        starts: First row of each row group (from 0) of a Parquet file.
-    """
-
-    path: DataPath
-    version: str
+    path: DataPath  # of the Parquet file, or of a file of audio
+    version: str  # `folders.path_version` when the dataset was loaded
+    # first row of each row group (from 0) of a Parquet file
     starts: tuple[int, ...] = field(default=(), compare=False, repr=False)
 
 
@@ -52,21 +47,13 @@ class StoredFile:
 class StoredClip:
     """Where a clip lies and what it is; `read` gets it. Small, and fit for other processes, forked or spawned.
 
-    Two of the same content are equal, wherever they lie.
+    Two of the same content are equal, wherever they lie."""
 
-    Attributes:
-        sha256: Of the encoded bytes, in hexadecimal digits.
-        file: Where it lies.
-        row_group: Of the Parquet file; None = the whole file is the clip.
-        row: In the row group, from 0.
-        turn: Turn of the context, from 0; None = the response.
-    """
-
-    sha256: str
-    file: StoredFile
-    row_group: int | None = None
-    row: int = 0
-    turn: int | None = None
+    sha256: str  # of the encoded bytes, in hexadecimal digits
+    file: StoredFile  # where it lies
+    row_group: int | None = None  # of the Parquet file; None = the whole file is the clip
+    row: int = 0  # in the row group, from 0
+    turn: int | None = None  # turn of the context, from 0; None = the response
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StoredClip) and self.sha256 == other.sha256
@@ -180,15 +167,11 @@ if sys.platform != "win32":
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingTable:
-    """A table with bytes in it. It is read from front to back, again and again.
+    """A table with bytes in it. It is read from front to back, again and again."""
 
-    Attributes:
-        version: Names the table and changes when its content does.
-        read_from: Position of a row -> parts of the table; the first begins at that row or before it. May
-            raise whatever its library does.
-    """
-
-    version: str
+    version: str  # names the table and changes when its content does
+    # position of a row -> parts of the table; the first begins at that row or before it. May raise whatever its
+    # library does
     read_from: Callable[[int], Tables] = field(repr=False)
 
     def rows(self) -> Iterator[dict[str, Any]]:

@@ -33,18 +33,12 @@ _NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
 
 @dataclass(frozen=True)
 class SourceTable:
-    """A table as somebody else wrote it.
+    """A table as somebody else wrote it."""
 
-    Attributes:
-        path: The file.
-        columns: Column names in the order of the file.
-        rows: Column name -> value. A CSV value is text; an empty one, like JSON's ``null``, is None.
-        lines: Line of the file where each row starts, counted from 1; None where the format has no lines.
-    """
-
-    path: Path
-    columns: tuple[str, ...]
-    rows: list[dict[str, Any]]
+    path: Path  # the file
+    columns: tuple[str, ...]  # column names in the order of the file
+    rows: list[dict[str, Any]]  # column name -> value. A CSV value is text; an empty one, like JSON's `null`, is None
+    # line of the file where each row starts, counted from 1; None where the format has no lines
     lines: list[int] | None
 
     def place(self, position: int, column: str | None = None) -> str:
@@ -159,9 +153,7 @@ def _read_text(path: Path) -> str:
 def csv_rows(lines: Iterable[str], path: Path) -> Iterator[tuple[int, list[str]]]:
     """The header of a CSV file, then its rows, each with the line where it starts; empty lines are passed over.
 
-    Args:
-        lines: With their ends.
-        path: Its suffix says what stands between values: `.tsv` tabs, else commas.
+    Lines have their ends. The suffix says what stands between values: `.tsv` tabs, else commas.
 
     Raises:
         DataError: If a row has not as many values as the header, a column stands twice, or it cannot be read as CSV.
@@ -277,13 +269,7 @@ SUFFIXES = tuple(_READERS)
 def full_mapping(
     given: Mapping[str, str], ours: Sequence[str], table: SourceTable, required: Sequence[str]
 ) -> dict[str, str]:
-    """Our name -> theirs for every column that the table has; a name that is not mapped stands for itself.
-
-    Args:
-        given: Our column name -> theirs, where they differ.
-        ours: The names that can be mapped.
-        table: Whose columns they are.
-        required: Names that must be there.
+    """Our name -> theirs for every column that the table has; a name that is not mapped (`given`) stands for itself.
 
     Raises:
         DataError: If a column is missing or a name to map is unknown.

@@ -259,15 +259,10 @@ def fit_rater_model(table: RatingTable) -> RaterModel:
 
 
 class VarianceComponents(NamedTuple):
-    """What makes ratings differ, in squared rating points.
+    """What makes ratings differ, in squared rating points."""
 
-    Attributes:
-        between: Variance of the items' true means; may come out negative.
-        within: Variance of the ratings of one item, with the biases of raters in it.
-    """
-
-    between: float
-    within: float
+    between: float  # variance of the items' true means; may come out negative
+    within: float  # variance of the ratings of one item, with the biases of raters in it
 
 
 def variance_components(table: RatingTable) -> VarianceComponents | None:

@@ -177,12 +177,7 @@ def check_clips(cells: Iterable[ClipCell], stage: Path, embed: bool) -> dict[Con
     """Decodes every distinct content once and, unless it is to be embedded, stores it.
 
     A stored file is called by the hash of its content, so that its name tells nothing about system or rating. What is
-    done is noted in the staged folder; a resumed import begins after it.
-
-    Args:
-        cells: The clips; the same one may come often.
-        stage: The dataset folder in the making.
-        embed: Store no files.
+    done is noted in the staged folder `stage`; a resumed import begins after it.
 
     Returns:
         `ClipCell.content` -> the clip, or why it is unusable.

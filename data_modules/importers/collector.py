@@ -135,14 +135,8 @@ class Collector:
         rated: bool = False,
         compared: bool = False,
     ) -> Imported:
-        """All that was read.
-
-        Args:
-            card: Scales and origin.
-            pairs: Where they were not taken in by `add_pair`, which gives each a group named by what links it.
-            rated: Whether the source has scores.
-            compared: Whether it has comparisons.
-        """
+        """All that was read; `rated` and `compared`: the source has scores, and comparisons. `pairs` are given where
+        they were not taken in by `add_pair`, whose pairs get a group that is named by what links them."""
         if pairs is None:
             links = list(self._links.values())
             groups: dict[int, str] = {}

@@ -91,21 +91,13 @@ _QUESTION = {
 
 
 class _Contest(NamedTuple):
-    """Responses to one user turn that stand against each other.
+    """Responses to one user turn that stand against each other."""
 
-    Attributes:
-        where: For messages and the list of what was skipped; tells neither label nor option.
-        key: What tells it from all other contests; neither does this.
-        columns: Of its pairs, without ids and clips.
-        user: The user turn.
-        responses: Two or more; in training the better one first.
-    """
-
-    where: str
-    key: Sequence[str]
-    columns: Mapping[str, str | None]
-    user: Path
-    responses: Sequence[Path]
+    where: str  # for messages and the list of what was skipped; tells neither label nor option
+    key: Sequence[str]  # what tells it from all other contests; neither does this
+    columns: Mapping[str, str | None]  # of its pairs, without ids and clips
+    user: Path  # the user turn
+    responses: Sequence[Path]  # two or more; in training the better one first
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -51,23 +51,15 @@ _SCORE_KEYS = ("rating", "number", "choices")
 
 @dataclass(frozen=True)
 class _Mapping:
-    """The command line.
+    """The command line."""
 
-    Attributes:
-        responses: Fields of responses.
-        context: Role and field of each turn, oldest first.
-        fields: Our column and the response field that it is for (empty = all) -> field of the task.
-        ratings: Control -> response field that it is about and dimension.
-        preferences: Control -> dimension.
-        choices: Label -> what it stands for.
-    """
-
-    responses: Sequence[str]
-    context: Sequence[tuple[str, str]]
+    responses: Sequence[str]  # fields of responses
+    context: Sequence[tuple[str, str]]  # role and field of each turn, oldest first
+    # our column and the response field that it is for (empty = all) -> field of the task
     fields: Mapping[tuple[str, str], str]
-    ratings: Mapping[str, tuple[str, str]]
-    preferences: Mapping[str, str]
-    choices: Mapping[str, str]
+    ratings: Mapping[str, tuple[str, str]]  # control -> response field that it is about and dimension
+    preferences: Mapping[str, str]  # control -> dimension
+    choices: Mapping[str, str]  # label -> what it stands for
 
     @property
     def task_fields(self) -> list[str]:

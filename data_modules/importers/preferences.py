@@ -57,10 +57,7 @@ def has_preferences(table: SourceTable, columns: Mapping[str, str]) -> bool:
 def read_preferences(table: SourceTable, mapping: TableMapping, find: FindClip) -> Imported:
     """Every row as a comparison of two pairs. Rows that cannot be used are listed; the description says what was read.
 
-    Args:
-        table: Has columns ``chosen`` and ``rejected``, or others mapped to them.
-        mapping: Of columns; one dimension or none, which is then called ``preference``.
-        find: Finds the clips.
+    A mapping without a dimension gives one that is called ``preference``.
 
     Raises:
         DataError: If a column is missing.

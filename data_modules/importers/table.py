@@ -60,22 +60,14 @@ FindClip = Callable[[Any, str], ClipCell]
 
 @dataclass(frozen=True)
 class TableMapping:
-    """How columns of somebody else's tables become ours.
+    """How columns of somebody else's tables become ours."""
 
-    Attributes:
-        columns: Our column name -> that in the table of pairs, where they differ.
-        rating_columns: The same for the table of ratings (``pair_id``, ``rater_id``, ``dimension``, ``score``,
-            ``seconds``).
-        dimensions: The scales.
-        wide: Whether the ratings are wide; None = see from the header.
-        synthetic: Whether the ratings were not given by people.
-    """
-
-    columns: Mapping[str, str]
+    columns: Mapping[str, str]  # our column name -> that in the table of pairs, where they differ
+    # the same for the table of ratings (`pair_id`, `rater_id`, `dimension`, `score`, `seconds`)
     rating_columns: Mapping[str, str]
-    dimensions: Sequence[Dimension]
-    wide: bool | None = None
-    synthetic: bool = False
+    dimensions: Sequence[Dimension]  # the scales
+    wide: bool | None = None  # whether the ratings are wide; None = see from the header
+    synthetic: bool = False  # whether the ratings were not given by people
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -30,20 +30,14 @@ LONGEST_FRAMES = SECONDS * 16_000 // HOP
 
 @dataclass(frozen=True)
 class Clip:
-    """One clip and its targets.
+    """One clip and its targets."""
 
-    Attributes:
-        mel: Log-mel spectrogram `(frames, bins)`, float16, as the feature extractor makes it.
-        measures: `MEASURES`: in octaves above 150 Hz, semitones, syllables per second, dB full scale, semitones and
-            0..1, then in the units of `functionals`; NaN = unknown.
-        labels: Index of each of `LABELS`; -1 = unknown.
-        frames: Octaves above 150 Hz (NaN = unvoiced) and dB full scale for each audio token `(tokens, 2)`.
-    """
-
-    mel: np.ndarray
+    mel: np.ndarray  # log-mel spectrogram `(frames, bins)`, float16, as the feature extractor makes it
+    # `MEASURES`: in octaves above 150 Hz, semitones, syllables per second, dB full scale, semitones and 0..1, then in
+    # the units of `functionals`; NaN = unknown
     measures: np.ndarray
-    labels: np.ndarray
-    frames: np.ndarray
+    labels: np.ndarray  # index of each of `LABELS`; -1 = unknown
+    frames: np.ndarray  # octaves above 150 Hz (NaN = unvoiced) and dB full scale for each audio token `(tokens, 2)`
 
 
 class ClipStore:

@@ -21,21 +21,13 @@ _ADULT = 16  # years; the voices of younger speakers do not tell their sex
 
 @dataclass(frozen=True)
 class Recording:
-    """One recording.
+    """One recording."""
 
-    Attributes:
-        file: Where it lies.
-        speaker: Who speaks, apart from all speakers of other folders.
-        text: What is said; None = unknown.
-        sex: "f" or "m"; None = unknown.
-        source: Who is to be named for it; None = the folder as a whole.
-    """
-
-    file: Path
-    speaker: str
-    text: str | None
-    sex: str | None
-    source: str | None
+    file: Path  # where it lies
+    speaker: str  # who speaks, apart from all speakers of other folders
+    text: str | None  # what is said; None = unknown
+    sex: str | None  # "f" or "m"; None = unknown
+    source: str | None  # who is to be named for it; None = the folder as a whole
 
 
 def find_recordings(data: Path) -> list[Recording]:
