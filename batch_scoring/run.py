@@ -17,8 +17,7 @@ from typing import Literal
 
 from ..data_modules.errors import ASKED_TO_STOP, UserError
 from ..data_modules.folders import replace_text
-from ..data_modules.launch import ALONE, Launch
-from ..data_modules.parallel import SCHEDULER_SIGNALS, ProgressBar, listen, restore
+from ..data_modules.parallel import ALONE, SCHEDULER_SIGNALS, Launch, ProgressBar, listen, restore
 from .job import Chunk, DamagedError, Job, Parts, audio_mark, first_difference
 from .manifest import Manifest, Record
 from .scores import windows_in_words

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..data_modules.errors import ASKED_TO_STOP, AudioError, UserError, as_user_error
-from ..data_modules.launch import Launch
+from ..data_modules.parallel import Launch
 from .job import Chunk, Parts, audio_mark
 from .manifest import Manifest, Row
 from .scores import ScoredRow, score_columns, score_rows

@@ -22,8 +22,7 @@ from pathlib import Path
 import torch
 from empathy_judge.models.backbones import load_backbone, qwen_omni
 from empathy_judge.models.backbones.base import Checkpoint
-from materials import shards
-from safetensors.torch import save_file
+from materials import write_weights
 from timing import memory, reset_peak
 from transformers import (
     Qwen2_5OmniConfig,
@@ -35,35 +34,22 @@ from transformers import (
 LIMIT = 1.2
 """Largest ratio of peak memory to the thinker's own bytes that passes, in the type of the file."""
 SHARD = 500_000_000
+_LANGUAGE_MODEL = {
+    "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 16, "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [8, 12, 12]},
+}  # fmt: skip
 CONFIG = Qwen2_5OmniConfig(
     thinker_config={
         "audio_config": {
-            "d_model": 768,
-            "encoder_layers": 12,
-            "encoder_attention_heads": 12,
-            "encoder_ffn_dim": 3072,
+            "d_model": 768, "encoder_layers": 12, "encoder_attention_heads": 12, "encoder_ffn_dim": 3072,
             "output_dim": 1024,
         },
         "vision_config": {"depth": 8, "hidden_size": 768, "intermediate_size": 2048, "out_hidden_size": 1024},
-        "text_config": {
-            "hidden_size": 1024,
-            "intermediate_size": 4096,
-            "num_hidden_layers": 16,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 4,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [8, 12, 12]},
-        },
+        "text_config": _LANGUAGE_MODEL,
     },
-    talker_config={
-        "embedding_size": 1024,
-        "hidden_size": 1024,
-        "intermediate_size": 4096,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 16,
-        "head_dim": 64,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [8, 12, 12]},
-    },
-)
+    talker_config={"embedding_size": 1024, "head_dim": 64, **_LANGUAGE_MODEL},
+)  # fmt: skip
 
 
 def main() -> None:
@@ -98,23 +84,20 @@ def write_checkpoint(folder: Path) -> int:
     """Write random weights under the names and in the shapes of the whole model; returns their bytes."""
     with torch.device("meta"):
         shapes = Qwen2_5OmniForConditionalGeneration(CONFIG).state_dict()
-    noise = torch.randn(max(tensor.numel() for tensor in shapes.values())).mul_(0.02).bfloat16()
-    files, total = {}, 0
-    for number, keys in enumerate(shards({key: tensor.shape for key, tensor in shapes.items()}, SHARD)):
-        name = f"model-{number + 1:05d}.safetensors"
-        shard = {hub_key(key): noise[: shapes[key].numel()].reshape(shapes[key].shape).clone() for key in keys}
-        save_file(shard, folder / name, metadata={"format": "pt"})
-        files |= dict.fromkeys(shard, name)
-        total += sum(tensor.nbytes for tensor in shard.values())
-    index = {"metadata": {"total_size": total}, "weight_map": files}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    weights = {hub_key(key): tensor.shape for key, tensor in shapes.items()}
+    noise = torch.randn(max(shape.numel() for shape in weights.values())).mul_(0.02).bfloat16()
+
+    def draw(key: str) -> torch.Tensor:
+        return noise[: weights[key].numel()].reshape(weights[key]).clone()
+
+    parameters = write_weights(weights, draw, folder, SHARD)
     CONFIG.save_pretrained(folder)
     torch.save({}, folder / "spk_dict.pt")  # the official class asks for speakers
     tokenizer = Qwen2Tokenizer(extra_special_tokens={"audio_token": "<|AUDIO|>"})
     tokenizer.chat_template = "{{ messages }}"
     tokenizer.save_pretrained(folder)
     WhisperFeatureExtractor(feature_size=128, chunk_length=300).save_pretrained(folder)
-    return total
+    return 2 * parameters
 
 
 def hub_key(path: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -155,30 +155,27 @@ def write_checkpoint(family: str, shapes: str, folder: Path, device: str = "cpu"
     with torch.device("meta"):
         model = model_class._from_config(getattr(config, "thinker_config", config))
     weights = {prefix + key: tensor.shape for key, tensor in model.state_dict().items()}
-    files: dict[str, str] = {}
-    for number, keys in enumerate(shards(weights, SHARD)):
-        name = f"model-{number + 1:05d}.safetensors"
-        drawn = {key: _draw(key, weights[key], device).cpu() for key in keys}
-        save_file(drawn, folder / name, metadata={"format": "pt"})
-        files |= dict.fromkeys(keys, name)
-    parameters = sum(shape.numel() for shape in weights.values())
-    index = {"metadata": {"total_size": 2 * parameters}, "weight_map": files}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    parameters = write_weights(weights, lambda key: _draw(key, weights[key], device).cpu(), folder, SHARD)
     _write_processor(family, config, folder)
     return parameters
 
 
-def shards(weights: dict[str, torch.Size], most: int) -> Iterator[list[str]]:
-    """Keys in their order, so many together that their bytes (two for each number) pass `most`."""
-    keys, size = [], 0
+def write_weights(weights: dict[str, torch.Size], draw: Callable[[str], torch.Tensor], folder: Path, most: int) -> int:
+    """Write weights in the hub's layout, in bfloat16, so many in a file that their bytes pass `most`; returns how many
+    numbers they are."""
+    files: dict[str, str] = {}
+    waiting, total = dict[str, torch.Tensor](), 0
     for key, shape in weights.items():
-        keys.append(key)
-        size += 2 * shape.numel()
-        if size > most:
-            yield keys
-            keys, size = [], 0
-    if keys:
-        yield keys
+        waiting[key] = draw(key)
+        total += shape.numel()
+        if sum(tensor.nbytes for tensor in waiting.values()) > most or len(files) + len(waiting) == len(weights):
+            name = f"model-{len(set(files.values())) + 1:05d}.safetensors"
+            save_file(waiting, folder / name, metadata={"format": "pt"})
+            files |= dict.fromkeys(waiting, name)
+            waiting = {}
+    index = {"metadata": {"total_size": 2 * total}, "weight_map": files}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return total
 
 
 def _draw(key: str, shape: torch.Size, device: str) -> torch.Tensor:

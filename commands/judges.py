@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..data_modules.errors import AudioError, UserError
-from ..data_modules.launch import find_launch
+from ..data_modules.parallel import find_launch
 from . import DONE, FAILED_CHECKS
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..data_modules.errors import UserError
-from ..data_modules.launch import check_ranks
+from ..data_modules.parallel import check_ranks
 from . import DONE, FAILED_CHECKS
 
 if TYPE_CHECKING:

@@ -34,7 +34,6 @@ from .sampling import (
     FixedSize,
     Kind,
     MixedOrder,
-    Plan,
     Position,
     longest_of,
     row_groups,
@@ -84,7 +83,7 @@ class PairDataModule(L.LightningDataModule):
         self.settings, self.seed, self.start = settings, seed, start or Position()
         self.train_splits, self.validation_splits = _names(settings.train_split), _names(settings.validation_split)
         self._parts = parts
-        self._planned: tuple[DataSettings, Plan] | None = None
+        self._planned: tuple[DataSettings, FixedSize | ByTokens] | None = None
         if parts is not None:
             self.train_splits = self.validation_splits = tuple(
                 dict.fromkeys((*self.train_splits, *self.validation_splits))
@@ -202,7 +201,7 @@ class PairDataModule(L.LightningDataModule):
         """Validation pairs of this rank; some may be on two, so that all have equally many."""
         size = self.settings.eval_batch_size
         if self.settings.batch_tokens is None:
-            plan: Plan = FixedSize(self._order_of(self.validation, size, shuffle=False), size)
+            plan = FixedSize(self._order_of(self.validation, size, shuffle=False), size)
         else:
             plan = self._by_tokens([self._rated_kind(self.validation, 1.0, shuffle=False)])
         return self._loader(self.validation, EpochBatches(plan, Position(), same=True))
@@ -221,13 +220,13 @@ class PairDataModule(L.LightningDataModule):
             "number of processes": self._ranks,
         }
 
-    def _training_plan(self) -> Plan:
+    def _training_plan(self) -> FixedSize | ByTokens:
         """Made once for these settings: by tokens it looks at the length of every item."""
         if self._planned is None or self._planned[0] is not self.settings:
             self._planned = self.settings, self._plan()
         return self._planned[1]
 
-    def _plan(self) -> Plan:
+    def _plan(self) -> FixedSize | ByTokens:
         size, tokens = self.settings.batch_size, self.settings.batch_tokens
         if tokens is None:
             kinds = [self._order_of(self.train, size, shuffle=True)]

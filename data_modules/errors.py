@@ -58,29 +58,11 @@ ASKED_TO_STOP = 75
 """Exit code after SIGTERM, EX_TEMPFAIL of sysexits.h: what was done is kept, start the same command again."""
 
 AudioErrorKind = Literal[
-    "no such file",
-    "cannot be read",
-    "the file is empty",
-    "not a sound file",
-    "the file is cut off",
-    "the file is damaged",
-    "not what was imported",
-    "not supported",
-    "too short",
-    "too long",
-    "not finite or not scaled",
-    "too large for the memory",
-    "leaves the folder",
-    "empty cell",
-    "not a clip",
-    "a path",
-    "not a turn",
-    "not text",
-    "special token",
-    "no finite score",
-    "process died",
-    "cannot be used",
-]
+    "no such file", "cannot be read", "the file is empty", "not a sound file", "the file is cut off",
+    "the file is damaged", "not what was imported", "not supported", "too short", "too long",
+    "not finite or not scaled", "too large for the memory", "leaves the folder", "empty cell", "not a clip",
+    "a path", "not a turn", "not text", "special token", "no finite score", "process died", "cannot be used",
+]  # fmt: skip
 """What is wrong with a clip or a text, or with a row of a table of them; the last where none of the others says it."""
 
 MAX_SHOWN_CHARACTERS = 80

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice, pairwise
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -159,24 +159,10 @@ class Position(NamedTuple):
     batch: int = 0
 
 
-class Plan(Protocol):
-    """The batches of a rank.
-
-    Attributes:
-        steps: Batches of every epoch.
-    """
-
-    steps: int
-
-    def batches(self, epoch: int) -> list[list[int]]:
-        """Positions of the items of each batch."""
-        ...
-
-
 class EpochBatches(Sampler[list[Key]]):
     """Batches of keys, epoch after epoch, from any position on."""
 
-    def __init__(self, plan: Plan, start: Position, *, same: bool = False) -> None:
+    def __init__(self, plan: FixedSize | ByTokens, start: Position, *, same: bool = False) -> None:
         """Start with a batch, for a run that goes on; later epochs are read whole. `same`: take the batches of the
         first epoch in every epoch."""
         self.plan, self.start, self.same = plan, start, same
@@ -203,7 +189,7 @@ class EpochBatches(Sampler[list[Key]]):
 
 
 class FixedSize:
-    """`Plan` of equally many items in each batch; the last batch may be smaller."""
+    """Equally many items in each batch of a rank; the last batch may be smaller. Every epoch has `steps` batches."""
 
     def __init__(self, order: EpochOrder | MixedOrder, size: int) -> None:
         self.order, self.size = order, size
@@ -229,7 +215,7 @@ class Kind:
 
 
 class ByTokens:
-    """`Plan` of batches that hold about equally many tokens, padding included, made of items of like length.
+    """Batches of a rank that hold about equally many tokens, padding included, made of items of like length.
 
     On every rank a batch has the same number of items, of one kind, and those of all ranks are of like length, so that
     no rank waits for another and the losses of all ranks can be put together (`train.collate`). Every epoch is one

@@ -40,20 +40,9 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 __all__ = [
-    "PAIRS_FILE",
-    "PREFERENCES_FILE",
-    "RATINGS_FILE",
-    "SCHEMA_VERSION",
-    "DatasetCard",
-    "Dimension",
-    "Pair",
-    "PairDataset",
-    "Turn",
-    "check_annotations",
-    "complete_dataset",
-    "write_dataset",
-    "write_splits",
-]
+    "PAIRS_FILE", "PREFERENCES_FILE", "RATINGS_FILE", "SCHEMA_VERSION", "DatasetCard", "Dimension", "Pair",
+    "PairDataset", "Turn", "check_annotations", "complete_dataset", "write_dataset", "write_splits",
+]  # fmt: skip
 
 SCHEMA_VERSION = 1
 RATINGS_FILE = "ratings.parquet"

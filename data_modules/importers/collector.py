@@ -118,10 +118,9 @@ class Collector:
         key = (chosen, rejected, rater, dimension)
         _add_once(self._preferences, key, strength, where, "compared these")
 
-    def scale_of(self, name: str, ends: Dimension, whole: bool = False) -> Dimension:
-        """The dimension `name` between these ends; in steps of 1 if every score so far is whole, else without steps."""
-        whole = whole or all(score.is_integer() for score, _ in self._ratings.values())
-        return Dimension(name, ends.minimum, ends.maximum, 1 if whole else None)
+    def has_whole_scores(self) -> bool:
+        """Whether every score so far is a whole number."""
+        return all(score.is_integer() for score, _ in self._ratings.values())
 
     def rated(self) -> set[str]:
         """The pairs that have a score."""

@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     others = ", ".join(f"{name} ({count})" for name, count in sorted(not_scores.items()))
     card = DatasetCard(
         "Speech-DRAME",
-        tuple(found.scale_of(name, _SCALE, whole=True) for name in dimensions or ARCHETYPE),
+        tuple(replace(_SCALE, name=name) for name in dimensions or ARCHETYPE),
         "https://github.com/Anuttacon/speech_drame (arXiv 2511.01261)",
         "Apache-2.0 (code); data unknown",
         description=f"Annotators per response: {sizes or 'none'}. Null instead of a score (the content failed, "

@@ -27,6 +27,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -91,7 +92,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
         description += f" Only abilities {options.category}/...: {left_out} responses of others left out."
     card = DatasetCard(
         "VStyle",
-        (found.scale_of("mos", _SCALE),),
+        (replace(_SCALE, step=1 if found.has_whole_scores() else None),),
         "https://huggingface.co/datasets/zhanjun/VStyle-responses and VStyle-eval-results (arXiv 2509.09716)",
         "unknown",
         description=description,

@@ -14,8 +14,7 @@ from empathy_judge.train.nano import pretrain
 from empathy_judge.train.nano.answer import Listener, measure_answers
 from empathy_judge.train.nano.architecture import HOP, SECONDS
 from empathy_judge.train.nano.clips import ClipStore
-from empathy_judge.train.nano.corpus import collect, make_voices, synthetic_shards
-from empathy_judge.train.nano.recordings import digest, find_recordings
+from empathy_judge.train.nano.corpus import collect, digest, find_recordings, make_voices, synthetic_shards
 from safetensors import safe_open
 from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration, Qwen2AudioProcessor
 

@@ -19,10 +19,18 @@ from empathy_judge.models.backbones.qwen2_audio import Qwen2Audio
 from empathy_judge.train.nano import answer, corpus, listen
 from empathy_judge.train.nano.architecture import HOP, build_model, build_processor
 from empathy_judge.train.nano.clips import LABELS, LEVELS, MEASURES, Clip, ClipStore
-from empathy_judge.train.nano.corpus import collect, make_voices, pitch_range, real_shards, synthetic_shards
+from empathy_judge.train.nano.corpus import (
+    collect,
+    digest,
+    find_recordings,
+    hold_out,
+    make_voices,
+    pitch_range,
+    real_shards,
+    synthetic_shards,
+)
 from empathy_judge.train.nano.pretrain import pretrain
 from empathy_judge.train.nano.questions import CLOSED, OPEN, Delivery
-from empathy_judge.train.nano.recordings import digest, find_recordings, hold_out
 
 QUESTIONS = {question.name: question for question in (*CLOSED, *OPEN)}
 

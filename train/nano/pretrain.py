@@ -29,10 +29,9 @@ from ...models.backbones.qwen2_audio import Qwen2Audio
 from ...models.weight_files import file_hash
 from .answer import Listener, measure_answers, train_language_model
 from .architecture import SECONDS, build_model, build_processor
-from .corpus import build_corpora
+from .corpus import Recording, build_corpora, digest, find_recordings
 from .listen import train_tower
 from .questions import all_texts
-from .recordings import Recording, digest, find_recordings
 
 _README = Path(__file__).with_name("README.md.j2")
 _PROMPTS = [QUESTION, "Context: ", "Response: ", "Situation: ", "<|im_start|>user\n<|im_end|>assistant"]
