@@ -96,7 +96,11 @@ def _in_windows(found: Assessment) -> str:
 
 
 def open_scorer(options: argparse.Namespace) -> Scorer:
-    """The judge of a command; commands differ in the options that they have."""
+    """The judge of a command; commands differ in the options that they have. What is wrong with its name is told before
+    torch is loaded."""
+    from ..models.hub import require_judge
+
+    require_judge(Path(options.judge), options.backbone)
     from ..scorer import Scorer
 
     scorer = Scorer.from_pretrained(options.judge, device=options.device, **_settings(options))
@@ -137,9 +141,6 @@ def rank(options: argparse.Namespace) -> int:
     only where at most 10 % of such verdicts are wrong; otherwise it is undecided. Of two responses a line says which
     one people prefer.
     """
-    from ..models.hub import require_judge
-
-    require_judge(Path(options.judge), options.backbone)
     from rich.console import Console
 
     scorer = open_scorer(options)
@@ -219,12 +220,9 @@ def explain(options: argparse.Namespace) -> int:
     flattened pitch and loudness, are cheaper for long clips and give no reasons. A stretch is named if it moves the
     score by more than chance does (permutations of the windows) and by 5 % of the scale, or 15 % if it adds to it.
     """
-    from ..models.hub import require_judge
-
-    require_judge(Path(options.judge), options.backbone)
+    scorer = open_scorer(options)
     from ..eval.explain import explain as explained
 
-    scorer = open_scorer(options)
     context = None if options.context in ("", "-") else options.context
     clips = context, options.response
     found = explained(

@@ -132,16 +132,14 @@ def stress(options: argparse.Namespace) -> int:
     the check if the mean score rises by more than a quarter of a standard error of the judge and the interval is above
     0, over pairs that a reward is still given for. Exit code: 0 = nothing raises the score, 1 = something does.
     """
-    from ..models.hub import require_judge
-
-    require_judge(Path(options.judge), options.backbone)
+    scorer = open_scorer(options)
     from ..data_modules.schema import PairDataset
     from ..eval.results import save_rows
     from ..eval.stress import stress as look
     from ..eval.stress import stress_frame, stress_views
 
     found = look(
-        open_scorer(options),
+        scorer,
         PairDataset.load(options.data),
         split=_split_name(options.split),
         checks=options.checks,
