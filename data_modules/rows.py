@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -124,23 +125,15 @@ def checked_pairs(
     """
     locate = locate or locate_in(file)
     first: dict[str, int] = {}
-    names: set[object] = set()  # known to be good: most columns repeat a few values
+    known_name = lru_cache(maxsize=None)(is_name)  # most columns repeat a few values
     tags: Tags = ()  # those of the row before, which are often the same object
     columns = ("pair_id", "group_id", *NAME_COLUMNS)
     optional = NAME_COLUMNS if grouped else columns[1:]
 
-    def good(value: Any) -> bool:
-        if not is_name(value):
-            return False
-        names.add(value)
-        return True
-
     for position, row in enumerate(rows):
         for column in columns:
             value = row[column]
-            if (value.__class__ is str and value in names) or (value is None and column in optional):
-                continue
-            if not good(value):
+            if not (isinstance(value, str) and known_name(value)) and not (value is None and column in optional):
                 raise bad_value(locate(position, column), value, "text without line breaks, not empty")
         for column in TEXT_COLUMNS:
             if row[column] is not None and not (is_text(row[column]) and row[column]):
@@ -148,14 +141,14 @@ def checked_pairs(
         if row[TAGS] is not tags:
             tags = row[TAGS]
             for text in (text for tag in tags for text in tag):
-                if not (isinstance(text, str) and text in names) and not good(text):
+                if not (isinstance(text, str) and known_name(text)):
                     expected = "text without line breaks, not empty, as name and value"
                     raise bad_value(locate(position, TAGS), text, expected)
             named = [name for name, _ in tags]
             if sorted(set(named)) != named:
                 raise bad_value(locate(position, TAGS), named, "each name once, sorted")
         for turn in row["context_audio"] or ():
-            if turn is None or not good(turn["role"]):
+            if turn is None or not is_name(turn["role"]):
                 raise bad_value(locate(position, "context_audio"), turn, "a clip with a role such as 'user'")
         known = first.setdefault(row["pair_id"], position)
         if known != position:
