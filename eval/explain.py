@@ -63,34 +63,22 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Curve:
-    """What the stretches of one clip contribute to one dimension.
+    """What the stretches of one clip contribute to one dimension."""
 
-    Attributes:
-        clip: context or response.
-        dimension: Name of the dimension.
-        seconds: Duration of the clip.
-        starts: First second of each window, rising.
-        ends: Last second of each window.
-        contributions: Of each window, in points; below 0 = it costs. By occlusion the mean over the edits, smoothed
-            over neighbouring windows.
-        edits: By occlusion, change of the score by each way to edit each window.
-        low: Lower edge of the null band: of 95 % of permutations no window contributes less.
-        high: Its upper edge.
-        worst: Stretches below the band that cost points, the worst first; they do not overlap. Often there is none.
-        best: Stretches above the band that add points, the best first.
-    """
-
-    clip: str
-    dimension: str
-    seconds: float
-    starts: list[float]
-    ends: list[float]
+    clip: str  # context or response
+    dimension: str  # name of the dimension
+    seconds: float  # duration of the clip
+    starts: list[float]  # first second of each window, rising
+    ends: list[float]  # last second of each window
+    # of each window, in points; below 0 = it costs. By occlusion the mean over the edits, smoothed over neighbouring
+    # windows.
     contributions: list[float]
-    edits: dict[str, list[float]]
-    low: float
-    high: float
+    edits: dict[str, list[float]]  # by occlusion, change of the score by each way to edit each window
+    low: float  # lower edge of the null band: of 95 % of permutations no window contributes less
+    high: float  # its upper edge
+    # stretches below the band that cost points, the worst first; they do not overlap. Often there is none.
     worst: list[Stretch]
-    best: list[Stretch]
+    best: list[Stretch]  # stretches above the band that add points, the best first
 
     @property
     def lowest(self) -> str:
@@ -101,24 +89,16 @@ class Curve:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Which seconds of a pair count.
+    """Which seconds of a pair count."""
 
-    Attributes:
-        method: occlusion or gradient.
-        scores: Points by dimension of the pair as it is heard here, at 16 kHz; gradients explain the head's own score,
-            before calibration.
-        baseline: By gradients, the score of both clips with flattened pitch and loudness; else empty.
-        whole: By gradients, points that no second can be given: what the head reads of whole clips.
-        missed: By gradients, share of the difference between both scores that the attributions miss.
-        curves: One for each clip and dimension.
-    """
-
-    method: Method
+    method: Method  # occlusion or gradient
+    # points by dimension of the pair as it is heard here, at 16 kHz; gradients explain the head's own score, before
+    # calibration
     scores: dict[str, float]
-    baseline: dict[str, float]
-    whole: dict[str, float]
-    missed: dict[str, float]
-    curves: list[Curve]
+    baseline: dict[str, float]  # by gradients, the score of both clips with flattened pitch and loudness; else empty
+    whole: dict[str, float]  # by gradients, points that no second can be given: what the head reads of whole clips
+    missed: dict[str, float]  # by gradients, share of the difference between both scores that the attributions miss
+    curves: list[Curve]  # one for each clip and dimension
 
 
 def explain(

@@ -36,25 +36,15 @@ TABLE_COLUMNS = ("item", "annotator", "dimension", "score", "dataset", "group", 
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """The people of one dimension and the n items that they rated, with the scores of judges.
+    """The people of one dimension and the n items that they rated, with the scores of judges."""
 
-    Attributes:
-        dataset: Its name; None where there is only one.
-        dimension: Its name.
-        items: n rows: ``pair_id, group_id, system_id, cluster``.
-        ratings: The rows of the frame that people gave.
-        scores: Judge -> scores of the items, shape (n,), rating points, NaN = not scored.
-        draws: Over the items.
-        seed: Of the draws and of the halvings of the panel.
-    """
-
-    dataset: str | None
-    dimension: str
-    items: pd.DataFrame
-    ratings: pd.DataFrame
-    scores: Mapping[str, np.ndarray]
-    draws: Resamples
-    seed: int
+    dataset: str | None  # its name; None where there is only one
+    dimension: str  # its name
+    items: pd.DataFrame  # n rows: ``pair_id, group_id, system_id, cluster``
+    ratings: pd.DataFrame  # the rows of the frame that people gave
+    scores: Mapping[str, np.ndarray]  # judge -> scores of the items, shape (n,), rating points, NaN = not scored
+    draws: Resamples  # over the items
+    seed: int  # of the draws and of the halvings of the panel
 
     @cached_property
     def table(self) -> RatingTable:

@@ -104,31 +104,19 @@ def _marked(name: str, check: Mapping[str, Any], full: Mapping[str, Any]) -> tup
 
 @dataclass(frozen=True)
 class _Reaction:
-    """What a check did to the agreement.
+    """What a check did to the agreement."""
 
-    Attributes:
-        kind: See `listening_sentence`.
-        name: Of the check.
-        size: How far the Spearman falls.
-        why: Why it is unclear.
-        left: The Spearman that is left.
-        is_gone: Nothing is left to order items by.
-        is_clearly_left: The interval of what is left lies above `CLEAR_DROP`.
-        is_ignored: The scores hardly move.
-        is_run: There are scores.
-        drop: Interval of the drop; None where there is none.
-    """
-
-    kind: Literal["falls", "stays", "unclear"]
-    name: str = ""
-    size: float = 0.0
+    kind: Literal["falls", "stays", "unclear"]  # see `listening_sentence`
+    name: str = ""  # of the check
+    size: float = 0.0  # how far the Spearman falls
+    # why it is unclear
     why: Literal["", "no_scores", "no_interval", "wide", "vocoder", "no_context_check", "no_voice_check"] = ""
-    left: float | None = None
-    is_gone: bool = False
-    is_clearly_left: bool = False
-    is_ignored: bool = False
-    is_run: bool = False
-    drop: tuple[float, float] | None = None
+    left: float | None = None  # the Spearman that is left
+    is_gone: bool = False  # nothing is left to order items by
+    is_clearly_left: bool = False  # the interval of what is left lies above `CLEAR_DROP`
+    is_ignored: bool = False  # the scores hardly move
+    is_run: bool = False  # there are scores
+    drop: tuple[float, float] | None = None  # interval of the drop; None where there is none
 
     @property
     def title(self) -> str:

@@ -58,31 +58,19 @@ _SIDES = 0.975  # of the normal distribution: a two-sided test at 5 %
 
 @dataclass(frozen=True)
 class Pilot:
-    """What is known before the ratings are paid for.
+    """What is known before the ratings are paid for."""
 
-    Attributes:
-        source: Where it comes from.
-        n_items: Items that were rated, of an average dimension; 0 = the variances are assumed.
-        ratings_per_item: Harmonic mean; 0 = assumed.
-        reliability: Of a single rating.
-        own_reliability: Of a single rating among those of its rater, whose severity does not count there.
-        design_effect: Of groups and systems on the variance of a judge's Spearman.
-        effect_from: Whose scores it was estimated from: judges, raters, or variances.
-        components: Dimension -> its variance components.
-        agreement: Judge -> its agreement with the true scores, mean over dimensions.
-        between: Mean Spearman between two of the judges; None with fewer than two.
-    """
-
-    source: str
-    n_items: int
-    ratings_per_item: float
-    reliability: Statistic
-    own_reliability: float
-    design_effect: float
-    effect_from: str
-    components: Mapping[str, Components]
+    source: str  # where it comes from
+    n_items: int  # items that were rated, of an average dimension; 0 = the variances are assumed
+    ratings_per_item: float  # harmonic mean; 0 = assumed
+    reliability: Statistic  # of a single rating
+    own_reliability: float  # of a single rating among those of its rater, whose severity does not count there
+    design_effect: float  # of groups and systems on the variance of a judge's Spearman
+    effect_from: str  # whose scores it was estimated from: judges, raters, or variances
+    components: Mapping[str, Components]  # dimension -> its variance components
+    # judge -> its agreement with the true scores, mean over dimensions
     agreement: Mapping[str, float] = field(default_factory=dict)
-    between: float | None = None
+    between: float | None = None  # mean Spearman between two of the judges; None with fewer than two
 
 
 def pilot_from(frame: Frame, dimensions: Sequence[str] = (), resamples: int = 1000, seed: int = 0) -> Pilot:

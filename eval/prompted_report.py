@@ -30,15 +30,10 @@ from .statistics.icc import icc
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What a prompted judge said of each pair.
+    """What a prompted judge said of each pair."""
 
-    Attributes:
-        told: Shape (pairs,), the ``meta`` of each; empty where the judge gave no row.
-        statuses: Of each pair: ``ok`` where every dimension has a score, else why the first one has none.
-    """
-
-    told: Sequence[Mapping[str, Any]]
-    statuses: Sequence[str]
+    told: Sequence[Mapping[str, Any]]  # shape (pairs,), the ``meta`` of each; empty where the judge gave no row
+    statuses: Sequence[str]  # of each pair: ``ok`` where every dimension has a score, else why the first one has none
 
     @classmethod
     def of(cls, table: pd.DataFrame, pairs: Sequence[Pair]) -> Answers | None:

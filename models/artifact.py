@@ -140,35 +140,24 @@ def write_description(description: Mapping[str, Any], folder: Path) -> None:
 
 @dataclass(frozen=True)
 class LoadedJudge:
-    """A judge and what its folder says of it.
+    """A judge and what its folder says of it."""
 
-    Attributes:
-        judge: The judge.
-        description: `judge.json`, parsed.
-        calibration: What its field `calibration` says, if it belongs to these weights.
-        not_calibrated: Why there is none, for whoever asks for intervals.
-    """
-
-    judge: EmpathyJudge
-    description: dict[str, Any]
-    calibration: Calibration | None = None
+    judge: EmpathyJudge  # the judge
+    description: dict[str, Any]  # `judge.json`, parsed
+    calibration: Calibration | None = None  # what its field `calibration` says, if it belongs to these weights
+    # why there is none, for whoever asks for intervals
     not_calibrated: str = "the judge is not calibrated; `empathy-judge calibrate` does it"
 
 
 @dataclass(frozen=True)
 class Placement:
-    """How the backbone of a judge is loaded, where that differs from how it was trained.
+    """How the backbone of a judge is loaded, where that differs from how it was trained."""
 
-    Attributes:
-        backbone: Where it lies now; None = where the judge found it.
-        quantization: Of its language model; None = as in training. With "nf4" a judge that was trained without needs a
-            quarter of the memory, and its scores change a little.
-        spread: Over all GPUs that there are, then main memory, layer by layer (`device_map="auto"`).
-    """
-
-    backbone: str | None = None
+    backbone: str | None = None  # where it lies now; None = where the judge found it
+    # of its language model; None = as in training. With "nf4" a judge that was trained without needs a quarter of the
+    # memory, and its scores change a little.
     quantization: Quantization | None = None
-    spread: bool = False
+    spread: bool = False  # over all GPUs that there are, then main memory, layer by layer (`device_map="auto"`)
 
 
 AS_TRAINED = Placement()

@@ -134,19 +134,12 @@ def in_order(found: Sequence[Assessment | AudioError], dimensions: Collection[st
 
 
 class ClipFacts(NamedTuple):
-    """One clip.
+    """One clip."""
 
-    Attributes:
-        seconds: Duration.
-        level: RMS of the frames that are no pauses, dB relative to full scale.
-        voiced: Seconds in which a voice has a pitch; 0 where there are too few to tell.
-        pitch: Median fundamental frequency in Hz; NaN without a voice.
-    """
-
-    seconds: float
-    level: float
-    voiced: float
-    pitch: float
+    seconds: float  # duration
+    level: float  # RMS of the frames that are no pauses, dB relative to full scale
+    voiced: float  # seconds in which a voice has a pitch; 0 where there are too few to tell
+    pitch: float  # median fundamental frequency in Hz; NaN without a voice
 
 
 def clip_facts(windows: Sequence[np.ndarray], rate: int) -> ClipFacts:

@@ -158,28 +158,19 @@ class Quantile:
 
 @dataclass(frozen=True)
 class DimensionCalibration:
-    """One dimension.
+    """One dimension."""
 
-    Attributes:
-        n: Rated pairs that it was fitted on.
-        groups: Groups that they belong to.
-        mapping: From the head's score to rating points.
-        uses_deviation: True if standard errors follow the deviation of the head; False = the same for all pairs.
-        factor: Standard error / deviation of the head, or the standard error itself in rating points; None without
-            rated pairs.
-        quantiles: One for each of `LEVELS`.
-        abstain_above: Standard error in rating points above which the judge abstains; None = never.
-        three_way: Which of two responses people prefer, or neither; None = too few were compared, or an earlier version
-            wrote the file.
-    """
-
-    n: _Count
-    groups: _Count
-    mapping: ScoreMapping
-    uses_deviation: bool
+    n: _Count  # rated pairs that it was fitted on
+    groups: _Count  # groups that they belong to
+    mapping: ScoreMapping  # from the head's score to rating points
+    uses_deviation: bool  # True if standard errors follow the deviation of the head; False = the same for all pairs
+    # standard error / deviation of the head, or the standard error itself in rating points; None without rated pairs
     factor: _NotNegative | None
-    quantiles: tuple[Quantile, ...]
+    quantiles: tuple[Quantile, ...]  # one for each of `LEVELS`
+    # standard error in rating points above which the judge abstains; None = never
     abstain_above: _NotNegative | None = None
+    # which of two responses people prefer, or neither; None = too few were compared, or an earlier version wrote the
+    # file
     three_way: ThreeWay | None = None
 
     def __post_init__(self) -> None:
@@ -222,57 +213,35 @@ class DimensionCalibration:
 
 
 class Calibrated(NamedTuple):
-    """Scores and what is known of their errors, arrays of one shape `(..., dimensions)`.
+    """Scores and what is known of their errors, arrays of one shape `(..., dimensions)`."""
 
-    Attributes:
-        score: Rating points, after the mapping.
-        standard_error: Rating points; NaN = unknown.
-        low: Lower end of the interval, rating points inside the scale; NaN = unknown.
-        high: Its upper end.
-        abstained: True where the standard error is above the threshold; False where there is no threshold.
-    """
-
-    score: np.ndarray
-    standard_error: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    abstained: np.ndarray
+    score: np.ndarray  # rating points, after the mapping
+    standard_error: np.ndarray  # rating points; NaN = unknown
+    low: np.ndarray  # lower end of the interval, rating points inside the scale; NaN = unknown
+    high: np.ndarray  # its upper end
+    abstained: np.ndarray  # True where the standard error is above the threshold; False where there is no threshold
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Of one judge, bound to its trained weights.
-
-    Attributes:
-        weights: Hash of the trained weights (`weight_files.weights_hash`).
-        dataset: Name of the data that it was fitted on.
-        synthetic: True if its ratings were not given by people.
-        content_hash: Hash of that data.
-        split_hash: Hash of its splits.
-        splits: Which of them; None = all pairs. Those that chose the best checkpoint make errors look a little too
-            small.
-        failed: Rated pairs left out because their audio cannot be used.
-        method: How scores are mapped.
-        abstain_share: Fraction of the calibration pairs that the judge abstains from; None = none.
-        dimensions: By name, in the order of the judge.
-        domain: What its pairs were like; None in calibrations of earlier versions.
-        schema_version: Of the file.
-    """
+    """Of one judge, bound to its trained weights."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
-    weights: str
-    dataset: str
-    synthetic: bool
-    content_hash: str
-    split_hash: str
+    weights: str  # hash of the trained weights (`weight_files.weights_hash`)
+    dataset: str  # name of the data that it was fitted on
+    synthetic: bool  # True if its ratings were not given by people
+    content_hash: str  # hash of that data
+    split_hash: str  # hash of its splits
+    # which of them; None = all pairs. Those that chose the best checkpoint make errors look a little too small.
     splits: tuple[str, ...] | None
-    failed: _Count
-    method: MappingName
+    failed: _Count  # rated pairs left out because their audio cannot be used
+    method: MappingName  # how scores are mapped
+    # fraction of the calibration pairs that the judge abstains from; None = none
     abstain_share: Annotated[float, Field(ge=0, le=1)] | None
-    dimensions: Mapping[str, DimensionCalibration] = field(default_factory=dict)
-    domain: Domain | None = None
-    schema_version: Literal[1] = 1
+    dimensions: Mapping[str, DimensionCalibration] = field(default_factory=dict)  # by name, in the order of the judge
+    domain: Domain | None = None  # what its pairs were like; None in calibrations of earlier versions
+    schema_version: Literal[1] = 1  # of the file
 
     @property
     def abstains(self) -> bool:

@@ -34,39 +34,25 @@ _LEAST = 1e-9  # of the largest eigenvalue: directions below it are rounding
 
 
 class Portion(NamedTuple):
-    """Some training pairs.
+    """Some training pairs."""
 
-    Attributes:
-        features: Standardised, float `(pairs, features)`.
-        targets: Mean ratings, NaN = not rated `(pairs, dimensions)`.
-        weights: What each counts for, such as its number of ratings `(pairs, dimensions)`.
-        groups: What must not be split between folds `(pairs,)`.
-    """
-
-    features: np.ndarray
-    targets: np.ndarray
-    weights: np.ndarray
-    groups: np.ndarray
+    features: np.ndarray  # standardised, float `(pairs, features)`
+    targets: np.ndarray  # mean ratings, NaN = not rated `(pairs, dimensions)`
+    weights: np.ndarray  # what each counts for, such as its number of ratings `(pairs, dimensions)`
+    groups: np.ndarray  # what must not be split between folds `(pairs,)`
 
 
 @dataclass(frozen=True)
 class Solution:
-    """What was fitted: `bias + comparison(features) @ weights`, in rating points.
+    """What was fitted: `bias + comparison(features) @ weights`, in rating points."""
 
-    Attributes:
-        reach: Factor of each feature, which makes the blocks weigh the same `(features,)`.
-        landmarks: Features times `reach` of the landmarks of a kernel `(landmarks, features)`; None = ridge, whose
-            weights are those of the features themselves.
-        weights: `(landmarks or features, dimensions)`.
-        bias: `(dimensions,)`.
-        record: What was chosen and how well it did on groups left out; fits strict JSON.
-    """
-
-    reach: np.ndarray
+    reach: np.ndarray  # factor of each feature, which makes the blocks weigh the same `(features,)`
+    # features times `reach` of the landmarks of a kernel `(landmarks, features)`; None = ridge, whose weights are those
+    # of the features themselves
     landmarks: np.ndarray | None
-    weights: np.ndarray
-    bias: np.ndarray
-    record: Mapping[str, Any]
+    weights: np.ndarray  # `(landmarks or features, dimensions)`
+    bias: np.ndarray  # `(dimensions,)`
+    record: Mapping[str, Any]  # what was chosen and how well it did on groups left out; fits strict JSON
 
     def in_words(self, dimensions: Sequence[Dimension]) -> str:
         """What was chosen, in one line."""

@@ -35,41 +35,30 @@ BACKBONE = "backbone"
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a judge comes from.
-
-    Attributes:
-        dataset: Name of the training data.
-        synthetic: True if its ratings were not given by people.
-        content_hash: Hash of the training data.
-        split_hash: Hash of the assignment of pairs to splits.
-        validation: Spearman on the validation split per dimension, of the weights that were exported.
-        train_splits: What it was trained on.
-        validation_splits: What chose its checkpoint.
-        target: How several ratings of a pair became what it was trained to predict.
-        preferences_met: Share of the preferences of the validation split that its scores meet, per dimension.
-        losses: Weight of each loss that was minimised.
-        shares: Of ratings, preferences and counterfactual pairs among the training items.
-        refit: Whether it was trained on the validation splits, too, after they had chosen; `validation` is then what
-            judges that were not trained on a pair say of it.
-        start: Where training began, per dimension, if at a probe: `probe`, its Spearman on the validation split;
-            `added`, what training has added; `low` and `high`, the ends of the 90 % interval of that over speakers or
-            groups. None where it is undefined.
-    """
+    """Where a judge comes from."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True)  # other fields may be there
 
-    dataset: str
-    synthetic: bool
-    content_hash: str
-    split_hash: str
+    dataset: str  # name of the training data
+    synthetic: bool  # True if its ratings were not given by people
+    content_hash: str  # hash of the training data
+    split_hash: str  # hash of the assignment of pairs to splits
+    # Spearman on the validation split per dimension, of the weights that were exported
     validation: dict[str, float | None]
-    train_splits: list[str]
-    validation_splits: list[str]
-    target: str
+    train_splits: list[str]  # what it was trained on
+    validation_splits: list[str]  # what chose its checkpoint
+    target: str  # how several ratings of a pair became what it was trained to predict
+    # share of the preferences of the validation split that its scores meet, per dimension
     preferences_met: dict[str, float | None] = field(default_factory=dict)
-    losses: dict[str, float] = field(default_factory=dict)
+    losses: dict[str, float] = field(default_factory=dict)  # weight of each loss that was minimised
+    # of ratings, preferences and counterfactual pairs among the training items
     shares: dict[str, float] = field(default_factory=dict)
+    # whether it was trained on the validation splits, too, after they had chosen; `validation` is then what judges that
+    # were not trained on a pair say of it
     refit: bool = False
+    # where training began, per dimension, if at a probe: `probe`, its Spearman on the validation split; `added`, what
+    # training has added; `low` and `high`, the ends of the 90 % interval of that over speakers or groups. None where it
+    # is undefined.
     start: dict[str, dict[str, float | None]] = field(default_factory=dict)
 
 

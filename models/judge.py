@@ -31,21 +31,13 @@ OWN = ("head.", "head_input.", "pooling.")
 
 
 class EncodedWindow(NamedTuple):
-    """A window of a clip, heard.
+    """A window of a clip, heard."""
 
-    Attributes:
-        states: Audio states `(states, audio size)`.
-        real_tokens: How many of its audio tokens are no padding.
-        weight: Among the windows of the clip (`voiced_shares`).
-        layers: See `Inputs.layers` `(layers, 2, layer size)`; None where no head reads it.
-        functionals: See `Inputs.functionals` `(measures,)`; None where no head reads it.
-    """
-
-    states: Tensor
-    real_tokens: int
-    weight: float = 1.0
-    layers: Tensor | None = None
-    functionals: Tensor | None = None
+    states: Tensor  # audio states `(states, audio size)`
+    real_tokens: int  # how many of its audio tokens are no padding
+    weight: float = 1.0  # among the windows of the clip (`voiced_shares`)
+    layers: Tensor | None = None  # see `Inputs.layers` `(layers, 2, layer size)`; None where no head reads it
+    functionals: Tensor | None = None  # see `Inputs.functionals` `(measures,)`; None where no head reads it
 
 
 EncodedClip = list[EncodedWindow]

@@ -49,19 +49,12 @@ class Reader(Protocol):
 
 @dataclass(frozen=True)
 class Rated:
-    """Distinct pairs to fit to, in random order.
+    """Distinct pairs to fit to, in random order."""
 
-    Attributes:
-        pairs: The n pairs.
-        targets: Mean ratings `(n, dimensions)`, NaN = not rated.
-        weights: What each counts for `(n, dimensions)`.
-        groups: What folds keep together `(n,)`.
-    """
-
-    pairs: Sequence[Pair]
-    targets: np.ndarray
-    weights: np.ndarray
-    groups: np.ndarray
+    pairs: Sequence[Pair]  # the n pairs
+    targets: np.ndarray  # mean ratings `(n, dimensions)`, NaN = not rated
+    weights: np.ndarray  # what each counts for `(n, dimensions)`
+    groups: np.ndarray  # what folds keep together `(n,)`
 
 
 def shuffled(pairs: Sequence[Pair], seed: int) -> list[Pair]:

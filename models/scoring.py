@@ -34,19 +34,14 @@ SPREAD = "auto"
 
 
 class Heard(NamedTuple):
-    """A pair after its pass through the judge.
+    """A pair after its pass through the judge."""
 
-    Attributes:
-        outcome: Score and deviation as the head makes them, each `(dimensions,)`, or what is wrong with the audio.
-        facts: Of each clip that can be used, the response last; empty unless clips are measured.
-        pair: The pair; None where an error stood in its place.
-        windows: In which it was read, see `Assessment`.
-    """
-
+    # score and deviation as the head makes them, each `(dimensions,)`, or what is wrong with the audio
     outcome: Prediction | AudioError
+    # of each clip that can be used, the response last; empty unless clips are measured
     facts: tuple[ClipFacts, ...] = ()
-    pair: Pair | None = None
-    windows: int = 1
+    pair: Pair | None = None  # the pair; None where an error stood in its place
+    windows: int = 1  # in which it was read, see `Assessment`
 
 
 class PairScorer:

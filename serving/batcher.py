@@ -47,31 +47,19 @@ def has_place(held: Mapping[str, int], client: str, more: int, total: int) -> bo
 
 @dataclass(eq=False)
 class Job:
-    """A pair that waits.
+    """A pair that waits."""
 
-    Attributes:
-        pair: What is scored.
-        level: Of its intervals.
-        client: Who wants it.
-        windows: In how many it is read.
-        clipped: Its response is (`data_modules.audio.is_clipped`).
-        future: Its assessment, or what is wrong with its audio; cancelled = nobody wants it any more.
-        entered: When it began to wait (`time.monotonic`).
-        turn: Its place among the others: what its client had been given when it came (`_Lane`).
-        batch: Pairs that were scored together with it, itself included; 0 = not yet.
-        waited: Seconds before its batch began.
-    """
-
-    pair: Pair
-    level: float
-    client: str = ""
-    windows: int = 1
-    clipped: bool = False
+    pair: Pair  # what is scored
+    level: float  # of its intervals
+    client: str = ""  # who wants it
+    windows: int = 1  # in how many it is read
+    clipped: bool = False  # its response is (`data_modules.audio.is_clipped`)
+    # its assessment, or what is wrong with its audio; cancelled = nobody wants it any more
     future: Future[Assessment | AudioError] = field(default_factory=Future)
-    entered: float = field(default_factory=time.monotonic)
-    turn: int = 0
-    batch: int = 0
-    waited: float = 0.0
+    entered: float = field(default_factory=time.monotonic)  # when it began to wait (`time.monotonic`)
+    turn: int = 0  # its place among the others: what its client had been given when it came (`_Lane`)
+    batch: int = 0  # pairs that were scored together with it, itself included; 0 = not yet
+    waited: float = 0.0  # seconds before its batch began
 
     @property
     def work(self) -> int:

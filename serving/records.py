@@ -46,29 +46,17 @@ _LINGER_SECONDS, _LINGER_SILENCE = 5.0, 1.0
 
 @dataclass(eq=False)
 class Record:
-    """What is known of a request.
+    """What is known of a request."""
 
-    Attributes:
-        id: Of the client, if it sent a sensible one in `X-Request-ID`.
-        method: Of HTTP.
-        route: Path if it is one of `ROUTES`, else ``other``: what strangers ask for is not written down.
-        client: Address, which is never written down.
-        begun: `time.monotonic`.
-        status: Of the answer.
-        code: Of `schemas.Code`; empty = no error.
-        facts: What the stages add: sizes, durations, batch.
-        admitted: It was let in, and has to be finished before the service ends.
-    """
-
-    id: str
-    method: str
-    route: str
-    client: str = ""
-    begun: float = field(default_factory=time.monotonic)
-    status: int = 0
-    code: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
-    admitted: bool = False
+    id: str  # of the client, if it sent a sensible one in `X-Request-ID`
+    method: str  # of HTTP
+    route: str  # path if it is one of `ROUTES`, else ``other``: what strangers ask for is not written down
+    client: str = ""  # address, which is never written down
+    begun: float = field(default_factory=time.monotonic)  # `time.monotonic`
+    status: int = 0  # of the answer
+    code: str = ""  # of `schemas.Code`; empty = no error
+    facts: dict[str, Any] = field(default_factory=dict)  # what the stages add: sizes, durations, batch
+    admitted: bool = False  # it was let in, and has to be finished before the service ends
 
     @property
     def seconds(self) -> float:

@@ -47,38 +47,23 @@ _UPLOADS_IN_MEMORY = 16
 
 @dataclass(frozen=True)
 class Judge:
-    """A judge at work.
+    """A judge at work."""
 
-    Attributes:
-        scorer: The judge.
-        id: As answers name it.
-        max_seconds: Longest clip.
-        decoders: Make samples.
-        batcher: Calls the judge.
-    """
-
-    scorer: Scorer
-    id: JudgeId
-    max_seconds: float
-    decoders: Decoders
-    batcher: Batcher
+    scorer: Scorer  # the judge
+    id: JudgeId  # as answers name it
+    max_seconds: float  # longest clip
+    decoders: Decoders  # make samples
+    batcher: Batcher  # calls the judge
 
 
 @dataclass(frozen=True)
 class Heard(Generic[FormT]):
-    """What became of a request.
+    """What became of a request."""
 
-    Attributes:
-        judge: Who judged.
-        form: What was sent.
-        outcomes: Of each response; only rewards have errors among them.
-        seconds: Durations of the clips that were heard now.
-    """
-
-    judge: Judge
-    form: FormT
-    outcomes: Sequence[Outcome]
-    seconds: Seconds
+    judge: Judge  # who judged
+    form: FormT  # what was sent
+    outcomes: Sequence[Outcome]  # of each response; only rewards have errors among them
+    seconds: Seconds  # durations of the clips that were heard now
 
     @property
     def assessments(self) -> list[Assessment]:

@@ -93,30 +93,19 @@ def train_several(recipe: Recipe, folder: Path, one: One) -> None:
 
 @dataclass(frozen=True)
 class _Turn:
-    """A run of one fold, or the only one.
+    """A run of one fold, or the only one."""
 
-    Attributes:
-        name: Of its folder.
-        parts: What it trains on; None = as the splits say.
-        left_out: Pairs that it is not trained on.
-    """
-
-    name: str
-    parts: Parts | None
-    left_out: Sequence[Pair]
+    name: str  # of its folder
+    parts: Parts | None  # what it trains on; None = as the splits say
+    left_out: Sequence[Pair]  # pairs that it is not trained on
 
 
 @dataclass(frozen=True)
 class _Tried:
-    """What came of a method.
+    """What came of a method."""
 
-    Attributes:
-        scores: Pair -> what a judge that was not trained on it says.
-        epochs: For how many the best were trained; the median of the folds.
-    """
-
-    scores: Mapping[str, Prediction]
-    epochs: float
+    scores: Mapping[str, Prediction]  # pair -> what a judge that was not trained on it says
+    epochs: float  # for how many the best were trained; the median of the folds
 
 
 class _Plan:

@@ -39,25 +39,15 @@ _NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Memory of one training step on one device, in bytes.
+    """Memory of one training step on one device, in bytes."""
 
-    Attributes:
-        parts: Parameters of each part of the judge, as they are trained.
-        pairs: In a batch.
-        tokens: Tokens of a pair: text, and audio of both clips.
-        weights: Frozen and trained weights.
-        gradients: Of the trained weights.
-        optimizer: AdamW's two moments of every trained weight.
-        activations: The most that forward and backward pass hold at once beside these.
-    """
-
-    parts: Mapping[str, Count]
-    pairs: int
-    tokens: int
-    weights: int
-    gradients: int
-    optimizer: int
-    activations: int
+    parts: Mapping[str, Count]  # parameters of each part of the judge, as they are trained
+    pairs: int  # in a batch
+    tokens: int  # tokens of a pair: text, and audio of both clips
+    weights: int  # frozen and trained weights
+    gradients: int  # of the trained weights
+    optimizer: int  # AdamW's two moments of every trained weight
+    activations: int  # the most that forward and backward pass hold at once beside these
 
     @property
     def total(self) -> int:

@@ -53,27 +53,16 @@ _OF_COUNTS = ("ordinal", "histogram", "squared_emd")
 
 @dataclass(frozen=True)
 class Labels(Movable):
-    """Human labels of the rows of a batch. A row is a pair; those of comparisons have no ratings of their own.
+    """Human labels of the rows of a batch. A row is a pair; those of comparisons have no ratings of their own."""
 
-    Attributes:
-        targets: Rating points `(rows, dimensions)`; NaN = not rated.
-        weights: How much each target counts `(rows, dimensions)`, 0 = not rated.
-        counts: How many raters gave each step `(rows, dimensions, steps)`; None where a scale has no steps.
-        groups: Rows with the same number may be ranked against each other `(rows,)`; negative = with none.
-        raters: Who gave the rating `(rows,)`; -1 = it is of several.
-        chosen: Row of the better pair of each comparison `(comparisons,)`.
-        rejected: Row of the other.
-        strengths: `(comparisons, dimensions)`; 0 = tie, NaN = not compared.
-    """
-
-    targets: Tensor
-    weights: Tensor
-    counts: Tensor | None
-    groups: Tensor
-    raters: Tensor
-    chosen: Tensor
-    rejected: Tensor
-    strengths: Tensor
+    targets: Tensor  # rating points `(rows, dimensions)`; NaN = not rated
+    weights: Tensor  # how much each target counts `(rows, dimensions)`, 0 = not rated
+    counts: Tensor | None  # how many raters gave each step `(rows, dimensions, steps)`; None where a scale has no steps
+    groups: Tensor  # rows with the same number may be ranked against each other `(rows,)`; negative = with none
+    raters: Tensor  # who gave the rating `(rows,)`; -1 = it is of several
+    chosen: Tensor  # row of the better pair of each comparison `(comparisons,)`
+    rejected: Tensor  # row of the other
+    strengths: Tensor  # `(comparisons, dimensions)`; 0 = tie, NaN = not compared
 
 
 class Objective(nn.Module):

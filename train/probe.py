@@ -113,15 +113,10 @@ class StartAtProbe(Callback):
 
 @dataclass
 class _SharedReader:
-    """Runs the frozen backbone over pairs, each process over its share.
+    """Runs the frozen backbone over pairs, each process over its share."""
 
-    Attributes:
-        module: With the judge.
-        precision: Context in which the trainer computes.
-    """
-
-    module: JudgeModule
-    precision: Precision
+    module: JudgeModule  # with the judge
+    precision: Precision  # context in which the trainer computes
 
     def __post_init__(self) -> None:
         self.judge = self.module.judge

@@ -14,21 +14,13 @@ _NEEDS = "# needs: "
 
 @dataclass(frozen=True)
 class ShippedRecipe:
-    """A recipe, or a sweep file, that comes with the package.
+    """A recipe, or a sweep file, that comes with the package."""
 
-    Attributes:
-        name: To be given to ``--config``.
-        about: What it is.
-        backbone: Name or hub id; None where the file is laid over another recipe.
-        needs: GPUs and memory; figures are those of ``train --dry-run``, counted from shapes, not measured.
-        command: That runs it.
-    """
-
-    name: str
-    about: str
-    backbone: str | None
-    needs: str
-    command: str
+    name: str  # to be given to ``--config``
+    about: str  # what it is
+    backbone: str | None  # name or hub id; None where the file is laid over another recipe
+    needs: str  # gPUs and memory; figures are those of ``train --dry-run``, counted from shapes, not measured
+    command: str  # that runs it
 
 
 def shipped_recipes() -> list[ShippedRecipe]:

@@ -53,21 +53,13 @@ class _Strict(BaseModel):
 
 
 class Space(_Strict):
-    """Where the values of a parameter come from: several choices, or a range. Two integers make a range of integers.
+    """Where the values of a parameter come from: several choices, or a range. Two integers make a range of integers."""
 
-    Attributes:
-        choices: Values.
-        low: Smallest value.
-        high: Largest value.
-        log: Draw evenly on a logarithmic scale.
-        step: Draw only low, low + step, ...; None = any value, of integers every one.
-    """
-
-    choices: Annotated[list[Any], Field(min_length=1)] | None = None
-    low: int | float | None = None
-    high: int | float | None = None
-    log: bool = False
-    step: int | float | None = None
+    choices: Annotated[list[Any], Field(min_length=1)] | None = None  # values
+    low: int | float | None = None  # smallest value
+    high: int | float | None = None  # largest value
+    log: bool = False  # draw evenly on a logarithmic scale
+    step: int | float | None = None  # draw only low, low + step, ...; None = any value, of integers every one
 
     @model_validator(mode="after")
     def _check(self) -> Space:
@@ -118,24 +110,15 @@ def _check_distinct(values: Sequence[Any]) -> None:
 
 
 class Sweep(_Strict):
-    """A sweep file.
+    """A sweep file."""
 
-    Attributes:
-        train: Files or names for ``train --config``, a later one overrides an earlier one. Relative to the working
-            folder.
-        overrides: Dotted name -> value that holds in every trial.
-        search: Dotted name -> where its values come from.
-        trials: How many settings are tried, those that fail included.
-        seeds: Each setting is trained once with each of them.
-        sampler_seed: Of the choice of settings.
-    """
-
+    # files or names for ``train --config``, a later one overrides an earlier one. Relative to the working folder.
     train: Annotated[list[str], Field(min_length=1)]
-    overrides: dict[str, Any] = {}
-    search: Annotated[dict[str, Space], Field(min_length=1)]
-    trials: PositiveInt
-    seeds: Annotated[list[NonNegativeInt], Field(min_length=1)] = [0]
-    sampler_seed: NonNegativeInt = 0
+    overrides: dict[str, Any] = {}  # dotted name -> value that holds in every trial
+    search: Annotated[dict[str, Space], Field(min_length=1)]  # dotted name -> where its values come from
+    trials: PositiveInt  # how many settings are tried, those that fail included
+    seeds: Annotated[list[NonNegativeInt], Field(min_length=1)] = [0]  # each setting is trained once with each of them
+    sampler_seed: NonNegativeInt = 0  # of the choice of settings
 
     @model_validator(mode="after")
     def _check(self) -> Sweep:

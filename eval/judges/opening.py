@@ -58,17 +58,11 @@ class Loading(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Opened:
-    """Judges at work, and what they are measured on.
+    """Judges at work, and what they are measured on."""
 
-    Attributes:
-        dataset: Without the ratings of raters who are judges.
-        judges: In the order given.
-        provenances: What is known of each.
-    """
-
-    dataset: PairDataset
-    judges: list[Judge]
-    provenances: list[Mapping[str, Any] | None]
+    dataset: PairDataset  # without the ratings of raters who are judges
+    judges: list[Judge]  # in the order given
+    provenances: list[Mapping[str, Any] | None]  # what is known of each
 
 
 def open_judges(

@@ -43,18 +43,13 @@ _PULSE_TAPS = 16
 
 @dataclass(frozen=True)
 class Speech:
-    """A clip and what was tracked in it.
+    """A clip and what was tracked in it."""
 
-    Attributes:
-        samples: Shape (n,), float64, at `RATE`.
-        pitch: Shape (n,), Hz, in unvoiced stretches that of a straight line between their ends (log frequency); NaN
-            everywhere in a clip without voice.
-        periodic: Shape (n,), share of harmonic power, 0 where unvoiced.
-    """
-
-    samples: np.ndarray
+    samples: np.ndarray  # shape (n,), float64, at `RATE`
+    # shape (n,), Hz, in unvoiced stretches that of a straight line between their ends (log frequency); NaN everywhere
+    # in a clip without voice
     pitch: np.ndarray
-    periodic: np.ndarray
+    periodic: np.ndarray  # shape (n,), share of harmonic power, 0 where unvoiced
 
     @property
     def median_pitch(self) -> float:

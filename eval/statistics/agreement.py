@@ -35,28 +35,17 @@ Function = Callable[..., float]
 
 @dataclass(frozen=True)
 class Statistic:
-    """One number with its interval, or the reason why there is none.
+    """One number with its interval, or the reason why there is none."""
 
-    Attributes:
-        value: The statistic, or None where it is undefined.
-        low: Lower end of the 95 % interval, or None where there is none.
-        high: Upper end of the 95 % interval, or None where there is none.
-        n: Items that the value stands on.
-        dropped: Items left out because a score was NaN.
-        undefined_resamples: Bootstrap resamples in which the statistic was undefined; the interval ignores
-            them.
-        reason: Why `value`, or else the interval, is missing.
-        draws: Shape (rows of `Resamples.counts`,), its value in every resample, NaN = undefined there; empty without
-            resamples or value. For differences and ratios; stands in no file.
-    """
-
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-    n: int = 0
-    dropped: int = 0
-    undefined_resamples: int = 0
-    reason: str | None = None
+    value: float | None  # the statistic, or None where it is undefined
+    low: float | None = None  # lower end of the 95 % interval, or None where there is none
+    high: float | None = None  # upper end of the 95 % interval, or None where there is none
+    n: int = 0  # items that the value stands on
+    dropped: int = 0  # items left out because a score was NaN
+    undefined_resamples: int = 0  # bootstrap resamples in which the statistic was undefined; the interval ignores them
+    reason: str | None = None  # why `value`, or else the interval, is missing
+    # shape (rows of `Resamples.counts`,), its value in every resample, NaN = undefined there; empty without resamples
+    # or value. For differences and ratios; stands in no file.
     draws: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False, compare=False)
 
 

@@ -54,17 +54,13 @@ class Resamples:
 
     Statistics computed with one object, or with selections of it, stand on the same draws: their differences
     and ratios can be taken draw by draw.
-
-    Attributes:
-        codes: Shape (n,), the group of each item as a column of `counts`.
-        counts: Shape (resamples, groups), how often each group was drawn; each row sums to the number of groups. With
-            `jackknife` there are so many rows more, in which each group is drawn once or left out.
-        jackknife: Rows of `counts` behind the resamples; 0 = intervals are percentile intervals.
     """
 
-    codes: np.ndarray
+    codes: np.ndarray  # shape (n,), the group of each item as a column of `counts`
+    # shape (resamples, groups), how often each group was drawn; each row sums to the number of groups. With `jackknife`
+    # there are so many rows more, in which each group is drawn once or left out.
     counts: np.ndarray
-    jackknife: int = 0
+    jackknife: int = 0  # rows of `counts` behind the resamples; 0 = intervals are percentile intervals
 
     @classmethod
     def draw(

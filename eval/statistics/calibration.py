@@ -23,20 +23,14 @@ BINS = 10
 
 @dataclass(frozen=True)
 class CalibrationBin:
-    """Items of neighbouring judge scores.
+    """Items of neighbouring judge scores."""
 
-    Attributes:
-        score: Mean judge score, rating points.
-        human: Mean human score, rating points.
-        standard_error: Of the mean human score, allowing for items of one group being alike (Liang and Zeger, 1986);
-            None where all items of the bin are of one group.
-        n: Items.
-    """
-
-    score: float
-    human: float
+    score: float  # mean judge score, rating points
+    human: float  # mean human score, rating points
+    # of the mean human score, allowing for items of one group being alike (Liang and Zeger, 1986); None where all items
+    # of the bin are of one group
     standard_error: float | None
-    n: int
+    n: int  # items
 
 
 def calibration_curve(

@@ -65,57 +65,34 @@ class HeldOut:
     """Judge and raters against the mean of the other raters, one row for each rater that can be compared.
 
     The first column is what was observed; then come the rows of `Resamples.counts`, then `HALVINGS` times two parts.
-
-    Attributes:
-        raters: The raters, K of them.
-        judge: Shape (K, columns), Spearman of the judge; NaN = undefined, then also in `rater`.
-        rater: Shape (K, columns), Spearman of the rater on the same items.
-        weights: Shape (K, columns), items that both stand on.
-        left_out: Rater -> why it is not compared.
-        items: The items that count, rising; positions in the table. Empty where dimensions are pooled.
-        n_items: Their number; of pooled dimensions together.
-        one_over_others: Mean over the compared ratings of 1 / the number of other raters.
     """
 
-    raters: tuple[str, ...]
-    judge: np.ndarray
-    rater: np.ndarray
-    weights: np.ndarray
-    left_out: Mapping[str, str]
-    items: np.ndarray
-    n_items: int
-    one_over_others: float
+    raters: tuple[str, ...]  # the raters, K of them
+    judge: np.ndarray  # shape (K, columns), Spearman of the judge; NaN = undefined, then also in `rater`
+    rater: np.ndarray  # shape (K, columns), Spearman of the rater on the same items
+    weights: np.ndarray  # shape (K, columns), items that both stand on
+    left_out: Mapping[str, str]  # rater -> why it is not compared
+    items: np.ndarray  # the items that count, rising; positions in the table. Empty where dimensions are pooled.
+    n_items: int  # their number; of pooled dimensions together
+    one_over_others: float  # mean over the compared ratings of 1 / the number of other raters
 
 
 @dataclass(frozen=True)
 class LikeForLike:
-    """A judge beside one rater; all statistics stand on the same ratings and draws.
+    """A judge beside one rater; all statistics stand on the same ratings and draws."""
 
-    Attributes:
-        judge: Mean over raters of the judge's Spearman with the mean of the other raters; no interval.
-        rater: The same of the raters themselves, on the same items.
-        difference: Judge - rater, with the 95 % interval for a further rater of this kind.
-        ratio: Judge / rater, with the interval that belongs to it.
-        effective_raters: The mean of how many raters would agree with these targets as the judge does; not rounded.
-        p: Two-sided, of a difference of 0; None without an interval.
-        verdict: From the interval of the difference.
-        n_items: Items that count; over several dimensions, those of each.
-        n_raters: Raters that are compared.
-        n_groups: Groups of these items.
-        left_out: Rater -> why it is not compared.
-    """
-
-    judge: Statistic
-    rater: Statistic
-    difference: Statistic
-    ratio: Statistic
+    judge: Statistic  # mean over raters of the judge's Spearman with the mean of the other raters; no interval
+    rater: Statistic  # the same of the raters themselves, on the same items
+    difference: Statistic  # judge - rater, with the 95 % interval for a further rater of this kind
+    ratio: Statistic  # judge / rater, with the interval that belongs to it
+    # the mean of how many raters would agree with these targets as the judge does; not rounded
     effective_raters: Statistic
-    p: float | None
-    verdict: Verdict
-    n_items: int
-    n_raters: int
-    n_groups: int
-    left_out: Mapping[str, str]
+    p: float | None  # two-sided, of a difference of 0; None without an interval
+    verdict: Verdict  # from the interval of the difference
+    n_items: int  # items that count; over several dimensions, those of each
+    n_raters: int  # raters that are compared
+    n_groups: int  # groups of these items
+    left_out: Mapping[str, str]  # rater -> why it is not compared
 
 
 def like_for_like(score: np.ndarray, table: RatingTable, resamples: Resamples) -> LikeForLike:

@@ -39,20 +39,14 @@ CALIBRATED_PAIRS = 5_000_000
 
 @dataclass(frozen=True)
 class ItemPairs:
-    """Both statistics.
+    """Both statistics."""
 
-    Attributes:
-        concordance: The concordance index.
-        accuracy: The pairwise accuracy at this epsilon. Its interval leaves out the uncertainty of the choice of
-            epsilon, which is the same in every resample.
-        epsilon: Chosen by `tie_calibration`; None where the accuracy is undefined.
-        epsilon_reason: Why epsilon was chosen on some of the items, where it was.
-    """
-
-    concordance: Statistic
+    concordance: Statistic  # the concordance index
+    # the pairwise accuracy at this epsilon. Its interval leaves out the uncertainty of the choice of epsilon, which is
+    # the same in every resample.
     accuracy: Statistic
-    epsilon: float | None
-    epsilon_reason: str | None
+    epsilon: float | None  # chosen by `tie_calibration`; None where the accuracy is undefined
+    epsilon_reason: str | None  # why epsilon was chosen on some of the items, where it was
 
 
 def item_pairs(score: np.ndarray, human: np.ndarray, resamples: Resamples, seed: int = 0) -> ItemPairs:
@@ -146,21 +140,14 @@ def tie_calibration(score: np.ndarray, human: np.ndarray, seed: int = 0) -> tupl
 
 @dataclass(frozen=True, eq=False)
 class GroupLevel:
-    """The mean of a statistic of single groups.
+    """The mean of a statistic of single groups."""
 
-    Attributes:
-        mean: The mean over `groups` groups, with its interval. Its ``n`` counts their items.
-        groups: Groups that have a value.
-        too_small: Groups left out because they have too few items.
-        constant: Groups left out because judge or people (for ``top_1``: people) give all their items the same score.
-        chance: What a judge that knows nothing can expect: 0 for correlations, for ``top_1`` the mean share of items
-            that people find best; None where there is no value.
-    """
-
-    mean: Statistic
-    groups: int
-    too_small: int
-    constant: int
+    mean: Statistic  # the mean over `groups` groups, with its interval. Its ``n`` counts their items.
+    groups: int  # groups that have a value
+    too_small: int  # groups left out because they have too few items
+    constant: int  # groups left out because judge or people (for ``top_1``: people) give all their items the same score
+    # what a judge that knows nothing can expect: 0 for correlations, for ``top_1`` the mean share of items that people
+    # find best; None where there is no value
     chance: float | None
 
 

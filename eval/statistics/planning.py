@@ -26,19 +26,12 @@ _LEAST_EFFECT = 0.05  # of groups: what is estimated as smaller is chance
 
 
 class Components(NamedTuple):
-    """Variance components in squared rating points; NaN = cannot be told from these ratings.
+    """Variance components in squared rating points; NaN = cannot be told from these ratings."""
 
-    Attributes:
-        group: Of groups of items, 0 where every item is a group of its own.
-        item: Of items within groups.
-        rater: Of raters' severities.
-        residual: What is left: rater by item, and chance.
-    """
-
-    group: float
-    item: float
-    rater: float
-    residual: float
+    group: float  # of groups of items, 0 where every item is a group of its own
+    item: float  # of items within groups
+    rater: float  # of raters' severities
+    residual: float  # what is left: rater by item, and chance
 
 
 def components(table: RatingTable, groups: Sequence[str]) -> Components:

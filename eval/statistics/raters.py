@@ -38,38 +38,25 @@ class RaterFlag:
 
 @dataclass(frozen=True)
 class RaterFacts:
-    """One rater on one dimension.
+    """One rater on one dimension."""
 
-    Attributes:
-        rater_id: The rater.
-        n_ratings: Items that the rater rated.
-        n_shared: Of those, rated by others too; the comparisons stand on these.
-        mean: Mean score (rating points).
-        sd: Standard deviation of the scores over n (rating points).
-        severity: Mean of the others less the rater's score, over shared items (rating points): positive = lower scores
-            than the others give to the same items, whether or not lower is better.
-        spread: Standard deviation of the scores over that of the others on the same items, each item counting once and
-            the others' biases removed (`fit_rater_model`); 1 = uses the scale as widely as they do. None where either
-            side is constant or there are fewer than `MIN_RATER_ITEMS` shared items.
-        agreement: Spearman with the mean of the other raters.
-        scale_share: Distance between the lowest and the highest score given, as a share of the scale.
-        n_distinct: Different scores given.
-        median_seconds: Median time for a rating; None where no time is known.
-        flags: What deserves a question.
-    """
-
-    rater_id: str
-    n_ratings: int
-    n_shared: int
-    mean: float
-    sd: float
+    rater_id: str  # the rater
+    n_ratings: int  # items that the rater rated
+    n_shared: int  # of those, rated by others too; the comparisons stand on these
+    mean: float  # mean score (rating points)
+    sd: float  # standard deviation of the scores over n (rating points)
+    # mean of the others less the rater's score, over shared items (rating points): positive = lower scores than the
+    # others give to the same items, whether or not lower is better
     severity: Statistic
+    # standard deviation of the scores over that of the others on the same items, each item counting once and the
+    # others' biases removed (`fit_rater_model`); 1 = uses the scale as widely as they do. None where either side is
+    # constant or there are fewer than `MIN_RATER_ITEMS` shared items.
     spread: float | None
-    agreement: Statistic
-    scale_share: float
-    n_distinct: int
-    median_seconds: float | None
-    flags: tuple[RaterFlag, ...]
+    agreement: Statistic  # Spearman with the mean of the other raters
+    scale_share: float  # distance between the lowest and the highest score given, as a share of the scale
+    n_distinct: int  # different scores given
+    median_seconds: float | None  # median time for a rating; None where no time is known
+    flags: tuple[RaterFlag, ...]  # what deserves a question
 
 
 def rater_report(

@@ -53,23 +53,16 @@ _DRAWN_VALUES = 10_000_000  # resamples x groups
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """Agreement of the raters of one dimension with each other.
+    """Agreement of the raters of one dimension with each other."""
 
-    Attributes:
-        leave_one_rater_out: Spearman of a rater with the mean of the others, averaged over raters weighted by
-            items.
-        panel_mean: Highest Spearman that a judge can be expected to reach with the panel mean.
-        split_half: Mean Spearman between the means of two random parts of the panel.
-        panel_reliability: Reliability of the panel mean over all rated items: `split_half` after Spearman-Brown.
-        krippendorff_alpha: Krippendorff's alpha of single ratings, interval distance.
-        raters: Per rater the Spearman with the mean of the others, and the items that it stands on.
-    """
-
+    # Spearman of a rater with the mean of the others, averaged over raters weighted by items
     leave_one_rater_out: Statistic
-    panel_mean: Statistic
-    split_half: Statistic
+    panel_mean: Statistic  # highest Spearman that a judge can be expected to reach with the panel mean
+    split_half: Statistic  # mean Spearman between the means of two random parts of the panel
+    # reliability of the panel mean over all rated items: `split_half` after Spearman-Brown
     panel_reliability: Statistic
-    krippendorff_alpha: Statistic
+    krippendorff_alpha: Statistic  # Krippendorff's alpha of single ratings, interval distance
+    # per rater the Spearman with the mean of the others, and the items that it stands on
     raters: Mapping[str, Statistic]
 
     def report(self) -> dict[str, Any]:

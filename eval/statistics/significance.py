@@ -46,25 +46,16 @@ _NOTHING = 1e-9  # a difference, or its standard error, that is none
 
 @dataclass(frozen=True)
 class Comparison:
-    """The difference of two judges' agreement with the same people, over the items that both scored.
+    """The difference of two judges' agreement with the same people, over the items that both scored."""
 
-    Attributes:
-        difference: First minus second, with the interval of the paired cluster bootstrap.
-        n_groups: Groups of the items.
-        standard_error: Standard deviation of the difference over the resamples; None where there is no interval.
-        p: Of the paired permutation test: the one to report; None without a difference.
-        permutations: How many are behind it.
-        bootstrap_p: Of the paired cluster bootstrap; None where there is no interval.
-        williams_p: Of Williams' t, which takes items for independent; None where it is undefined.
-    """
-
-    difference: Statistic
-    n_groups: int
+    difference: Statistic  # first minus second, with the interval of the paired cluster bootstrap
+    n_groups: int  # groups of the items
+    # standard deviation of the difference over the resamples; None where there is no interval
     standard_error: float | None = None
-    p: float | None = None
-    permutations: int | None = None
-    bootstrap_p: float | None = None
-    williams_p: float | None = None
+    p: float | None = None  # of the paired permutation test: the one to report; None without a difference
+    permutations: int | None = None  # how many are behind it
+    bootstrap_p: float | None = None  # of the paired cluster bootstrap; None where there is no interval
+    williams_p: float | None = None  # of Williams' t, which takes items for independent; None where it is undefined
 
 
 def compare_all(
@@ -228,18 +219,13 @@ ALPHA = 0.05
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """Judges from the best to the worst, in clusters.
+    """Judges from the best to the worst, in clusters."""
 
-    Attributes:
-        clusters: Judge with a defined agreement -> its cluster, from 1 = best; highest agreement first, equal ones in
-            the order given.
-        p: Two ranked judges that were tested -> their adjusted two-sided p value.
-        unranked: The other judges, in the order given -> why they have no agreement.
-    """
-
+    # judge with a defined agreement -> its cluster, from 1 = best; highest agreement first, equal ones in the order
+    # given
     clusters: Mapping[str, int]
-    p: Mapping[tuple[str, str], float]
-    unranked: Mapping[str, str]
+    p: Mapping[tuple[str, str], float]  # two ranked judges that were tested -> their adjusted two-sided p value
+    unranked: Mapping[str, str]  # the other judges, in the order given -> why they have no agreement
 
 
 def rank_judges(
@@ -295,25 +281,17 @@ FEWEST_GROUPS = 6
 
 @dataclass(frozen=True)
 class Power:
-    """What it takes to separate two judges at a level of `ALPHA` with a power of `POWER`.
+    """What it takes to separate two judges at a level of `ALPHA` with a power of `POWER`."""
 
-    Attributes:
-        power: Probability that as many groups as there are show a difference as large as the observed one.
-        detectable_difference: The smallest true difference that they show with a power of `POWER`.
-        groups_needed: Groups in all, at the observed difference.
-        groups_low: The same at the end of the difference's interval that is farther from 0.
-        groups_high: The same at the end nearer to 0; None where the interval reaches 0 and no number is enough.
-        items_needed: Items in these `groups_needed` groups, with as many per group as now.
-        reason: Why a field is None.
-    """
-
+    # probability that as many groups as there are show a difference as large as the observed one
     power: float | None = None
-    detectable_difference: float | None = None
-    groups_needed: int | None = None
-    groups_low: int | None = None
+    detectable_difference: float | None = None  # the smallest true difference that they show with a power of `POWER`
+    groups_needed: int | None = None  # groups in all, at the observed difference
+    groups_low: int | None = None  # the same at the end of the difference's interval that is farther from 0
+    # the same at the end nearer to 0; None where the interval reaches 0 and no number is enough
     groups_high: int | None = None
-    items_needed: int | None = None
-    reason: str | None = None
+    items_needed: int | None = None  # items in these `groups_needed` groups, with as many per group as now
+    reason: str | None = None  # why a field is None
 
 
 def separation(comparison: Comparison) -> Power:

@@ -24,33 +24,23 @@ WeightForm = Literal["none", "nf4", "int8"]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Which weights are loaded, and how.
+    """Which weights are loaded, and how."""
 
-    Attributes:
-        name: Hub id or folder in the hub's layout.
-        revision: Commit, tag or branch on the hub.
-        dtype: Of the weights.
-        attention: Attention kernel.
-        quantization: Of the language model's linear layers.
-        device_map: "auto" spreads the weights over the GPUs that there are, then main memory; None = the CPU.
-        weights: False builds the architecture without weights, on the meta device, to count with.
-        deferred: True leaves conversion to float32 and the merge of an adapter of its own to `deferred.finish`: until
-            then weights are mapped from their files.
-        depth: How many layers there are, from the first: a number, or a share of all; None = all. Those above are
-            neither made nor read.
-        layers: Path of the list of these layers in the model that is loaded; `load_backbone` knows it.
-    """
-
-    name: str
-    revision: str | None = None
-    dtype: torch.dtype = torch.float32
-    attention: Attention = "sdpa"
-    quantization: WeightForm = "none"
+    name: str  # hub id or folder in the hub's layout
+    revision: str | None = None  # commit, tag or branch on the hub
+    dtype: torch.dtype = torch.float32  # of the weights
+    attention: Attention = "sdpa"  # attention kernel
+    quantization: WeightForm = "none"  # of the language model's linear layers
+    # "auto" spreads the weights over the GPUs that there are, then main memory; None = the CPU
     device_map: Literal["auto"] | None = None
-    weights: bool = True
+    weights: bool = True  # False builds the architecture without weights, on the meta device, to count with
+    # True leaves conversion to float32 and the merge of an adapter of its own to `deferred.finish`: until then weights
+    # are mapped from their files
     deferred: bool = False
+    # how many layers there are, from the first: a number, or a share of all; None = all. Those above are neither made
+    # nor read.
     depth: int | float | None = None
-    layers: str = ""
+    layers: str = ""  # path of the list of these layers in the model that is loaded; `load_backbone` knows it
 
 
 @dataclass(frozen=True)

@@ -28,14 +28,10 @@ ITERATIONS = 300
 
 @dataclass(frozen=True)
 class Measures:
-    """A list of measures of a clip.
+    """A list of measures of a clip."""
 
-    Attributes:
-        names: Of the k measures.
-        measure: From mono samples at `RATE` Hz to shape (k,), float64, NaN = cannot be told. Called in several threads.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of the k measures
+    # from mono samples at `RATE` Hz to shape (k,), float64, NaN = cannot be told. Called in several threads.
     measure: Callable[[np.ndarray], np.ndarray]
 
 
@@ -44,12 +40,9 @@ class ClipFeatures:
     """Features of pairs; every distinct clip is decoded and measured once.
 
     Those of a dataset's clips are kept. Clips in memory are not: listening checks make new ones.
-
-    Attributes:
-        measures: What is measured.
     """
 
-    measures: Measures
+    measures: Measures  # what is measured
     _kept: dict[AudioSource, np.ndarray | AudioError] = field(default_factory=dict, repr=False)
 
     def of(self, pairs: Sequence[Pair]) -> tuple[np.ndarray, list[str]]:

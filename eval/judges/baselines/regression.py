@@ -126,17 +126,11 @@ def the_best_of(*learns: Learn) -> Learn:
 
 @dataclass(frozen=True)
 class Standardised:
-    """Ridge or kernel regression on standardised features; a missing one is its mean in training.
+    """Ridge or kernel regression on standardised features; a missing one is its mean in training."""
 
-    Attributes:
-        mean: Shape (k,), in training.
-        scale: Shape (k,), standard deviation in training; inf where a feature never varied.
-        solution: Of the closed form.
-    """
-
-    mean: np.ndarray
-    scale: np.ndarray
-    solution: closed_form.Solution
+    mean: np.ndarray  # shape (k,), in training
+    scale: np.ndarray  # shape (k,), standard deviation in training; inf where a feature never varied
+    solution: closed_form.Solution  # of the closed form
 
     @classmethod
     def learn(

@@ -45,19 +45,12 @@ def cache_key(provider: Provider, question: Question, sample: int) -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """A reply and what it took.
+    """A reply and what it took."""
 
-    Attributes:
-        reply: What came back, refusals included.
-        cost: Dollars; None = no price is known.
-        seconds: From the first attempt to the reply, waiting included.
-        attempts: Requests that were sent.
-    """
-
-    reply: Reply
-    cost: float | None
-    seconds: float
-    attempts: int
+    reply: Reply  # what came back, refusals included
+    cost: float | None  # dollars; None = no price is known
+    seconds: float  # from the first attempt to the reply, waiting included
+    attempts: int  # requests that were sent
 
 
 class AnswerCache:

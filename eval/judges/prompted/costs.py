@@ -104,25 +104,15 @@ class Budget:
 
 @dataclass
 class Plan:
-    """What asking would do.
+    """What asking would do."""
 
-    Attributes:
-        questions: In all.
-        requests: Of these, without an answer yet.
-        seconds: Of audio in the requests.
-        megabytes: Of audio as it is sent.
-        dollars: What they would likely cost; 0 where no price is known.
-        unusable: Questions whose clips cannot be used.
-        example: The first question, if there is one.
-    """
-
-    questions: int
-    requests: int = 0
-    seconds: float = 0.0
-    megabytes: float = 0.0
-    dollars: float = 0.0
-    unusable: int = 0
-    example: Question | None = None
+    questions: int  # in all
+    requests: int = 0  # of these, without an answer yet
+    seconds: float = 0.0  # of audio in the requests
+    megabytes: float = 0.0  # of audio as it is sent
+    dollars: float = 0.0  # what they would likely cost; 0 where no price is known
+    unusable: int = 0  # questions whose clips cannot be used
+    example: Question | None = None  # the first question, if there is one
 
 
 def disclosure(judge: PromptedJudge, plan: Plan, passes: int) -> str:

@@ -25,44 +25,27 @@ class Usage:
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back, with a score in it or without.
+    """What came back, with a score in it or without."""
 
-    Attributes:
-        kind: `ANSWERED`, or why there is nothing to read.
-        content: What the model wrote: text, or the arguments of the function it called.
-        version: The model that answered, as the server names it.
-        usage: Tokens.
-        alternatives: First token that might have been written -> natural logarithm of its probability.
-    """
-
-    kind: str
-    content: str = ""
-    version: str | None = None
-    usage: Usage = Usage()
+    kind: str  # `ANSWERED`, or why there is nothing to read
+    content: str = ""  # what the model wrote: text, or the arguments of the function it called
+    version: str | None = None  # the model that answered, as the server names it
+    usage: Usage = Usage()  # tokens
+    # first token that might have been written -> natural logarithm of its probability
     alternatives: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
 class RequestError(Exception):
-    """A request without an answer.
+    """A request without an answer."""
 
-    Attributes:
-        kind: What goes into statistics, such as ``server error``.
-        detail: The server's words.
-        retry: Whether asking again may help.
-        wait: Seconds to wait before, where the server says so.
-        limited: The server wants fewer requests.
-        final: No other request will do better: a wrong key, no credit, an unknown model.
-        billed: The model may have answered, so that the vendor may want money for it.
-    """
-
-    kind: str
-    detail: str
-    retry: bool = False
-    wait: float | None = None
-    limited: bool = False
-    final: bool = False
-    billed: bool = False
+    kind: str  # what goes into statistics, such as ``server error``
+    detail: str  # the server's words
+    retry: bool = False  # whether asking again may help
+    wait: float | None = None  # seconds to wait before, where the server says so
+    limited: bool = False  # the server wants fewer requests
+    final: bool = False  # no other request will do better: a wrong key, no credit, an unknown model
+    billed: bool = False  # the model may have answered, so that the vendor may want money for it
 
     def __str__(self) -> str:
         return self.detail

@@ -212,24 +212,16 @@ class Message:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked, in no vendor's format yet.
+    """What is asked, in no vendor's format yet."""
 
-    Attributes:
-        system: What the judge is told first.
-        messages: The last one is the question.
-        form: What the answer must hold.
-        mode: How the form is imposed: by a schema, a function to call, in words, or in words with the probabilities of
-            other first tokens.
-        temperature: Of sampling.
-        max_tokens: Longest answer.
-    """
-
-    system: str
-    messages: tuple[Message, ...]
-    form: Form
+    system: str  # what the judge is told first
+    messages: tuple[Message, ...]  # the last one is the question
+    form: Form  # what the answer must hold
+    # how the form is imposed: by a schema, a function to call, in words, or in words with the probabilities of other
+    # first tokens
     mode: AnswerMode
-    temperature: float
-    max_tokens: int
+    temperature: float  # of sampling
+    max_tokens: int  # longest answer
 
     @property
     def sounds(self) -> list[Sound]:

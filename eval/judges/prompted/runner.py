@@ -46,32 +46,20 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Task:
-    """A question that can be asked.
+    """A question that can be asked."""
 
-    Attributes:
-        build: Makes it; the clips are read again each time, so that waiting ones take no memory.
-        sample: How many times it is asked beside this one.
-    """
-
-    build: Callable[[], Question]
-    sample: int
+    build: Callable[[], Question]  # makes it; the clips are read again each time, so that waiting ones take no memory
+    sample: int  # how many times it is asked beside this one
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a task.
+    """What became of a task."""
 
-    Attributes:
-        answer: None where there is none.
-        values: Numbers by name that the answer holds.
-        failure: Why there are none; never guessed at.
-        kept: It was paid for before.
-    """
-
-    answer: Answer | None = None
-    values: Mapping[str, float] = field(default_factory=dict)
-    failure: str = ""
-    kept: bool = False
+    answer: Answer | None = None  # None where there is none
+    values: Mapping[str, float] = field(default_factory=dict)  # numbers by name that the answer holds
+    failure: str = ""  # why there are none; never guessed at
+    kept: bool = False  # it was paid for before
 
 
 @dataclass
