@@ -17,18 +17,9 @@ from .statistics.agreement import MIN_ITEMS, Statistic, is_constant, pearson
 from .statistics.bootstrap import Resamples, complete, estimates
 
 Kind = Literal[
-    "not_tested",
-    "no_agreement",
-    "durations_only",
-    "context_only",
-    "listens",
-    "response_only",
-    "words_only",
-    "timing_only",
-    "voice_heard",
-    "context_heard",
-    "inconclusive",
-]
+    "not_tested", "no_agreement", "durations_only", "context_only", "listens", "response_only", "words_only",
+    "timing_only", "voice_heard", "context_heard", "inconclusive",
+]  # fmt: skip
 Tone = Literal["good", "warn", "none"]
 """As pages colour a verdict."""
 

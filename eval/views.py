@@ -263,10 +263,6 @@ def agreement_views(found: Report, alpha: Distance) -> Iterator[Table | str]:
     dimensions = {_name(one): one for one in found["dimensions"]}
     judged = [(name, judge, own) for name, one in dimensions.items() for judge, own in one["judges"].items()]
 
-    def by_judge(title: str, head: Sequence[str], row: Callable[[Report], Sequence[str]]) -> Table:
-        named = {name: [(judge, *row(own)) for at, judge, own in judged if at == name] for name in dimensions}
-        return filled_table(title, head, named.items())
-
     def people(name: str, one: Report) -> Sequence[str]:
         alone, together = ranged(one["spearman"]), number(one["panel_mean"]["value"])
         within = (number(own["value"]) for own in (one["alpha"][alpha], one["icc"]["ICC(A,1)"]))
@@ -297,7 +293,9 @@ def agreement_views(found: Report, alpha: Distance) -> Iterator[Table | str]:
     if rankings:
         yield _ranking_table(rankings)
     if any(own["system_level"] for _, _, own in judged):
-        yield by_judge("system level", ("judge", "systems", "Spearman (95 %)", "Pearson", "Kendall"), of_systems)
+        named = {name: [(judge, *of_systems(own)) for at, judge, own in judged if at == name] for name in dimensions}
+        head = ("judge", "systems", "Spearman (95 %)", "Pearson", "Kendall")
+        yield filled_table("system level", head, named.items())
     if any("pairs" in one for one in dimensions.values()):
         head = ("pair", "n", "Spearman (95 %)", "Pearson", "Kendall", f"quadratic kappa\n({found['kappa_weights']})")
         yield filled_table("pairs", head, ((name, map(of_pair, one["pairs"])) for name, one in dimensions.items()))

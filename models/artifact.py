@@ -241,11 +241,9 @@ class _Stored:
 
 
 def _opened(path: Path) -> _Stored:
-    return _in_folder(path) if (path / JUDGE_FILE).is_file() else _in_run(path)
-
-
-def _in_folder(folder: Path) -> _Stored:
-    return _Stored(folder / JUDGE_FILE, read_description(folder))
+    if (path / JUDGE_FILE).is_file():
+        return _Stored(path / JUDGE_FILE, read_description(path))
+    return _in_run(path)
 
 
 def _in_run(path: Path) -> _Stored:

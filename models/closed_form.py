@@ -111,7 +111,7 @@ def fit(
     Raises:
         ValueError: If a dimension has ratings of fewer than two groups.
     """
-    few = _first(sample, CHOSEN_ON)
+    few = Portion(*(values[:CHOSEN_ON] for values in sample))
     others_vary = bool(sample.features[:, blocks > 0].var(0).any())
     omit = [False, True] if may_omit_first and others_vary else [False]
     reaches = {omitted: _reach(sample.features, blocks, omitted) for omitted in omit}
@@ -321,7 +321,3 @@ def _apart(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Squared distances `(first, second)`."""
     squares = (first**2).sum(1)[:, None] + (second**2).sum(1)[None]
     return np.maximum(squares - 2 * first @ second.T, 0)
-
-
-def _first(portion: Portion, count: int) -> Portion:
-    return Portion(*(values[:count] for values in portion))

@@ -72,8 +72,9 @@ class Form(BaseModel):
 
     @property
     def responses(self) -> list[bytes]:
-        """Files of what is judged."""
-        raise NotImplementedError
+        """Files of what is judged: one, or several."""
+        own: Any = self.__dict__["response"]
+        return own if isinstance(own, list) else [own]
 
     @property
     def keys(self) -> list[str]:
@@ -96,11 +97,6 @@ class ScoreForm(IntervalForm):
 
     response: bytes = Field(description="The spoken response that is judged.")
 
-    @property
-    def responses(self) -> list[bytes]:
-        """See `Form`."""
-        return [self.response]
-
 
 class RewardForm(Form):
     """What `/v1/reward` takes."""
@@ -118,11 +114,6 @@ class RewardForm(Form):
         description="Standard errors by which each score is taken to be worse; an error where the judge is not "
         "calibrated.",
     )
-
-    @property
-    def responses(self) -> list[bytes]:
-        """See `Form`."""
-        return self.response
 
     @property
     def keys(self) -> list[str]:
@@ -148,11 +139,6 @@ class RankForm(IntervalForm):
         "an error where the calibration knows nothing of preferences.",
         json_schema_extra={"enum": list(MAX_ERRORS), "anyOf": [{"type": "number"}]},
     )
-
-    @property
-    def responses(self) -> list[bytes]:
-        """See `Form`."""
-        return self.response
 
 
 FormT = TypeVar("FormT", bound=Form)

@@ -12,21 +12,9 @@ from ..models.assessment import Caution, Scale, Score
 from ..models.three_way import BesideNext
 
 Code = Literal[
-    "bad_request",
-    "unauthorized",
-    "not_found",
-    "method_not_allowed",
-    "body_timeout",
-    "too_large",
-    "not_multipart",
-    "invalid",
-    "bad_audio",
-    "busy",
-    "internal",
-    "loading",
-    "stopping",
-    "timeout",
-]
+    "bad_request", "unauthorized", "not_found", "method_not_allowed", "body_timeout", "too_large", "not_multipart",
+    "invalid", "bad_audio", "busy", "internal", "loading", "stopping", "timeout",
+]  # fmt: skip
 ERRORS: Mapping[Code, tuple[int, str]] = {
     "bad_request": (400, "the form cannot be read: Missing boundary in multipart."),
     "unauthorized": (401, "expected the header Authorization: Bearer with the token of this service"),

@@ -83,8 +83,10 @@ def train_several(recipe: Recipe, folder: Path, one: One) -> None:
             epochs = found.epochs if chosen == "lora" else None
             task = Task(everything(recipe), refit=True, scores=scores, epochs=epochs, one_process=True)
             one({**again, "method": chosen}, task)
-        else:
-            _publish(folder / chosen, folder)
+        else:  # the run that was chosen is the run itself
+            shutil.copytree(folder / chosen / CHECKPOINTS, folder / CHECKPOINTS, dirs_exist_ok=True)
+            if (folder / chosen / CALIBRATION_FILE).is_file():
+                shutil.copy(folder / chosen / CALIBRATION_FILE, folder / CALIBRATION_FILE)
     if recipe.folds:
         plan.write(folder / LEFT_OUT, found.scores)
         plan.print_table(found)
@@ -272,13 +274,6 @@ def _mean_spearman(scores: np.ndarray, human: np.ndarray) -> float:
         found.append(spearman(scores[rated, column], human[rated, column]) if rated.any() else math.nan)
     known = [value for value in found if not math.isnan(value)]
     return float(np.mean(known)) if known else math.nan
-
-
-def _publish(chosen: Path, folder: Path) -> None:
-    """The run that was chosen is the run itself."""
-    shutil.copytree(chosen / CHECKPOINTS, folder / CHECKPOINTS, dirs_exist_ok=True)
-    if (chosen / CALIBRATION_FILE).is_file():
-        shutil.copy(chosen / CALIBRATION_FILE, folder / CALIBRATION_FILE)
 
 
 def _put_together(folders: Sequence[Path], out: Path) -> None:

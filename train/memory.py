@@ -139,7 +139,6 @@ def _pair(judge: EmpathyJudge, seconds: float) -> Pair:
 def _activations(judge: EmpathyJudge, one: Inputs, batch: int, audio_cached: bool) -> int:
     """The most that forward and backward pass hold beside the weights and their gradients (bytes)."""
     assert one.clips is not None
-    clips = _repeated(one.clips, batch)
     with ExitStack() as stack:
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         if judge.settings.attention != "eager":
@@ -147,9 +146,11 @@ def _activations(judge: EmpathyJudge, one: Inputs, batch: int, audio_cached: boo
         live = stack.enter_context(LiveMemory(judge.parameters()))
         if audio_cached:
             count = len(one.audio_index) // judge.backbone.tokens_per_state * batch
-            states = torch.empty((count, judge.backbone.audio_size), dtype=_dtype(judge), device="meta")
+            floats = next(weight for weight in judge.network.parameters() if weight.is_floating_point())
+            states = torch.empty((count, judge.backbone.audio_size), dtype=floats.dtype, device="meta")
         else:
-            states = judge.backbone.encode_audio(Clips(_empty(clips.features), clips.lengths))
+            rows = batch * len(one.clips.features)
+            states = judge.backbone.encode_audio(Clips(_empty(one.clips.features, rows), [*one.clips.lengths] * batch))
         inputs = Inputs(
             input_ids=_empty(one.input_ids, batch),
             attention_mask=_empty(one.attention_mask, batch),
@@ -165,15 +166,6 @@ def _activations(judge: EmpathyJudge, one: Inputs, batch: int, audio_cached: boo
             hidden.float().sum().backward()
         gradients = sum(weight.grad.nbytes for weight in judge.network.parameters() if weight.grad is not None)
     return live.peak - gradients
-
-
-def _dtype(judge: EmpathyJudge) -> torch.dtype:
-    return next(weight for weight in judge.network.parameters() if weight.is_floating_point()).dtype
-
-
-def _repeated(clips: Clips, times: int) -> Clips:
-    rows = [times] + [1] * (clips.features.ndim - 1)
-    return Clips(clips.features.repeat(rows), [*clips.lengths] * times)
 
 
 def _empty(tensor: Tensor, rows: int | None = None) -> Tensor:

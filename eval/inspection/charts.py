@@ -79,7 +79,6 @@ def rater_strips(
     rows: Sequence[tuple[str, Sequence[float], float, float]],
     edges: Sequence[float],
     panel_mean: float,
-    label: str,
     alt: str,
     *,
     ticks: Sequence[float] | None = None,
@@ -90,7 +89,6 @@ def rater_strips(
         rows: From top to bottom, of each rater its name, the share of its ratings in each bin, mean and deviation.
         edges: Of the bins.
         panel_mean: Mean of all ratings; a dashed line.
-        label: What lies on the axis.
         alt: The plot in words.
         ticks: One value per bin, where a bin stands for one value; at most `MAX_LABELLED_BARS` are written.
     """
@@ -121,7 +119,7 @@ def rater_strips(
         axes.tick_params(axis="y", labelcolor=INK)
         axes.spines["left"].set_visible(False)
         axes.spines["bottom"].set_color(GRID)
-        axes.set_xlabel(label)
+        axes.set_xlabel("rating")
         return Markup(svg(figure, alt))
 
 

@@ -167,7 +167,7 @@ def _rating_charts(dimension: Dimension, mean: float, facts: Facts) -> dict[str,
     return {
         "histogram": charts.histogram(edges, counts, "rating", f"Ratings of {name}. {shares}", ticks=ticks),
         "coverage": _coverage(name, facts["pairs_by_raters"]),
-        "strips": charts.rater_strips(rows, edges, mean, "rating", f"{alt}, {most:.2f}", ticks=ticks),
+        "strips": charts.rater_strips(rows, edges, mean, f"{alt}, {most:.2f}", ticks=ticks),
         "n_strips": len(rows),
     }
 

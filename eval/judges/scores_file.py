@@ -62,7 +62,6 @@ class ScoresFile:
         self.dimensions = tuple(dict.fromkeys(dimension for _, dimension in self._scores))
 
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
-        """See `Judge.score`."""
         keys = [[(pair.pair_id, dimension) for dimension in self.dimensions] for pair in pairs]
         shape = (len(pairs), len(self.dimensions))
         scores = np.array([self._scores.get(key, math.nan) for row in keys for key in row]).reshape(shape)

@@ -85,21 +85,13 @@ class TrainedJudge:
             statuses.append(str(found) if failed else OK)
             windows.append(own.windows)
         shape = len(pairs), len(self.dimensions)
-        table = self._table(pairs, np.reshape(scores, shape), np.reshape(deviations, shape), statuses)
-        return table.assign(**{WINDOWS: np.repeat(windows, len(self.dimensions))})
-
-    def _table(
-        self, pairs: Sequence[Pair], score: np.ndarray, deviation: np.ndarray, statuses: Sequence[str]
-    ) -> pd.DataFrame:
-        """From what the head predicts, arrays `(pairs, dimensions)`."""
-        if self._scorer.calibration is None:
-            return score_table(pairs, self.dimensions, score, statuses=statuses)
-        columns: dict[str, np.ndarray] = {}
-        found = uncalibrated(score)
-        for level, (low, high) in INTERVAL_COLUMNS.items():
-            found = self._scorer.calibration.apply(score, deviation, self.scales, level)
-            columns |= {low: found.low.ravel(), high: found.high.ravel()}
-        if self._scorer.calibration.abstains:
-            columns[ABSTAINED] = found.abstained.ravel()
-        table = score_table(pairs, self.dimensions, found.score, found.standard_error, statuses)
-        return table.assign(**columns)
+        score, deviation = np.reshape(scores, shape), np.reshape(deviations, shape)
+        made, columns = uncalibrated(score), dict[str, np.ndarray]()
+        if (calibration := self._scorer.calibration) is not None:
+            for level, (low, high) in INTERVAL_COLUMNS.items():
+                made = calibration.apply(score, deviation, self.scales, level)
+                columns |= {low: made.low.ravel(), high: made.high.ravel()}
+            if calibration.abstains:
+                columns[ABSTAINED] = made.abstained.ravel()
+        table = score_table(pairs, self.dimensions, made.score, made.standard_error, statuses)
+        return table.assign(**columns, **{WINDOWS: np.repeat(windows, len(self.dimensions))})

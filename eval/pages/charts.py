@@ -5,7 +5,8 @@ from __future__ import annotations
 import html
 import io
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,11 +49,18 @@ LIGHT_STYLE: Any = {name: LIGHT.get(value, value) for name, value in STYLE.items
 """`STYLE` for `pixels`."""
 
 
+@contextmanager
+def _any_letter() -> Iterator[None]:
+    """Within, no letter that a font lacks is warned of: pixels show a box, and in an SVG the page's font draws it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
+
+
 def pixels(figure: Figure) -> np.ndarray:
     """The figure as `(height, width, 3)`, uint8; draw it under `LIGHT_STYLE`, in colours of `LIGHT`."""
     canvas = FigureCanvasAgg(figure)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # a box stands in its place
+    with _any_letter():
         canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
@@ -60,8 +68,7 @@ def pixels(figure: Figure) -> np.ndarray:
 def png(figure: Figure, **how: Any) -> bytes:
     """The figure as the content of a PNG file; `how` as for `Figure.savefig`."""
     buffer = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+    with _any_letter():
         figure.savefig(buffer, format="png", **how)
     return buffer.getvalue()
 
@@ -69,9 +76,7 @@ def png(figure: Figure, **how: Any) -> bytes:
 def svg(figure: Figure, alt: str) -> str:
     """The figure as an SVG element; equal figures give equal text."""
     buffer = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": alt}), warnings.catch_warnings():
-        # The page's font draws the letters; matplotlib only measures them, and lacks many scripts.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+    with matplotlib.rc_context({"svg.hashsalt": alt}), _any_letter():
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
     element = text[text.index("<svg") :]

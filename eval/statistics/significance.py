@@ -228,9 +228,7 @@ class Ranking:
     unranked: Mapping[str, str]  # the other judges, in the order given -> why they have no agreement
 
 
-def rank_judges(
-    agreement: Mapping[str, Statistic], tested: Mapping[tuple[str, str], tuple[float, float]], alpha: float = ALPHA
-) -> Ranking:
+def rank_judges(agreement: Mapping[str, Statistic], tested: Mapping[tuple[str, str], tuple[float, float]]) -> Ranking:
     """Sorts judges and divides them into significance clusters.
 
     Two judges whose difference on the items that both scored has another sign than that of their agreement are not told
@@ -240,7 +238,6 @@ def rank_judges(
         agreement: Judge -> its agreement with people, the higher the better.
         tested: Two judges -> the difference of their agreement on the items that both scored, first minus second, and
             its p value; these are corrected together.
-        alpha: Level.
     """
     values = {name: found.value for name, found in agreement.items() if found.value is not None}
     judges = sorted(values, key=lambda name: -values[name])
@@ -249,7 +246,7 @@ def rank_judges(
     better = np.zeros((len(judges), len(judges)), dtype=bool)
     for pair, own in p.items():
         (i, j), (difference, _) = map(judges.index, pair), tested[pair]
-        better[i, j], better[j, i] = own < alpha and difference > 0, own < alpha and difference < 0
+        better[i, j], better[j, i] = own < ALPHA and difference > 0, own < ALPHA and difference < 0
     unranked = {name: found.reason or "undefined" for name, found in agreement.items() if name not in values}
     return Ranking(dict(zip(judges, significance_clusters(better), strict=True)), p, unranked)
 

@@ -84,7 +84,6 @@ class GraniteSpeech(AudioLanguageModel):
         return -(-frames // self._window) * self.tokens_per_state
 
     def spectrogram(self, clip: np.ndarray) -> Tensor:
-        """See `AudioLanguageModel`."""
         return self.extractor([clip])["input_features"][0]
 
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:

@@ -115,7 +115,6 @@ class Phi4Multimodal(AudioLanguageModel):
         return -(-frames // self.extractor.audio_compression_rate)
 
     def spectrogram(self, clip: np.ndarray) -> Tensor:
-        """See `AudioLanguageModel`."""
         return self.extractor(clip, sampling_rate=self.sampling_rate)["audio_input_features"][0]
 
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:

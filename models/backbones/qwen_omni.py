@@ -185,7 +185,6 @@ class Qwen3OmniMoe(Thinker):
         return whole * _thrice_halved(self._chunk) + _thrice_halved(rest)
 
     def spectrogram(self, clip: np.ndarray) -> Tensor:
-        """See `AudioLanguageModel`."""
         options = {"padding": True, "truncation": False, "return_tensors": "pt"}
         return self.extractor(clip, sampling_rate=self.sampling_rate, **options)["input_features"][0].T
 

@@ -154,7 +154,6 @@ class Standardised:
         return cls(mean, scale, solution), {**chosen, "cross_validated_rmse": errors}
 
     def predict(self, features: np.ndarray) -> np.ndarray:
-        """See `Model`."""
         return self.solution.predict(_standardised(features, self.mean, self.scale))[:, 0]
 
 

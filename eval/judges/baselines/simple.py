@@ -39,7 +39,6 @@ class RandomJudge:
         self._scales, self._seed = tuple(dimensions), seed
 
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
-        """See `Judge.score`."""
         scores = [[self._draw(pair.pair_id, scale) for scale in self._scales] for pair in pairs]
         return score_table(pairs, self.dimensions, np.reshape(scores, (len(pairs), len(self._scales))))
 
@@ -82,7 +81,6 @@ class ConstantJudge:
         return cls({str(dimension): float(score) for dimension, score in means.items()})
 
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
-        """See `Judge.score`."""
         return score_table(pairs, self.dimensions, np.tile([*self._scores.values()], (len(pairs), 1)))
 
 

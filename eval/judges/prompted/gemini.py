@@ -42,7 +42,6 @@ class GeminiProvider(HttpProvider):
         }
 
     async def ask(self, question: Question) -> Reply:
-        """See `Provider.ask`."""
         size = sum(len(sound.wav) for sound in question.sounds) * 4 / 3e6
         if size > _MOST_BYTES / 1e6:
             told = f"{size:.0f} MB of audio; expected at most {_MOST_BYTES / 1e6:.0f} MB"
@@ -50,13 +49,11 @@ class GeminiProvider(HttpProvider):
         return await super().ask(question)
 
     def route(self) -> tuple[str, dict[str, str]]:
-        """See `HttpProvider.route`."""
         # models and tuned models may be named in full
         name = self.model if self.model.startswith(("models/", "tunedModels/")) else f"models/{self.model}"
         return f"/v1beta/{quote(name)}:generateContent", {"x-goog-api-key": self.key or "none"}
 
     def error(self, status: int, headers: Mapping[str, str], fields: dict[str, Any], text: str) -> RequestError:
-        """See `HttpProvider.error`."""
         said = fields.get("details")
         details = [detail for detail in said if isinstance(detail, dict)] if isinstance(said, list) else []
         # google.rpc.RetryInfo and google.rpc.QuotaFailure
@@ -72,7 +69,6 @@ class GeminiProvider(HttpProvider):
         return RequestError(f"HTTP {status}", text)
 
     def reply(self, body: Any) -> Reply:
-        """See `HttpProvider.reply`."""
         version, blocked = read(body, "modelVersion", str), read(body, "promptFeedback.blockReason", str)
         usage = _usage(body.get("usageMetadata"))
         if blocked is not None:

@@ -80,7 +80,6 @@ class LocalProvider(Provider):
         return {"model": self.model, "messages": _chat(question).messages, "answers": question.mode}
 
     async def ask(self, question: Question) -> Reply:
-        """See `Provider.ask`."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, self._answer, question)
 
     def _answer(self, question: Question) -> Reply:

@@ -40,7 +40,6 @@ class OpenAIProvider(HttpProvider):
         self.modes = (best, *(mode for mode in rest if mode != best))
 
     def request(self, question: Question) -> dict[str, Any]:
-        """See `Provider.request`."""
         messages = [{"role": "system", "content": question.system}, *map(_message, question.messages)]
         if self._is_audio_model and not question.sounds:  # these models refuse a request without any audio
             silence = [_part("(This clip is silent and means nothing.)"), _part(sound_of(_SILENCE))]
@@ -61,14 +60,12 @@ class OpenAIProvider(HttpProvider):
         return body
 
     def route(self) -> tuple[str, dict[str, str]]:
-        """See `HttpProvider.route`."""
         headers = {"authorization": f"Bearer {self.key or 'none'}"}
         if not self.elsewhere:
             headers |= {header: os.environ[name] for header, name in _ACCOUNT.items() if os.environ.get(name)}
         return "/chat/completions", headers
 
     def error(self, status: int, headers: Mapping[str, str], fields: dict[str, Any], text: str) -> RequestError:
-        """See `HttpProvider.error`."""
         wait = retry_after((headers.get("retry-after-ms"), 1e-3), (headers.get("retry-after"), 1.0))
         asked = headers.get("x-should-retry")
         if status in (401, 403, 404) or fields.get("code") == "insufficient_quota":
@@ -79,7 +76,6 @@ class OpenAIProvider(HttpProvider):
         return RequestError("server error" if status >= 500 else f"HTTP {status}", text, retry=retry, wait=wait)
 
     def reply(self, body: Any) -> Reply:
-        """See `HttpProvider.reply`."""
         choices = read(body, "choices", list)
         if choices is None:
             raise ValueError("choices: absent")

@@ -92,7 +92,6 @@ class HttpProvider(Provider):
         """What an answer of another status says: its fields, and its words without the key."""
 
     async def ask(self, question: Question) -> Reply:
-        """See `Provider.ask`."""
         status, headers, content = await self._post(question)
         try:
             body = pydantic_core.from_json(content)
@@ -146,7 +145,6 @@ class HttpProvider(Provider):
         return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ..."
 
     async def close(self) -> None:
-        """See `Provider.close`."""
         if self._client is not None:
             await self._client.aclose()
             self._client = None
