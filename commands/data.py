@@ -82,7 +82,7 @@ def inspect(options: argparse.Namespace) -> int:
     """Show what is in a dataset, how far its raters agree, and what is wrong with it."""
     from ..data_modules.inspection import inspect_dataset
     from ..data_modules.schema import PairDataset
-    from ..eval.inspection.facts import inspection_facts
+    from ..eval.inspection.facts import inspection_facts, inspection_tables
 
     page = None if options.page is None else Path(options.page)
     if page is not None:
@@ -100,8 +100,6 @@ def inspect(options: argparse.Namespace) -> int:
         print(json.dumps({**found.to_dict(), **facts}, indent=2, allow_nan=False))
     else:
         from rich.console import Console
-
-        from ..eval.inspection.tables import inspection_tables
 
         for table in inspection_tables(found, facts):
             Console().print(table)

@@ -23,10 +23,7 @@ from ..pages.sound import RULE, AudioCopies, dot_strip, heard
 from ..rendering import counted, read, render
 from ..results import REPORT_FILE
 from . import charts
-from .facts import DISPUTED_ITEMS, MAX_STEPS
-
-Facts = Mapping[str, Any]
-"""A part of what `inspection_facts` says."""
+from .facts import DISPUTED_ITEMS, MAX_STEPS, Facts
 
 LISTED = 20
 """Rows of a table of problems or skipped pairs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from empathy_judge.data_modules.inspection import Histogram, Inspection, Problem, Summary
-from empathy_judge.eval.inspection.tables import inspection_tables
+from empathy_judge.eval.inspection.facts import inspection_tables
 from empathy_judge.eval.statistics.agreement import Statistic, as_report
 from empathy_judge.eval.statistics.icc import FORMS
 from empathy_judge.eval.statistics.krippendorff import DISTANCES
