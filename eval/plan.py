@@ -166,16 +166,9 @@ def _shared_systems(panel: Panel) -> np.ndarray | None:
 
 
 def assumed_pilot(variances: Mapping[str, float], per_group: float = 1.0) -> Pilot:
-    """A pilot that nobody made.
-
-    Args:
-        variances: Of ``item`` and ``residual``, where there are of ``rater`` (severities count as noise: items have
-            different raters; leave it out where all rate everything) and ``group``; squared rating points.
-        per_group: Items of a group.
-
-    Raises:
-        UserError: If one is unknown, missing or negative.
-    """
+    """A pilot that nobody made, from variances in squared rating points: of ``item`` and ``residual``, where there are
+    of ``rater`` (severities count as noise: items have different raters; leave it out where all rate everything) and
+    ``group``. Raises UserError if one is unknown, missing or negative."""
     known = Components._fields
     for name, value in variances.items():
         if name not in known or not (math.isfinite(value) and value >= 0):

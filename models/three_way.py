@@ -66,24 +66,18 @@ class BesideNext:
 
 @dataclass(frozen=True)
 class ThreeWay:
-    """How differences of scores become verdicts of people.
+    """How differences of scores become verdicts of people."""
 
-    Attributes:
-        n: Verdicts that it was fitted on.
-        groups: Groups that they belong to.
-        factor: Standard deviation of what decides a verdict / standard error of the difference.
-        tie_width: Rating points within which what decides counts as no difference.
-        decided_above: Probability of the likeliest verdict from which it is given, for each of `MAX_ERRORS`; None =
-            there is no such bound: with so few verdicts, or so many errors, nothing can be promised.
-        uses_error: False where nobody rated and all that is known are comparisons: the standard error counts as 1.
-    """
-
-    n: Annotated[int, Field(ge=0)]
-    groups: Annotated[int, Field(ge=0)]
+    n: Annotated[int, Field(ge=0)]  # verdicts that it was fitted on
+    groups: Annotated[int, Field(ge=0)]  # that they belong to
+    # standard deviation of what decides a verdict / standard error of the difference
     factor: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    # rating points within which what decides counts as no difference
     tie_width: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    # probability of the likeliest verdict from which it is given, for each of `MAX_ERRORS`; None = there is no such
+    # bound: with so few verdicts, or so many errors, nothing can be promised
     decided_above: tuple[Annotated[float, Field(ge=0, le=1)] | None, ...]
-    uses_error: bool = True
+    uses_error: bool = True  # False where nobody rated and all that is known are comparisons: the error counts as 1
 
     def __post_init__(self) -> None:
         if len(self.decided_above) != len(MAX_ERRORS):

@@ -77,17 +77,12 @@ class Full(Exception):
 
 
 class _Lane:
-    """Jobs of one kind, in the order in which clients take turns: start-time fair queueing (Goyal et al., 1996).
-
-    Attributes:
-        jobs: That wait, next one first.
-        pace: Seconds for a unit of work, a running mean.
-        old_share: Of what was known before, in the next mean.
-    """
+    """Jobs of one kind, in the order in which clients take turns: start-time fair queueing (Goyal et al., 1996)."""
 
     def __init__(self, pace: float, old_share: float) -> None:
-        self.jobs: list[Job] = []
-        self.pace, self.old_share = pace, old_share
+        self.jobs: list[Job] = []  # that wait, next one first
+        self.pace = pace  # seconds for a unit of work, a running mean
+        self.old_share = old_share  # of what was known before, in the next mean
         self._now, self._given = 0, Counter[str]()
 
     def add(self, job: Job) -> None:

@@ -43,15 +43,8 @@ class Decoded(NamedTuple):
 
 
 class Decoders:
-    """A few processes that decode. One that takes too long is killed and replaced.
-
-    Args:
-        count: Of processes.
-        rate: Wanted sample rate (Hz).
-        max_seconds: Longest clip that is accepted.
-        decode_seconds: Longest time for one clip.
-        on_restart: Called when a process is replaced.
-    """
+    """A few processes that decode to a sample rate (Hz). One that takes more than `decode_seconds` for a clip is killed
+    and replaced."""
 
     def __init__(
         self, count: int, rate: int, max_seconds: float, decode_seconds: float, on_restart: Callable[[], None]

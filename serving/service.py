@@ -72,28 +72,16 @@ class Heard(Generic[FormT]):
 
 
 class Service:
-    """A judge that is loaded, asked by many at once, and stopped without losing a request.
-
-    Args:
-        source: The judge, or what loads it: then requests are answered with 503 until it is there.
-        settings: Limits.
-
-    Attributes:
-        settings: Limits.
-        metrics: Counters.
-        starting: `_start`, as the application runs it.
-        is_stopping: New requests are not let in any more.
-        let_in: Requests so far.
-        under_way: Requests that were let in and have no answer yet.
-        lost: Requests that were let in and got none before the service ended.
-    """
+    """A judge that is loaded, asked by many at once, and stopped without losing a request. While the source loads it,
+    requests are answered with 503."""
 
     def __init__(self, source: Scorer | Callable[[], Scorer], settings: Settings) -> None:
         self._source, self.settings = source, settings
         self.metrics = Metrics(lambda: len(self._judge.batcher.jobs) if self._judge else 0)
-        self.starting: asyncio.Task[None] | None = None
+        self.starting: asyncio.Task[None] | None = None  # `_start`, as the application runs it
         self._judge: Judge | None = None
-        self.is_stopping = False
+        self.is_stopping = False  # new requests are not let in any more
+        # requests so far, those of them without an answer yet, and those that got none before the service ended
         self.let_in = self.under_way = self.lost = 0
         self._uploads: dict[Record, int] = {}  # bytes so far
         self._outcomes = Outcomes()

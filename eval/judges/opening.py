@@ -35,25 +35,15 @@ AnyJudge = str | Path | Judge | Scorer
 
 
 class Loading(TypedDict, total=False):
-    """How judges that are named are loaded; see `Scorer.from_pretrained` for the first five.
-
-    Attributes:
-        device: "cpu", "cuda", ...
-        backbone: Where the backbone lies now.
-        quantization: "nf4" or "none".
-        cache: Folder for what the audio tower makes of clips.
-        windows: Long clips are heard in windows.
-        budget: Dollars that each prompted judge may spend.
-        answers: SQLite file in which answers of prompted judges are kept; None = in the user's cache.
-    """
+    """How judges that are named are loaded; see `Scorer.from_pretrained` for the first five."""
 
     device: str | None
     backbone: str | None
     quantization: Quantization | None
     cache: str | Path | None
     windows: bool
-    budget: float | None
-    answers: str | Path | None
+    budget: float | None  # dollars that each prompted judge may spend
+    answers: str | Path | None  # SQLite file in which answers of prompted judges are kept; None = in the user's cache
 
 
 @dataclass(frozen=True)

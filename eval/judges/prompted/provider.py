@@ -52,31 +52,18 @@ class RequestError(Exception):
 
 
 class Provider(ABC):
-    """Someone who can be asked.
+    """Someone who can be asked."""
 
-    Attributes:
-        name: ``openai``, ``gemini`` or ``local``.
-        model: As the spec names it.
-        place: Where questions go: a host name, or this machine.
-        elsewhere: Whether that is another server than the vendor's, whose prices then say nothing about it.
-        told: What the disclosure says of it after its place.
-        free: Whether nothing is paid and nothing leaves this machine.
-        modes: Ways to impose the form of an answer, the one that is best with this model first.
-        audio_tokens_per_second: For estimates of cost.
-        likely_tokens: Of an answer, thoughts included; for estimates too.
-        max_tokens: Longest answer that is allowed, thoughts included.
-    """
-
-    name: str
-    model: str
-    place: str
-    elsewhere = False
-    told = ""
-    free = False
-    modes: tuple[AnswerMode, ...]
-    audio_tokens_per_second: float
-    likely_tokens: int
-    max_tokens: int
+    name: str  # ``openai``, ``gemini`` or ``local``
+    model: str  # as the spec names it
+    place: str  # where questions go: a host name, or this machine
+    elsewhere = False  # whether that is another server than the vendor's, whose prices then say nothing about it
+    told = ""  # what the disclosure says of it after its place
+    free = False  # whether nothing is paid and nothing leaves this machine
+    modes: tuple[AnswerMode, ...]  # ways to impose the form of an answer, the one that is best with this model first
+    audio_tokens_per_second: float  # for estimates of cost
+    likely_tokens: int  # of an answer, thoughts included; for estimates too
+    max_tokens: int  # longest answer that is allowed, thoughts included
 
     @abstractmethod
     def request(self, question: Question) -> dict[str, Any]:
