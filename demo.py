@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def run_demo(out: Path, *, groups: int, epochs: int | None, as_json: bool = Fals
     """Sample, train, evaluate, export, score; everything stays under `out`.
 
     Args:
-        out: `data`, `run`, `judge` and `report` are made in it; those of an earlier demo are replaced.
+        out: `data`, `run`, `judge` and `report` are made in it; those of an earlier demo stay until this one is done.
         groups: Scripts in the sample.
         epochs: Of training; None = as the configuration says.
         as_json: Print where everything is as JSON; what happens meanwhile goes to standard error.
@@ -49,26 +50,26 @@ def run_demo(out: Path, *, groups: int, epochs: int | None, as_json: bool = Fals
     def step(number: int, text: str) -> None:
         say(f"[bold]{number}/5[/bold] {text} [dim]({time.monotonic() - start:.0f} s so far)[/dim]")
 
-    _clear(out)
-    step(1, f"sample: {groups} scripts spoken in many tones, rated by a simulated panel (synthetic)")
-    make_sample(out / "data", groups=groups)
-    split_dataset(out / "data")
-    step(2, "train: LoRA on the nano backbone")
-    overrides = [] if epochs is None else ["--trainer.max_epochs", str(epochs)]
-    run = train(["--config", "nano", *overrides], out / "data", out / "run")
-    assert run is not None  # only a dry run has none
-    step(3, "evaluate: agreement on contexts that training has not heard, and listening checks")
-    dataset = PairDataset.load(out / "data")
-    judge = TrainedJudge.load(run.folder)
-    judge.name = "nano judge"
-    measured = evaluate(judge, dataset, command="empathy-judge demo")
-    measured.save(out / "report")
-    step(4, "export: the judge as a folder that others can load")
-    run.export(out / "judge", measured.report)
-    step(5, "score: one context, two answers")
-    _score_examples(out, dataset, say)
-    say(next(evaluation_views(measured.report)))
-    say(_meaning(measured.report))
+    with _replacing(out):
+        step(1, f"sample: {groups} scripts spoken in many tones, rated by a simulated panel (synthetic)")
+        make_sample(out / "data", groups=groups)
+        split_dataset(out / "data")
+        step(2, "train: LoRA on the nano backbone")
+        overrides = [] if epochs is None else ["--trainer.max_epochs", str(epochs)]
+        run = train(["--config", "nano", *overrides], out / "data", out / "run")
+        assert run is not None  # only a dry run has none
+        step(3, "evaluate: agreement on contexts that training has not heard, and listening checks")
+        dataset = PairDataset.load(out / "data")
+        judge = TrainedJudge.load(run.folder)
+        judge.name = "nano judge"
+        measured = evaluate(judge, dataset, command="empathy-judge demo")
+        measured.save(out / "report")
+        step(4, "export: the judge as a folder that others can load")
+        run.export(out / "judge", measured.report)
+        step(5, "score: one context, two answers")
+        _score_examples(out, dataset, say)
+        say(next(evaluation_views(measured.report)))
+        say(_meaning(measured.report))
     seconds = time.monotonic() - start
     if as_json:
         print(json.dumps({**{name: str(out / name) for name in _MADE}, "seconds": round(seconds, 1)}, indent=2))
@@ -77,16 +78,41 @@ def run_demo(out: Path, *, groups: int, epochs: int | None, as_json: bool = Fals
     return 0
 
 
-def _clear(out: Path) -> None:
-    """Remove what an earlier demo left, and nothing else."""
-    if not any((out / name).exists() for name in _MADE):
-        return
-    if not (out / "data" / CARD_FILE).is_file():
-        raise UserError(f"{out}: holds folders that no demo made; expected another --out")
-    if not PairDataset.load(out / "data").card.synthetic:
-        raise UserError(f"{out / 'data'}: holds data that no demo made; expected another --out")
-    for name in _MADE:
-        shutil.rmtree(out / name, ignore_errors=True)
+@contextmanager
+def _replacing(out: Path) -> Iterator[None]:
+    """What an earlier demo left makes room, and returns when the block fails; after a kill the next call brings it."""
+    moving, earlier, done = (out / f".{name}" for name in ("moving", "earlier", "replaced"))
+    _restore(out, moving, earlier)
+    if any((out / name).exists() for name in _MADE):
+        if not (out / "data" / CARD_FILE).is_file():
+            raise UserError(f"{out}: holds folders that no demo made; expected another --out")
+        if not PairDataset.load(out / "data").card.synthetic:
+            raise UserError(f"{out / 'data'}: holds data that no demo made; expected another --out")
+    shutil.rmtree(done, ignore_errors=True)
+    try:
+        moving.mkdir(parents=True)
+        for path in [out / name for name in _MADE if (out / name).exists()]:
+            path.rename(moving / path.name)
+        moving.rename(earlier)
+        yield
+        earlier.rename(done)
+    except BaseException:
+        _restore(out, moving, earlier)
+        with suppress(OSError):  # there is something in it
+            out.rmdir()
+        raise
+    shutil.rmtree(done, ignore_errors=True)
+
+
+def _restore(out: Path, moving: Path, earlier: Path) -> None:
+    if earlier.is_dir():  # what stands in its place was not finished
+        for name in _MADE:
+            shutil.rmtree(out / name, ignore_errors=True)
+        earlier.rename(moving)
+    if moving.is_dir():
+        for path in moving.iterdir():
+            path.rename(out / path.name)
+        moving.rmdir()
 
 
 def _score_examples(out: Path, dataset: PairDataset, say: Callable[[str], None]) -> None:

@@ -6,6 +6,7 @@ That all others are understood by their parsers is the matter of `test_docs`.
 from __future__ import annotations
 
 import argparse
+import errno
 import hashlib
 import io
 import json
@@ -20,7 +21,7 @@ from typing import Any
 import httpx
 import pandas as pd
 import pytest
-from empathy_judge import Scorer
+from empathy_judge import Scorer, demo
 from empathy_judge.cli import COMMANDS, main
 from empathy_judge.commands.options import build_parser
 from empathy_judge.data_modules.schema import PairDataset
@@ -102,6 +103,32 @@ def test_demo_does_not_replace_what_it_did_not_make(workplace, tmp_path, capsys)
     assert main(["demo", "--out", str(tmp_path)]) == 2
     assert "expected another --out" in capsys.readouterr().err
     assert (tmp_path / "data" / "mine.txt").read_text() == "mine"
+
+
+def test_an_earlier_demo_stays_until_the_next_one_is_done(dataset_folder, tmp_path, monkeypatch, capsys):
+    """On a full disk it is put back at once, after a kill by the next call."""
+    out = tmp_path / "demo"
+    shutil.copytree(dataset_folder, out / "data")
+    card = (out / "data" / "dataset.yaml").read_text()
+    (out / "data" / "dataset.yaml").write_text(f"{card}\nsynthetic: true\n" if "synthetic" not in card else card)
+    (out / "run").mkdir()
+    before = sorted(out.rglob("*"))
+
+    def fail(folder: Path, groups: int) -> None:
+        folder.mkdir()
+        raise OSError(errno.ENOSPC, "No space left on device", str(folder))
+
+    monkeypatch.setattr(demo, "make_sample", fail)
+    assert main(["demo", "--out", str(out)]) == 2
+    assert "No space left" in capsys.readouterr().err
+    assert sorted(out.rglob("*")) == before
+    killed = demo._replacing(out)
+    killed.__enter__()
+    (out / "data").mkdir()
+    assert main(["demo", "--out", str(out)]) == 2
+    assert sorted(out.rglob("*")) == before
+    assert main(["demo", "--out", str(tmp_path / "new")]) == 2
+    assert not (tmp_path / "new").exists()
 
 
 def _commands() -> list[str]:

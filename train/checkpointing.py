@@ -97,11 +97,14 @@ def stopped_by_signals() -> Iterator[None]:
         yield
     except SIGTERMException:  # of Lightning, where its handler was the one in force
         raise SystemExit(ASKED_TO_STOP) from None
-    except SystemExit as end:
+    except (SystemExit, Exception) as end:
         if isinstance(end.__context__, KeyboardInterrupt):  # Lightning would end the program with 1
             raise KeyboardInterrupt from None
-        if asked and os.environ.get("LOCAL_RANK", "0") == "0":
-            print("asked to stop: the same command goes on (train: with --resume auto)", file=sys.stderr)
+        # or with a mistake of its own when it tidies up what it had not begun
+        if asked and SystemExit in (type(end), type(end.__context__)):
+            if os.environ.get("LOCAL_RANK", "0") == "0":
+                print("asked to stop: the same command goes on (train: with --resume auto)", file=sys.stderr)
+            raise SystemExit(ASKED_TO_STOP) from None
         raise
     finally:
         restore(before)

@@ -1,8 +1,7 @@
 """Harms commands at many moments, and looks whether the same command goes on: ``python tests/kills HARM --help``.
 
 Each module says what it does and what must hold: `train.py` kills one training again and again, `commands.py` harms
-every other command that writes, `disk.py` fills the disk of any command, training and sweeps as well, and `service.py`
-kills a service.
+every command that writes, and `service.py` kills a service.
 """
 
 from __future__ import annotations
@@ -10,14 +9,13 @@ from __future__ import annotations
 import argparse
 import sys
 
-import disk
 import service
 import torch
 
 import commands
 import train
 
-HARMS = {"train": train, "kill": commands, "full": commands, "readonly": commands, "disk": disk, "serve": service}
+HARMS = {"train": train, "kill": commands, "full": commands, "readonly": commands, "serve": service}
 
 
 def main() -> int:

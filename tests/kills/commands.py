@@ -8,8 +8,8 @@ the command replaces one. Then, at each moment:
 - ``readonly``: the disk becomes read-only, or with ``--user`` the folder may not be written by this user.
 
 What is asserted: a refused command ends with code 2 and one line; the earlier result is as it was, or the new one is
-there as a whole; nothing else lies beside it but what the same command goes on from; and the same command, on a disk
-with room, gives what an undisturbed one gives.
+there as a whole (of training and a sweep: every checkpoint is whole); nothing else lies beside it but what the same
+command goes on from; and the same command, on a disk with room, gives what an undisturbed one gives.
 
 Processes are forked from one that has imported everything and computed nothing: most of the time would go into imports
 otherwise.
@@ -35,6 +35,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from empathy_judge.models.weight_files import damage, read_checkpoint
+
 COMMANDS = {
     "import": "import table {in}/pairs.csv --dimension warmth=1:{n}0:1 --out {disk}/out --overwrite",
     "combine": "combine {in}/data {in}/other --names a b{n} --out {disk}/out --overwrite",
@@ -52,6 +54,10 @@ COMMANDS = {
     "stress": "stress {in}/judge --data {in}/data --split all --checks louder --out {disk}/out --device cpu --seed {n}",
     "suggest": "suggest {in}/judge --data {in}/data --ratings {n}0 --out {disk}/out --device cpu",
     "plan": "plan {in}/data --out {disk}/out --resamples {n}0",
+    "train": "train {train} --run {disk}/out --resume auto --checkpoint-steps 2",
+    "probe": "train {train} --run {disk}/out --resume auto --method probe --judge.head_input.audio all_layers",
+    "sweep": "sweep --config {in}/sweep.yaml --out {disk}/out",
+    "demo": "demo --groups 10 --epochs {n} --out {disk}/out",
     "page": "explain {in}/judge - {in}/data/p00.wav --page {disk}/out.html --png {disk}/out.png --device cpu",
     "upgrade": "upgrade {disk}/out",
     "agreement": "agreement {in}/scores.csv --json --resamples 20",
@@ -59,17 +65,24 @@ COMMANDS = {
     "rank": "rank {in}/judge - {in}/data/p00.wav {in}/data/p01.wav --device cpu --json",
 }
 """`{n}` is 2, of the earlier result 1."""
+TRAIN = "--config {in}/run/config.yaml --trainer.max_epochs 2 --trainer.logger false --cache.folder {disk}/states"
+GOING_ON = ("train", "probe", "sweep")
+"""Keep what they have done, and go on from there."""
+OF_STARTS = ("config.yaml", "last.ckpt")
+"""Of those: it says `resume: true`; it is missing if there was no room for it beside the last `best.ckpt`."""
 PRINTING = ("agreement", "explain", "rank")
 """Write nothing but standard output, which goes to a file on the disk."""
 PLACES = {"split": "data", "calibrate": "judge", "upgrade": "old"}
 """What is changed in place, and is there beforehand."""
 REPLACING = (
     *("import", "combine", "split", "inspect", "evaluate", "compare", "calibrate", "score", "cached", "layers"),
-    *("stress", "suggest", "plan", "page"),
+    *("stress", "suggest", "plan", "demo", "page"),
 )
 OUTPUTS = ("out", "out.csv", "out.txt", "out.html", "out.png")
 BESIDE = (*OUTPUTS, "out.csv.summary.json", "states")
 """What may lie on the disk afterwards."""
+LEFT, DAMAGED = (".tmp", ".unfinished"), "damaged"
+"""What must not be left in it; and the mark of half a checkpoint."""
 KEPT = (".parts", ".unfinished")
 """What the same command goes on from."""
 CODES = {"kill": (-signal.SIGKILL, 0), "full": (0, 2), "readonly": (0, 2)}
@@ -137,9 +150,11 @@ class Trial:
             start = time.monotonic()
             assert self._forked(None) == 0
             seconds, second = min(first, time.monotonic() - start), self._state()
-            self._new = {path: mark for path, mark in new.items() if second[path] == mark}  # the rest tells the time
+            self._new = {
+                path: mark for path, mark in new.items() if second.get(path) == mark
+            }  # the rest tells the time
             self._old = earlier
-            changed = [path for path in new if self._name not in PLACES or new[path] != earlier[path]]
+            changed = [path for path in second if self._name not in PLACES or second[path] != earlier[path]]
             size = sum((self._disk / path).stat().st_size for path in changed)
             counted: Counter[str] = Counter()
             wrong: list[str] = []
@@ -190,7 +205,8 @@ class Trial:
             os.chmod(path, 0o777 if path.is_dir() else 0o666)
 
     def _words(self, number: int) -> list[str]:
-        return shlex.split(self._text.format_map({"in": self._in, "disk": self._disk, "n": number}))
+        places = {"in": self._in, "disk": self._disk, "n": number}
+        return shlex.split(self._text.format(train=TRAIN.format(**places), **places))
 
     def _forked(self, user: int | None, number: int = 2, kill: float | None = None, harm: Any = None) -> int:
         """The command in a process of its own: its exit code, or less the number of a signal."""
@@ -272,23 +288,27 @@ class Trial:
         if code == 2 and (len(lines) != 1 or "Traceback" in said):
             return "2", f"said {said[-500:]}"
         state = self._state()
+        if DAMAGED in state.values():
+            return str(code), f"half-written: {[path for path, mark in state.items() if mark == DAMAGED]}"
         is_new = {path: state.get(path) for path in self._new} == self._new
         if self._name in PRINTING:
             return f"{code}", ""
         if code == -signal.SIGKILL and not state and (self._disk / ".out.replaced").exists():
             return f"{code}, between two renames", ""  # the same command puts it back
         each = self._name == "page" and all(state[path] in (self._old.get(path), self._new.get(path)) for path in state)
-        if state != self._old and not is_new and not each:
+        if state != self._old and not is_new and not each and self._name not in GOING_ON:
             changed = sorted(path for path in {**state, **self._old} if state.get(path) != self._old.get(path))
             return str(code), f"neither as before nor new: {changed[:8]}; {lines}"
         if code != -signal.SIGKILL:
             beside = [path.name for path in self._disk.iterdir() if path.name not in BESIDE]
-            beside += [path.name for path in self._disk.rglob(".*.tmp") if ".parts" not in str(path)]
+            beside += [
+                path.name for path in self._disk.rglob(".*") if path.suffix in LEFT and ".parts" not in str(path)
+            ]
             closed = self._harm == "readonly" and self._user is not None  # what was begun cannot be removed either
             beside = [name for name in beside if not name.endswith(KEPT if closed else KEPT[:1])]
             if beside:
                 return str(code), f"left beside: {beside}"
-        return f"{code}, {'new' if is_new else 'as before'}", ""
+        return f"{code}, {'new' if is_new else 'as before' if state == self._old else 'a part'}", ""
 
     def _again(self) -> str:
         """What is wrong with what the same command makes on a disk with room."""
@@ -300,17 +320,27 @@ class Trial:
         if code != 0:
             return f"the same command again: {code}: {self._said.read_text(errors='replace')[-500:]}"
         state = self._state()
-        other = [path for path in self._new if state.get(path) != self._new[path]]
+        other = [path for path in self._new if state.get(path) != self._new[path] and Path(path).name not in OF_STARTS]
         other += [path.name for path in self._disk.iterdir() if path.name.endswith(KEPT[1:])]
         return f"the same command again gave others: {other[:5]}" if other else ""
 
     def _state(self) -> State:
         """Every file of the result, by its content."""
         files = (path for path in self._disk.rglob("*") if path.is_file())
-        marks = {str(path.relative_to(self._disk)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+        marks = {str(path.relative_to(self._disk)): _mark(path) for path in files}
         return {
             path: mark for path, mark in marks.items() if path.split("/")[0] in OUTPUTS and not path.endswith(".tmp")
         }
+
+
+def _mark(path: Path) -> str:
+    """A hash of what a file holds; of a checkpoint its weights alone, for it counts starts and seconds, too."""
+    if path.suffix != ".ckpt":
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    if damage(path):
+        return DAMAGED
+    weights = read_checkpoint(path)["state_dict"].values()
+    return hashlib.sha256(b"".join(own.numpy().tobytes() for own in weights)).hexdigest()
 
 
 def with_disk(folder: Path, mebibytes: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -21,5 +22,9 @@ def test_inputs_are_made(dataset_folder, judge_folder, trained_run, backbone_fol
             path.write_text(text.replace(str(dataset_folder), str(folder / "data")))
     rows = [f"p{n},data/context{n % 8}.wav,data/p{n:02d}.wav,ann,{n % 5 + 1}" for n in range(24)]
     (folder / "pairs.csv").write_text("\n".join(["pair_id,context_audio,response_audio,rater_id,warmth", *rows]))
+    search = {"judge.lora.rank": {"choices": [2, 4, 8]}}
+    sweep = {"train": [str(folder / "run" / "config.yaml")], "trials": 3, "search": search}
+    sweep["overrides"] = {"trainer.max_epochs": 1, "trainer.logger": False}
+    (folder / "sweep.yaml").write_text(json.dumps(sweep))
     scores = [f"c{n},{who},warmth,{(n * step) % 7}" for n in range(200) for who, step in (("ann", 1), ("bob", 3))]
     (folder / "scores.csv").write_text("\n".join(["item,annotator,dimension,score", *scores]))

@@ -1,7 +1,7 @@
 """Kills a service at random, or fills the disk of its cache: ``python tests/kills serve JUDGE CLIPS --moments 20``.
 
 The service keeps audio states on a small disk (a tmpfs: this must be root), while clients ask for scores all the time.
-Each time it is killed by SIGKILL at a random moment between its start and `LOAD` seconds of requests; after every
+Each time it is killed by SIGKILL within `LOAD` seconds after its first answer; after every
 fourth time another one lives while the disk is filled or becomes read-only. What is asserted:
 
 - every answer that comes is whole and is that of a service that nothing happened to, within `TOLERANCE`;
@@ -62,7 +62,7 @@ def harm(given: argparse.Namespace) -> int:
         for moment in range(given.moments):
             with_disk(disk, 16)
             try:
-                trial.killed(rng.uniform(0, begun + LOAD))
+                trial.killed(rng.uniform(0, LOAD))
                 if moment % 4 == 3:
                     trial.without_room("read-only" if moment % 8 == 7 else "full")
             finally:
@@ -122,25 +122,30 @@ class _Trial:
 
     def __init__(self, judge: str, port: int, disk: Path, clips: dict[str, bytes], truth: Scores) -> None:
         self._judge, self._port, self._disk, self._clips, self._truth = judge, port, disk, clips, truth
-        self.found: dict[str, Any] = {"killed": 0, "before it was ready": 0, "full": 0, "read-only": 0, "answers": 0}
+        self.found: dict[str, Any] = {"killed": 0, "requests under way": 0, "full": 0, "read-only": 0, "answers": 0}
+        self._under_way: set[int] = set()
         self.found |= {"largest difference": 0.0, "kept on the disk": 0, "wrong": []}
 
     def killed(self, after: float) -> None:
-        """SIGKILL so many seconds after the start, then another one on the same port and cache."""
+        """SIGKILL so many seconds after the first answer, then another one on the same port and cache."""
         service = _Service(self._judge, self._port, self._disk / "states")
         end, clients = threading.Event(), []
         for number in range(CLIENTS):
             clients.append(threading.Thread(target=self._ask, args=(service, number, end)))
             clients[-1].start()
+        service.wait()
+        answers = self.found["answers"]
+        while self.found["answers"] == answers and service.process.poll() is None:
+            time.sleep(0.01)
         time.sleep(after)
         children = psutil.Process(service.process.pid).children(recursive=True)
+        self.found["requests under way"] += len(self._under_way)
         service.process.kill()
         service.process.wait()
         end.set()
         for client in clients:
             client.join()
         self.found["killed"] += 1
-        self.found["before it was ready"] += '"event": "ready"' not in service.said()
         _, alive = psutil.wait_procs(children, timeout=20)
         if alive:
             self._wrong(f"killed after {after:.1f} s: {len(alive)} processes live on")
@@ -185,6 +190,7 @@ class _Trial:
         while not end.is_set():
             name = names[number % len(names)]
             number += 1
+            self._under_way.add(threading.get_ident())
             try:
                 self._check(name, service.score(name, self._clips[name]))
             except httpx.HTTPError:
@@ -193,6 +199,8 @@ class _Trial:
                 if '"loading"' not in str(error):
                     self._wrong(f"{name}: {error}")
                 time.sleep(0.02)
+            finally:
+                self._under_way.discard(threading.get_ident())
 
     def _check(self, name: str, scores: dict[str, float]) -> None:
         expected = self._truth[name]

@@ -171,7 +171,8 @@ def _differences(run: Path, whole: Path, steps: list[Step], kept_every: int, fou
 
 
 def _other_end(run: Path, whole: Path) -> list[str]:
-    one, other = (read_checkpoint(path / "checkpoints" / LAST) for path in (run, whole))
+    name = LAST if (whole / "checkpoints" / LAST).exists() else "best.ckpt"  # of a probe
+    one, other = (read_checkpoint(path / "checkpoints" / name) for path in (run, whole))
     differing = [name for name, value in other["state_dict"].items() if not torch.equal(one["state_dict"][name], value)]
     moments, expected = (checkpoint["optimizer_states"][0]["state"] for checkpoint in (one, other))
     for number, state in expected.items():

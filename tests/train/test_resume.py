@@ -23,7 +23,7 @@ from empathy_judge.data_modules.errors import ASKED_TO_STOP, UserError
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.models.weight_files import damage, read_checkpoint
 from empathy_judge.train import run as recipe
-from empathy_judge.train.checkpointing import AtomicCheckpoints, find_resumable
+from empathy_judge.train.checkpointing import AtomicCheckpoints, find_resumable, stopped_by_signals
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 
@@ -225,6 +225,23 @@ def test_a_signal_at_another_time_stops_and_says_so(moment, line, train_argument
     assert not (run / "calibration.json").exists()
     train([*train_arguments(run, **options), "--resume", "auto"])
     assert read_checkpoint(run / LAST)["global_step"] == 3
+
+
+@pytest.mark.parametrize(("number", "ends"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_mistake_while_tidying_up_does_not_hide_the_signal(number, ends, capsys):
+    """Lightning tears down a loop that it had not begun."""
+
+    @stopped_by_signals()
+    def validate() -> None:
+        try:
+            signal.raise_signal(number)
+        finally:
+            raise RuntimeError("Please call `iter(combined_loader)` first.")
+
+    with pytest.raises(ends) as stopped:
+        validate()
+    assert ends is KeyboardInterrupt or stopped.value.code == ASKED_TO_STOP
+    assert ("asked to stop: the same command goes on" in capsys.readouterr().err) == (ends is SystemExit)
 
 
 @pytest.mark.parametrize(
