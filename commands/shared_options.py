@@ -16,7 +16,10 @@ Command = Callable[[argparse.Namespace], int]
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """A parser whose errors are one line, with the nearest right name, and not a page of usage."""
+    """A parser whose errors are one line, with the nearest right name, and not a page of usage; options may stand
+    anywhere between the other words."""
+
+    _one_after_the_other = False
 
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] of overloads
         self, args: Any = None, namespace: Any = None
@@ -26,14 +29,20 @@ class OneLineParser(argparse.ArgumentParser):
         Raises:
             UserError: If an option is not known, or a folder that it names cannot be written.
         """
-        if args is not None and self._subparsers is None:
+        if self._subparsers is not None or self._one_after_the_other:
+            return super().parse_known_args(args, namespace)
+        if args is not None:
             for word in args:
                 if word == "--":
                     break
                 name = word.partition("=")[0]
                 if name.startswith("--") and not any(known.startswith(name) for known in self._option_string_actions):
                     self.error(f"{name}: no such option{did_you_mean(name, self._option_string_actions)}")
-        found, left = super().parse_known_args(args, namespace)
+        self._one_after_the_other = True  # before Python 3.13, what may be missing is so before the first option
+        try:
+            found, left = self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._one_after_the_other = False
         for name in [own.dest for own in self._actions if own.type is output_folder]:
             if getattr(found, name) is not None and not getattr(found, "dry_run", False):
                 from ..data_modules.folders import check_writable

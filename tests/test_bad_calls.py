@@ -252,8 +252,8 @@ def places(tmp_path_factory, judge_folder, trained_run, dataset_folder, backbone
     return {name: str(path) for name, path in (folders | deeps).items()}
 
 
-def check(words: list[str], capsys: pytest.CaptureFixture[str], codes: tuple[int, ...]) -> None:
-    """Run a call; what it must not do is asserted."""
+def check(words: list[str], capsys: pytest.CaptureFixture[str], codes: tuple[int, ...]) -> str:
+    """Run a call; what it must not do is asserted. What it said on standard error."""
     capsys.readouterr()
     try:
         code = main(words)
@@ -265,6 +265,7 @@ def check(words: list[str], capsys: pytest.CaptureFixture[str], codes: tuple[int
     assert "usage:" not in said.err, words
     lines = [line for line in said.err.splitlines() if line.startswith("error: ")]
     assert len(lines) == (code == 2), (words, code, said.err[-1000:])
+    return said.err
 
 
 @pytest.mark.parametrize("call", BY_HAND, ids=[str(number) for number in range(len(BY_HAND))])
@@ -275,7 +276,7 @@ def test_a_bad_call_is_one_line_and_leaves_nothing(call, places, tmp_path, capsy
     while "=" in words[0]:
         monkeypatch.setenv(*words.pop(0).split("=", 1))
     before = {path.name for path in Path(places["bad"]).iterdir()}
-    check(words, capsys, (1, 2))
+    assert "unrecognized arguments" not in check(words, capsys, (1, 2))  # else it was refused for another reason
     assert [path.name for path in tmp_path.iterdir()] == []
     assert {path.name for path in Path(places["bad"]).iterdir()} == before
 
@@ -291,7 +292,8 @@ GOOD = {
     "rank": "{judge} --device cpu - {bad}/r.wav", "explain": "{judge} --device cpu - {bad}/r.wav",
     "calibrate": "{judge} --data {data} --device cpu", "export": "{run} --out {tmp}/out",
     "ensemble": "{run} {judge} --out {tmp}/out", "serve": "{bad}/text.wav",
-    "sweep": "--config {bad}/latin1.yaml --out {tmp}/out",
+    "sweep": "--config {bad}/latin1.yaml --out {tmp}/out", "plan": "{data} --resamples 5", "doctor": "",
+    "layers": "{backbone} --data {data} --device cpu --resamples 5 --out {tmp}/out",
     **{f"import {name}": "{bad}/pairs.csv --out {tmp}/out" for name in importers.SOURCES},
 }  # fmt: skip
 HOSTILE = [

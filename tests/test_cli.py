@@ -12,6 +12,7 @@ import time
 
 import pytest
 from empathy_judge.cli import COMMANDS, main
+from empathy_judge.commands.options import build_parser
 from safetensors import SafetensorError
 from torch.distributed import DistNetworkError
 
@@ -198,6 +199,12 @@ def test_the_arguments_of_the_trainer_have_a_help_of_their_own(capsys):
 )
 def test_bad_words_are_one_line_that_helps(words, message, capsys):
     assert failed(capsys, *words).startswith(f"error: {message}")
+
+
+@pytest.mark.parametrize("words", ["J --device cpu - a.wav", "--level 0.9 J - --json a.wav", "J - a.wav --device cpu"])
+def test_options_may_stand_anywhere(words):
+    given = build_parser(COMMANDS).parse_args(["score", *words.split()])
+    assert (given.judge, given.context, given.response) == ("J", "-", "a.wav")
 
 
 def test_errors_of_a_process_are_one_line_and_code_2(tmp_path):

@@ -48,8 +48,8 @@ COMMANDS = {
     "export": "export {in}/run --backbone {in}/backbone --out {disk}/out",
     "merge": "export {in}/run --backbone {in}/backbone --out {disk}/out --form merged --device cpu --accept-loss",
     "ensemble": "ensemble {in}/run {in}/run/checkpoints/last.ckpt --backbone {in}/backbone --out {disk}/out",
-    "score": "score {in}/judge --manifest {in}/pairs.csv --out {disk}/out.csv --device cpu",
-    "cached": "score {in}/judge --manifest {in}/pairs.csv --out {disk}/out.csv --device cpu --cache {disk}/states",
+    "score": "score {in}/judge --manifest {in}/pairs{n}.csv --out {disk}/out.csv --overwrite --device cpu",
+    "cached": "score {in}/judge --manifest {in}/pairs2.csv --out {disk}/out.csv --device cpu --cache {disk}/states",
     "layers": "layers {in}/backbone --data {in}/data --out {disk}/out --resamples {n}0 --device cpu",
     "stress": "stress {in}/judge --data {in}/data --split all --checks louder --out {disk}/out --device cpu --seed {n}",
     "suggest": "suggest {in}/judge --data {in}/data --ratings {n}0 --out {disk}/out --device cpu",
@@ -308,7 +308,7 @@ class Trial:
             beside = [name for name in beside if not name.endswith(KEPT if closed else KEPT[:1])]
             if beside:
                 return str(code), f"left beside: {beside}"
-        return f"{code}, {'new' if is_new else 'as before' if state == self._old else 'a part'}", ""
+        return f"{code}, {'as before' if state == self._old else 'new' if is_new else 'a part'}", ""
 
     def _again(self) -> str:
         """What is wrong with what the same command makes on a disk with room."""

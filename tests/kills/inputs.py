@@ -21,7 +21,9 @@ def test_inputs_are_made(dataset_folder, judge_folder, trained_run, backbone_fol
             text = path.read_text().replace(str(backbone_folder), str(folder / "backbone"))
             path.write_text(text.replace(str(dataset_folder), str(folder / "data")))
     rows = [f"p{n},data/context{n % 8}.wav,data/p{n:02d}.wav,ann,{n % 5 + 1}" for n in range(24)]
-    (folder / "pairs.csv").write_text("\n".join(["pair_id,context_audio,response_audio,rater_id,warmth", *rows]))
+    for name, count in (("pairs", 24), ("pairs1", 12), ("pairs2", 24)):
+        lines = ["pair_id,context_audio,response_audio,rater_id,warmth", *rows[:count]]
+        (folder / f"{name}.csv").write_text("\n".join(lines))
     search = {"judge.lora.rank": {"choices": [2, 4, 8]}}
     sweep = {"train": [str(folder / "run" / "config.yaml")], "trials": 3, "search": search}
     sweep["overrides"] = {"trainer.max_epochs": 1, "trainer.logger": False}
