@@ -168,6 +168,8 @@ def _work(parts: Parts, share: tuple[int, int], device: str | None, threads: int
             traceback.print_exc()
             raise SystemExit(1) from None
         connection.send(str(found))
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends anyway; Python would print what is raised from here on
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

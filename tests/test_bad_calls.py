@@ -332,5 +332,6 @@ def test_a_generated_call_is_answered_or_refused_in_one_line(places, tmp_path_fa
     words = [word.format(tmp=tmp, **places) if word[:1] == "{" else word for word in words]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp)
+        patch.setattr(logging, "raiseExceptions", False)  # as above
         check([*name.split(), *words], capsys, (0, 1, 2))
     shutil.rmtree(tmp)

@@ -65,7 +65,7 @@ COMMANDS = {
     "rank": "rank {in}/judge - {in}/data/p00.wav {in}/data/p01.wav --device cpu --json",
 }
 """`{n}` is 2, of the earlier result 1."""
-TRAIN = "--config {in}/run/config.yaml --trainer.max_epochs 2 --trainer.logger false --cache.folder {disk}/states"
+TRAIN = "--config {in}/run/config.yaml --trainer.max_epochs 2 --trainer.logger false"
 GOING_ON = ("train", "probe", "sweep")
 """Keep what they have done, and go on from there."""
 OF_STARTS = ("config.yaml", "last.ckpt")
