@@ -301,11 +301,12 @@ class Trial:
             return str(code), f"neither as before nor new: {changed[:8]}; {lines}"
         if code != -signal.SIGKILL:
             beside = [path.name for path in self._disk.iterdir() if path.name not in BESIDE]
-            beside += [
-                path.name for path in self._disk.rglob(".*") if path.suffix in LEFT and ".parts" not in str(path)
-            ]
-            closed = self._harm == "readonly" and self._user is not None  # what was begun cannot be removed either
-            beside = [name for name in beside if not name.endswith(KEPT if closed else KEPT[:1])]
+            hidden = [path for path in self._disk.rglob(".*") if ".parts" not in str(path)]
+            if self._harm == "readonly" and self._user is not None:  # what was begun cannot be removed either
+                beside = [name for name in beside if not name.endswith((*KEPT, ".tmp"))]
+            else:
+                beside = [name for name in beside if not name.endswith(KEPT[:1])]
+                beside += [path.name for path in hidden if path.suffix in LEFT]
             if beside:
                 return str(code), f"left beside: {beside}"
         return f"{code}, {'as before' if state == self._old else 'new' if is_new else 'a part'}", ""
