@@ -10,12 +10,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from .audio import AudioSource
-from .audit import SPLIT_FILE, split_columns
+from .audit import split_columns
 from .errors import UserError, shown
-from .folders import replace_text
 from .importers.assemble import Imported, assemble
 from .importers.clips import ClipCell
 from .pairs_file import SHARD_ROWS
@@ -98,13 +96,16 @@ def combine(
         ),
         preferences=pd.concat(preferences, ignore_index=True) if preferences else None,
     )
-    dataset = assemble(
-        combined, out, overwrite=overwrite, embed_audio=embed_audio, shard_rows=shard_rows, max_skipped=0.0
+    facts = None if by is None else {"by": list(by), "combined": [part.card.name for part in parts]}
+    return assemble(
+        combined,
+        out,
+        overwrite=overwrite,
+        embed_audio=embed_audio,
+        shard_rows=shard_rows,
+        max_skipped=0.0,
+        split_facts=facts,
     )
-    if by is not None:
-        facts = {"by": list(by), "combined": [part.card.name for part in parts], "split_hash": dataset.split_hash()}
-        replace_text(Path(out) / SPLIT_FILE, yaml.safe_dump(facts))
-    return dataset
 
 
 def parse_renames(items: Sequence[str]) -> dict[str, dict[str, str]]:

@@ -438,4 +438,5 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
             raise
         raise OSError(found.errno, found.strerror, str(path)) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # on a disk that became read-only; what was raised above says more
+            temporary.unlink(missing_ok=True)

@@ -241,8 +241,13 @@ class PairDataset:
 
     def split_hash(self) -> str:
         """SHA-256 over the sorted lines ``pair_id<TAB>split`` (nothing after the tab = not split)."""
-        lines = sorted(f"{pair.pair_id}\t{pair.split or ''}" for pair in self.pairs)
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        return hash_of_splits((pair.pair_id, pair.split) for pair in self.pairs)
+
+
+def hash_of_splits(splits: Iterable[tuple[str, str | None]]) -> str:
+    """`PairDataset.split_hash`, of pairs by name."""
+    lines = sorted(f"{pair_id}\t{split or ''}" for pair_id, split in splits)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def write_dataset(

@@ -173,6 +173,19 @@ def test_splits_stay_where_all_were_made_alike(lab, crowd, tmp_path):
     assert both.card.content_hash == combine([lab, crowd], tmp_path / "again").card.content_hash
 
 
+def test_by_what_it_was_split_is_said_in_the_folder_as_it_appears(lab, crowd, tmp_path, monkeypatch):
+    both = [split_by(lab, "language"), split_by(crowd, "language")]
+
+    def killed(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PairDataset, "load", killed)
+        with pytest.raises(KeyboardInterrupt):
+            combine(both, tmp_path / "both")
+    assert split_columns(PairDataset.load(tmp_path / "both")) == ("language",)
+
+
 def test_a_clip_that_was_changed_after_the_import_is_refused(lab, crowd, tmp_path):
     (tmp_path / "lab" / clip(tmp_path / "lab", 999)).replace(tmp_path / "lab" / "310.wav")
     with pytest.raises(DataError, match=r"lab, pair 'p1': .*310.wav: the content is not what was imported"):

@@ -270,8 +270,11 @@ class Trial:
             return self._forked(None, kill=when, harm=lambda _: remount(self._disk, "ro"))
 
         def close(child: int) -> bool:
-            for path in (self._disk, *self._disk.rglob("*")):
-                os.chmod(path, 0o555 if path.is_dir() else 0o444)
+            for folder, _, names in os.walk(self._disk):
+                with suppress(FileNotFoundError):  # the command goes on meanwhile
+                    os.chmod(folder, 0o555)
+                    for name in names:
+                        os.chmod(Path(folder, name), 0o444)
             return True
 
         return self._forked(self._user, kill=when, harm=close)
@@ -302,8 +305,8 @@ class Trial:
         if code != -signal.SIGKILL:
             beside = [path.name for path in self._disk.iterdir() if path.name not in BESIDE]
             hidden = [path for path in self._disk.rglob(".*") if ".parts" not in str(path)]
-            if self._harm == "readonly" and self._user is not None:  # what was begun cannot be removed either
-                beside = [name for name in beside if not name.endswith((*KEPT, ".tmp"))]
+            if self._harm == "readonly":  # what was begun cannot be removed either
+                beside = [name for name in beside if not name.endswith((*KEPT, ".tmp", ".replaced"))]
             else:
                 beside = [name for name in beside if not name.endswith(KEPT[:1])]
                 beside += [path.name for path in hidden if path.suffix in LEFT]
