@@ -26,7 +26,7 @@ from .audit import (
     values_of,
 )
 from .errors import DataError, place, shown, system_errors
-from .folders import replace_text
+from .folders import replace_file
 from .near_duplicates import components, near_identical
 from .ratings import is_name
 from .schema import PAIRS_FILE, Pair, PairDataset, write_splits
@@ -210,9 +210,14 @@ def _write(dataset: PairDataset, splits: Mapping[int, str], request: Mapping[str
     refuse_leaks(split, audit)
     set_aside = [dataset.pairs[position].pair_id for position in sorted(aside)]
     facts = {**request, "set_aside": set_aside, "split_hash": audit.split_hash, "audit": audit.to_dict()}
-    with system_errors(dataset.root, "written"):
-        write_splits(dataset.root, kept)
-        replace_text(dataset.root / SPLIT_FILE, yaml.safe_dump(facts, sort_keys=False, allow_unicode=True))
+
+    def write(temporary: Path) -> None:
+        temporary.write_text(yaml.safe_dump(facts, sort_keys=False, allow_unicode=True), encoding="utf-8")
+        write_splits(root, kept)  # with room for both: one of an earlier split does not fit the other of this one
+
+    root = dataset.root
+    with system_errors(root, "written"):
+        replace_file(root / SPLIT_FILE, write)
     return audit
 
 
