@@ -296,9 +296,9 @@ class _Slopes:
             if (np.abs(off.sum(0)) <= COMPLETE / 2 * rise).all() or len(self._known) >= _MOST_PLACES:
                 break
             worst = np.argsort(-(np.abs(off) / rise).max(1), kind="stable")[: _TOGETHER // 2].tolist()
-            halves = [half for number in worst for half in _halves(*parts[number])]
-            self._measure([(begin + end) / 2 for begin, end in halves])
-            parts = [part for number, part in enumerate(parts) if number not in worst] + halves
+            divided = [smaller for number in worst for smaller in _divided(*parts[number])]
+            self._measure([(begin + end) / 2 for begin, end in divided])
+            parts = [part for number, part in enumerate(parts) if number not in worst] + divided
         states, whole = (np.sum(own, 0) for own in zip(*sums, strict=True))
         return (self._known[0.0][0], self._known[1.0][0]), states, whole
 
@@ -308,7 +308,7 @@ class _Slopes:
         return states, whole
 
 
-def _halves(begin: float, end: float) -> tuple[tuple[float, float], tuple[float, float]]:
+def _divided(begin: float, end: float) -> tuple[tuple[float, float], tuple[float, float]]:
     return (begin, (begin + end) / 2), ((begin + end) / 2, end)
 
 
