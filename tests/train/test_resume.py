@@ -238,8 +238,12 @@ def test_a_mistake_while_tidying_up_does_not_hide_the_signal(number, ends, capsy
         finally:
             raise RuntimeError("Please call `iter(combined_loader)` first.")
 
-    with pytest.raises(ends) as stopped:
-        validate()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore Ctrl-C
+    try:
+        with pytest.raises(ends) as stopped:
+            validate()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert ends is KeyboardInterrupt or stopped.value.code == ASKED_TO_STOP
     assert ("asked to stop: the same command goes on" in capsys.readouterr().err) == (ends is SystemExit)
 
