@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -212,8 +212,7 @@ def _by_gradient(
         encoded = {side: judge.encode_clips([judge.decode(own, work.long_clips)])[0] for side, own in clips.items()}
         states: dict[AudioSource, EncodedClip] = {copy[side]: own for copy in copies for side, own in encoded.items()}
         ends.append(judge.build_inputs([_pair(copy, situation) for copy in copies], states).to(judge.device))
-    (low, high), slopes, whole = _Slopes(judge, *ends).integral()
-    missed = np.abs(slopes.sum(1) + whole - (high - low)) / np.maximum(np.abs(high - low), 1e-6)
+    found = _Slopes(judge, *ends).integral()
     curves, begin = [], 0
     for side, own in heard.items():
         windows = encoded[side]
@@ -226,15 +225,25 @@ def _by_gradient(
         starts, stops = _windows(own.seconds, window)
         overlap = np.minimum(stops[:, None], first[1:]) - np.maximum(starts[:, None], first[:-1])
         inside = np.clip(overlap / np.maximum(np.diff(first), 1e-9), 0, 1)
-        part, begin = slopes[:, begin : begin + len(edges)], begin + len(edges)
+        part, begin = found.states[:, begin : begin + len(edges)], begin + len(edges)
         for dimension, row in zip(judge.dimensions, part, strict=True):
             null = np.stack([inside @ rng.permutation(row) for _ in range(_PERMUTATIONS)])
             curves.append(_curve(side, dimension, (own.seconds, starts, stops), inside @ row, null, {}))
     names = [dimension.name for dimension in judge.dimensions]
     scored, baseline, unplaced, left = (
-        dict(zip(names, own.tolist(), strict=True)) for own in (high, low, whole, missed)
+        dict(zip(names, own.tolist(), strict=True)) for own in (found.high, found.low, found.whole, found.missed)
     )
     return Explanation("gradient", scored, baseline, unplaced, left, curves)
+
+
+class _Integral(NamedTuple):
+    """Of the slopes on the way from one input to another, for each dimension."""
+
+    low: np.ndarray  # score where the way begins
+    high: np.ndarray  # and where it ends
+    states: np.ndarray  # what each state contributes `(dimensions, states)`
+    whole: np.ndarray  # what all else contributes
+    missed: np.ndarray  # share of the difference between both scores by which these are off
 
 
 class _Slopes:
@@ -279,37 +288,39 @@ class _Slopes:
             at_each = zip(scores.detach().double().cpu().numpy(), states, whole, strict=True)
             self._known |= dict(zip(part.tolist(), at_each, strict=True))
 
-    def integral(self) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray, np.ndarray]:
-        """Scores at both ends, and what states `(dimensions, states)` and all else contribute to their difference.
+    def integral(self) -> _Integral:
+        """What contributes to the difference between the scores at both ends.
 
         By the rule of Simpson. How far a part of the way is off is known, since the scores at its ends are: the worst
         parts are halved until all together are off by little.
         """
-        grid = np.linspace(0, 1, _TOGETHER - 1)
-        self._measure(grid.tolist())
-        parts = list(zip(grid[:-2:2].tolist(), grid[2::2].tolist(), strict=True))
+        grid = np.linspace(0, 1, _TOGETHER - 1).tolist()
+        self._measure(grid)
+        parts = list(zip(grid[:-2:2], grid[2::2], strict=True))
+        low, high = (self._known[place][0] for place in (0.0, 1.0))
+        scale = np.maximum(np.abs(high - low), 1e-6)
         while True:
             sums = [self._simpson(*part) for part in parts]
-            rises = [self._known[end][0] - self._known[begin][0] for begin, end in parts]
-            off = np.stack([rise - states.sum(1) - whole for rise, (states, whole) in zip(rises, sums, strict=True)])
-            rise = np.maximum(np.abs(np.sum(rises, 0)), 1e-6)
-            if (np.abs(off.sum(0)) <= COMPLETE / 2 * rise).all() or len(self._known) >= _MOST_PLACES:
-                break
-            worst = np.argsort(-(np.abs(off) / rise).max(1), kind="stable")[: _TOGETHER // 2].tolist()
-            divided = [smaller for number in worst for smaller in _divided(*parts[number])]
+            states, whole = (np.sum(own, 0) for own in zip(*sums, strict=True))
+            missed = np.abs(states.sum(1) + whole - (high - low)) / scale
+            if missed.max() <= COMPLETE / 2 or len(self._known) >= _MOST_PLACES:
+                return _Integral(low, high, states, whole, missed)
+            off = [
+                np.abs(self._known[end][0] - self._known[begin][0] - own.sum(1) - rest) / scale
+                for (begin, end), (own, rest) in zip(parts, sums, strict=True)
+            ]
+            worst = np.argsort(-np.max(off, 1), kind="stable")[: _TOGETHER // 2].tolist()
+            divided = []
+            for begin, end in (parts[number] for number in worst):
+                middle = (begin + end) / 2
+                divided += [(begin, middle), (middle, end)]
             self._measure([(begin + end) / 2 for begin, end in divided])
             parts = [part for number, part in enumerate(parts) if number not in worst] + divided
-        states, whole = (np.sum(own, 0) for own in zip(*sums, strict=True))
-        return (self._known[0.0][0], self._known[1.0][0]), states, whole
 
     def _simpson(self, begin: float, end: float) -> tuple[np.ndarray, np.ndarray]:
         first, middle, last = (self._known[place] for place in (begin, (begin + end) / 2, end))
         states, whole = ((end - begin) / 6 * (first[n] + 4 * middle[n] + last[n]) for n in (1, 2))
         return states, whole
-
-
-def _divided(begin: float, end: float) -> tuple[tuple[float, float], tuple[float, float]]:
-    return (begin, (begin + end) / 2), ((begin + end) / 2, end)
 
 
 def _curve(

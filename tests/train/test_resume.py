@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import FrameType
 
 import pandas as pd
 import pytest
@@ -146,20 +147,23 @@ def test_a_signal_saves_and_stops(train_arguments, tmp_path, in_a_step, batches_
         assert_same_end(run, tmp_path / "whole")
 
 
-def test_ctrl_c_in_an_epoch_is_what_it_is_elsewhere(
-    train_arguments, tmp_path, in_a_step, batches_read, capsys, request
-):
+@pytest.fixture
+def ctrl_c() -> Iterator[Callable[[int, FrameType | None], object]]:
+    """Python's own handler: a shell starts what it puts behind with Ctrl-C ignored."""
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield signal.default_int_handler
+    signal.signal(signal.SIGINT, inherited)
+
+
+def test_ctrl_c_in_an_epoch_is_what_it_is_elsewhere(train_arguments, tmp_path, in_a_step, batches_read, capsys, ctrl_c):
     options = {"trainer__logger": "false", "trainer__max_epochs": 2, "checkpoint-steps": 1}
     train(train_arguments(tmp_path / "whole", **options))
     whole = batches_read.copy()
-    before = signal.default_int_handler
-    inherited = signal.signal(signal.SIGINT, before)  # a shell starts what it puts behind with Ctrl-C ignored
-    request.addfinalizer(lambda: signal.signal(signal.SIGINT, inherited))
     batches_read.clear()
     with in_a_step(4, partial(signal.raise_signal, signal.SIGINT)):
         assert main(["train", *train_arguments(tmp_path / "run", **options)]) == 130
     assert capsys.readouterr().err.endswith("interrupted\n")
-    assert signal.getsignal(signal.SIGINT) == before
+    assert signal.getsignal(signal.SIGINT) == ctrl_c
     assert batches_read == whole[:4]
     assert main(["train", *train_arguments(tmp_path / "run", **options), "--resume", "auto"]) == 0
     assert batches_read == whole
@@ -228,7 +232,7 @@ def test_a_signal_at_another_time_stops_and_says_so(moment, line, train_argument
 
 
 @pytest.mark.parametrize(("number", "ends"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
-def test_a_mistake_while_tidying_up_does_not_hide_the_signal(number, ends, capsys):
+def test_a_mistake_while_tidying_up_does_not_hide_the_signal(number, ends, capsys, ctrl_c):
     """Lightning tears down a loop that it had not begun."""
 
     @stopped_by_signals()
@@ -238,12 +242,8 @@ def test_a_mistake_while_tidying_up_does_not_hide_the_signal(number, ends, capsy
         finally:
             raise RuntimeError("Please call `iter(combined_loader)` first.")
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore Ctrl-C
-    try:
-        with pytest.raises(ends) as stopped:
-            validate()
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(ends) as stopped:
+        validate()
     assert ends is KeyboardInterrupt or stopped.value.code == ASKED_TO_STOP
     assert ("asked to stop: the same command goes on" in capsys.readouterr().err) == (ends is SystemExit)
 
