@@ -282,8 +282,9 @@ class Session:
         affordable = not error.billed or self.budget.lose(reserved)
         tries.limited += error.limited
         tries.failed += not error.limited
-        # exponential with full jitter (Brooker, 2015)
-        delay = random.uniform(0.1, 1.0) * min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (tries.limited + tries.failed - 1))
+        # exponential with full jitter (Brooker, 2015), in the number of times that it ended in this way
+        times = tries.limited if error.limited else tries.failed
+        delay = random.uniform(0.1, 1.0) * min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (times - 1))
         if error.wait is not None:
             delay = error.wait * random.uniform(1.0, 1.1)
         if error.limited:

@@ -24,7 +24,7 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import DatasetCard, Pair, write_dataset
 from empathy_judge.eval.judges import OK
 from empathy_judge.eval.judges.prompted.cache import AnswerCache
-from empathy_judge.eval.judges.prompted.runner import ATTEMPTS, RateLimit
+from empathy_judge.eval.judges.prompted.runner import RateLimit
 
 from .conftest import EMPATHY, GOOD, RUNNER, clip
 from .servers import Request, Response, answer, gemini_error, openai_answer, openai_error, serve
@@ -112,12 +112,13 @@ def test_a_thousand_pairs_at_the_limit_with_a_fifth_failing(vendor, hints, count
 def test_refusals_for_want_of_speed_do_not_use_up_the_attempts(make_judge, make_pairs, monkeypatch):
     """A request that was refused more often than a failing one is repeated still has all of its repetitions."""
     monkeypatch.setattr(f"{RUNNER}._FIRST_DELAY", 0.01)
+    monkeypatch.setattr(f"{RUNNER}.ATTEMPTS", attempts := 3)  # each refusal doubles the pause: few are enough
     slow_down = openai_error(429, "slow down", "rate_limit_exceeded", {"retry-after-ms": "10"})
-    answers = iter([slow_down] * (ATTEMPTS + 1) + [openai_error(500, "oops")] * (ATTEMPTS - 1))
+    answers = iter([slow_down] * (attempts + 1) + [openai_error(500, "oops")] * (attempts - 1))
     with serve(lambda request: next(answers, Response(answer("openai", GOOD)))) as server:
         table = make_judge("openai", server.url, ["samples=1"]).score(make_pairs(1))
     assert list(table["status"]) == [OK]
-    assert len(server.requests) == 2 * ATTEMPTS + 1
+    assert len(server.requests) == 2 * attempts + 1
 
 
 def test_a_known_limit_is_never_met(make_judge, make_pairs):
