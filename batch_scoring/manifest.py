@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..data_modules.audio import AudioSource
-from ..data_modules.errors import AccessError, AudioError, DataError, OutsideError, place, shown
+from ..data_modules.errors import AccessError, AudioError, DataError, OutsideError, names_shown, place, shown
 from ..data_modules.folders import resolve_inside
 from ..data_modules.parquet import has_bytes, parquet_tables, python_rows
 from ..data_modules.ratings import is_name
@@ -190,7 +190,7 @@ class Manifest:
 
     def _check_columns(self, names: Sequence[str]) -> None:
         if "response_audio" not in names:
-            found, expected = ", ".join(names) or "none", ", ".join(COLUMNS)
+            found, expected = names_shown(names), ", ".join(COLUMNS)
             raise DataError(f"{self.path}: no column 'response_audio'; it has {found}; expected {expected}")
 
     def _unreadable(self, error: Exception) -> DataError:

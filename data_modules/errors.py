@@ -66,6 +66,7 @@ AudioErrorKind = Literal[
 """What is wrong with a clip or a text, or with a row of a table of them; the last where none of the others says it."""
 
 MAX_SHOWN_CHARACTERS = 80
+MAX_SHOWN_NAMES = 30
 MAX_MESSAGE_CHARACTERS = 2_000
 
 
@@ -229,6 +230,13 @@ def shown(value: object) -> str:
     """The value as a short ``repr``, at most `MAX_SHOWN_CHARACTERS` long."""
     text = repr(value)
     return text if len(text) <= MAX_SHOWN_CHARACTERS else text[: MAX_SHOWN_CHARACTERS - 3] + "..."
+
+
+def names_shown(names: Iterable[object]) -> str:
+    """Names in quotes, the first `MAX_SHOWN_NAMES` of them: a table of 100,000 columns must not fill the terminal."""
+    found = list(names)
+    text = ", ".join(map(shown, found[:MAX_SHOWN_NAMES])) or "none"
+    return f"{text} and {len(found) - MAX_SHOWN_NAMES:,} more" if len(found) > MAX_SHOWN_NAMES else text
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

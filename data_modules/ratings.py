@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from pydantic import ConfigDict
 
-from .errors import DataError, Locate, TextError, locate_in, shown
+from .errors import DataError, Locate, TextError, locate_in, names_shown, shown
 
 if TYPE_CHECKING:
     import pandas as pd  # takes 0.2 s: not for the help of the importers
@@ -304,7 +304,7 @@ def check_situation(text: object) -> None:
 def _check_columns(table: pd.DataFrame, columns: Sequence[str], file: object) -> None:
     missing = [column for column in columns if column not in table]
     if missing:
-        raise DataError(f"{file}: no column {missing[0]!r}; it has {', '.join(map(str, table.columns))}")
+        raise DataError(f"{file}: no column {missing[0]!r}; it has {names_shown(table.columns)}")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from .errors import DataError, Locate, UserError, bad_value, place, shown, system_errors
+from .errors import DataError, Locate, UserError, bad_value, names_shown, place, shown, system_errors
 from .folders import path_version
 from .parquet import parquet_errors, parquet_tables
 from .ratings import is_name, is_text
@@ -105,8 +105,9 @@ def read_records(path: Path, fields: Sequence[str] = ()) -> list[Record]:
     table = read_table(path)
     for field in fields:
         if field not in table.columns:
-            has = ", ".join(map(shown, table.columns))
-            raise DataError(f"{path}: no field {field!r}; it has {has}; expected {', '.join(fields)}")
+            raise DataError(
+                f"{path}: no field {field!r}; it has {names_shown(table.columns)}; expected {', '.join(fields)}"
+            )
     return table.records()
 
 
@@ -274,7 +275,7 @@ def full_mapping(
     Raises:
         DataError: If a column is missing or a name to map is unknown.
     """
-    has = f"it has {', '.join(map(shown, table.columns))}"
+    has = f"it has {names_shown(table.columns)}"
     for our, their in given.items():
         if our not in ours:
             raise DataError(f"column mapping {our}={their}: expected to the left of '=': {', '.join(ours)}")

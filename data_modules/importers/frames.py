@@ -20,7 +20,7 @@ import pyarrow as pa
 from scipy.io import wavfile
 
 from ..audio import AudioSource, Clip, load_clip, probe
-from ..errors import AudioError, DataError, UserError, shown
+from ..errors import AudioError, DataError, UserError, names_shown, shown
 from ..pairs_file import Pair
 from ..ratings import SECONDS, Dimension, parse_dimension
 from ..rows import NAME_COLUMNS, TAGS, TEXT_COLUMNS
@@ -68,7 +68,7 @@ def _table(frame: pd.DataFrame, name: str, required: Sequence[str]) -> SourceTab
     check_header(columns, Path(name))
     for column in required:
         if column not in columns:
-            raise DataError(f"{name}: no column {column!r}; it has {', '.join(map(shown, columns))}")
+            raise DataError(f"{name}: no column {column!r}; it has {names_shown(columns)}")
     plain = frame.astype(object).where(frame.notna(), None).set_axis(columns, axis="columns")
     return SourceTable(Path(name), tuple(columns), plain.to_dict("records"), None)
 

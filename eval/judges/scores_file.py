@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ...data_modules.errors import DataError, shown
+from ...data_modules.errors import DataError, names_shown, shown
 from ...data_modules.schema import Pair
 from ...data_modules.tables import Record, read_table
 from ..results import ITEMS_FILE, REPORT_FILE
@@ -41,7 +41,7 @@ class ScoresFile:
         table = read_table(path)
         for column in ("pair_id", "dimension", "score"):
             if column not in table.columns:
-                raise DataError(f"{table.path}: no column {column!r}; it has {', '.join(table.columns)}")
+                raise DataError(f"{table.path}: no column {column!r}; it has {names_shown(table.columns)}")
         self._file_name = table.path.name
         self.signature = _signature_of(table.path)
         of_report = f"{table.path.parent.name}/" if self.signature is not None else ""  # all are called items.csv

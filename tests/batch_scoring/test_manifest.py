@@ -78,8 +78,9 @@ def test_ids_are_numbers_by_default_and_unique(suffix, write, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "content", "text"),
     [
-        ("m.csv", "pair_id,audio\na,b\n", "no column 'response_audio'; it has pair_id, audio; expected pair_id,"),
-        ("m.jsonl", '{"pair_id": "a"}\n', "no column 'response_audio'; it has pair_id;"),
+        ("m.csv", "pair_id,audio\na,b\n", "no column 'response_audio'; it has 'pair_id', 'audio'; expected pair_id,"),
+        ("m.jsonl", '{"pair_id": "a"}\n', "no column 'response_audio'; it has 'pair_id';"),
+        ("m.csv", ",".join(f"c{number}" for number in range(32)), "'c28', 'c29' and 2 more; expected pair_id,"),
         ("m.csv", "response_audio\n", "the table holds no rows"),
         ("m.csv", "", "the table holds no rows"),
         ("m.jsonl", "\n", "the table holds no rows"),

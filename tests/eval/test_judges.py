@@ -87,7 +87,7 @@ def test_scores_are_read_from_every_format(suffix, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("pair_id,score\na,1\n", "no column 'dimension'; it has pair_id, score"),
+        ("pair_id,score\na,1\n", "no column 'dimension'; it has 'pair_id', 'score'"),
         ("pair_id,dimension,score\na,empathy,good\n",
          r"row 1 \(line 2\), column 'score': value 'good'; expected a finite"),
         ("pair_id,dimension,score\na,empathy,1\nb,empathy,\n", r"row 2 \(line 3\), column 'score': value None"),
