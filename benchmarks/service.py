@@ -59,7 +59,7 @@ class Material:
 
     def __init__(self, judge: str, seed: int) -> None:
         self.draw, self.errors = random.Random(seed), list[float]()
-        self._noise = np.random.default_rng(seed).normal(size=120 * RATE).astype(np.float32)
+        self._noise = np.random.default_rng(seed).normal(size=300 * RATE).astype(np.float32)
         self.known = [(self.clip(), self.clip()) for _ in range(KNOWN)]
         scorer = Scorer.from_pretrained(judge, device="cpu")
         self.scores = scorer.score([context for context, _ in self.known], [response for _, response in self.known])
@@ -219,7 +219,8 @@ KINDS: dict[str, tuple[float, Callable[[Client], Awaitable[int]], set[int]]] = {
     "good, of known score": (15, Client.known, {200, 429}),
     "rank of three": (3, _rank, {200, 429}),
     "long response": (2, lambda c: c.post(c.clip(80, 100)), {200, 429}),
-    "long response and context": (1, lambda c: c.post(c.clip(80, 100), context=c.clip(80, 100)), {422, 429}),
+    "long response and context": (1, lambda c: c.post(c.clip(80, 100), context=c.clip(80, 100)), {200, 429}),
+    "too long together": (1, lambda c: c.post(c.clip(200, 250), context=c.clip(200, 250)), {422, 429}),
     "tricks in file names": (3, lambda c: c.post(c.clip(), c.draw.choice(_TRICKS)), {200, 429}),
     "slow upload": (4, lambda c: _upload(c, parts=20, pause=0.1), {200, 429}),
     "stalled upload": (1, lambda c: _upload(c, share=0.5, pause=60.0), {408, 429}),

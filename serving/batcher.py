@@ -18,8 +18,8 @@ from ..scorer import Scorer
 
 LONG_TEXT = 1_000
 """Bytes of a situation beyond which a pair is scored alone: others would be padded to its length."""
-MANY_WINDOWS = 4
-"""Windows of a pair beyond which it is scored alone: others would wait for as many pairs as it has windows."""
+LONG_AUDIO = 60.0
+"""Seconds that are read for a pair beyond which it is scored alone: others would wait for all of them."""
 _OLD_SHARE = 0.8  # of what was known before in the running mean of seconds for a unit of work
 
 
@@ -53,6 +53,7 @@ class Job:
     level: float  # of its intervals
     client: str = ""  # who wants it
     windows: int = 1  # in how many it is read
+    seconds: float = 0.0  # of audio that is read: a clip beside several windows of another, with each of them
     clipped: bool = False  # its response is (`data_modules.audio.is_clipped`)
     # its assessment, or what is wrong with its audio; cancelled = nobody wants it any more
     future: Future[Assessment | AudioError] = field(default_factory=Future)
@@ -69,7 +70,7 @@ class Job:
     @property
     def is_long(self) -> bool:
         """It is scored alone."""
-        return self.windows > MANY_WINDOWS or self.work > self.windows
+        return self.seconds > LONG_AUDIO or self.work > self.windows
 
 
 class Full(Exception):
@@ -100,7 +101,7 @@ class _Lane:
 class Batcher:
     """A bounded queue and the one thread that calls the judge.
 
-    It takes what waits, at most a batch of the scorer's. Pairs of long texts or of many windows are scored one by one
+    It takes what waits, at most a batch of the scorer's. Pairs of long texts or of much audio are scored one by one
     and get at most half of the time while others wait, so that nobody waits for all of those. As long as others are on
     their way (`announce`) it waits a moment for them, but never longer than `max_wait`: a client that is alone never
     waits.

@@ -276,7 +276,8 @@ class Service:
                     found[key] = Outcome(error if sent else AudioError(str(error), "not a clip"))
                     continue
                 seconds.responses.append(round(lasts, 3))
-                jobs[key] = Job(_pair(record, form, clips, clip), level, record.client, of_pair, clipped)
+                read = sum(own.seconds * of_pair / math.ceil(own.seconds / hears) for own in (*clips, clip))
+                jobs[key] = Job(_pair(record, form, clips, clip), level, record.client, of_pair, read, clipped)
                 _check_work(judge, form, of_pair, sum(job.windows for job in jobs.values()))
         finally:
             judge.batcher.announce(-len(wanted))

@@ -17,9 +17,11 @@ CLIP = Clip(np.full(RATE, 0.5, np.float32), RATE)
 LONG = "word " * 300
 
 
-def jobs(names: str, client: str | None = None, situation: str | None = None, windows: int = 1) -> list[Job]:
+def jobs(
+    names: str, client: str | None = None, situation: str | None = None, windows: int = 1, seconds: float = 1.0
+) -> list[Job]:
     """A pair of nothing much for each letter; each is a client of its own, unless there is one for all."""
-    return [Job(make_pair(name, None, CLIP, situation), 0.9, client or name, windows) for name in names]
+    return [Job(make_pair(name, None, CLIP, situation), 0.9, client or name, windows, seconds) for name in names]
 
 
 @pytest.fixture
@@ -132,7 +134,7 @@ def test_those_with_long_texts_are_scored_alone_and_by_turns_with_others(batcher
 
 def test_a_long_pair_gives_the_others_as_much_time_as_it_took(batcher, scorer):
     held_up(batcher, scorer)
-    long = submitted(batcher, [*jobs("a", situation=LONG), *jobs("uvwxy"), *jobs("b", windows=5)])
+    long = submitted(batcher, [*jobs("a", situation=LONG), *jobs("uvwxy"), *jobs("b", seconds=61)])
     batcher._owed = 1000.0  # as if one had just been scored
     scorer.open.set()
     assert all(job.future.result(10) for job in long)
@@ -158,11 +160,11 @@ def test_nothing_is_let_in_that_would_have_to_wait_too_long(scorer):
     batcher._short.pace = 5.1
     assert not batcher.has_place("g")
     batcher._short.pace = batcher._long.pace = 2.0
-    submitted(batcher, jobs("x", windows=8))
+    submitted(batcher, jobs("x", windows=8, seconds=61))
     assert (batcher.seconds(), batcher.seconds(long=True)) == (22.0, 34.0)  # each has half of the time
     assert batcher.has_place("g")
     with pytest.raises(Full):
-        batcher.submit(jobs("y", windows=8))
+        batcher.submit(jobs("y", windows=8, seconds=61))
     scorer.open.set()
     batcher.close()
 
@@ -170,7 +172,7 @@ def test_nothing_is_let_in_that_would_have_to_wait_too_long(scorer):
 def test_a_long_pair_is_not_overtaken_for_ever(scorer):
     batcher = Batcher(scorer, 100, 0.0, lambda pairs, seconds: None, patience=30.0)  # type: ignore[arg-type]
     held_up(batcher, scorer)
-    (first,) = submitted(batcher, jobs("x", windows=10))
+    (first,) = submitted(batcher, jobs("x", windows=10, seconds=61))
     assert batcher.seconds(long=True) == pytest.approx(10.05)  # half a second for a window until one was measured
     first.entered -= 19.5
     assert batcher.has_place("y", 10, long=True)

@@ -201,3 +201,12 @@ def test_nobody_waits_for_all_pairs_of_many_windows(scorer):
         assert error_of(long) == (422, "bad_audio", "context and response make 25 windows of 10 s; expected at most 20")
         assert own.service.score(wav(0.1, 45.0), context=[wav(0.1, 35.0)]).status_code == 200
     assert scorer.sizes() == [1, 1, 3, 1, 1, 1]
+
+
+def test_a_pair_of_few_long_windows_is_scored_alone(scorer):
+    scorer.windows, scorer.max_seconds = True, 30.0
+    with crowd(scorer) as own:
+        for waiting, seconds in enumerate((0.5, 65.0, 0.5, 65.0), start=1):
+            own.send(wav(0.1, seconds), waiting=waiting)
+        assert statuses(own.release()) == {200}
+    assert sorted(scorer.sizes()) == [1, 1, 1, 2]  # with the trial that held them up
