@@ -62,6 +62,7 @@ class Material:
         self._noise = np.random.default_rng(seed).normal(size=300 * RATE).astype(np.float32)
         self.known = [(self.clip(), self.clip()) for _ in range(KNOWN)]
         scorer = Scorer.from_pretrained(judge, device="cpu")
+        self._hears = scorer.max_seconds
         self.scores = scorer.score([context for context, _ in self.known], [response for _, response in self.known])
         bomb, flac = io.BytesIO(), io.BytesIO()
         with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -79,13 +80,17 @@ class Material:
         soundfile.write(file, samples, RATE, format="WAV")
         return file.getvalue()
 
+    def windows(self, count: int) -> bytes:
+        """A clip that the judge hears in so many windows."""
+        return self.clip((count - 0.5) * self._hears, (count - 0.1) * self._hears)
+
 
 class Client:
     """Makes one request after the other, from an address of its own."""
 
     def __init__(self, port: int, number: int, material: Material) -> None:
         self.port, self.address, self.material, self.draw = port, f"127.0.1.{number + 1}", material, material.draw
-        self.clip = material.clip
+        self.clip, self.windows = material.clip, material.windows
         self.http = httpx.AsyncClient(
             base_url=f"http://127.0.0.1:{port}",
             timeout=90,
@@ -219,8 +224,8 @@ KINDS: dict[str, tuple[float, Callable[[Client], Awaitable[int]], set[int]]] = {
     "good, of known score": (15, Client.known, {200, 429}),
     "rank of three": (3, _rank, {200, 429}),
     "long response": (2, lambda c: c.post(c.clip(80, 100)), {200, 429}),
-    "long response and context": (1, lambda c: c.post(c.clip(80, 100), context=c.clip(80, 100)), {200, 429}),
-    "too long together": (1, lambda c: c.post(c.clip(200, 250), context=c.clip(200, 250)), {422, 429}),
+    "long response and context": (1, lambda c: c.post(c.windows(3), context=c.windows(3)), {200, 429}),
+    "too long together": (1, lambda c: c.post(c.windows(8), context=c.windows(8)), {422, 429}),
     "tricks in file names": (3, lambda c: c.post(c.clip(), c.draw.choice(_TRICKS)), {200, 429}),
     "slow upload": (4, lambda c: _upload(c, parts=20, pause=0.1), {200, 429}),
     "stalled upload": (1, lambda c: _upload(c, share=0.5, pause=60.0), {408, 429}),

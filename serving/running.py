@@ -23,6 +23,7 @@ _ACCEPTED_AT_ONCE = 16
 _OWN_DESCRIPTORS = 64  # decoders, files, log
 _MOST_CONNECTIONS = 4096
 _FLUSH_SECONDS = 1.0  # at the end, for clients to take what was answered
+_EXIT_SECONDS = 0.5  # until connections, decoders and the process are gone
 
 
 def run(app: FastAPI, listener: socket.socket) -> None:
@@ -100,14 +101,14 @@ async def _end(server: uvicorn.Server, service: Service, told: asyncio.Event, li
     if service.starting is None or not service.starting.done() or service.starting.exception() is None:
         await hearing
         LOGGER.info("stopping")
-        end = clock() + settings.grace_seconds
+        end = clock() + max(settings.grace_seconds - _FLUSH_SECONDS - _EXIT_SECONDS, settings.grace_seconds / 2)
         least = clock() + (settings.drain_seconds if service.state == "ready" else 0.0)
         service.is_stopping = True
         while (service.under_way or clock() < least) and clock() < end:
             await asyncio.sleep(0.02)
     service.lost = service.under_way
     server.should_exit = True
-    await asyncio.sleep(_FLUSH_SECONDS)
+    await asyncio.sleep(min(_FLUSH_SECONDS, service.settings.grace_seconds / 4))
     for connection in list(server.server_state.connections):
         connection.transport.abort()
 
