@@ -2,15 +2,15 @@
 
 Occlusion edits a window of one clip in several ways and scores the pair again: exact, and one forward pass for each
 edited window (Zeiler and Fergus, 2014). Integrated gradients (Sundararajan et al., 2017) follow the audio states from
-the clip with flattened pitch and loudness to the clip; a few dozen passes suffice however long it is, and what is
-attributed adds up to the difference between both scores. Everything is in rating points: what a stretch contributes,
-below 0 what it costs.
+the clip with flattened pitch and loudness to the clip; eight passes suffice however long it is, and what is attributed
+adds up to the difference between both scores. Everything is in rating points: what a stretch contributes, below 0 what
+it costs.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -45,10 +45,8 @@ _LEVEL = 95  # percent of permutations that stay inside the null band
 # Of the scale: what moves the score less is not named, however regular it is. Seconds of an even tone that carry the
 # score whatever is said add up to half a point of 1 to 5; hardly any of them cost as much.
 _LEAST_COST, _LEAST_GAIN = 0.05, 0.15
-_TOGETHER, _MOST_PLACES = 8, 256  # places of the integral: in one pass, and in all
+_PLACES = 8  # of the way on which slopes are measured
 NOISE = "noise floor"
-COMPLETE = 0.05
-"""Largest share of the difference by which the sum of attributions may miss it."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,9 @@ class Explanation:
     scores: dict[str, float]
     baseline: dict[str, float]  # by gradients, the score of both clips with flattened pitch and loudness; else empty
     whole: dict[str, float]  # by gradients, points that no second can be given: what the head reads of whole clips
-    missed: dict[str, float]  # by gradients, share of the difference between both scores that the attributions miss
+    # by gradients, points of the difference between both scores that are not in the slopes; the seconds were given them
+    # by the size of theirs
+    missed: dict[str, float]
     curves: list[Curve]  # one for each clip and dimension
 
 
@@ -205,14 +205,14 @@ def _by_gradient(
     judge = work.judge
     if len(judge.members):
         raise UserError("explain: gradients of an ensemble; expected method occlusion, or one of its members")
-    copies = [{side: Clip(own.samples, own.rate) for side, own in heard.items()} for _ in range(_TOGETHER)]
+    copies = [{side: Clip(own.samples, own.rate) for side, own in heard.items()} for _ in range(_PLACES)]
     ends: list[Inputs] = []
     encoded: dict[str, EncodedClip] = {}
     for clips in ({side: Clip(flattened(own.samples, rng), own.rate) for side, own in heard.items()}, heard):
         encoded = {side: judge.encode_clips([judge.decode(own, work.long_clips)])[0] for side, own in clips.items()}
         states: dict[AudioSource, EncodedClip] = {copy[side]: own for copy in copies for side, own in encoded.items()}
         ends.append(judge.build_inputs([_pair(copy, situation) for copy in copies], states).to(judge.device))
-    found = _Slopes(judge, *ends).integral()
+    found = _integral(judge, *ends)
     curves, begin = [], 0
     for side, own in heard.items():
         windows = encoded[side]
@@ -243,84 +243,51 @@ class _Integral(NamedTuple):
     high: np.ndarray  # and where it ends
     states: np.ndarray  # what each state contributes `(dimensions, states)`
     whole: np.ndarray  # what all else contributes
-    missed: np.ndarray  # share of the difference between both scores by which these are off
+    missed: np.ndarray  # points that are not in the slopes
 
 
-class _Slopes:
-    """Scores on the straight way between two inputs of the same pair, and what each state does to them there.
+def _integral(judge: EmpathyJudge, begin: Inputs, end: Inputs) -> _Integral:
+    """What contributes to the difference between the scores at both ends of the straight way between two inputs.
+
+    Scores and slopes are measured at `_PLACES` places of the way, in one pass. Between two of them each state
+    contributes the mean of its slopes there; what all of them together miss of the difference between the two scores,
+    since the score has bends, goes to each by the size of its slopes. So everything adds up to the difference.
 
     Args:
         judge: The judge.
-        begin: Where the way begins: `_TOGETHER` copies of one pair.
+        begin: Where the way begins: `_PLACES` copies of one pair.
         end: Where it ends, likewise.
     """
-
-    def __init__(self, judge: EmpathyJudge, begin: Inputs, end: Inputs) -> None:
-        names = [name for name in ("audio_states", "layers", "functionals") if getattr(end, name) is not None]
-        self._judge, self._end = judge, end
-        self._here = {name: getattr(end, name) for name in names}
-        # what the beginning has no measure of stays as it is at the end
-        self._ways = {name: (own - getattr(begin, name)).nan_to_num(0) for name, own in self._here.items()}
-        self._known: dict[float, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
-
-    def _measure(self, places: Sequence[float]) -> None:
-        """Scores `(dimensions,)`, slopes along the way of states `(dimensions, states)` and of all else `(dimensions,)`
-        at places from 0 to 1."""
-        for first in range(0, len(places), _TOGETHER):
-            part = np.resize(places[first : first + _TOGETHER], _TOGETHER)
-            point = {}
-            for name, own in self._here.items():
-                left = torch.from_numpy(1 - part).to(own).repeat_interleave(len(own) // _TOGETHER)
-                point[name] = (own - left.reshape(-1, *[1] * (own.ndim - 1)) * self._ways[name]).requires_grad_()
-            with torch.enable_grad():
-                scores = self._judge.predict(dataclasses.replace(self._end, **point)).score
-            found = {name: [] for name in point}
-            for number in range(scores.shape[1]):
-                last = number + 1 == scores.shape[1]
-                slopes = torch.autograd.grad(
-                    scores[:, number].sum(), list(point.values()), retain_graph=not last, allow_unused=True
-                )
-                for (name, way), slope in zip(self._ways.items(), slopes, strict=True):
-                    along = torch.zeros_like(way) if slope is None else (slope * way).nan_to_num(0)
-                    found[name].append(along.double().flatten(1).sum(1).cpu().numpy().reshape(_TOGETHER, -1))
-            states, *others = (np.stack(own, 1) for own in found.values())
-            whole = sum((other.sum(2) for other in others), np.zeros(states.shape[:2]))
-            at_each = zip(scores.detach().double().cpu().numpy(), states, whole, strict=True)
-            self._known |= dict(zip(part.tolist(), at_each, strict=True))
-
-    def integral(self) -> _Integral:
-        """What contributes to the difference between the scores at both ends.
-
-        By the rule of Simpson. How far a part of the way is off is known, since the scores at its ends are: the worst
-        parts are halved until all together are off by little.
-        """
-        grid = np.linspace(0, 1, _TOGETHER - 1).tolist()
-        self._measure(grid)
-        parts = list(zip(grid[:-2:2], grid[2::2], strict=True))
-        low, high = (self._known[place][0] for place in (0.0, 1.0))
-        scale = np.maximum(np.abs(high - low), 1e-6)
-        while True:
-            sums = [self._simpson(*part) for part in parts]
-            states, whole = (np.sum(own, 0) for own in zip(*sums, strict=True))
-            missed = np.abs(states.sum(1) + whole - (high - low)) / scale
-            if missed.max() <= COMPLETE / 2 or len(self._known) >= _MOST_PLACES:
-                return _Integral(low, high, states, whole, missed)
-            off = [
-                np.abs(self._known[end][0] - self._known[begin][0] - own.sum(1) - rest) / scale
-                for (begin, end), (own, rest) in zip(parts, sums, strict=True)
-            ]
-            worst = np.argsort(-np.max(off, 1), kind="stable")[: _TOGETHER // 2].tolist()
-            divided = []
-            for begin, end in (parts[number] for number in worst):
-                middle = (begin + end) / 2
-                divided += [(begin, middle), (middle, end)]
-            self._measure([(begin + end) / 2 for begin, end in divided])
-            parts = [part for number, part in enumerate(parts) if number not in worst] + divided
-
-    def _simpson(self, begin: float, end: float) -> tuple[np.ndarray, np.ndarray]:
-        first, middle, last = (self._known[place] for place in (begin, (begin + end) / 2, end))
-        states, whole = ((end - begin) / 6 * (first[n] + 4 * middle[n] + last[n]) for n in (1, 2))
-        return states, whole
+    here = {name: own for name in ("audio_states", "layers", "functionals") if (own := getattr(end, name)) is not None}
+    # what the beginning has no measure of stays as it is at the end
+    ways = {name: (own - getattr(begin, name)).nan_to_num(0) for name, own in here.items()}
+    left = torch.linspace(1, 0, _PLACES, dtype=torch.float64)  # of the way, at each place
+    point: dict[str, torch.Tensor] = {}
+    for name, own in here.items():
+        of_row = left.to(own).repeat_interleave(len(own) // _PLACES).reshape(-1, *[1] * (own.ndim - 1))
+        point[name] = (own - of_row * ways[name]).requires_grad_()
+    with torch.enable_grad():
+        scores = judge.predict(dataclasses.replace(end, **point)).score
+    states, whole, missed = [], [], []
+    known = scores.detach().double().cpu().numpy().T
+    for number, row in enumerate(known):
+        last = number + 1 == len(known)
+        slopes = torch.autograd.grad(
+            scores[:, number].sum(), list(point.values()), retain_graph=not last, allow_unused=True
+        )
+        parts = []
+        for way, slope in zip(ways.values(), slopes, strict=True):
+            along = torch.zeros_like(way) if slope is None else (slope * way).nan_to_num(0)
+            parts.append(along.double().flatten(1).sum(1).reshape(_PLACES, -1).cpu().numpy())
+        each = np.concatenate(parts, axis=1)
+        mean, size = ((own[1:] + own[:-1]) / 2 / (_PLACES - 1) for own in (each, np.abs(each)))
+        rest = np.diff(row) - mean.sum(1)
+        shares = size / np.maximum(size.sum(1, keepdims=True), np.finfo(float).tiny)
+        given = (mean + rest[:, None] * shares).sum(0)
+        states.append(given[: parts[0].shape[1]])
+        whole.append(given[parts[0].shape[1] :].sum())
+        missed.append(np.abs(rest).sum())
+    return _Integral(known[:, 0], known[:, -1], np.stack(states), np.array(whole), np.array(missed))
 
 
 def _curve(
