@@ -78,6 +78,8 @@ REPLACING = (
     *("import", "combine", "split", "inspect", "evaluate", "compare", "calibrate", "score", "cached", "layers"),
     *("stress", "suggest", "plan", "demo", "page"),
 )
+EACH = ("page", "upgrade")
+"""Make several files, each as a whole or not at all."""
 OUTPUTS = ("out", "out.csv", "out.txt", "out.html", "out.png")
 BESIDE = (*OUTPUTS, "out.csv.summary.json", "states")
 """What may lie on the disk afterwards."""
@@ -256,7 +258,10 @@ class Trial:
         if self._harm == "kill":
 
             def kill(child: int) -> bool:
-                os.killpg(child, signal.SIGKILL)
+                try:
+                    os.killpg(child, signal.SIGKILL)
+                except ProcessLookupError:  # it has no group yet
+                    return False
                 return True
 
             return self._forked(self._user, kill=when, harm=kill)
@@ -298,9 +303,9 @@ class Trial:
             return f"{code}", ""
         if code == -signal.SIGKILL and not state and (self._disk / ".out.replaced").exists():
             return f"{code}, between two renames", ""  # the same command puts it back
-        if code == -signal.SIGKILL and self._name == "demo":
-            return f"{code}", ""  # the earlier one lies in a hidden folder, where the same command finds it
-        each = self._name == "page" and all(state[path] in (self._old.get(path), self._new.get(path)) for path in state)
+        if self._name == "demo" and any((self._disk / "out" / name).exists() for name in (".moving", ".earlier")):
+            return f"{code}", ""  # the earlier one lies there, where the same command finds it
+        each = self._name in EACH and all(state[path] in (self._old.get(path), self._new.get(path)) for path in state)
         if state != self._old and not is_new and not each and self._name not in GOING_ON:
             changed = sorted(path for path in {**state, **self._old} if state.get(path) != self._old.get(path))
             return str(code), f"neither as before nor new: {changed[:8]}; {lines}"
