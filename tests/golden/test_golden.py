@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import platform
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +23,9 @@ def _make() -> ModuleType:
 
 
 golden = _make()
-NETWORK, ARITHMETIC = 1e-5, 1e-9
+# The values are those of x86-64; scores on arm64 lie 2e-5 apart
+NETWORK = 1e-5 if platform.machine().lower() in ("x86_64", "amd64") else 1e-4
+ARITHMETIC = 1e-9
 OTHER_CPUS = {"hidden_states": 1e-4, "demo_report": 1e-3, "mushra": 1e-6}
 """Where another instruction set moves more: a random network's states by 2e-5, and rank correlations by 1e-4, since
 scores of silence that hardly differ change places. A kernel's eigenvalues that are nearly 0 are rounding."""
