@@ -95,8 +95,8 @@ class Explanation:
     scores: dict[str, float]
     baseline: dict[str, float]  # by gradients, the score of both clips with flattened pitch and loudness; else empty
     whole: dict[str, float]  # by gradients, points that no second can be given: what the head reads of whole clips
-    # by gradients, points of the difference between both scores that are not in the slopes; the seconds were given them
-    # by the size of theirs
+    # by gradients, points of the difference between both scores that are not in the slopes; each second was given a
+    # share of them by the size of its slopes
     missed: dict[str, float]
     curves: list[Curve]  # one for each clip and dimension
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import io
+import json
 import multiprocessing
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -217,6 +219,30 @@ def judge_folder(make_judge, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("artifact") / "judge"
     save_judge(LoadedJudge(judge, description), folder, render_card(description, None))
     return folder
+
+
+def as_before(description: dict[str, Any]) -> dict[str, Any]:
+    """The description of a judge as the first version wrote it."""
+    lora = description["settings"]["lora"]
+    lora["full"], lora["dtype"] = lora.pop("full_parts"), lora.pop("trained_dtype")
+    return {**description, "schema_version": 1}
+
+
+@pytest.fixture
+def make_old_ensemble(judge_folder) -> Callable[[Path], None]:
+    """Writes an ensemble of two judges into a folder, as the first version did."""
+    from empathy_judge.models.weight_files import file_hash
+
+    def make(folder: Path) -> None:
+        old = as_before(json.loads((judge_folder / "judge.json").read_text()))
+        members, hashes = ["members/0", "members/1"], dict[str, str]()
+        for name in members:
+            shutil.copytree(judge_folder, folder / name)
+            (folder / name / "judge.json").write_text(json.dumps(old))
+            hashes[f"{name}/judge.json"] = file_hash(folder / name / "judge.json")
+        (folder / "judge.json").write_text(json.dumps({**old, "members": members, "sha256": hashes}))
+
+    return make
 
 
 @pytest.fixture(scope="session")

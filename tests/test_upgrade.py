@@ -11,9 +11,11 @@ import yaml
 from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models.artifact import load_any, load_run
-from empathy_judge.models.weight_files import file_hash, read_checkpoint
+from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.settings import RENAMED
 from empathy_judge.train.sweep import check_recipe, read_sweep
+
+from .conftest import as_before
 
 OLD = """# my own
 model:
@@ -124,12 +126,6 @@ def test_an_old_sweep_is_converted(tmp_path, capsys):
     check_recipe(read_sweep(path), path)
 
 
-def as_before(description):
-    lora = description["settings"]["lora"]
-    lora["full"], lora["dtype"] = lora.pop("full_parts"), lora.pop("trained_dtype")
-    return {**description, "schema_version": 1}
-
-
 def test_an_old_run_can_be_used_and_is_converted(trained_run, tmp_path, capsys, parser):
     run = shutil.copytree(trained_run, tmp_path / "run")
     before = {path.name: read_checkpoint(path) for path in run.glob("checkpoints/*.ckpt")}
@@ -152,20 +148,12 @@ def test_an_old_run_can_be_used_and_is_converted(trained_run, tmp_path, capsys, 
     assert capsys.readouterr().err == ""
 
 
-def test_an_old_judge_and_an_ensemble_of_old_judges_are_converted(judge_folder, tmp_path, capsys):
-    judge = tmp_path / "judge"
-    shutil.copytree(judge_folder, judge / "members" / "0")
-    shutil.copytree(judge_folder, judge / "members" / "1")
-    members = [judge / "members" / str(number) / "judge.json" for number in range(2)]
-    description = json.loads(members[0].read_text())
-    for path in members:
-        path.write_text(json.dumps(as_before(json.loads(path.read_text()))))
-    hashes = {f"members/{number}/judge.json": file_hash(path) for number, path in enumerate(members)}
-    old = {**as_before(json.loads(json.dumps(description))), "members": ["members/0", "members/1"], "sha256": hashes}
-    (judge / "judge.json").write_text(json.dumps(old))
+def test_an_old_judge_and_an_ensemble_of_old_judges_are_converted(judge_folder, make_old_ensemble, tmp_path, capsys):
+    make_old_ensemble(judge := tmp_path / "judge")
     assert main(["upgrade", str(judge)]) == 0
     assert capsys.readouterr().out.count("schema_version 1 -> 3") == 3
-    assert json.loads(members[1].read_text()) == description
+    made = judge / "members" / "1" / "judge.json"
+    assert json.loads(made.read_text()) == json.loads((judge_folder / "judge.json").read_text())
     loaded = load_any(judge)
     assert len(loaded.judge.members) == 2
     assert capsys.readouterr().err == ""

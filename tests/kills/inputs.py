@@ -6,33 +6,15 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
-
-from empathy_judge.models.weight_files import file_hash
 
 
-def as_before(description: dict[str, Any]) -> dict[str, Any]:
-    """The description of a judge as the first version wrote it."""
-    lora = description["settings"]["lora"]
-    lora["full"], lora["dtype"] = lora.pop("full_parts"), lora.pop("trained_dtype")
-    return {**description, "schema_version": 1}
-
-
-def test_inputs_are_made(dataset_folder, judge_folder, trained_run, backbone_folder):
+def test_inputs_are_made(dataset_folder, judge_folder, trained_run, backbone_folder, make_old_ensemble):
     folder = Path(os.environ["KILLS_INPUTS"])
     for source, name in ((dataset_folder, "data"), (judge_folder, "judge"), (trained_run, "run")):
         shutil.copytree(source, folder / name)
     shutil.copytree(dataset_folder, folder / "other")
     shutil.copytree(backbone_folder, folder / "backbone")
-    for path in (folder / "old" / "members" / name for name in "01"):
-        shutil.copytree(judge_folder, path)
-    description = as_before(json.loads((judge_folder / "judge.json").read_text()))
-    members, hashes = [f"members/{name}" for name in "01"], dict[str, str]()
-    for path in (folder / "old" / name / "judge.json" for name in members):
-        path.write_text(json.dumps(description))
-        hashes[str(path.relative_to(folder / "old"))] = file_hash(path)
-    ensemble = {**description, "members": members, "sha256": hashes}
-    (folder / "old" / "judge.json").write_text(json.dumps(ensemble))
+    make_old_ensemble(folder / "old")
     for path in folder.rglob("*"):
         os.chmod(path, 0o755 if path.is_dir() else 0o644)  # for users who are not root
         if path.name in ("judge.json", "config.yaml"):
