@@ -161,7 +161,7 @@ def _of_layers(judge: EmpathyJudge, inputs: Inputs) -> dict[str, Tensor]:
             return judge.pool_states(norm(states), inputs)
 
         with made_by(backbone.layers, pooled) as made:
-            backbone.hidden_states(inputs)
+            backbone.hidden_states(replace(inputs, packed=None))
         found[LANGUAGE_MODEL] = torch.stack([layer_norm(own, own.shape[-1:]) for own in made])
     layers, _ = judge.head_input.raw(inputs)  # (rows, 3, layers, 2, size)
     assert layers is not None

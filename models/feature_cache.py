@@ -266,7 +266,7 @@ class PairStates:
         key = pair.situation, tuple(turn.role for turn in pair.context)
         if key not in self._texts:
             counts = [[self._judge.backbone.tokens_per_state] * (len(pair.context) + 1)]
-            ids, _, _ = self._judge.backbone.prepare_text([pair], counts, "right")
+            ids, _, _ = self._judge.ask([pair], counts)
             self._texts[key] = _hash(str(ids.tolist()))
         return self._texts[key]
 
@@ -336,7 +336,7 @@ def states_entering(backbone: AudioLanguageModel, inputs: Inputs, first: int) ->
     def keep(module: nn.Module, args: tuple[Any, ...]) -> None:
         found.append(args[0])
 
-    layers = backbone.layers
+    layers, inputs = backbone.layers, replace(inputs, packed=None)
     hook = layers[first].register_forward_pre_hook(keep)
     try:
         with skip(layers[first:]):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from transformers import AutoConfig, GenerationConfig
+from transformers import AutoConfig, DynamicCache, GenerationConfig
 from transformers.utils.hub import cached_file, extract_commit_hash
 
 from ..data_modules.audio import AudioSource, decode
@@ -24,7 +25,6 @@ from .backbones.base import Checkpoint, Inputs
 from .backbones.deferred import weight_files
 from .backbones.loading import one_line
 from .hub import expected_backbone, require_backbone
-from .prefix_caching import kv_cache
 
 _WEIGHTS_AND_WORDS = {".safetensors", ".json", ".jinja", ".model", ".txt"}
 """Files of a checkpoint that answers depend on."""
@@ -49,6 +49,45 @@ class Written(NamedTuple):
     text: str
     tokens: int
     complete: bool
+
+
+class KVCache:
+    """Keys and values of the tokens that a language model has read so far, in every layer, and their mask `(batch,
+    tokens)`: 1 for real tokens and 0 for padding."""
+
+    def __init__(self, language_model: nn.Module) -> None:
+        """Empty."""
+        self._cache = DynamicCache(config=language_model.config)  # pyright: ignore[reportArgumentType]
+        self.mask: Tensor | None = None
+
+    def extend(
+        self, module: nn.Module, args: tuple[Any, ...], options: Mapping[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
+        """Hook before the forward pass of the language model."""
+        new: Tensor = options["attention_mask"]
+        positions: Tensor = options["position_ids"]
+        if self.mask is not None:
+            positions = positions + self.mask.sum(-1, keepdim=True)
+            new = torch.cat([self.mask, new], -1)
+        self.mask = new
+        return args, {
+            **options,
+            "attention_mask": new,
+            "position_ids": positions,
+            "past_key_values": self._cache,
+            "use_cache": True,
+        }
+
+
+@contextmanager
+def kv_cache(language_model: nn.Module) -> Iterator[KVCache]:
+    """Within, each call of the language model continues the tokens of the calls before, row by row."""
+    cache = KVCache(language_model)
+    handle = language_model.register_forward_pre_hook(cache.extend, with_kwargs=True)
+    try:
+        yield cache
+    finally:
+        handle.remove()
 
 
 class AnsweringModel:

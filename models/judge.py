@@ -25,6 +25,8 @@ from .heads import Head, Prediction, build_head
 from .lora import adapt, trained_in_full, weights_of
 from .settings import JudgeSettings, LongClips
 
+POOLINGS_OF_RESPONSE = ("response_mean", "layer_mix")
+"""Those that read the states of the response and no other."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 OWN = ("head.", "head_input.", "pooling.")
 """How the names of a judge's own weights begin, which no backbone has."""
@@ -181,8 +183,8 @@ class EmpathyJudge(nn.Module):
                 self.check_text(pair, sum(own))
             except TextError as error:
                 raise TextError(f"pair {pair.pair_id!r}: {error}", error.kind) from None
-        ids, mask, is_audio = self.backbone.prepare_text(repeated, counts, self.settings.padding_side)
-        return Inputs(
+        ids, mask, is_audio = self.ask(repeated, counts)
+        inputs = Inputs(
             input_ids=ids,
             attention_mask=mask,
             response_mask=response_mask_of(is_audio, [row[-1] for row in rows]),
@@ -196,6 +198,20 @@ class EmpathyJudge(nn.Module):
             window_weights=row_weights(combinations) if len(rows) > len(pairs) else None,
             padding_last=self.settings.padding_side == "right",
         )
+        return replace(inputs, packed=self.backbone.packed(inputs))
+
+    def ask(self, pairs: Sequence[Pair], audio_tokens: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
+        """`Backbone.prepare_text`, as far as anything of it is read.
+
+        Where the pooling reads the response alone, nothing behind it is: a causal model's states do not depend on what
+        follows.
+        """
+        ids, mask, is_audio = self.backbone.prepare_text(pairs, audio_tokens, self.settings.padding_side)
+        if self.settings.pooling in POOLINGS_OF_RESPONSE:
+            mask = mask * is_audio.flip(-1).cummax(-1).values.flip(-1)
+            read = mask.bool().any(0)
+            ids, mask, is_audio = ids[:, read], mask[:, read], is_audio[:, read]
+        return ids, mask, is_audio
 
     def count_tokens(self, pairs: Sequence[Pair], seconds: Mapping[AudioSource, float]) -> np.ndarray:
         """Tokens that the backbone reads of each pair `(pairs,)`: the question, and both clips, of so many seconds.
@@ -225,7 +241,7 @@ class EmpathyJudge(nn.Module):
         if (known := self._known_questions.get(key)) is not None:
             return known
         clips = len(pair.context) + 1
-        _, mask, _ = self.backbone.prepare_text([pair], [[1] * clips], "right")
+        _, mask, _ = self.ask([pair], [[1] * clips])
         tokens = int(mask.sum()) - clips
         if len(pair.situation or "") <= _KEPT_CHARACTERS:
             if len(self._known_questions) >= _KEPT_QUESTIONS:

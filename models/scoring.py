@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +24,6 @@ from .clip_encoder import KEPT_BYTES, AutoBatch, ClipEncoder
 from .feature_cache import DiskStore
 from .heads import Prediction, combine
 from .judge import MOST_WINDOWS, EmpathyJudge, EncodedClip
-from .prefix_caching import plan_of, read_in_two
 from .settings import LongClips, Quantization
 
 _SORTED_BATCHES = 4
@@ -47,7 +46,7 @@ class Heard(NamedTuple):
 class PairScorer:
     """Runs a judge, or all members of an ensemble, over pairs; calls from several threads take turns.
 
-    Each clip is encoded once (`ClipEncoder`), and prefixes that questions share are computed once (`prefix_caching`).
+    Each clip is encoded once (`ClipEncoder`), and what pairs begin with once (`backbones.packing`).
     """
 
     def __init__(
@@ -145,12 +144,18 @@ class PairScorer:
                     self.judge.check_text(pairs[number], longest * self.judge.backbone.tokens_per_state)
                 except TextError as error:
                     outcomes[number] = error
-        order = _in_order(pairs, [number for number, error in enumerate(outcomes) if error is None], states)
+        # what sounds and reads the same is read once: rounding would rank what is equal
+        usable = [number for number, error in enumerate(outcomes) if error is None]
+        first: dict[Hashable, int] = {}
+        alike = [first.setdefault(_content(pairs[number]), number) for number in usable]
+        order = _in_order(pairs, list(first.values()), states)
         for batch in self._batches.split([_states(states, sources[number]) for number in order]):
             numbers = order[batch.rows]
             with batch:
                 for number, made in zip(numbers, self._forward([pairs[n] for n in numbers], states), strict=True):
                     outcomes[number] = made
+        for number, same in zip(usable, alike, strict=True):
+            outcomes[number] = outcomes[same]
         heard = []
         for pair, own, found, count in zip(pairs, sources, _fetched(outcomes), windows, strict=True):
             if found is None:
@@ -161,11 +166,7 @@ class PairScorer:
 
     @torch.inference_mode()
     def _forward(self, pairs: Sequence[Pair], states: dict[AudioSource, EncodedClip]) -> list[Prediction]:
-        judge, inputs = self.judge, self.judge.build_inputs(pairs, states)
-        moved = inputs.to(judge.device)
-        shared = plan_of(judge.backbone, inputs)
-        hidden = judge.backbone.hidden_states(moved) if shared is None else read_in_two(judge.backbone, shared, moved)
-        return judge.head(judge.pool(hidden, moved)).each()
+        return self.judge.predict(self.judge.build_inputs(pairs, states).to(self.judge.device)).each()
 
     def _assessment(self, heard: Heard, level: float) -> Assessment | AudioError:
         if isinstance(heard.outcome, AudioError):
@@ -189,6 +190,11 @@ class PairScorer:
         }
         seconds = heard.facts[-1].seconds if heard.facts else math.nan
         return Assessment(scores, cautions(heard.facts, domain) if heard.facts else (), heard.windows, seconds)
+
+
+def _content(pair: Pair) -> Hashable:
+    """What a pair is scored by."""
+    return pair.clips, pair.situation, tuple(turn.role for turn in pair.context)
 
 
 def _in_order(pairs: Sequence[Pair], usable: Sequence[int], states: Mapping[AudioSource, EncodedClip]) -> list[int]:

@@ -15,9 +15,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ...data_modules.errors import TextError, UserError, shown
 from ...data_modules.schema import Pair
-from .base import Backbone, Checkpoint, Clips, Inputs, Layout, Part
-from .layers import enter_behind, made_by, padding_last
+from .base import Backbone, Checkpoint, Clips, Inputs, Layout, Packed, Part
+from .layers import KERNEL, enter_behind, made_by, only_within, padding_last
 from .loading import load_processor, one_line
+from .packing import pack
 
 LANGUAGE_MODEL = Part(
     "language_model",
@@ -46,6 +47,7 @@ class AudioLanguageModel(Backbone):
         audio_token_id: Its id.
         own_audio_token: The audio token where the processor does not say it.
         tower_width: What the width of the tower's layers is called in its configuration.
+        whole_tokens: Most tokens of a pair that may share a row with others (`packed`); None = any number.
     """
 
     layout = Layout({"": "model."})
@@ -55,6 +57,7 @@ class AudioLanguageModel(Backbone):
     own_audio_token: ClassVar[str | None] = None
     _every_layer: bool = False
     tower_width: ClassVar[str] = "hidden_size"
+    whole_tokens: int | None = None
 
     @classmethod
     def unquantized(cls) -> list[str]:
@@ -188,6 +191,7 @@ class AudioLanguageModel(Backbone):
         ).last_hidden_state
 
     def hidden_states(self, inputs: Inputs) -> Tensor:
+        packed = inputs.packed
         positions = (inputs.attention_mask.cumsum(-1) - 1).clamp(min=0)
         if inputs.hidden is not None:
             with enter_behind(self.layers[: inputs.first], inputs.hidden), padding_last(inputs.padding_last):
@@ -195,18 +199,35 @@ class AudioLanguageModel(Backbone):
         states = inputs.audio_states
         if states is None and inputs.clips is not None:
             states = self.encode_audio(inputs.clips)
-        embeddings = self.embed(inputs.input_ids)
+        tokens = inputs if packed is None else packed
+        if packed is not None:
+            positions = packed.positions
+        embeddings = self.embed(tokens.input_ids)
         if states is not None:  # a chat may be without audio, as is what continues one
             # where the projector is fully fine-tuned, it is float32 beside a language model in bfloat16
             dtype = next(self.network.get_submodule(self.parts["projector"].path).parameters()).dtype
-            audio = self.project(states.to(embeddings.device, dtype))[inputs.audio_index]
-            flat = embeddings.flatten(0, 1).index_copy(0, inputs.audio_positions, audio.to(embeddings))
+            audio = self.project(states.to(embeddings.device, dtype))[tokens.audio_index]
+            flat = embeddings.flatten(0, 1).index_copy(0, tokens.audio_positions, audio.to(embeddings))
             embeddings = flat.view_as(embeddings)
-        with padding_last(inputs.padding_last), made_by(self.layers if self._every_layer else ()) as made:
-            last = self.read(inputs.input_ids, embeddings, inputs.attention_mask, positions)
+        kept = made_by(self.layers if self._every_layer else ())
+        with padding_last(inputs.padding_last), only_within(packed), kept as made:
+            last = self.read(tokens.input_ids, embeddings, tokens.attention_mask, positions)
         if any(states.ndim != 3 for states in made):
             raise UserError(f"pooling layer_mix: backbone {self.name} has several states of each token in its layers")
-        return torch.cat([states.to(last.device) for states in made], -1) if made else last
+        found = torch.cat([states.to(last.device) for states in made], -1) if made else last
+        return found if packed is None else found.flatten(0, 1)[packed.where.to(found.device)]
+
+    def packed(self, inputs: Inputs) -> Packed | None:
+        config = self.language_model.config
+        kinds = {"full_attention", "sliding_attention"}
+        if config._attn_implementation != KERNEL or not kinds.issuperset(getattr(config, "layer_types", None) or ()):
+            return None
+        ids, mask = inputs.input_ids, inputs.attention_mask
+        if self.whole_tokens is not None and ids.shape[1] > self.whole_tokens:
+            return None
+        states = ids.new_full(ids.shape, -1)
+        states.view(-1)[inputs.audio_positions] = inputs.audio_index
+        return pack(ids, mask, states, inputs.response_mask, self.hidden_size)
 
     def return_every_layer(self) -> None:
         self._every_layer = True

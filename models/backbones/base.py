@@ -115,6 +115,32 @@ class Clips(Movable):
 
 
 @dataclass(frozen=True)
+class Packed(Movable):
+    """The tokens of a batch in rows that hold several pairs each. What pairs begin with, such as a context that they
+    share, is there once, and each of them goes on from it (`packing`).
+
+    Attributes:
+        input_ids: `(rows, width)`.
+        attention_mask: `(rows, width)`, 1 for real tokens.
+        positions: `(rows, width)`, each as it is in its pair.
+        tree: `(rows, width)`: tokens with the same number belong to pairs with the same beginning.
+        branch: `(rows, width)`: the pair that a token belongs to; -1 = the beginning, which is all theirs, -2 = padding.
+        audio_index: As in `Inputs`.
+        audio_positions: As in `Inputs`.
+        where: Where each token of the batch is in the flattened rows `(batch, tokens)`; anywhere for padding.
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    positions: Tensor
+    tree: Tensor
+    branch: Tensor
+    audio_index: Tensor
+    audio_positions: Tensor
+    where: Tensor
+
+
+@dataclass(frozen=True)
 class Inputs(Movable):
     """What the judge reads for a batch of pairs. Every distinct clip is held once, however many pairs share it.
 
@@ -138,6 +164,7 @@ class Inputs(Movable):
         first: See `hidden`.
         padding_last: True where padding is known to follow the real tokens of every row, so that a causal model
             needs no mask for it. False is always right.
+        packed: The same tokens with less to compute; None = there is no such way.
     """
 
     input_ids: Tensor
@@ -154,6 +181,7 @@ class Inputs(Movable):
     hidden: Tensor | None = None
     first: int = 0
     padding_last: bool = False
+    packed: Packed | None = None
 
 
 class Backbone(ABC):
@@ -313,6 +341,11 @@ class Backbone(ABC):
     @abstractmethod
     def hidden_states(self, inputs: Inputs) -> Tensor:
         """Last hidden states `(batch, tokens, hidden)`; those at padding mean nothing."""
+
+    def packed(self, inputs: Inputs) -> Packed | None:
+        """The tokens of a batch, on the CPU and with audio states or clips, in less room; None where little would be
+        saved."""
+        return None
 
     @abstractmethod
     def save_processor(self, folder: str) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -28,9 +28,13 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+if TYPE_CHECKING:  # it imports this module
+    from .base import Packed
+
 KERNEL = "sdpa_of_known_lengths"
 """Name of such attention in configurations of `transformers`."""
 _padding_is_last: ContextVar[bool] = ContextVar("padding_is_last", default=False)
+_packed: ContextVar[Packed | None] = ContextVar("packed", default=None)
 _LEAST_VARIANCE = 1e-8
 
 
@@ -54,6 +58,16 @@ def without_padding(rows: Tensor, lengths: Sequence[int]) -> Tensor:
 
 
 @contextmanager
+def only_within(packed: Packed | None) -> Iterator[None]:
+    """Within, a token of packed rows attends to what it follows in its own pair: others share its row."""
+    token = _packed.set(packed)
+    try:
+        yield
+    finally:
+        _packed.reset(token)
+
+
+@contextmanager
 def padding_last(known: bool) -> Iterator[None]:
     """Within, a causal mask leaves padding out of account if it is known to follow all real tokens.
 
@@ -73,9 +87,12 @@ def _mask(
     attention_mask: Tensor | None = None,
     allow_is_causal_skip: bool = True,
     allow_is_bidirectional_skip: bool = False,
+    local_size: int | None = None,
     **options: Any,
 ) -> Tensor | None:
     """`sdpa_mask`, but the values of the padding mask are not read; None = the kernel needs no mask."""
+    if (packed := _packed.get()) is not None:
+        return _packed_mask(packed, local_size)
     # tokens in a KV cache (q_length < kv_length) may have padding in between
     if allow_is_causal_skip and q_length == kv_length and _padding_is_last.get():
         attention_mask = None
@@ -85,8 +102,19 @@ def _mask(
         attention_mask=attention_mask,
         allow_is_causal_skip=allow_is_causal_skip and attention_mask is None and q_length == kv_length,
         allow_is_bidirectional_skip=allow_is_bidirectional_skip and attention_mask is None,
+        local_size=local_size,
         **options,
     )
+
+
+def _packed_mask(packed: Packed, local_size: int | None) -> Tensor:
+    """`(rows, 1, width, width)`, True where a token attends to another: to what comes before it in its pair, by no more
+    than the sliding window. Nothing attends to padding but padding."""
+    positions, tree, branch = packed.positions, packed.tree, packed.branch
+    before = positions[:, :, None] - positions[:, None, :]
+    own = (branch[:, None, :] == branch[:, :, None]) | (branch[:, None, :] == -1)
+    seen = (tree[:, :, None] == tree[:, None, :]) & own & (before >= 0)
+    return (seen if local_size is None else seen & (before < local_size))[:, None]
 
 
 AttentionInterface.register(KERNEL, sdpa_attention_forward)

@@ -104,6 +104,11 @@ class Phi4Multimodal(AudioLanguageModel):
         layers = OrderedDict(up=audio.up_proj_for_speech, activation=nn.GELU(), down=audio.down_proj_for_speech)
         return nn.ModuleDict({"language_model": text, "projector": nn.Sequential(layers), "audio_tower": audio.encoder})
 
+    def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint) -> None:
+        super().__init__(network, processor, checkpoint)
+        if isinstance(rotary := self.language_model.rotary_emb, _RotaryByRow):
+            self.whole_tokens = rotary.longest_short
+
     def render(self, chat: Sequence[Message]) -> str:
         """See `AudioLanguageModel`: as the model card writes it; the tokenizer's template takes a message as one
         text."""
@@ -148,12 +153,12 @@ class _RotaryByRow(nn.Module):
 
     def __init__(self, official: nn.Module, longest_short: int) -> None:
         super().__init__()
-        self.official, self._longest_short = official, longest_short
+        self.official, self.longest_short = official, longest_short
 
     def forward(self, hidden: Tensor, position_ids: Tensor) -> tuple[Tensor, ...]:
         """Cosine and sine `(batch, tokens, size)` of positions `(batch, tokens)`."""
-        beyond = torch.full_like(position_ids[:, :1], self._longest_short)
-        short = self.official(hidden, position_ids.clamp(max=self._longest_short - 1))
+        beyond = torch.full_like(position_ids[:, :1], self.longest_short)
+        short = self.official(hidden, position_ids.clamp(max=self.longest_short - 1))
         long = self.official(hidden, torch.cat([position_ids, beyond], -1))
-        is_long = (position_ids.amax(-1) >= self._longest_short)[:, None, None]
+        is_long = (position_ids.amax(-1) >= self.longest_short)[:, None, None]
         return tuple(torch.where(is_long, one[:, :-1], other) for one, other in zip(long, short, strict=True))

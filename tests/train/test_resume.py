@@ -86,7 +86,7 @@ def die() -> None:
 IN_MID_EPOCH = {
     "plain": {},
     "workers": {"data__num_workers": 1},
-    "by tokens": {"data__batch_tokens": 300},
+    "by tokens": {"data__batch_tokens": 200},
     "accumulated": {"data__batch_size": 2, "trainer__accumulate_grad_batches": 2},
     "validated twice an epoch": {"data__batch_size": 2, "trainer__val_check_interval": 3},
 }

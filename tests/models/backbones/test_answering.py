@@ -17,8 +17,7 @@ from empathy_judge.data_modules.errors import AudioError, UserError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.backbones.audio_language_model import messages
 from empathy_judge.models.backbones.base import Checkpoint
-from empathy_judge.models.generate import AnsweringModel, Chat, LMHead, _continued, identity
-from empathy_judge.models.prefix_caching import kv_cache
+from empathy_judge.models.generate import AnsweringModel, Chat, LMHead, _continued, identity, kv_cache
 from safetensors.torch import load_file, save_file
 
 RATE, CPU = 16_000, torch.device("cpu")

@@ -71,7 +71,7 @@ def test_hidden_states_are_those_of_the_official_class_behind_that_layer(
     language_model, depth, norm, pairs, same, rounding
 ):
     k = number(depth, layers_of(language_model))
-    judge = judge_at(language_model, k, depth_norm=norm)
+    judge = judge_at(language_model, k, depth_norm=norm, pooling="attention")  # which reads all states
     assert len(judge.backbone.layers) == judge.backbone.depth == judge.settings.depth == k
     inputs = judge.build_inputs(pairs)
     hidden = judge.backbone.hidden_states(inputs)
@@ -213,7 +213,7 @@ def test_a_mix_of_layers_is_that_of_judges_of_each_depth(language_model, pairs, 
     assert same(found, expected, rounding)
     assert same(torch.cat([judge.pooled(judge.build_inputs([pair])) for pair in pairs]), found, rounding)
     asked = [pairs[0], replace(pairs[0], pair_id="other", response=pairs[1].response)]
-    with mock.patch("empathy_judge.models.prefix_caching._WORTHWHILE", 0):
+    with mock.patch("empathy_judge.models.backbones.packing._WORTHWHILE", math.inf):
         scores = torch.stack([own.score for _, own in PairScorer(judge).predict(asked)])
     assert (scores - judge(judge.build_inputs(asked))).abs().max() <= 1e-5
 

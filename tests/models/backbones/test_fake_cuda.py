@@ -8,6 +8,7 @@ same.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -19,7 +20,7 @@ import pytest
 import torch
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
-from empathy_judge.models import prefix_caching, scoring
+from empathy_judge.models.backbones import packing
 from empathy_judge.models.backbones.base import Inputs
 from empathy_judge.models.head_input import build_pooling
 from empathy_judge.models.heads import Prediction, build_head
@@ -207,10 +208,14 @@ def training_step(gpu: OnCuda) -> None:
     """Forward pass under autocast, loss, and a step of the fused optimizer; there is no backward pass without CUDA."""
     judge = gpu.judge
     objective = for_real(Objective, LossWeights(), LossSettings(), "regression", SCALES).to(CUDA)
-    with bf16_mixed():
-        predicted = judge.predict(gpu.inputs())
-    assert predicted.score.dtype == torch.float32
-    assert on_gpu(torch.stack(list(objective.terms(predicted, said_of(len(PAIRS), counts=False)).values())).sum())
+    for worthwhile in (0, math.inf):  # never packed, always
+        with pytest.MonkeyPatch.context() as patch, bf16_mixed():
+            patch.setattr(packing, "_WORTHWHILE", worthwhile)
+            inputs = gpu.inputs()
+            assert (inputs.packed is None) == (worthwhile == 0 or not judge.backbone.reads_text)
+            predicted = judge.predict(inputs)
+        assert predicted.score.dtype == torch.float32
+        assert on_gpu(torch.stack(list(objective.terms(predicted, said_of(len(PAIRS), counts=False)).values())).sum())
     trained = [weight for weight in judge.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(trained, fused=True)
     for weight in trained:
@@ -221,18 +226,15 @@ def training_step(gpu: OnCuda) -> None:
 
 
 def scorer(gpu: OnCuda) -> None:
-    """What `PairScorer` does with a batch whose contexts are shared: tower, shared prefixes, head."""
+    """What `PairScorer` does with a batch whose contexts are shared: tower, packed rows, head."""
     asked = [replace(pair, pair_id=f"{pair.pair_id}{n}", response=PAIRS[n].response) for pair in PAIRS for n in (0, 1)]
     judge = gpu.judge
     sources = dict.fromkeys(source for pair in asked for source in (*(t.audio for t in pair.context), pair.response))
     states = dict(zip(sources, encoded(judge, [for_real(judge.decode, source) for source in sources]), strict=True))
-    inputs = for_real(judge.build_inputs, asked, states)
     with pytest.MonkeyPatch.context() as patch:
-        if judge.backbone.reads_text:
-            patch.setattr(prefix_caching, "_WORTHWHILE", 0)
-            plan = for_real(prefix_caching.plan_of, judge.backbone, inputs)
-            plan = plan._replace(prefixes=gpu.fake(plan.prefixes), suffixes=gpu.fake(plan.suffixes))
-            patch.setattr(scoring, "plan_of", lambda *_: plan)
+        patch.setattr(packing, "_WORTHWHILE", math.inf)
+        inputs = for_real(judge.build_inputs, asked, states)
+        assert (inputs.packed is None) == (not judge.backbone.reads_text)
         patch.setattr(judge, "build_inputs", lambda *_: gpu.fake(inputs))
         found = PairScorer(judge)._forward(asked, states)
     assert len(found) == len(asked)
@@ -374,6 +376,7 @@ def test_the_flash_kernel_may_run_where_no_mask_is_needed(family, monkeypatch):
         return plain(query, key, value, attn_mask, *rest, **options)
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
+    monkeypatch.setattr(packing, "_WORTHWHILE", 0)
     judge = judge_of(family)
     # the Q-Former of Granite asks the same queries of every block, and flash wants as many queries as keys
     others = [SDPBackend.MATH] if family.name.startswith("granite") else []

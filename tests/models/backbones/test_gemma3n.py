@@ -38,7 +38,7 @@ def test_what_a_short_clip_leaves_over_is_the_embedding_of_one_token(folder, noi
 @torch.no_grad()
 def test_a_pair_of_the_longest_clips_equals_the_official_one(make_family, make_judge, noise, same):
     family = make_family("gemma3n")
-    judge = make_judge(LoraSettings(parts=[]), backbone=str(family.folder))
+    judge = make_judge(LoraSettings(parts=[]), pooling="attention", backbone=str(family.folder))
     pair = Pair("x", Clip(noise(WINDOW), RATE), (Turn("user", Clip(noise(WINDOW - 1, 1), RATE)),))
     inputs = judge.build_inputs([pair])
     ids, expected = family.official(pair)

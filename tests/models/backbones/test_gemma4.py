@@ -26,7 +26,7 @@ def folder(make_family) -> Path:
 @torch.no_grad()
 def test_a_pair_of_the_longest_clips_equals_the_official_one(make_family, make_judge, noise, same):
     family = make_family("gemma4")
-    judge = make_judge(LoraSettings(parts=[]), backbone=str(family.folder))
+    judge = make_judge(LoraSettings(parts=[]), pooling="attention", backbone=str(family.folder))
     pair = Pair("x", Clip(noise(WINDOW), RATE), (Turn("user", Clip(noise(801, 1), RATE)),))
     inputs = judge.build_inputs([pair])
     assert inputs.response_mask.sum() == 750  # what the official processor says 30 s make

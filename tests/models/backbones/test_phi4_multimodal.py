@@ -80,7 +80,7 @@ def test_the_layout_that_needs_code_of_its_own_is_refused_and_its_code_not_run(f
 @pytest.mark.parametrize("samples", [640_000, 640_400, 700_001, 1_281_000])
 def test_clips_around_and_over_windows_of_40_s_equal_the_official_ones(make_family, make_judge, noise, same, samples):
     family = make_family("phi4_multimodal")
-    judge = make_judge(LoraSettings(parts=[]), backbone=str(family.folder))
+    judge = make_judge(LoraSettings(parts=[]), pooling="attention", backbone=str(family.folder))
     pair = Pair("x", Clip(noise(samples), RATE), (Turn("user", Clip(noise(20_000, 1), RATE)),))
     inputs = judge.build_inputs([pair])
     ids, expected = family.official(pair)
@@ -92,7 +92,7 @@ def test_clips_around_and_over_windows_of_40_s_equal_the_official_ones(make_fami
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_how_positions_are_scaled_depends_on_the_length_of_the_pair_alone(make_family, make_judge, noise, same, side):
     family = make_family("phi4_multimodal")
-    judge = make_judge(LoraSettings(parts=[]), backbone=str(family.folder), padding_side=side)
+    judge = make_judge(LoraSettings(parts=[]), pooling="attention", backbone=str(family.folder), padding_side=side)
     pairs = [Pair(str(seconds), Clip(noise(seconds * RATE, seconds), RATE)) for seconds in (1, 14, 2, 20)]
     inputs = judge.build_inputs(pairs)
     lengths = inputs.attention_mask.sum(-1)

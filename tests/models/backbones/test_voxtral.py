@@ -40,7 +40,7 @@ def pair(noise) -> Pair:
 
 
 def judge_of(family) -> EmpathyJudge:
-    return EmpathyJudge(JudgeSettings(backbone=str(family.folder)), ()).eval()
+    return EmpathyJudge(JudgeSettings(backbone=str(family.folder), pooling="attention"), ()).eval()
 
 
 def test_token_ids_are_those_of_mistral_common(family, pair):

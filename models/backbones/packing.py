@@ -1,0 +1,158 @@
+"""Rows of several pairs, in which what pairs begin with is read once.
+
+Several responses to one context begin with the same tokens, which a causal language model turns into the same states
+whatever follows. A row holds this beginning once and the rest of each pair behind it; a mask (`layers.only_within`)
+and the positions let each pair see what it would see alone. A row may hold several beginnings, for less padding.
+
+Attention computes all that the mask leaves out, and so grows with the square of a row's width. How wide rows may
+become is therefore chosen by what a layer has to compute: about 24 h^2 operations for a token in its linear layers
+and 4 w h in its attention, where h is the hidden size and w the width (Narayanan et al., 2021, without the LM head).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .base import Packed
+
+SHARED, PADDING = -1, -2
+"""Of no pair alone: see `Packed.branch`."""
+_WIDTHS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+"""How wide rows may be, in lengths of the longest pair."""
+_WORTHWHILE = 0.85
+"""Of the tokens that pairs have one by one, and of what the batch costs as it is: beyond it, nothing is packed."""
+
+
+@dataclass(frozen=True)
+class _Row:
+    """The real tokens of a pair."""
+
+    ids: np.ndarray
+    states: np.ndarray  # the audio state of each audio token, -1 for text
+    places: np.ndarray  # in the batch
+    start: int  # the first token that no other pair has
+
+
+class _Tree(NamedTuple):
+    """Pairs with the same beginning, and how many tokens they have together."""
+
+    members: list[int]
+    size: int
+
+
+def pack(ids: Tensor, mask: Tensor, states: Tensor, in_response: Tensor, hidden_size: int) -> Packed | None:
+    """The tokens of a batch in fewer places.
+
+    Args:
+        ids: Token ids `(batch, tokens)`.
+        mask: 1 for real tokens and 0 for padding `(batch, tokens)`.
+        states: The audio state of each audio token, -1 for text `(batch, tokens)`.
+        in_response: True at the audio tokens of the response `(batch, tokens)`. Beginnings end there.
+        hidden_size: Of the language model.
+
+    Returns:
+        None where little would be saved.
+    """
+    rows = []
+    for own_ids, own_states, real, response in zip(ids, states, mask.bool(), in_response, strict=True):
+        places = real.nonzero()[:, 0]
+        begun = response[places].nonzero()[:, 0]
+        start = int(begun[0]) if len(begun) else len(places)
+        rows.append(_Row(own_ids[places].numpy(), own_states[places].numpy(), places.numpy(), start))
+    real, together = sum(len(row.places) for row in rows), sum(tree.size for tree in _trees(rows, math.inf))
+    if together > _WORTHWHILE * real:  # padding alone costs less than an explicit mask, which rules out flash attention
+        return None
+    longest = max(len(row.places) for row in rows)
+    layouts = [layout for share in _WIDTHS if (layout := _layout(rows, int(share * longest)))]
+    best = min(layouts, key=lambda layout: _cost(len(layout), _width(layout), hidden_size))
+    if _cost(len(best), _width(best), hidden_size) > _WORTHWHILE * _cost(*ids.shape, hidden_size):
+        return None
+    return _filled(rows, best, ids.shape)
+
+
+def _cost(rows: int, width: int, hidden_size: int) -> float:
+    return rows * width * (24 * hidden_size + 4 * width)
+
+
+def _width(layout: Sequence[Sequence[_Tree]]) -> int:
+    return max(sum(tree.size for tree in row) for row in layout)
+
+
+def _layout(rows: Sequence[_Row], width: int) -> list[list[_Tree]]:
+    """What each row of at most so many tokens holds: trees that fit are put into the first row that has room, the
+    largest first."""
+    layout: list[list[_Tree]] = []
+    for tree in sorted(_trees(rows, width), key=lambda tree: -tree.size):
+        room = (row for row in layout if sum(other.size for other in row) + tree.size <= width)
+        if (row := next(room, None)) is None:
+            layout.append(row := [])
+        row.append(tree)
+    return layout
+
+
+def _trees(rows: Sequence[_Row], width: float) -> Iterator[_Tree]:
+    """Pairs by their beginning; as many together as fit into the width."""
+    together: dict[tuple[bytes, bytes], list[int]] = defaultdict(list)
+    for number, row in enumerate(rows):
+        together[row.ids[: row.start].tobytes(), row.states[: row.start].tobytes()].append(number)
+    for members in together.values():
+        beginning = rows[members[0]].start
+        total = sum(len(rows[number].places) - beginning for number in members)
+        # trees of about equal size: those of a large and a small one would be padded to the large one
+        target = total / max(1, math.ceil(total / max(width - beginning, 1)))
+        some, size = list[int](), beginning
+        for number in members:
+            rest = len(rows[number].places) - beginning
+            if some and (size + rest > width or size >= beginning + target):
+                yield _Tree(some, size)
+                some, size = [], beginning
+            some.append(number)
+            size += rest
+        yield _Tree(some, size)
+
+
+def _filled(rows: Sequence[_Row], layout: Sequence[Sequence[_Tree]], shape: Sequence[int]) -> Packed:
+    width = _width(layout)
+    ids, mask, positions = (np.zeros((len(layout), width), np.int64) for _ in range(3))
+    states, numbers, branches = (np.full((len(layout), width), -1) for _ in range(3))
+    branches[:] = PADDING
+    where = np.zeros(tuple(shape), np.int64)
+    trees = 0
+    for line, held in enumerate(layout):
+        end = 0
+        for tree in held:
+            first = rows[tree.members[0]]
+            beginning = slice(end, end + first.start)
+            parts = [(SHARED, first, slice(0, first.start))]
+            parts += [(n, rows[n], slice(first.start, len(rows[n].places))) for n in tree.members]
+            for branch, row, part in parts:
+                count = part.stop - part.start
+                to = slice(end, end + count)
+                ids[line, to], states[line, to] = row.ids[part], row.states[part]
+                mask[line, to], positions[line, to] = 1, np.arange(part.start, part.stop)
+                numbers[line, to], branches[line, to] = trees, branch
+                if branch >= 0:
+                    spots = [*range(beginning.start, beginning.stop), *range(to.start, to.stop)]
+                    where[branch, row.places] = line * width + np.array(spots)
+                end += count
+            # padding follows the last beginning: states that nothing was added to may have no gradient
+            numbers[line, end:], positions[line, end:] = trees, first.start
+            trees += 1
+    return Packed(
+        input_ids=torch.from_numpy(ids),
+        attention_mask=torch.from_numpy(mask),
+        positions=torch.from_numpy(positions),
+        tree=torch.from_numpy(numbers),
+        branch=torch.from_numpy(branches),
+        audio_index=torch.from_numpy(states[states >= 0]),
+        audio_positions=torch.from_numpy(np.flatnonzero(states >= 0)),
+        where=torch.from_numpy(where),
+    )

@@ -1,0 +1,174 @@
+"""Rows of several pairs, and questions that end with the response: the same states, with less to compute."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.schema import Dimension, Pair, Turn
+from empathy_judge.models import judge as judge_module
+from empathy_judge.models.backbones import packing
+from empathy_judge.models.backbones.packing import pack
+from empathy_judge.models.judge import EmpathyJudge
+from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.settings import JudgeSettings, LoraSettings
+from torch import Tensor
+
+RATE = 16_000
+SCALES = (Dimension("empathy", 1, 5, 1),)
+
+
+@pytest.fixture(scope="module")
+def pairs(noise) -> list[Pair]:
+    """Three responses to one context, two to another with a situation, one alone; 0.4 to 1.2 s."""
+    first, second = Clip(noise(18_000), RATE), Clip(noise(9_000, 1), RATE)
+    found = [Pair(f"a{n}", Clip(noise(7_000 + 2_000 * n, 2 + n), RATE), (Turn("user", first),)) for n in range(3)]
+    found += [
+        Pair(f"b{n}", Clip(noise(9_000 + 900 * n, 6 + n), RATE), (Turn("user", second),), situation="Late.")
+        for n in range(2)
+    ]
+    return [*found, Pair("alone", Clip(noise(8_000, 9), RATE))]
+
+
+@pytest.fixture
+def judge_of(monkeypatch):
+    """A judge with random adapters that packs every batch, whether or not it saves anything."""
+
+    def make(family, **settings) -> EmpathyJudge:
+        monkeypatch.setattr(packing, "_WORTHWHILE", math.inf)
+        monkeypatch.setattr(packing, "_WIDTHS", (3.0,))
+        lora = LoraSettings(parts=["language_model"], rank=2)
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(0)
+            judge = EmpathyJudge(JudgeSettings(backbone=str(family.folder), lora=lora, **settings), SCALES)
+            for name, weight in judge.trainable().items():
+                weight.add_((0.02 if "lora_" in name else 0.1) * torch.randn(weight.shape))
+        return judge.eval()
+
+    return make
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_packed_states_are_those_of_each_pair(language_model, pairs, judge_of, side, same, rounding):
+    judge = judge_of(language_model, padding_side=side, pooling="attention")
+    inputs = judge.build_inputs(pairs)
+    assert inputs.packed is not None
+    real = inputs.attention_mask.bool()
+    assert inputs.packed.attention_mask.sum() < 0.9 * real.sum()  # the contexts are there once
+    assert torch.equal(inputs.packed.input_ids.flatten()[inputs.packed.where][real], inputs.input_ids[real])
+    found = judge.backbone.hidden_states(inputs)
+    expected = judge.backbone.hidden_states(replace(inputs, packed=None))
+    assert same(found[real], expected[real], rounding)
+
+
+def test_adapters_get_the_gradients_of_whole_rows(language_model, pairs, judge_of):
+    judge = judge_of(language_model)
+    inputs = judge.build_inputs(pairs)
+    assert inputs.packed is not None
+    gradients = []
+    for given in (inputs, replace(inputs, packed=None)):
+        judge.zero_grad()
+        judge(given).square().sum().backward()
+        gradients.append(torch.cat([weight.grad.flatten() for weight in judge.trainable().values()]))
+    assert (gradients[1] != 0).float().mean() > 0.5
+    assert (gradients[0] - gradients[1]).abs().max() <= 1e-4 * gradients[1].abs().max()
+
+
+@torch.no_grad()
+def test_nothing_behind_the_response_is_read(language_model, pairs, judge_of, monkeypatch):
+    """Where the pooling takes the states of the response; scores are those of the whole question."""
+    judge = judge_of(language_model)
+    inputs = judge.build_inputs(pairs)
+    scores = judge(inputs)
+    seconds = {source: len(source.samples) / RATE for pair in pairs for source in pair.clips}
+    assert judge.count_tokens(pairs, seconds).tolist() == inputs.attention_mask.sum(-1).tolist()
+    judge._known_questions.clear()
+    monkeypatch.setattr(judge_module, "POOLINGS_OF_RESPONSE", ())
+    whole = judge.build_inputs(pairs)
+    behind = (whole.attention_mask.sum(-1) - inputs.attention_mask.sum(-1)).unique()
+    assert len(behind) == 1
+    assert behind >= 4
+    assert (judge(whole) - scores).abs().max() <= 1e-5
+    assert scores.std() > 1e-3
+
+
+def test_scores_do_not_depend_on_what_shares_a_row(language_model, pairs, judge_of):
+    judge = judge_of(language_model)
+    together, alone = (
+        torch.cat([own.score for _, own in PairScorer(judge, size).predict(pairs)]) for size in (len(pairs), 1)
+    )
+    assert (together - alone).abs().max() <= 1e-5
+
+
+@torch.no_grad()
+def test_sliding_windows_count_the_tokens_of_the_pair(make_family, pairs, judge_of, same, rounding):
+    """And not the others between them in the row."""
+    judge = judge_of(make_family("gemma4"), pooling="attention")
+    window = judge.backbone.language_model.config.sliding_window
+    inputs = judge.build_inputs(pairs)
+    assert window < inputs.attention_mask.sum(-1).min(), "every pair fits into the window"
+    assert same(
+        judge.backbone.hidden_states(inputs)[inputs.attention_mask.bool()],
+        judge.backbone.hidden_states(replace(inputs, packed=None))[inputs.attention_mask.bool()],
+        rounding,
+    )
+
+
+def test_other_kernels_and_long_texts_are_not_packed(make_family, pairs, judge_of, noise):
+    assert judge_of(make_family("qwen2_audio"), attention="eager").build_inputs(pairs).packed is None
+    judge = judge_of(make_family("phi4_multimodal"))
+    assert judge.backbone.whole_tokens == 150, "beyond which its miniature scales positions otherwise"
+    assert judge.build_inputs(pairs).packed is not None
+    long = [*pairs, Pair("long", Clip(noise(14 * RATE), RATE))]
+    assert judge.build_inputs(long).packed is None
+
+
+def lengths(*rows: tuple[int, int, int]) -> tuple[Tensor, ...]:
+    """Ids, mask, audio states and response mask of rows: number of the beginning, its tokens, those behind."""
+    width = max(before + behind for _, before, behind in rows)
+    ids, mask, states = (torch.zeros(len(rows), width, dtype=torch.int64) for _ in range(3))
+    response = torch.zeros(len(rows), width, dtype=torch.bool)
+    for row, (beginning, before, behind) in enumerate(rows):
+        ids[row, :before] = 1_000 * beginning + torch.arange(before)
+        ids[row, before : before + behind] = 100_000 * (row + 1) + torch.arange(behind)
+        mask[row, : before + behind] = 1
+        response[row, before : before + behind] = True
+    return ids, mask, states - 1, response
+
+
+@pytest.mark.parametrize(
+    ("rows", "shape"),
+    [
+        ([(0, 50, 50)] * 4, (1, 250)),  # one context, four responses
+        ([(0, 50, 50)] * 2 + [(1, 60, 40)] * 2, (1, 290)),
+        ([(0, 10, 90), (1, 10, 40), (2, 10, 40), (3, 10, 30)], None),  # padding, but nothing shared
+        ([(0, 5, 95)] * 2, None),  # too little shared
+    ],
+)
+def test_rows_are_as_few_as_pays(rows, shape):
+    packed = pack(*lengths(*rows), hidden_size=4_096)
+    assert (packed and tuple(packed.input_ids.shape)) == shape
+
+
+def test_wide_rows_are_for_wide_models():
+    """Attention over a row costs a narrow model more than its linear layers."""
+    given = lengths(*[(0, 100, 100)] * 16)
+    wide, narrow = pack(*given, hidden_size=4_096), pack(*given, hidden_size=256)
+    assert wide is not None
+    assert narrow is not None
+    assert wide.input_ids.shape[1] > narrow.input_ids.shape[1]
+
+
+def test_every_token_is_where_it_is_said_to_be():
+    ids, mask, states, response = lengths((0, 30, 20), (1, 5, 60), (0, 30, 44), (0, 30, 7), (2, 1, 12))
+    packed = pack(ids, mask, states, response, hidden_size=1_024)
+    assert packed is not None
+    real = mask.bool()
+    assert torch.equal(packed.input_ids.flatten()[packed.where][real], ids[real])
+    positions = (mask.cumsum(-1) - 1)[real]
+    assert torch.equal(packed.positions.flatten()[packed.where][real], positions)
+    assert packed.where[real].unique().numel() == packed.attention_mask.sum() == 30 + 20 + 44 + 7 + 65 + 13
