@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 from safetensors.torch import load_file, save_file
 from timing import Order, Player, Turn, Turns, append_row, players, ratios, spread
-from training import TOKENS_OF_A_PAIR, machine_facts, prepare, random_judge, train_naively, train_with_us
+from training import machine_facts, prepare, random_judge, train_naively, train_with_us
 
 NAIVE, SWIFT = "naive", "ms-swift"
 ADAPTED = r".*language_model\.model\.layers\.\d+\.\w+\.(?:q|k|v|o|gate|up|down)_proj"
@@ -178,13 +178,13 @@ def training_ways(
 ) -> dict[str, Callable[[], Player]]:
     """All ways of training, each a function that starts its player."""
     half, audio = {"judge.depth": options.depth}, {"cache.what": "audio"}
-    like = {"data.batch_tokens": TOKENS_OF_A_PAIR * place.batch}
+    together = {"data.batches": "groups"}  # the responses to a context, which is read once then
     ours = {
         "ours, cold": {},
-        "ours, cold, like lengths": like,
-        "ours, audio kept": audio,
-        f"ours, cold, depth {options.depth:g}": half,
-        f"ours, audio kept, depth {options.depth:g}": half | audio,
+        "ours, cold, contexts together": together,
+        "ours, audio kept, contexts together": together | audio,
+        f"ours, cold, contexts together, depth {options.depth:g}": together | half,
+        f"ours, audio kept, contexts together, depth {options.depth:g}": together | half | audio,
     }
 
     def start(name: str, run: Callable[..., None], *values: Any) -> Callable[[], Player]:

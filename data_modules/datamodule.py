@@ -234,11 +234,6 @@ class PairDataModule(L.LightningDataModule):
                 own = EpochOrder(count, shuffle=True, seed=self.seed + number, rank=self._rank, ranks=self._ranks)
                 kinds.append(own)
             return FixedSize(MixedOrder(kinds, self.shares), size)
-        if self.settings.batches == "groups":
-            raise DataError(
-                f"data.batch_tokens {tokens} with data.batches groups: items stand together by length or by "
-                "group; expected either of the two"
-            )
         return self._by_tokens(self._kinds())
 
     def _kinds(self) -> list[Kind]:
@@ -252,9 +247,10 @@ class PairDataModule(L.LightningDataModule):
         groups, window = row_groups(pairs.pairs), WINDOW
         if groups is not None:
             window = min(WINDOW, max(1, WINDOW_BLOCKS * len(groups) // (int(groups.max(initial=0)) + 1)))
-        blocks = None if groups is None else Blocks(groups, mixed=False)
-        streams = self._streams(len(pairs), self.seed, shuffle=shuffle, blocks=blocks)
-        return Kind(streams, self._lengths(pairs.pairs), share=share, window=window)
+        clusters = self._clusters(pairs) if shuffle else None
+        blocks = None if groups is None or clusters is not None else Blocks(groups, mixed=False)
+        streams = self._streams(len(pairs), self.seed, shuffle=shuffle, blocks=blocks, clusters=clusters)
+        return Kind(streams, self._lengths(pairs.pairs), share=share, window=window, clusters=clusters)
 
     def _compared_kinds(self) -> list[Kind]:
         """Preferences and counterfactual comparisons; each is as long as its longer pair."""
@@ -267,13 +263,23 @@ class PairDataModule(L.LightningDataModule):
             start += size
         return found
 
-    def _streams(self, size: int, seed: int, *, shuffle: bool, blocks: Blocks | None = None) -> list[EpochOrder]:
+    def _streams(
+        self,
+        size: int,
+        seed: int,
+        *,
+        shuffle: bool,
+        blocks: Blocks | None = None,
+        clusters: np.ndarray | None = None,
+    ) -> list[EpochOrder]:
         """The order of items for each reader: data-loader processes that read row groups of their own, or one per rank
         where any process may read any file."""
         apart = row_groups(self.train.pairs) is not None
         readers = self._ranks * (max(self.settings.num_workers, 1) if apart else 1)
         return [
-            EpochOrder(size, shuffle=shuffle, seed=seed, rank=reader, ranks=readers, blocks=blocks)
+            EpochOrder(
+                size, shuffle=shuffle, seed=seed, rank=reader, ranks=readers, blocks=blocks, clusters=clusters, run=0
+            )
             for reader in range(readers)
         ]
 
@@ -300,11 +306,8 @@ class PairDataModule(L.LightningDataModule):
         return 1 if self.trainer is None else self.trainer.world_size
 
     def _order_of(self, pairs: RatedPairs, batch_size: int, *, shuffle: bool) -> EpochOrder:
-        clusters, groups = None, None
-        if shuffle and self.settings.batches == "groups":
-            _, clusters = np.unique([pair.group_id for pair in pairs.pairs], return_inverse=True)
-        else:
-            groups = row_groups(pairs.pairs)
+        clusters = self._clusters(pairs) if shuffle else None
+        groups = row_groups(pairs.pairs) if clusters is None else None
         return EpochOrder(
             len(pairs),
             shuffle=shuffle,
@@ -313,7 +316,14 @@ class PairDataModule(L.LightningDataModule):
             ranks=self._ranks,
             blocks=None if groups is None else Blocks(groups, batch_size, self.settings.num_workers),
             clusters=clusters,
+            run=batch_size,
         )
+
+    def _clusters(self, pairs: RatedPairs) -> np.ndarray | None:
+        """Numbers of the groups whose items stand together; None = none do."""
+        if self.settings.batches == "items":
+            return None
+        return np.unique([pair.group_id for pair in pairs.pairs], return_inverse=True)[1]
 
     def _loader(self, items: Dataset[Any], batches: EpochBatches) -> DataLoader:
         return DataLoader(

@@ -63,7 +63,8 @@ class EpochOrder:
     of a model that is spread over the ranks. What is measured on items counts each of them once (`train.validation`).
 
     With clusters, items of one cluster stand together, so that a batch of all ranks holds whole clusters as far as they
-    fit: the clusters are shuffled, and the items in each.
+    fit: the clusters are shuffled, and the items in each. A rank reads `run` items that stand together, then those
+    behind the runs of the others.
 
     With blocks each rank, and each of its data-loader processes, gets consecutive blocks of its own, so that hardly any
     block is read twice. Shuffled are the blocks, and then the items among those of `WINDOW_BLOCKS` blocks; the order
@@ -76,6 +77,7 @@ class EpochOrder:
     ranks: int = 1  # number of processes
     blocks: Blocks | None = None  # how items are stored together; not together with clusters
     clusters: np.ndarray | None = None  # number of the cluster of each item `(items,)`, from 0
+    run: int = 1  # with clusters, the items of a batch; 0 = all of a rank
 
     def __len__(self) -> int:
         """Items of this rank."""
@@ -94,7 +96,12 @@ class EpochOrder:
                 place_of_item = places[self.clusters]
                 order.sort(key=lambda item: place_of_item[item])
         order = list(islice(cycle(order), len(self) * self.ranks))
-        return order[self.rank :: self.ranks]
+        own = list[int]()
+        run = 1 if self.clusters is None else self.run or max(1, len(self))
+        for begin in range(0, len(self), run):  # of each rank
+            count = min(run, len(self) - begin)
+            own += order[begin * self.ranks + self.rank * count :][:count]
+        return own
 
     def draw(self, epoch: int, count: int) -> list[int]:
         """The first so many items of an epoch, and of further passes in new orders where they do not suffice."""
@@ -210,6 +217,7 @@ class Kind:
     streams: Sequence[EpochOrder]
     lengths: np.ndarray  # tokens of each item `(items,)`; of a comparison those of its longer pair
     rows: int = 1  # pairs of an item: 2 of a comparison
+    clusters: np.ndarray | None = None  # as in `EpochOrder`: items of one stay together, by the longest of them
     share: float = 1.0  # of all items
     window: int = WINDOW  # items of a reader among which those of like length are brought together
 
@@ -294,18 +302,32 @@ def _cut(orders: Sequence[np.ndarray], kind: Kind, budget: int, rng: np.random.G
     for start in range(0, len(orders[0]), kind.window):
         parts = [order[start : start + kind.window] for order in orders]
         keys = [kind.lengths[part] * rng.uniform(1, 1 + JITTER, len(part)) for part in parts]
+        if kind.clusters is not None:
+            numbers = [kind.clusters[part] for part in parts]
+            keys = [_of_cluster(key, own) for key, own in zip(keys, numbers, strict=True)]
         parts = [part[np.argsort(key, kind="stable")] for part, key in zip(parts, keys, strict=True)]
-        edges, longest = [0], 0
-        for position, length in enumerate(
-            (np.max([kind.lengths[part] for part in parts], axis=0) * kind.rows).tolist()
-        ):
+        lengths = (np.max([kind.lengths[part] for part in parts], axis=0) * kind.rows).tolist()
+        edges, longest, begun = [0], 0, 0
+        for position, length in enumerate(lengths):
+            if kind.clusters is None or kind.clusters[parts[0][position]] != kind.clusters[parts[0][begun]]:
+                begun = position
             longest = max(longest, length)
             if longest * (position + 1 - edges[-1]) > budget:
-                edges.append(position)
-                longest = length
+                # where the cluster began, unless that is where the step did, or it does not fit
+                whole = begun > edges[-1] and max(lengths[begun : position + 1]) * (position + 1 - begun) <= budget
+                edges.append(begun if whole else position)
+                longest = max(lengths[edges[-1] : position + 1])
         steps = [[part[begin:end] for part in parts] for begin, end in pairwise([*edges, len(parts[0])])]
         rows += [steps[number] for number in rng.permutation(len(steps))]
     return rows
+
+
+def _of_cluster(keys: np.ndarray, clusters: np.ndarray) -> np.ndarray:
+    """For each item the largest key of its cluster; keys were drawn, so that no two clusters have the same."""
+    _, number = np.unique(clusters, return_inverse=True)
+    largest = np.zeros(len(keys))
+    np.maximum.at(largest, number, keys)
+    return largest[number]
 
 
 def _cut_in_two(rows: list[list[np.ndarray]], count: int) -> list[list[np.ndarray]]:

@@ -124,7 +124,8 @@ class Packed(Movable):
         attention_mask: `(rows, width)`, 1 for real tokens.
         positions: `(rows, width)`, each as it is in its pair.
         tree: `(rows, width)`: tokens with the same number belong to pairs with the same beginning.
-        branch: `(rows, width)`: the pair that a token belongs to; -1 = the beginning, which is all theirs, -2 = padding.
+        branch: `(rows, width)`: the pair that a token belongs to; -1 = the beginning, which is all theirs; -2 =
+            padding.
         audio_index: As in `Inputs`.
         audio_positions: As in `Inputs`.
         where: Where each token of the batch is in the flattened rows `(batch, tokens)`; anywhere for padding.

@@ -72,10 +72,11 @@ def pack(ids: Tensor, mask: Tensor, states: Tensor, in_response: Tensor, hidden_
         return None
     longest = max(len(row.places) for row in rows)
     layouts = [layout for share in _WIDTHS if (layout := _layout(rows, int(share * longest)))]
+    batch, tokens = ids.shape
     best = min(layouts, key=lambda layout: _cost(len(layout), _width(layout), hidden_size))
-    if _cost(len(best), _width(best), hidden_size) > _WORTHWHILE * _cost(*ids.shape, hidden_size):
+    if _cost(len(best), _width(best), hidden_size) > _WORTHWHILE * _cost(batch, tokens, hidden_size):
         return None
-    return _filled(rows, best, ids.shape)
+    return _filled(rows, best, (batch, tokens))
 
 
 def _cost(rows: int, width: int, hidden_size: int) -> float:
@@ -119,12 +120,12 @@ def _trees(rows: Sequence[_Row], width: float) -> Iterator[_Tree]:
         yield _Tree(some, size)
 
 
-def _filled(rows: Sequence[_Row], layout: Sequence[Sequence[_Tree]], shape: Sequence[int]) -> Packed:
+def _filled(rows: Sequence[_Row], layout: Sequence[Sequence[_Tree]], shape: tuple[int, int]) -> Packed:
     width = _width(layout)
     ids, mask, positions = (np.zeros((len(layout), width), np.int64) for _ in range(3))
     states, numbers, branches = (np.full((len(layout), width), -1) for _ in range(3))
     branches[:] = PADDING
-    where = np.zeros(tuple(shape), np.int64)
+    where = np.zeros(shape, np.int64)
     trees = 0
     for line, held in enumerate(layout):
         end = 0

@@ -125,6 +125,21 @@ def test_blocks_are_hardly_read_twice():
     assert 200 <= read < 200 * 1.2
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_groups_stay_together_in_batches_by_tokens(ranks):
+    """So that a context that its responses share is read once."""
+    lengths, clusters = lengths_of(600), np.random.default_rng(1).permutation(600) // 4
+    streams = [EpochOrder(600, shuffle=True, rank=rank, ranks=ranks, clusters=clusters, run=0) for rank in range(ranks)]
+    given = [Kind(streams, lengths, clusters=clusters)]
+    found = [ByTokens(given, 4_000, seed=0, rank=rank, ranks=ranks).batches(3) for rank in range(ranks)]
+    assert sorted({item for batches in found for batch in batches for item in batch}) == list(range(600))
+    parts = Counter(int(cluster) for batches in found for batch in batches for cluster in {*clusters[batch]})
+    assert np.mean([count == 1 for count in parts.values()]) > 0.75  # the others are cut by the budget
+    at_random = [batch for one in plans(lengths, 4_000, 1) for batch in one.batches(3)]
+    assert Counter(c for batch in at_random for c in {*clusters[batch].tolist()}).most_common()[-1][1] > 1
+    assert all(max(lengths[batch]) * len(batch) <= 4_000 for batches in found for batch in batches)
+
+
 def test_one_item_that_is_too_long_is_named_by_its_tokens():
     with pytest.raises(UserError, match=r"data.batch_tokens 100: one item has \d+ tokens; expected \d+ or more"):
         plans(lengths_of(10), 100, 1)
