@@ -173,7 +173,7 @@ def work_of(judge: EmpathyJudge, inputs: Inputs) -> Work:
     network: Any = judge.backbone.network
     config, tower = network.language_model.config, network.audio_tower
     width, layers = tower.conv1.out_channels, len(tower.layers)
-    tokens = inputs.attention_mask.sum(1).double()
+    tokens = (inputs.packed or inputs).attention_mask.sum(1).double()
     work = 0.0
     if inputs.clips is not None:
         frames = torch.tensor(inputs.clips.lengths, dtype=torch.float64)

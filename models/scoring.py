@@ -166,7 +166,9 @@ class PairScorer:
 
     @torch.inference_mode()
     def _forward(self, pairs: Sequence[Pair], states: dict[AudioSource, EncodedClip]) -> list[Prediction]:
-        return self.judge.predict(self.judge.build_inputs(pairs, states).to(self.judge.device)).each()
+        judge = self.judge
+        inputs = judge.build_inputs(pairs, states).to(judge.device)
+        return judge.head(judge.pool(judge.backbone.hidden_states(inputs), inputs)).each()
 
     def _assessment(self, heard: Heard, level: float) -> Assessment | AudioError:
         if isinstance(heard.outcome, AudioError):

@@ -209,7 +209,8 @@ def test_threads_and_tasks_get_the_scores_of_a_single_call(scorer, clips):
 
 def test_no_pair_is_lost_where_memory_runs_out(judge_folder, clips, monkeypatch):
     scorer = Scorer.from_pretrained(judge_folder, device="cpu", batch_size=8)
-    questions = [(clips / f"r{number % 4}.wav", clips / "c.wav") for number in range(16)]
+    contexts = [clips / f"{name}.wav" for name in ("c", "r0", "r1", "r2")]
+    questions = [(clips / f"r{number % 4}.wav", contexts[number // 4]) for number in range(16)]
     expected = [own.points for own in scorer.assess_each(questions)]
     sizes = []
     plain = EmpathyJudge.pool

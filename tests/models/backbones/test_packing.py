@@ -53,15 +53,15 @@ def judge_of(monkeypatch):
 
 @torch.no_grad()
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_packed_states_are_those_of_each_pair(language_model, pairs, judge_of, side, same, rounding):
-    judge = judge_of(language_model, padding_side=side, pooling="attention")
+def test_packed_states_are_those_of_each_pair(language_model, pairs, judge_of, side, same, device, rounding):
+    judge = judge_of(language_model, padding_side=side, pooling="attention").to(device)
     inputs = judge.build_inputs(pairs)
     assert inputs.packed is not None
     real = inputs.attention_mask.bool()
     assert inputs.packed.attention_mask.sum() < 0.9 * real.sum()  # the contexts are there once
     assert torch.equal(inputs.packed.input_ids.flatten()[inputs.packed.where][real], inputs.input_ids[real])
-    found = judge.backbone.hidden_states(inputs)
-    expected = judge.backbone.hidden_states(replace(inputs, packed=None))
+    found = judge.backbone.hidden_states(inputs.to(device)).cpu()
+    expected = judge.backbone.hidden_states(replace(inputs, packed=None).to(device)).cpu()
     assert same(found[real], expected[real], rounding)
 
 
