@@ -208,6 +208,7 @@ WAYS: dict[str, dict[str, str]] = {
     RECIPE: {},
     "fixed batches, layers computed again": FIXED | {"gradient_checkpointing": "true"},
     "batches by tokens": BY_TOKENS,
+    "batches by tokens, contexts together": BY_TOKENS | {"data.batches": "groups"},
     "batches by tokens, audio cached": CACHED,
     "batches by tokens, audio cached, compiled": CACHED | {"compile_layers": "true"},
 }

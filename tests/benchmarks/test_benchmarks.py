@@ -170,7 +170,7 @@ class TestGpu:
         """What is measured on a GPU, without one; figures mean nothing."""
         rows = self.run(tmp_path / "gpu")
         done = {(row["backbone"], row["piece"], row["way"]) for row in rows}
-        assert len(done) == len(rows) == 2 * (1 + 6 + 3)
+        assert len(done) == len(rows) == 2 * (1 + 7 + 3)
         assert not [row for row in rows if "left_out" in row]
         steps = [row for row in rows if row["piece"] == "step"]
         assert all(row["flops_per_pair"] > 1e6 for row in steps)
@@ -178,6 +178,7 @@ class TestGpu:
         assert by_way["batches by tokens"]["padding"] < by_way["fixed batches"]["padding"]
         cached, heard = by_way["batches by tokens, audio cached"], by_way["batches by tokens"]
         assert cached["flops_per_pair"] < heard["flops_per_pair"]
+        assert by_way["batches by tokens, contexts together"]["flops_per_pair"] < heard["flops_per_pair"]
 
     def test_a_process_is_killed_when_its_time_is_over(self, tmp_path):
         rows = self.run(tmp_path / "gpu", "--backbones", "qwen2_audio", "--minutes", "-1")
