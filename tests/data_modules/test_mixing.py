@@ -66,3 +66,14 @@ def test_clusters_stand_together(ranks):
     assert (np.diff(found) != 0).sum() == 5  # six clusters, one after the other
     assert found.tolist() != sorted(found)
     assert order[:5] != sorted(order[:5])
+
+
+@pytest.mark.parametrize("run", [5, 0])
+def test_a_device_reads_whole_clusters(run):
+    """Where they are as large as its batches, and where it has all of an epoch's in one run."""
+    clusters = np.repeat(np.arange(8), 5)
+    read = [
+        EpochOrder(40, shuffle=True, seed=1, rank=rank, ranks=2, clusters=clusters, run=run).items(3) for rank in (0, 1)
+    ]
+    assert sorted(read[0] + read[1]) == list(range(40))
+    assert [(np.diff(clusters[own]) != 0).sum() for own in read] == [3, 3]
