@@ -199,9 +199,7 @@ class AudioLanguageModel(Backbone):
         states = inputs.audio_states
         if states is None and inputs.clips is not None:
             states = self.encode_audio(inputs.clips)
-        tokens = inputs if packed is None else packed
-        if packed is not None:
-            positions = packed.positions
+        tokens, positions = (inputs, positions) if packed is None else (packed, packed.positions)
         embeddings = self.embed(tokens.input_ids)
         if states is not None:  # a chat may be without audio, as is what continues one
             # where the projector is fully fine-tuned, it is float32 beside a language model in bfloat16

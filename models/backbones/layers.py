@@ -34,6 +34,8 @@ if TYPE_CHECKING:  # it imports this module
 KERNEL = "sdpa_of_known_lengths"
 """Name of such attention in configurations of `transformers`."""
 _padding_is_last: ContextVar[bool] = ContextVar("padding_is_last", default=False)
+SHARED, PADDING = -1, -2
+"""Tokens of packed rows that are of no pair alone: see `Packed.branch`."""
 _packed: ContextVar[Packed | None] = ContextVar("packed", default=None)
 _LEAST_VARIANCE = 1e-8
 
@@ -112,7 +114,7 @@ def _packed_mask(packed: Packed, local_size: int | None) -> Tensor:
     than the sliding window. Nothing attends to padding but padding."""
     positions, tree, branch = packed.positions, packed.tree, packed.branch
     before = positions[:, :, None] - positions[:, None, :]
-    own = (branch[:, None, :] == branch[:, :, None]) | (branch[:, None, :] == -1)
+    own = (branch[:, None, :] == branch[:, :, None]) | (branch[:, None, :] == SHARED)
     seen = (tree[:, :, None] == tree[:, None, :]) & own & (before >= 0)
     return (seen if local_size is None else seen & (before < local_size))[:, None]
 

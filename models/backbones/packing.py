@@ -22,9 +22,8 @@ import torch
 from torch import Tensor
 
 from .base import Packed
+from .layers import PADDING, SHARED
 
-SHARED, PADDING = -1, -2
-"""Of no pair alone: see `Packed.branch`."""
 _WIDTHS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 """How wide rows may be, in lengths of the longest pair."""
 _WORTHWHILE = 0.85
@@ -71,10 +70,12 @@ def pack(ids: Tensor, mask: Tensor, states: Tensor, in_response: Tensor, hidden_
     if together > _WORTHWHILE * real:  # padding alone costs less than an explicit mask, which rules out flash attention
         return None
     longest = max(len(row.places) for row in rows)
-    layouts = [layout for share in _WIDTHS if (layout := _layout(rows, int(share * longest)))]
+    layouts = [_layout(rows, int(share * longest)) for share in _WIDTHS]
     batch, tokens = ids.shape
-    best = min(layouts, key=lambda layout: _cost(len(layout), _width(layout), hidden_size))
-    if _cost(len(best), _width(best), hidden_size) > _WORTHWHILE * _cost(batch, tokens, hidden_size):
+    cost, best = min(
+        ((_cost(len(layout), _width(layout), hidden_size), layout) for layout in layouts), key=lambda found: found[0]
+    )
+    if cost > _WORTHWHILE * _cost(batch, tokens, hidden_size):
         return None
     return _filled(rows, best, (batch, tokens))
 
@@ -123,8 +124,8 @@ def _trees(rows: Sequence[_Row], width: float) -> Iterator[_Tree]:
 def _filled(rows: Sequence[_Row], layout: Sequence[Sequence[_Tree]], shape: tuple[int, int]) -> Packed:
     width = _width(layout)
     ids, mask, positions = (np.zeros((len(layout), width), np.int64) for _ in range(3))
-    states, numbers, branches = (np.full((len(layout), width), -1) for _ in range(3))
-    branches[:] = PADDING
+    states, numbers = (np.full((len(layout), width), -1) for _ in range(2))
+    branches = np.full((len(layout), width), PADDING)
     where = np.zeros(shape, np.int64)
     trees = 0
     for line, held in enumerate(layout):
