@@ -14,12 +14,13 @@ nothing is padded, and says where all padding follows the real tokens, which a c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -119,7 +120,60 @@ def _packed_mask(packed: Packed, local_size: int | None) -> Tensor:
     return (seen if local_size is None else seen & (before < local_size))[:, None]
 
 
-AttentionInterface.register(KERNEL, sdpa_attention_forward)
+class OneRow(NamedTuple):
+    """Clips of several lengths one after the other in one row, so that linear layers compute no padding; layers get it
+    in place of their mask, and each clip attends to itself.
+
+    Attributes:
+        lengths: Of the clips `(clips,)`, on the CPU.
+        mask: True where a clip has no padding, if each has a row of its own `(clips, 1, 1, longest)`.
+        places: Where in the one row what these rows hold is `(clips, longest)`; the first place for padding.
+        back: Where in these rows, flattened, what the one row holds is `(sum of lengths,)`.
+    """
+
+    lengths: Tensor
+    mask: Tensor
+    places: Tensor
+    back: Tensor
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], device: torch.device) -> Self | None:
+        """None where no clip would have padding. The host does not wait for the device."""
+        if len(set(lengths)) == 1:
+            return None
+        real = np.arange(max(lengths)) < np.array(lengths)[:, None]
+        places = np.where(real, real.cumsum().reshape(real.shape) - 1, 0)
+        made = map(torch.from_numpy, (real[:, None, None], places, np.flatnonzero(real)))
+        return cls(torch.tensor(lengths), *(tensor.to(device, non_blocking=True) for tensor in made))
+
+
+def _attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | OneRow | None, **options: Any
+) -> tuple[Tensor, None]:
+    """`sdpa_attention_forward`, also of clips in one row `(1, heads, positions, size)`."""
+    if not isinstance(attention_mask, OneRow):
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    attend = partial(sdpa_attention_forward, module, **options)
+    # on a CPU a call costs next to nothing, and each converts the mask that it gets
+    if query.device.type == "cpu":
+        return clip_by_clip(attend, (query, key, value), attention_mask), None  # pyright: ignore[reportCallIssue] of `disable`
+    return in_padded_rows(attend, (query, key, value), attention_mask), None
+
+
+@torch.compiler.disable  # lengths differ in every batch
+def clip_by_clip(attend: Callable[..., Any], states: Sequence[Tensor], row: OneRow) -> Tensor:
+    """Attention of clips in one row in a call for each; queries, keys and values `(1, heads, positions, size)`."""
+    clips = zip(*(own.split(row.lengths.tolist(), 2) for own in states), strict=True)
+    return torch.cat([attend(*clip, None)[0] for clip in clips], 1)
+
+
+def in_padded_rows(attend: Callable[..., Any], states: Sequence[Tensor], row: OneRow) -> Tensor:
+    """As `clip_by_clip`, in one call."""
+    mixed, _ = attend(*(own[0].transpose(0, 1)[row.places].transpose(1, 2) for own in states), row.mask)
+    return mixed.flatten(0, 1)[row.back][None]
+
+
+AttentionInterface.register(KERNEL, _attention)
 AttentionMaskInterface.register(KERNEL, _mask)
 
 
@@ -164,14 +218,15 @@ class LayerStatistics:
 
         Args:
             layers: Each makes states `(rows, positions, size)`, or a tuple that begins with them.
-            lengths: For each clip the real positions of each of its rows.
+            lengths: For each clip the real positions of each of its rows, which may all stand in one row (`OneRow`).
             clips: Which clips these are; None = those that follow the ones before.
         """
         made: list[Tensor] = []  # of each layer (rows, 2, size)
         rows = [length for clip in lengths for length in clip]
 
         def keep(states: Any) -> None:
-            made.append(over_time(states if isinstance(states, Tensor) else states[0], rows))
+            states = states if isinstance(states, Tensor) else states[0]
+            made.append(over_time(states if len(states) == len(rows) else states[0].split(rows), rows))
 
         hooks = [layers[0].register_forward_pre_hook(lambda _, given: keep(given))]
         hooks += [layer.register_forward_hook(lambda *call: keep(call[2])) for layer in layers]
@@ -190,13 +245,13 @@ class LayerStatistics:
             self._found[number] = own[0] if len(counts) == 1 else _together(own, counts)
 
 
-def over_time(rows: Tensor, lengths: Sequence[int]) -> Tensor:
-    """Mean and standard deviation of the first `lengths` positions of rows `(rows, positions, ..., size)`:
+def over_time(rows: Iterable[Tensor], lengths: Sequence[int]) -> Tensor:
+    """Mean and standard deviation of the first `lengths` positions of rows, each `(positions, ..., size)`:
     `(rows, ..., 2, size)`, float32."""
     found = []
-    for row, length in enumerate(lengths):
+    for row, length in zip(rows, lengths, strict=True):
         # a copy: Granite's encoder adds to what a layer has made, in place
-        variance, mean = torch.var_mean(rows[row, :length].to(torch.float32, copy=True), 0, correction=0)
+        variance, mean = torch.var_mean(row[:length].to(torch.float32, copy=True), 0, correction=0)
         # a root has no gradient at 0, where a clip is one position long
         found.append(torch.stack([mean, (variance + _LEAST_VARIANCE).sqrt()], -2))
     return torch.stack(found)

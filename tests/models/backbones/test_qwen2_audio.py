@@ -12,7 +12,7 @@ import torch
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair, Turn
-from empathy_judge.models.backbones import load_backbone
+from empathy_judge.models.backbones import layers, load_backbone
 from empathy_judge.models.backbones.audio_language_model import messages
 from empathy_judge.models.backbones.base import Backbone, Checkpoint
 from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration
@@ -66,6 +66,38 @@ def test_audio_states_on_the_real_length_equal_the_official_ones(backbone, offic
         assert states.shape == torch.cat(expected[group]).shape
         assert (states - torch.cat(expected[group])).abs().max() <= 1e-5
     assert torch.cat(expected).std() > 0.1  # the comparison is not one of zeros
+
+
+@torch.no_grad()
+def test_layers_of_the_tower_compute_no_padding(backbone):
+    clips = [noise(length, seed) for seed, length in enumerate(LENGTHS)]
+    rows = []
+    tower = backbone.network.audio_tower
+    hook = tower.layers[-1].fc1.register_forward_pre_hook(lambda _, given: rows.append(given[0].shape[:-1].numel()))
+    try:
+        backbone.encode_audio(backbone.prepare_clips(clips))
+    finally:
+        hook.remove()
+    assert rows == [sum(-(-length // 640) for length in LENGTHS)]  # a hop of 320 samples, a stride of 2
+
+
+@pytest.mark.parametrize("way", [layers.clip_by_clip, layers.in_padded_rows])  # on a CPU, on a GPU
+@pytest.mark.parametrize("recompute", [False, True])
+def test_gradients_of_clips_in_one_row_are_those_of_each_clip_alone(backbone_folder, monkeypatch, way, recompute):
+    monkeypatch.setattr(layers, "clip_by_clip", way)
+    backbone = load_backbone(Checkpoint(str(backbone_folder)))
+    tower, clips = backbone.network.audio_tower, [noise(length, seed) for seed, length in enumerate(LENGTHS[:4])]
+    weights = [layer.self_attn.v_proj.weight.requires_grad_() for layer in tower.layers]
+
+    def gradients(states: torch.Tensor) -> list[torch.Tensor]:
+        return list(torch.autograd.grad(states[:, ::2].square().sum(), weights))
+
+    alone = [gradients(backbone.encode_audio(backbone.prepare_clips([clip]))) for clip in clips]
+    if recompute:
+        layers.recompute_activations(tower)
+    together = gradients(backbone.encode_audio(backbone.prepare_clips(clips)))
+    for own, each in zip(together, zip(*alone, strict=True), strict=True):
+        torch.testing.assert_close(own, sum(each), rtol=0, atol=1e-5 * own.abs().max().item())
 
 
 def test_the_question_names_each_clip_in_order():
