@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -121,7 +121,7 @@ def _packed_mask(packed: Packed, local_size: int | None) -> Tensor:
 
 
 class OneRow(NamedTuple):
-    """Clips of several lengths one after the other in one row, so that linear layers compute no padding; layers get it
+    """Clips of several lengths one after the other in one row, so that linear layers compute no padding. Layers get it
     in place of their mask, and each clip attends to itself.
 
     Attributes:
@@ -136,41 +136,49 @@ class OneRow(NamedTuple):
     places: Tensor
     back: Tensor
 
-    @classmethod
-    def of(cls, lengths: Sequence[int], device: torch.device) -> Self | None:
-        """None where no clip would have padding. The host does not wait for the device."""
-        if len(set(lengths)) == 1:
-            return None
-        real = np.arange(max(lengths)) < np.array(lengths)[:, None]
-        places = np.where(real, real.cumsum().reshape(real.shape) - 1, 0)
-        made = map(torch.from_numpy, (real[:, None, None], places, np.flatnonzero(real)))
-        return cls(torch.tensor(lengths), *(tensor.to(device, non_blocking=True) for tensor in made))
+    def attend(self, attend: Callable[..., Tensor], *states: Tensor) -> Tensor:
+        """Queries, keys and values `(1, heads, positions, size)` through a function that takes rows of these and a
+        mask, and returns `(rows, positions, heads, size)`."""
+        # on a CPU a call costs next to nothing, and each converts the mask that it gets
+        way = clip_by_clip if states[0].device.type == "cpu" else in_padded_rows
+        return way(self, attend, *states)
+
+
+def in_one_row(states: Tensor, lengths: Sequence[int]) -> tuple[Tensor, OneRow | None]:
+    """Clips of so many states, one after the other `(sum of lengths, size)`, as layers read them: a row for each and no
+    mask if all are of one length. The host does not wait for the device."""
+    if len(set(lengths)) == 1:
+        return states.unflatten(0, (len(lengths), lengths[0])), None
+    real = np.arange(max(lengths)) < np.array(lengths)[:, None]
+    places = np.where(real, real.cumsum().reshape(real.shape) - 1, 0)
+    made = map(torch.from_numpy, (real[:, None, None], places, np.flatnonzero(real)))
+    there = (tensor.to(states.device, non_blocking=True) for tensor in made)
+    return states[None], OneRow(torch.tensor(lengths), *there)
+
+
+def clip_by_clip(row: OneRow, attend: Callable[..., Tensor], *states: Tensor) -> Tensor:
+    """`OneRow.attend` in a call for each clip."""
+    clips = zip(*(own.split(row.lengths.tolist(), 2) for own in states), strict=True)
+    return torch.cat([attend(*clip, None) for clip in clips], 1)
+
+
+def in_padded_rows(row: OneRow, attend: Callable[..., Tensor], *states: Tensor) -> Tensor:
+    """`OneRow.attend` in one call."""
+    mixed = attend(*(own[0].transpose(0, 1)[row.places].transpose(1, 2) for own in states), row.mask)
+    return mixed.flatten(0, 1)[row.back][None]
 
 
 def _attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | OneRow | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """`sdpa_attention_forward`, also of clips in one row `(1, heads, positions, size)`."""
-    if not isinstance(attention_mask, OneRow):
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    attend = partial(sdpa_attention_forward, module, **options)
-    # on a CPU a call costs next to nothing, and each converts the mask that it gets
-    if query.device.type == "cpu":
-        return clip_by_clip(attend, (query, key, value), attention_mask), None  # pyright: ignore[reportCallIssue] of `disable`
-    return in_padded_rows(attend, (query, key, value), attention_mask), None
+    """`sdpa_attention_forward`, also of clips in one row."""
 
+    def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        return sdpa_attention_forward(module, query, key, value, mask, **options)[0]
 
-@torch.compiler.disable  # lengths differ in every batch
-def clip_by_clip(attend: Callable[..., Any], states: Sequence[Tensor], row: OneRow) -> Tensor:
-    """Attention of clips in one row in a call for each; queries, keys and values `(1, heads, positions, size)`."""
-    clips = zip(*(own.split(row.lengths.tolist(), 2) for own in states), strict=True)
-    return torch.cat([attend(*clip, None)[0] for clip in clips], 1)
-
-
-def in_padded_rows(attend: Callable[..., Any], states: Sequence[Tensor], row: OneRow) -> Tensor:
-    """As `clip_by_clip`, in one call."""
-    mixed, _ = attend(*(own[0].transpose(0, 1)[row.places].transpose(1, 2) for own in states), row.mask)
-    return mixed.flatten(0, 1)[row.back][None]
+    if isinstance(attention_mask, OneRow):
+        return attention_mask.attend(attend, query, key, value), None
+    return attend(query, key, value, attention_mask), None
 
 
 AttentionInterface.register(KERNEL, _attention)
@@ -178,22 +186,26 @@ AttentionMaskInterface.register(KERNEL, _mask)
 
 
 def attend_in_rows(attention: Any) -> None:
-    """Let the attention of an Omni tower work on rows with a mask `(rows, 1, 1, positions)`, in one call.
+    """Let the attention of an Omni tower work on rows `(rows, positions, size)`, or on clips in one row.
 
     The official one works on all blocks in one row, asks the GPU where they end, in every layer, and goes through them
-    one by one. It passes on what its layer is given as `cu_seqlens`; here that is the mask, None = nothing is padded.
-    LoRA may replace any of its linear layers later.
+    one by one. It passes on what its layer is given as `cu_seqlens`; here that is the `OneRow`, None = each row is of
+    one clip. LoRA may replace any of its linear layers later.
     """
     attention.forward = partial(_attend, attention)
 
 
-def _attend(attention: Any, hidden_states: Tensor, cu_seqlens: Tensor | None, **_: Any) -> Tensor:
+def _attend(attention: Any, hidden_states: Tensor, cu_seqlens: OneRow | None, **_: Any) -> Tensor:
     def heads(linear: nn.Module) -> Tensor:
         return linear(hidden_states).unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)
 
-    query, key, value = heads(attention.q_proj), heads(attention.k_proj), heads(attention.v_proj)
-    mixed = nn.functional.scaled_dot_product_attention(query, key, value, cu_seqlens, scale=attention.scaling)
-    return attention.out_proj(mixed.transpose(1, 2).flatten(2))
+    def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, mask, scale=attention.scaling)
+        return mixed.transpose(1, 2)
+
+    states = heads(attention.q_proj), heads(attention.k_proj), heads(attention.v_proj)
+    mixed = attend(*states, None) if cu_seqlens is None else cu_seqlens.attend(attend, *states)
+    return attention.out_proj(mixed.flatten(2))
 
 
 class LayerStatistics:

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AudioFlamingo3ForConditionalGeneration, Qwen2AudioForConditionalGeneration
 from transformers.masking_utils import create_bidirectional_mask
 
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, as_text
 from .base import Checkpoint, Clips, Part
-from .layers import KERNEL, LayerStatistics, OneRow, padding_mask, watching, without_padding
+from .layers import KERNEL, LayerStatistics, OneRow, in_one_row, padding_mask, watching, without_padding
 
 WHISPER_TOWER = Part(
     "audio_tower", ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"), layers="audio_tower.layers"
@@ -78,8 +79,7 @@ class WhisperTowerModel(AudioLanguageModel):
         states = nn.functional.gelu(tower.conv2(states)).transpose(1, 2)[:, : max(lengths)]
         states = states + tower.embed_positions.weight[: states.shape[1]]
         if tower.config._attn_implementation == KERNEL:
-            if (mask := OneRow.of(lengths, states.device)) is not None:
-                states = without_padding(states, lengths)[None]
+            states, mask = in_one_row(without_padding(states, lengths), lengths)
         else:
             real = padding_mask(lengths, states.shape[1], states.device)
             mask = create_bidirectional_mask(config=tower.config, inputs_embeds=states, attention_mask=real)
@@ -87,7 +87,7 @@ class WhisperTowerModel(AudioLanguageModel):
             for layer in tower.layers:
                 states = layer(states, mask)
         if isinstance(mask, OneRow):
-            states = nn.utils.rnn.pad_sequence([*states[0].split(lengths)], batch_first=True)
+            states = pad_sequence([*states[0].split(lengths)], batch_first=True)
         states = tower.layer_norm(tower.avg_pooler(states.transpose(1, 2)).transpose(1, 2))
         return without_padding(states, [_states(length) for length in clips.lengths])
 

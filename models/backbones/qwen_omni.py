@@ -42,7 +42,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel
 from .base import Checkpoint, Clips, Layout, Part
-from .layers import LayerStatistics, attend_in_rows, on_device, padding_mask, watching, without_padding
+from .layers import LayerStatistics, attend_in_rows, in_one_row, on_device, padding_mask, watching, without_padding
 from .loading import SpeechProcessor
 from .qwen2_audio import WHISPER_TOWER, WhisperTowerModel, after_convolutions
 
@@ -119,12 +119,12 @@ class Qwen2_5Omni(Thinker, WhisperTowerModel):
         states = gelu(tower.conv2(states)).transpose(1, 2)
         states = states + tower.positional_embedding.positional_embedding[: states.shape[1]].to(states)
         counts = [after_convolutions(width) for width in widths]
-        real = padding_mask(counts, states.shape[1], device)
+        states, row = in_one_row(without_padding(states, counts), counts)
         blocks_of = [-(-length // (2 * tower.n_window)) for length in clips.lengths]
         with watching(heard, tower.layers, replace(clips, rows=blocks_of).by_clip(counts)):
             for layer in tower.layers:
-                states = layer(states, None if real is None else real[:, None, None])[0]
-        states = without_padding(states, counts)
+                states = layer(states, row)[0]
+        states = states.flatten(0, 1)
         # two states side by side make one, across the blocks of a clip; an odd one at its end is left out
         bounds = list(itertools.accumulate(map(after_convolutions, clips.lengths), initial=0))
         firsts = [first for start, end in itertools.pairwise(bounds) for first in range(start, end - 1, 2)]
@@ -201,15 +201,14 @@ class Qwen3OmniMoe(Thinker):
         states = without_padding(states, [_thrice_halved(len(piece)) for piece in pieces])
         window = _thrice_halved(chunk) * (tower.n_window_infer // chunk)
         counts = [self.audio_tokens(length * self.extractor.hop_length) for length in clips.lengths]
-        # each window is a row from here on: attention does not reach beyond it
+        # attention does not reach beyond a window
         sizes = [min(window, count - start) for count in counts for start in range(0, count, window)]
-        states = pad_sequence(list(states.split(sizes)), batch_first=True)
-        real = padding_mask(sizes, states.shape[1], device)
+        states, row = in_one_row(states, sizes)
         windows = replace(clips, rows=[-(-count // window) for count in counts])
         with watching(heard, tower.layers, windows.by_clip(sizes)):
             for layer in tower.layers:
-                states = layer(states, None if real is None else real[:, None, None])[0]
-        return tower.ln_post(without_padding(states, sizes))
+                states = layer(states, row)[0]
+        return tower.ln_post(states.flatten(0, 1))
 
     def _convolve(self, chunks: Tensor, widths: Tensor) -> Tensor:
         """From chunks `(chunks, bins, frames)` that are so many frames wide to `(chunks, positions, audio size)`."""
