@@ -50,10 +50,8 @@ class Statistic:
 
 
 def as_report(found: Any) -> Any:
-    """Results as they stand in JSON: dataclasses and named tuples as objects, field by field, without draws."""
-    if hasattr(found, "_asdict"):
-        found = found._asdict()
-    elif is_dataclass(found):
+    """Results as they stand in JSON: dataclasses as objects, field by field, without draws."""
+    if is_dataclass(found):
         found = {own.name: getattr(found, own.name) for own in fields(found) if own.name != "draws"}
     if isinstance(found, Mapping):
         return {key: as_report(value) for key, value in found.items()}
@@ -191,12 +189,13 @@ def why_undefined(function: Function, score: np.ndarray, human: np.ndarray) -> s
         return f"{items}; limits of agreement need at least 2"
     if len(score) < MIN_ITEMS:
         return f"{items}; a correlation needs at least {MIN_ITEMS}"
+    return why_constant(score, human) or "the scores are constant up to rounding"
+
+
+def why_constant(score: np.ndarray, human: np.ndarray) -> str | None:
+    """The reason of what is undefined since one side, or both, are constant; None = neither is."""
     constant = [side for side, values in (("judge", score), ("human", human)) if is_constant(values)]
-    return (
-        f"the {' and the '.join(constant)} scores are constant"
-        if constant
-        else "the scores are constant up to rounding"
-    )
+    return f"the {' and the '.join(constant)} scores are constant" if constant else None
 
 
 def _is_defined(x: np.ndarray, y: np.ndarray) -> bool:

@@ -43,13 +43,8 @@ def calibration_curve(
         human: Shape (n,), the same items.
         groups: Shape (n,), the group of each item, names or numbers.
         bins: How many, at most.
-
-    Raises:
-        ValueError: If shapes differ.
     """
     kept, point = complete(score, human)
-    if np.shape(groups) != kept.shape:
-        raise ValueError(f"groups of shape {np.shape(groups)} for {len(kept)} items; expected one per item")
     if point.reason is not None:
         return ()
     x, y, codes = score[kept], human[kept], np.asarray(groups)[kept]
@@ -131,9 +126,6 @@ def scale_use(
         the `QUANTILES` (linear interpolation) over the length of the scale, above 1 where scores lie outside, and
         ``outside``: share of scores below the minimum or above the maximum. ``sd_ratio``: judge over people; below 1
         the judge keeps to the middle, 0 = a constant judge; undefined where people's scores are constant.
-
-    Raises:
-        ValueError: If shapes differ.
     """
 
     def side(values: np.ndarray) -> list[float]:

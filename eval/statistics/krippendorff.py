@@ -36,11 +36,9 @@ def krippendorff_alpha(table: RatingTable, distance: Distance, resamples: Resamp
     point = Statistic(None, n=len(shared))
     if len(shared) == 0:
         return replace(point, reason="no item with at least two raters")
-    position = np.full(table.n_items, -1)
-    position[shared] = np.arange(len(shared))
-    kept = position[table.items] >= 0
+    kept = table.counts[table.items] >= 2
     values, codes = np.unique(table.scores[kept], return_inverse=True)
-    cells = (np.ones(len(codes)), (position[table.items[kept]], codes))
+    cells = (np.ones(len(codes)), (np.searchsorted(shared, table.items[kept]), codes))
     counts = sparse.csr_array(cells, shape=(len(shared), len(values)))  # how often an item got each score
     counts.sum_duplicates()
     alpha = _Alpha(values, counts, distance)

@@ -1,11 +1,7 @@
 """Judge and rater against the same people: is the judge as good as one rater?
 
-A judge's Spearman with the mean of all raters and a rater's Spearman with the mean of the others have different
-targets: the second one is noisier, and their ratio flatters the judge (1.16 for a judge that is one more rater beside
-two). Here both have the same targets. For each rater, on the items that this rater and somebody else rated, the judge
-and the rater are both correlated with the mean of the other raters; both correlations are averaged over raters,
-weighted by items. The method of leaving out one annotator to compare a model with is that of Calderon, Reichart and
-Dror (2025), "The alternative annotator test for LLM-as-a-judge".
+For each rater, judge and rater are both correlated with the mean of the other raters (Calderon, Reichart and Dror,
+2025, "The alternative annotator test for LLM-as-a-judge"; "Judge beside one rater" in docs/reference/statistics.md).
 
 Interval, p value and verdict ask whether the judge could be **a further rater of the kind of these**. Two things make a
 judge that is one differ from them: the items, and that raters differ in how noisy they are.

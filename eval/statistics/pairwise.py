@@ -1,12 +1,8 @@
 """How often a judge orders two items as people do, over all items and within the groups of one context.
 
-Two statistics over all pairs of items, which differ in what ties do:
-
-- **pairwise accuracy** (acc_eq; Deutsch, Foster and Freitag, 2023): the share of pairs on which the judge says the same
-  as people, one of: first better, second better, tie. A judge that scores with decimals hardly ever ties, so its scores
-  count as tied when they differ by at most epsilon; `tie_calibration` chooses epsilon.
-- **concordance index** (Harrell et al., 1982): pairs that people tie are left out, and those that the judge ties count
-  half. It is (1 + Somers' D) / 2, and about 0.5 for a judge that knows nothing.
+Two statistics over all pairs of items, which differ in what ties do: **pairwise accuracy** (acc_eq; Deutsch, Foster and
+Freitag, 2023) and the **concordance index** (Harrell et al., 1982), which is (1 + Somers' D) / 2. What they count
+stands under "Pairs of items and groups" in docs/reference/statistics.md.
 
 Scores are tied when they are equal as float64. In a bootstrap resample a pair counts as often as both of its items were
 drawn. An item and its own copy are never a pair; counted as the tie that they are, they would raise the accuracy of
@@ -26,7 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .agreement import CONSTANT_TOLERANCE, MIN_ITEMS, Function, Statistic, is_constant, kendall, spearman
+from .agreement import CONSTANT_TOLERANCE, MIN_ITEMS, Function, Statistic, kendall, spearman, why_constant
 from .bootstrap import Resamples, complete, with_interval
 from .rank_draws import pair_sums, signs
 
@@ -61,18 +57,11 @@ def item_pairs(score: np.ndarray, human: np.ndarray, resamples: Resamples, seed:
     Returns:
         Undefined, with the reason, without a pair, and where the scores of either side are constant; without intervals
         where there are more than `MAX_PAIRS` pairs.
-
-    Raises:
-        ValueError: If shapes differ.
     """
     kept, point = complete(score, human)
     x, y, seen = score[kept], human[kept], resamples.select(kept)
     if point.reason is None:
-        constant = [side for side, own in (("judge", x), ("human", y)) if is_constant(own)]
-        if len(x) < 2:
-            point = replace(point, reason=f"no pair: {len(x)} items")
-        elif constant:
-            point = replace(point, reason=f"the {' and the '.join(constant)} scores are constant")
+        point = replace(point, reason=f"no pair: {len(x)} items" if len(x) < 2 else why_constant(x, y))
     if point.reason is not None:
         return ItemPairs(point, point, None, None)
     epsilon, why = tie_calibration(x, y, seed)
@@ -189,14 +178,9 @@ def within_groups(
 
     Returns:
         Undefined, with the reason, where no group is left.
-
-    Raises:
-        ValueError: If shapes differ.
     """
     function, fewest, chance = WITHIN_GROUPS[name]
     kept, point = complete(score, human)
-    if np.shape(groups) != kept.shape:
-        raise ValueError(f"groups of shape {np.shape(groups)} for {len(kept)} items; expected one per item")
     items = np.flatnonzero(kept) if point.reason is None else np.empty(0, dtype=np.intp)
     codes = np.unique(groups[items], return_inverse=True)[1]
     order = items[np.argsort(codes, kind="stable")]

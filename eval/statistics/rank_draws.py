@@ -11,8 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -24,8 +23,7 @@ _PAIRS = 1 << 20  # pairs of items at a time: 8 MB, of which the processor's cac
 _RUNS = 256  # sorted items are cut into so many runs, summed side by side: the arrays stay in the cache of a core
 
 
-@dataclass(frozen=True, eq=False)
-class _Ties:
+class _Ties(NamedTuple):
     """Ties of one side."""
 
     code: np.ndarray  # (n,), which of the distinct values each item has, 0 = lowest
@@ -38,8 +36,7 @@ class _Ties:
         return cls(code, sparse.csr_array((np.ones(len(code)), (code, groups)), shape=shape))
 
 
-@dataclass(frozen=True, eq=False)
-class _Runs:
+class _Runs(NamedTuple):
     """Sorted items without ties, cut into `_RUNS` runs of equal length; the end is filled with items of weight 0."""
 
     groups: np.ndarray  # (length of a run, runs), the group of each item; the number of groups where there is none
@@ -75,6 +72,7 @@ def spearman_draws(scores: np.ndarray, human: np.ndarray, groups: np.ndarray, co
     if len(human) == 0:
         return found
     n_groups = counts.shape[1]
+    sizes = np.bincount(groups, minlength=n_groups)
     people = _Ties.of(human, groups, n_groups)
     judges = [_Ties.of(score, groups, n_groups) for score in scores]
     runs = [
@@ -84,7 +82,20 @@ def spearman_draws(scores: np.ndarray, human: np.ndarray, groups: np.ndarray, co
 
     def compute(start: int) -> None:
         rows = slice(start, start + _ROWS)
-        found[:, rows] = _block(people, list(zip(judges, runs, strict=True)), groups, counts[rows])
+        weights = np.ascontiguousarray(counts[rows].T, dtype=np.float64)  # (groups, rows)
+        total, squared = sizes @ weights, weights * weights
+        untied_squares = _squares(sizes @ (squared * weights - weights), total)
+        ranks, human_squares = _ranks(people, weights, total)
+        own = np.einsum("vr,vr->r", people.by_group @ squared, ranks)
+        for number, (judge, cut) in enumerate(zip(judges, runs, strict=True)):
+            if cut is None:
+                judge_ranks, squares = _ranks(judge, weights, total)
+                covariance = _tied_covariance(judge, people, judge_ranks, ranks, groups, weights)
+            else:
+                squares, covariance = untied_squares, _untied_covariance(cut, ranks, weights) - own
+            squares = squares * human_squares
+            defined = (squares > 0) & (total >= MIN_ITEMS)
+            np.divide(covariance, np.sqrt(squares), out=found[number, rows], where=defined)
 
     starts = range(0, len(counts), _ROWS)
     if len(starts) * len(human) < 1_000_000:
@@ -93,29 +104,6 @@ def spearman_draws(scores: np.ndarray, human: np.ndarray, groups: np.ndarray, co
     else:
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # NumPy leaves Python's lock
             list(pool.map(compute, starts))
-    return found
-
-
-def _block(
-    people: _Ties, judges: list[tuple[_Ties, _Runs | None]], groups: np.ndarray, counts: np.ndarray
-) -> np.ndarray:
-    """Shape (judges, rows of counts)."""
-    weights = np.ascontiguousarray(counts.T, dtype=np.float64)  # (groups, rows)
-    sizes = np.bincount(groups, minlength=len(weights))
-    total, squared = sizes @ weights, weights * weights
-    untied_squares = _squares(sizes @ (squared * weights - weights), total)
-    ranks, human_squares = _ranks(people, weights, total)
-    own = np.einsum("vr,vr->r", people.by_group @ squared, ranks)
-    found = np.full((len(judges), len(total)), np.nan)
-    for number, (judge, runs) in enumerate(judges):
-        if runs is None:
-            judge_ranks, squares = _ranks(judge, weights, total)
-            covariance = _tied_covariance(judge, people, judge_ranks, ranks, groups, weights)
-        else:
-            squares = untied_squares
-            covariance = _untied_covariance(runs, ranks, weights) - own
-        squares = squares * human_squares
-        np.divide(covariance, np.sqrt(squares), out=found[number], where=(squares > 0) & (total >= MIN_ITEMS))
     return found
 
 

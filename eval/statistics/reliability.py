@@ -4,22 +4,17 @@ Two ceilings, both for Spearman's correlation:
 
 - **leave one rater out**: each rater against the mean of the other raters. It is what one person reaches; a judge can
   pass it, because a judge need not have one person's noise.
-- **panel mean**: the square root of the reliability of the panel mean (attenuation; Spearman, 1904). It is what a judge
-  that knew the true scores could expect to reach against these means. The formula is for Pearson's correlation; applied
-  to ranks it is an approximation. How near it comes in simulated panels stands in docs/reference/statistics.md.
+- **panel mean**: what a judge that knew the true scores could expect to reach against these means. The formula is for
+  Pearson's correlation; applied to ranks it is an approximation.
 
-The reliability of the panel mean comes from split-half correlations, stepped up by the Spearman-Brown formula for
-parts of any size (Horst, 1951): to the ratings that the items really have, items with a single rating included. With
-equal parts of all items it is that of Spearman (1910) and Brown (1910), 2 r / (1 + r).
+How they are computed, and how near the second one comes in simulated panels, stands under "Raters" in
+docs/reference/statistics.md. The Spearman-Brown formula (Horst, 1951) steps up to the ratings that the items really
+have, items with a single rating included. With equal parts of all items it is 2 r / (1 + r).
 
 Each halving divides the raters, and only where that leaves an item lopsided are raters of this item moved over
 at random. Halving each item on its own would be wrong for a panel that rates (nearly) all items: its raters'
 biases cancel between items, but between such parts they would count as noise, and the ceiling would come out
 too low.
-
-What the mean of k raters reaches against the mean of the others is classical test theory, too (Lord and Novick, 1968):
-the mean of k ratings has the reliability rel_k = k rel_1 / (1 + (k - 1) rel_1) and correlates with the true scores by
-sqrt(rel_k).
 """
 
 from __future__ import annotations
@@ -133,7 +128,7 @@ def measure(table: RatingTable, resamples: Resamples, seed: int) -> Reliability:
     """All of `Reliability`, from ratings, draws over their items, and the seed of the halvings."""
     single, raters = leave_one_rater_out(table, resamples)
     half = _split_half(table, resamples, seed, by_item=False)
-    whole = _stepped_up(half, table)
+    whole = _stepped_up(half, table.counts)
     panel = _transformed(whole, np.sqrt)
     alpha = krippendorff_alpha(table, "interval", resamples)
     return Reliability(single, panel, half, whole, alpha, raters)
@@ -240,8 +235,8 @@ def _part_means(table: RatingTable, key: np.ndarray, size: np.ndarray) -> tuple[
         return sums[0] / size, sums[1] / (table.counts - size)
 
 
-def _stepped_up(half: Statistic, table: RatingTable) -> Statistic:
-    """Reliability of the panel mean over all rated items (Horst, 1951).
+def _stepped_up(half: Statistic, counts: np.ndarray) -> Statistic:
+    """Reliability of the panel mean over all rated items, from their numbers of ratings (Horst, 1951).
 
     With l the noise variance of one rating over the variance of the true scores, and a, b and c the mean of 1 / ratings
     in the smaller parts, the larger parts and the whole items, the parts correlate by r = 1 / sqrt((1 + l a) (1 +
@@ -251,7 +246,7 @@ def _stepped_up(half: Statistic, table: RatingTable) -> Statistic:
         return half
     if half.value <= 0:
         return Statistic(None, n=half.n, reason=f"the two parts of the panel do not agree (Spearman {half.value:.3f})")
-    rated, shared = table.counts[table.counts > 0], table.counts[table.shared()]
+    rated, shared = counts[counts > 0], counts[counts >= 2]
     a, b, c = (1 / (shared // 2)).mean(), (1 / (shared - shared // 2)).mean(), (1 / rated).mean()
 
     def whole(r: Any) -> Any:
@@ -290,14 +285,11 @@ def average_single_reliability(panels: Sequence[tuple[Reliability, RatingTable]]
     known = [(own.split_half, table) for own, table in panels if own.split_half.value is not None]
     if not known:
         return panels[0][0].split_half
-    splits = [own for own, _ in known]
-    n_items, offsets = sum(table.n_items for _, table in known), np.cumsum([0, *(table.n_items for _, table in known)])
-    items = np.concatenate([table.items + offset for (_, table), offset in zip(known, offsets[:-1], strict=True)])
-    every = RatingTable(items, np.zeros_like(items), np.zeros(len(items)), n_items, ("all",))
+    splits, counts = [own for own, _ in known], np.concatenate([table.counts for _, table in known])
     drawn = [own.draws for own in splits if len(own.draws)]
     draws = np.nanmean(drawn, axis=0) if len(drawn) == len(splits) else np.empty(0)
     mean = Statistic(float(np.mean([own.value or 0.0 for own in splits])), n=sum(own.n for own in splits), draws=draws)
-    whole, c = _stepped_up(mean, every), float((1 / every.counts[every.counts > 0]).mean())
+    whole, c = _stepped_up(mean, counts), float((1 / counts[counts > 0]).mean())
     if whole.value is None:
         return whole
     draws = _of_part(whole.draws, c)

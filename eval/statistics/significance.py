@@ -1,24 +1,21 @@
 """Judge against judge: do two judges agree differently with the same people, and who is better than whom?
 
-Three tests of the difference of two correlations with the same human scores (docs/reference/statistics.md). The first
-two keep groups whole and are the ones to report.
+Three tests of the difference of two correlations with the same human scores ("Judge against judge" in
+docs/reference/statistics.md). The first two keep groups whole and are the ones to report.
 
 - **Paired permutation** (PERM-BOTH; Deutsch, Dror and Roth, 2021): if the judges are equally good, it does not matter
   whose scores are whose. Each judge's scores are put on one scale (ranks, mean 0, standard deviation 1) once, over all
   items; then the scores of randomly chosen units are exchanged and the difference is computed anew, as that of
-  Pearson's correlations. Without an exchange it is that of Spearman's.
-- **What is exchanged**: the group as a whole, all its systems together. The original exchanges each cell of system and
+  Pearson's correlations. Without an exchange it is that of Spearman's. The original exchanges each cell of system and
   input on its own, which takes a judge's errors on the responses to one context for independent: with an intraclass
   correlation of 0.5 within groups of 2.5 items it rejects a true null hypothesis 10 % of the time at 5 %. To get the
   original, pass the cells as groups. Systems are held fixed, as in `systems`.
 - **Paired cluster bootstrap**: the difference of both judges' draws from the same `Resamples`.
-- **Williams' t** (1959): a closed formula that takes items for independent. In the simulation above it rejects 12 % of
-  the time; it stands here because papers quote it.
+- **Williams' t** (1959), since papers quote it.
 
 Holm (1979) bounds the probability of one false difference or more whatever the dependence between the tests, of which
-neither independence nor the sign is known for judges on the same items. Clusters are those of the WMT shared tasks: a
-new one begins where every judge above is significantly better than every judge below. Judges of one cluster may still
-differ pairwise.
+neither independence nor the sign is known for judges on the same items. Judges of one cluster may still differ
+pairwise.
 
 **Groups needed**: the standard error comes from the cluster bootstrap and shrinks with the root of the number of
 groups; more items of a group add less than new groups do. The observed difference is taken for the true one. Power at
@@ -29,7 +26,7 @@ difference and is the better description of the data at hand.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -146,9 +143,11 @@ def permutation_test(
     changes = np.stack([np.bincount(codes, weights=change) for change in (y - x, y**2 - x**2, (y - x) * z)])
     n_units = changes.shape[1]
     exact = 2 ** (n_units - 1) <= permutations
-    swaps = _all_swaps(n_units) if exact else _random_swaps(n_units, permutations, seed)
-    observed, extreme, looked_at = abs(x @ z - y @ z) / n, 0, 0
-    for block in swaps:
+    looked_at = 2 ** (n_units - 1) if exact else permutations
+    rng, step = None if exact else np.random.default_rng(seed), max(1, _BLOCK_VALUES // n_units)
+    observed, extreme = abs(x @ z - y @ z) / n, 0
+    for start in range(0, looked_at, step):
+        block = _swaps(start, min(start + step, looked_at), n_units, rng)
         total, squares, products = changes @ block.T
         # Mean 0 and sum of squares n before; what one judge gains, the other one loses.
         variances = n + squares - total**2 / n, n - squares - total**2 / n
@@ -158,7 +157,6 @@ def permutation_test(
                 for variance, product in zip(variances, (x @ z + products, y @ z - products), strict=True)
             )
         extreme += int((~(np.abs(r_first - r_second) < observed - _ROUNDING)).sum())
-        looked_at += len(block)
     return (extreme / looked_at if exact else (extreme + 1) / (looked_at + 1)), looked_at
 
 
@@ -196,19 +194,11 @@ def _standardised(values: np.ndarray) -> np.ndarray:
     return centred / np.sqrt((centred**2).mean())
 
 
-def _all_swaps(n_units: int) -> Iterator[np.ndarray]:
-    """Shape (block, units), 1 = exchanged: every assignment in which the last unit is not."""
-    number, step = 2 ** (n_units - 1), max(1, _BLOCK_VALUES // n_units)
-    for start in range(0, number, step):
-        rows = np.arange(start, min(start + step, number))
-        yield (rows[:, None] >> np.arange(n_units) & 1).astype(np.float64)
-
-
-def _random_swaps(n_units: int, permutations: int, seed: int) -> Iterator[np.ndarray]:
-    rng, step = np.random.default_rng(seed), max(1, _BLOCK_VALUES // n_units)
-    for start in range(0, permutations, step):
-        rows = min(step, permutations - start)
-        yield rng.integers(0, 2, (rows, n_units), dtype=np.int8).astype(np.float64)
+def _swaps(start: int, end: int, n_units: int, rng: np.random.Generator | None) -> np.ndarray:
+    """Shape (end - start, units), 1 = exchanged: at random, or of all assignments in which the last unit is not."""
+    if rng is not None:
+        return rng.integers(0, 2, (end - start, n_units), dtype=np.int8).astype(np.float64)
+    return (np.arange(start, end)[:, None] >> np.arange(n_units) & 1).astype(np.float64)
 
 
 # ---------------------------------------------------------------- rankings

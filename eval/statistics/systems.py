@@ -59,15 +59,15 @@ def system_level(systems: Sequence[str], score: np.ndarray, human: np.ndarray, r
     drawn = resamples.draws(means).reshape(-1, 2, len(names)) if len(names) > 1 else np.empty((0, 2, 0))
     found: dict[str, Any] = {"n_systems": len(names)}
     for name, function in functions.items():
-        of_pairs = function is pairs_in_order
+        of_pairs, reason = function is pairs_in_order, None
         if of_pairs and len(names) < 2:
-            found[name] = Statistic(None, n=len(names), reason=("0 items", "1 system, no pair")[len(names)])
+            reason = ("0 items", "1 system, no pair")[len(names)]
         elif not of_pairs and len(names) < MIN_SYSTEMS:
             reason = f"{len(names)} systems, at least {MIN_SYSTEMS} needed"
-            found[name] = Statistic(None, n=len(names), reason=reason)
         elif of_pairs and is_constant(score):
-            # Without a tie between people it would be 0
-            found[name] = Statistic(None, n=len(names), reason="the judge scores are constant")
+            reason = "the judge scores are constant"  # without a tie between people it would be 0
+        if reason is not None:
+            found[name] = Statistic(None, n=len(names), reason=reason)
         elif whole and not of_pairs:
             found[name] = estimate(function, *points, resamples=replace(resamples, codes=by_system[1]))
         else:

@@ -1,11 +1,10 @@
 """Intervals of a judge's Spearman with the panel mean for other raters, and for other items and other raters.
 
-The bootstrap over groups of items takes the raters as they are: it answers what the judge would reach on other items,
-rated by the same people. Where few people rated, other people would have given other means. Drawing raters with
-replacement as well (the pigeonhole bootstrap; Owen, 2007) does not answer what other people give: a panel in which some
-count twice has fewer different raters, its mean is noisier, and the whole interval lies 0.05 too low. So no rater is
-repeated here; each is left out once (the jackknife over raters; Efron and Stein, 1981), and only how much that moves
-the correlation counts, not where it moves it. The interval stays centred on the estimate.
+The bootstrap over groups of items takes the raters as they are. Drawing raters with replacement as well (the pigeonhole
+bootstrap; Owen, 2007) does not answer what other people give: a panel in which some count twice has fewer different
+raters, its mean is noisier, and the whole interval lies 0.05 too low. So no rater is repeated here; each is left out
+once (the jackknife over raters; Efron and Stein, 1981), and only how much that moves the correlation counts, not where
+it moves it. The interval stays centred on the estimate.
 
 All is computed on Fisher's scale z = artanh(r), with the quantiles of t:
 

@@ -171,33 +171,22 @@ def grouped(n: int = 120, groups: int = 20, seed: int = 0) -> tuple[np.ndarray, 
     return x, y, group
 
 
-def correlations(name: str, x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> dict[int, float]:
+def by_group(name: str, x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> dict[int, float]:
+    """The statistic of every group that has one."""
     found = {}
     for group in np.unique(groups):
-        own = groups == group
-        if own.sum() >= 3 and np.ptp(x[own]) > 0 and np.ptp(y[own]) > 0:
-            found[int(group)] = float(SCIPY[name](x[own], y[own]).statistic)
+        judge, people = x[groups == group], y[groups == group]
+        if name == "top_1" and len(judge) > 1 and np.ptp(people) > 0:
+            found[int(group)] = float((people[judge == judge.max()] == people.max()).mean())
+        elif name != "top_1" and len(judge) >= 3 and np.ptp(judge) > 0 and np.ptp(people) > 0:
+            found[int(group)] = float(SCIPY[name](judge, people).statistic)
     return found
-
-
-def chances(x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> dict[int, float]:
-    found = {}
-    for group in np.unique(groups):
-        own = groups == group
-        if own.sum() > 1 and np.ptp(y[own]) > 0:
-            best = x[own] == x[own].max()
-            found[int(group)] = float((y[own][best] == y[own].max()).mean())
-    return found
-
-
-def expected_of(name: str, x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> dict[int, float]:
-    return chances(x, y, groups) if name == "top_1" else correlations(name, x, y, groups)
 
 
 @pytest.mark.parametrize("name", SCIPY)
 def test_mean_of_scipy_by_group(name):
     x, y, groups = grouped()
-    expected = correlations(name, x, y, groups)
+    expected = by_group(name, x, y, groups)
     found = within_groups(name, x, y, groups, Resamples.draw(groups, 0, 0))
     assert found.mean.value == pytest.approx(np.mean(list(expected.values())), abs=1e-12)
     sizes = np.bincount(groups)
@@ -227,10 +216,10 @@ def test_draws_of_whole_groups_are_means_over_drawn_groups(name):
     """Two groups per cluster: a drawn cluster brings its groups as often as it is drawn."""
     x, y, groups = grouped(seed=2)
     resamples = Resamples.draw(groups // 2, 40, 3)
-    found, by_group = within_groups(name, x, y, groups, resamples), expected_of(name, x, y, groups)
+    found, own = within_groups(name, x, y, groups, resamples), by_group(name, x, y, groups)
     for draw, counts in zip(found.mean.draws, resamples.counts, strict=True):
-        drawn = np.repeat(list(by_group), [int(counts[resamples.codes[groups == group][0]]) for group in by_group])
-        assert draw == pytest.approx(np.mean([by_group[group] for group in drawn]), abs=1e-12)
+        drawn = np.repeat(list(own), [int(counts[resamples.codes[groups == group][0]]) for group in own])
+        assert draw == pytest.approx(np.mean([own[group] for group in drawn]), abs=1e-12)
     assert found.mean.low < found.mean.value < found.mean.high
 
 
@@ -242,7 +231,7 @@ def test_draws_of_groups_that_span_clusters_are_the_statistic_of_repeated_items(
     found = within_groups(name, x, y, groups, resamples)
     assert found.groups == 6
     for draw, items in zip(found.mean.draws, redrawn(resamples), strict=True):
-        expected = np.mean(list(expected_of(name, x[items], y[items], groups[items]).values()))
+        expected = np.mean(list(by_group(name, x[items], y[items], groups[items]).values()))
         assert draw == pytest.approx(expected, abs=1e-12)
 
 
@@ -252,7 +241,7 @@ def test_missing_scores_are_left_out_of_their_groups():
     gaps[:15] = NAN
     found = within_groups("top_1", gaps, y, groups, Resamples.draw(groups, 0, 0))
     assert found.mean.dropped == 15
-    expected = chances(x[15:], y[15:], groups[15:])
+    expected = by_group("top_1", x[15:], y[15:], groups[15:])
     assert found.mean.value == pytest.approx(np.mean(list(expected.values())), abs=1e-12)
 
 

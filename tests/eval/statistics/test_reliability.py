@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,7 @@ from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.statistics.reliability import (
     MIN_RATER_ITEMS,
-    leave_one_rater_out,
+    Reliability,
     measure,
     rated_items,
     raters_ceiling,
@@ -179,40 +180,35 @@ def test_very_many_groups_are_drawn_less_often():
 # ---------------------------------------------------------------- the mean of several raters
 
 
-def rated(n: int, raters: int, seed: int, noise: float = 1.0) -> np.ndarray:
-    """Ratings (raters, n): true scores of sd 1, biases of sd 0.3, noise."""
-    rng = np.random.default_rng(seed)
-    truth = rng.normal(size=n)
-    return truth + 0.3 * rng.normal(size=(raters, 1)) + noise * rng.normal(size=(raters, n))
+def ceilings(scores: np.ndarray, *ks: int) -> tuple[Reliability, dict[int, Any]]:
+    """Of the panel and of the mean of k raters, from ratings of shape (raters, items)."""
+    table, draws = table_of(scores), Resamples.draw(np.arange(scores.shape[1]), 30, 0)
+    panel = measure(table, draws, 0)
+    return panel, {k: raters_ceiling(table, panel.panel_reliability, draws, k, seed=0) for k in ks}
 
 
 def test_measured_ceiling_equals_all_choices_by_hand():
-    scores = rated(40, 5, seed=4).round(0)
-    table, resamples = table_of(scores), Resamples.draw(np.arange(40), 30, 0)
-    reliability = measure(table, resamples, 0).panel_reliability
-    one = raters_ceiling(table, reliability, resamples, 1, seed=0)["measured"]
-    assert one.value == pytest.approx(leave_one_rater_out(table, resamples)[0].value, abs=1e-12)
+    scores = simulated(40, 5, 0.3, 1.0, 0.0, seed=4)[1].round(0)
+    panel, found = ceilings(scores, 1, 2)
+    assert found[1]["measured"].value == pytest.approx(panel.leave_one_rater_out.value, abs=1e-12)
     both = [
         spearmanr(scores[[i, j]].mean(axis=0), np.delete(scores, [i, j], axis=0).mean(axis=0)).statistic
         for i in range(5)
         for j in range(i)
     ]
-    two = raters_ceiling(table, reliability, resamples, 2, seed=1)["measured"]
-    assert two.value == pytest.approx(np.mean(both), abs=1e-12)
+    assert found[2]["measured"].value == pytest.approx(np.mean(both), abs=1e-12)
 
 
 def test_an_incomplete_panel_leaves_out_the_items_with_too_few_raters():
-    scores = rated(60, 6, seed=5)
+    _, scores = simulated(60, 6, 0.3, 1.0, 0.0, seed=5)
     scores[1:, :15] = NAN  # one rating
     scores[3:, 15:30] = NAN  # three
     scores[0, 30:] = NAN  # five
-    table, resamples = table_of(scores), Resamples.draw(np.arange(60), 30, 0)
-    reliability = measure(table, resamples, 0).panel_reliability
-    found = {k: raters_ceiling(table, reliability, resamples, k, seed=0) for k in (1, 2, 4, 5)}
+    panel, found = ceilings(scores, 1, 2, 4, 5)
     assert [found[k]["measured"].n for k in (1, 2, 4, 5)] == [45, 45, 30, 0]
     assert found[5]["measured"].reason == "0 items with more than 5 raters, at least 10 needed"
-    c = (1 / table.counts).mean()
-    single = reliability.value * c / (1 - reliability.value + reliability.value * c)  # Spearman-Brown, backwards
+    c, whole = (1 / (~np.isnan(scores)).sum(axis=0)).mean(), panel.panel_reliability.value
+    single = whole * c / (1 - whole + whole * c)  # Spearman-Brown, backwards
 
     def reliable(ratings: float) -> float:
         return ratings * single / (1 + (ratings - 1) * single)
@@ -222,26 +218,22 @@ def test_an_incomplete_panel_leaves_out_the_items_with_too_few_raters():
     assert expected == pytest.approx(np.sqrt(reliable(2) * reliable(1 / ((15 / 1 + 30 / 3) / 45))), abs=1e-12)
     # Four of the same five raters, or the one left over, are the same division; the first rater, who did not rate these
     # items, makes some of these choices more frequent than others.
-    rest = raters_ceiling(table_of(scores[1:, 30:]), reliability, Resamples.draw(np.arange(30), 30, 0), 1, seed=0)
-    assert found[4]["measured"].value == pytest.approx(rest["measured"].value, abs=0.05)
+    rest = ceilings(scores[1:, 30:], 1)[1][1]["measured"]
+    assert found[4]["measured"].value == pytest.approx(rest.value, abs=0.05)
 
 
 def test_one_rater_constant_ratings_and_no_ratings():
-    for scores in (rated(20, 1, seed=9), np.full((3, 20), 4.0), np.full((3, 0), 4.0)):
-        table, resamples = table_of(scores), Resamples.draw(np.arange(scores.shape[1]), 20, 0)
-        reliability = measure(table, resamples, 0).panel_reliability
-        ceiling = raters_ceiling(table, reliability, resamples, 1, seed=0)
+    for scores in (np.arange(20.0)[None], np.full((3, 20), 4.0), np.full((3, 0), 4.0)):
+        ceiling = ceilings(scores, 1)[1][1]
         assert ceiling["measured"].value is None
         assert ceiling["measured"].reason
         assert ceiling["expected"].reason
 
 
 def test_a_rater_who_is_constant_does_not_count_in_the_mean_over_choices():
-    scores = rated(40, 4, seed=10)
+    _, scores = simulated(40, 4, 0.3, 1.0, 0.0, seed=10)
     scores[2] = 3.0
-    table, resamples = table_of(scores), Resamples.draw(np.arange(40), 20, 0)
-    reliability = measure(table, resamples, 0).panel_reliability
-    found = raters_ceiling(table, reliability, resamples, 1, seed=0)["measured"]
+    found = ceilings(scores, 1)[1][1]["measured"]
     others = [spearmanr(scores[i], np.delete(scores, i, axis=0).mean(axis=0)).statistic for i in (0, 1, 3)]
     assert found.value == pytest.approx(np.mean(others), abs=1e-12)
     assert found.low is not None

@@ -35,38 +35,29 @@ def by_system(table: pd.DataFrame) -> pd.DataFrame:
     return pd.pivot_table(table, index="system", values=["human", "score"], aggfunc="mean")
 
 
+@pytest.mark.parametrize("groups", ["group", "system"])
 @pytest.mark.parametrize("name", SYSTEM_STATISTICS)
-def test_values_and_intervals_are_those_of_the_means(name, table):
-    resamples = Resamples.draw(table["group"].to_numpy(), 100, seed=0)
-    systems, score, human = table["system"].tolist(), table["score"].to_numpy(), table["human"].to_numpy()
-    found = system_level(systems, score, human, resamples)[name]
+def test_values_and_intervals_are_those_of_the_means(name, groups, table):
+    """Where the systems are the groups, systems are drawn, with all of their items."""
+    resamples = Resamples.draw(table[groups].to_numpy(), 100, seed=0)
+    found = system_level(table["system"].tolist(), table["score"].to_numpy(), table["human"].to_numpy(), resamples)[
+        name
+    ]
     means = by_system(table)
-    point = STATISTICS[name](means["score"].to_numpy(), means["human"].to_numpy())
-    assert (found.value, found.n) == (pytest.approx(point), 5)
-    draws = []
-    for items in redrawn(resamples):
-        means = by_system(table.iloc[items])
-        if len(means) == 5:
-            draws.append(STATISTICS[name](means["score"].to_numpy(), means["human"].to_numpy()))
-    assert found.undefined_resamples == 100 - len(draws)
-    low, high = np.percentile(np.array(draws, dtype=float), [2.5, 97.5])
-    assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
-
-
-@pytest.mark.parametrize("name", SYSTEM_STATISTICS)
-def test_intervals_draw_systems_where_these_are_the_groups(name, table):
-    resamples = Resamples.draw(table["system"].to_numpy(), 100, seed=0)
-    score, human = table["score"].to_numpy(), table["human"].to_numpy()
-    found = system_level(table["system"].tolist(), score, human, resamples)[name]
-    means = by_system(table)
-    draws = []
-    for counts in resamples.counts:
-        drawn = means.iloc[np.repeat(np.arange(5), counts.astype(int))]
-        draws.append(STATISTICS[name](drawn["score"].to_numpy(), drawn["human"].to_numpy()))
+    if groups == "system":
+        resampled = [means.iloc[np.repeat(np.arange(5), counts.astype(int))] for counts in resamples.counts]
+    else:
+        resampled = [by_system(table.iloc[items]) for items in redrawn(resamples)]
+    value, *draws = (
+        STATISTICS[name](own["score"].to_numpy(), own["human"].to_numpy())
+        for own in (means, *resampled)
+        if len(own) == 5
+    )
+    assert (found.value, found.n) == (pytest.approx(value), 5)
     defined = [own for own in draws if not np.isnan(own)]
+    assert found.undefined_resamples == 100 - len(defined)
     low, high = np.percentile(defined, [2.5, 97.5])
-    if STATISTICS[name] in CORRELATIONS:
-        value = STATISTICS[name](means["score"].to_numpy(), means["human"].to_numpy())
+    if groups == "system" and STATISTICS[name] in CORRELATIONS:
         error = np.sqrt(5 / 4) * np.std(defined, ddof=1) / (1 - value**2)  # of artanh
         low, high = np.tanh(np.arctanh(value) + stats.t.ppf(0.975, 4) * error * np.array([-1, 1]))
     assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
