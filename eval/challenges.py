@@ -25,8 +25,8 @@ from rich.table import Table
 
 from ..data_modules.errors import DataError
 from ..data_modules.schema import Pair, PairDataset
-from .evaluate import shared_dimensions
-from .judges import Judge, check_score_table
+from .evaluate import scored, shared_dimensions
+from .judges import Judge
 from .probes.pairs import context_keys, group_of
 from .rendering import filled_table, number, ranged
 from .results import Report, signature_on
@@ -96,9 +96,7 @@ def challenge(
 
 def _scores(judge: Judge, pairs: Sequence[Pair]) -> pd.DataFrame:
     """Score by pair id and dimension, NaN = none."""
-    table = judge.score(pairs)
-    check_score_table(table, judge, pairs)
-    wide = table.pivot(index="pair_id", columns="dimension", values="score")
+    wide = scored(judge, pairs).pivot(index="pair_id", columns="dimension", values="score")
     return wide.reindex(index=[pair.pair_id for pair in pairs], columns=list(judge.dimensions))
 
 
@@ -108,13 +106,8 @@ def challenge_scores(
     """The AEQ-Bench score of a judge on pairs whose ratings say which option is right.
 
     The options of a question are the pairs of a group and setting with the same context (audio and situation); the
-    right one is that with the highest mean rating, as `import empathy-eval` gives it.
-
-    Args:
-        pairs: The pairs that were scored.
-        items: By pair id: ``human_mean``, ``score`` (NaN = none).
-        resamples: Of whole groups, for the intervals.
-        seed: Of the resamples.
+    right one is that with the highest mean rating, as `import empathy-eval` gives it. Items have by pair id a
+    ``human_mean`` and a ``score`` (NaN = none).
 
     Returns:
         Source (setting), and `ALL_SOURCES` -> the statistics of `grouped_score`, and ``chance``: expected accuracy of a
@@ -141,46 +134,24 @@ def challenge_scores(
             "which one is rated best"
         )
     groups = np.array([f"{source} / {group_of(pair)}" for source, pair in zip(sources, pairs, strict=True)])
+    # A tie for the highest score is no answer: a constant judge gets 0, not the share that guessing would. Nor is an
+    # option without a score: in a challenge every question is answered
+    of_correct = np.full(len(known), np.nan)
+    of_correct[questions[correct]] = score[correct]
+    beaten = ~correct & ~(score < of_correct[questions])
+    right = ~np.isnan(of_correct) & (np.bincount(questions, weights=beaten) == 0)
 
     def of(chosen: np.ndarray) -> dict[str, Any]:
-        names, right = right_questions(score[chosen], correct[chosen], questions[chosen])
-        first = chosen[np.unique(questions[chosen], return_index=True)[1]]
-        chance = float((1 / np.bincount(questions)[names]).mean())
-        return {**grouped_score(right, groups[first], resamples, seed), "chance": chance}
+        asked, first = np.unique(questions[chosen], return_index=True)
+        chance = float((1 / np.bincount(questions)[asked]).mean())
+        return {**grouped_score(right[asked], groups[chosen[first]], resamples, seed), "chance": chance}
 
     named = sorted(set(sources[answerable]) - {ALL_SOURCES})
     return {name: of(answerable[sources[answerable] == name]) for name in named} | {ALL_SOURCES: of(answerable)}
 
 
-def right_questions(scores: np.ndarray, correct: np.ndarray, questions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Whether the correct option of each question has the highest score.
-
-    A tie for the highest score is no answer, so the question is wrong: a constant judge gets 0, not the share that
-    guessing would. So is a question with an option without a score (NaN): in a challenge every question is answered.
-
-    Args:
-        scores: Shape (n,), the judge's scores of all options of all questions.
-        correct: Shape (n,), bool; exactly one of the two options or more of each question.
-        questions: Shape (n,), what tells the questions apart.
-
-    Returns:
-        The distinct questions (m,), sorted, and which of them are right (m,), bool.
-    """
-    names, codes = np.unique(questions, return_inverse=True)
-    of_correct = np.full(len(names), np.nan)
-    of_correct[codes[correct]] = scores[correct]
-    beaten = ~(scores < of_correct[codes]) & ~correct
-    return names, ~np.isnan(of_correct) & (np.bincount(codes, weights=beaten, minlength=len(names)) == 0)
-
-
 def grouped_score(right: np.ndarray, groups: np.ndarray, resamples: int = 1000, seed: int = 0) -> dict[str, Statistic]:
-    """The score of AEQ-Bench from right and wrong questions.
-
-    Args:
-        right: Shape (m,), bool.
-        groups: Shape (m,), the group of each question.
-        resamples: Of whole groups, for the intervals.
-        seed: Of the resamples.
+    """The score of AEQ-Bench from right and wrong questions and the group of each, shape (m,).
 
     Returns:
         ``score``: (right questions + groups with all right) / (questions + groups); ``accuracy``: right questions /
@@ -229,12 +200,8 @@ def challenge_views(found: Report) -> Iterator[Table | str]:
 def crossings(pairs: Sequence[Pair]) -> list[tuple[str, Pair]]:
     """Every pair with each response of its system to the other voices of its group, in the context of the pair.
 
-    Args:
-        pairs: Such as `import echomind` makes: the group is the script, the setting names the voice, and there is one
-            pair per voice, system and recording.
-
-    Returns:
-        Id of the pair as it is, and the pair with the other response; none where no system answers two voices.
+    Pairs are such as `import echomind` makes: the group is the script, the setting names the voice, and there is one
+    pair per voice, system and recording. The id of each goes with the pair that has the other response.
     """
     answers: dict[tuple[str, str | None], list[Pair]] = defaultdict(list)
     for pair in pairs:
@@ -269,10 +236,10 @@ def matched_accuracy(
     Returns:
         Accuracy over comparisons with both scores; the others are dropped and counted. Undefined without any.
     """
-    kept = np.flatnonzero(~(np.isnan(matched) | np.isnan(crossed)))
-    dropped = len(matched) - len(kept)
-    if len(kept) == 0:
+    wins = 0.5 * (1 + np.sign(matched - crossed))
+    kept = ~np.isnan(wins)
+    dropped = int((~kept).sum())
+    if not kept.any():
         return Statistic(None, dropped=dropped, reason="0 comparisons" + (f", {dropped} dropped" if dropped else ""))
-    wins = 0.5 * (1 + np.sign(matched[kept] - crossed[kept]))
-    draws = Resamples.draw(np.asarray(groups)[kept], resamples, seed)
-    return dataclasses.replace(estimate(np.mean, wins, resamples=draws), dropped=dropped)
+    draws = Resamples.draw(groups[kept], resamples, seed)
+    return dataclasses.replace(estimate(np.mean, wins[kept], resamples=draws), dropped=dropped)

@@ -33,7 +33,7 @@ MISSING = "missing"
 _QUALITY = ("accuracy", "brier", "ece")
 _COVERAGES = 20  # points of the risk-coverage curve
 _DRAWN_VERDICTS = 20_000_000  # resamples x verdicts of an interval
-_MEANS_OF = (1, 2, 3, 5)  # raters whose mean is held against the mean of the others
+_MEANS_OF = (1, 2, 3, 5)  # raters whose mean is held against the mean of the others, as far as the panel allows
 
 # Chinese and Japanese are written without spaces: each of their characters counts as a word
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\s\u3040-\u30ff\u3400-\u9fff]+")
@@ -62,19 +62,20 @@ def dimension_report(
         part: The pairs and ratings that it is measured on.
         three_way: How differences of its scores become verdicts of people; None = it does not know.
     """
-    panel = judged.panel
+    panel, whole = judged.panel, judged.panel.reliability.panel_reliability
+    of_k = [(k, raters_ceiling(panel.table, whole, panel.draws, k, panel.seed)) for k in _MEANS_OF]
     found = {
         "scale": {
             "minimum": dimension.minimum,
             "maximum": dimension.maximum,
             "higher_is_better": dimension.higher_is_better,
         },
-        "n_groups": judged.draws.n_groups,
+        "n_groups": judged.panel.draws.n_groups,
         "n_raters": len(panel.table.rater_ids),
         "n_ratings": len(panel.table.scores),
         "coverage": _coverage(dimension, judged, items),
         "ceiling": panel.reliability.report(),
-        "mean_of_k_raters": _mean_of_raters(judged),
+        "mean_of_k_raters": [{"k": k, **own} for k, own in of_k if own["measured"].value is not None],
         "uncertainty": _uncertainty(judged, items),
         "verdicts": None if three_way is None else _verdicts(dimension, judged, items, part, three_way),
         "length": _length_bias(judged, lengths),
@@ -109,14 +110,6 @@ def _coverage(dimension: Dimension, judged: Judged, items: pd.DataFrame) -> dict
     }
 
 
-def _mean_of_raters(judged: Judged) -> list[dict[str, Any]]:
-    """What the mean of 1, 2, 3 and 5 raters reaches against the mean of the others, as far as the panel allows."""
-    panel = judged.panel
-    reliability = panel.reliability.panel_reliability
-    found = [{"k": k, **raters_ceiling(panel.table, reliability, judged.draws, k, panel.seed)} for k in _MEANS_OF]
-    return [own for own in found if own["measured"].value is not None]
-
-
 # ---------------------------------------------------------------- checks and slices
 
 
@@ -132,19 +125,19 @@ def check_reports(
         refused: Probe -> why the check was not possible; None = it was made.
     """
     done = [probe for probe in probes if refused[probe.name] is None]
-    _, spearmen = _after(done, items, judged.score, judged.human, judged.draws)
+    _, spearmen = _after(done, items, judged.score, judged.panel.human, judged.panel.draws)
     reports = {}
     for probe in probes:
-        changed = score = np.empty(0)
+        moved = score = np.empty(0)
         failed = {}
         if probe in done:
             changed = items[f"{probe.name}_score"].to_numpy(np.float64)
             both = np.isfinite(changed)
-            changed, score = changed[both], judged.score[both]
+            score = judged.score[both]
+            moved = np.abs(changed[both] - score)
             failed = status_counts(items.loc[~both, f"{probe.name}_status"])
         nothing = Statistic(None, reason=refused[probe.name])
         left, drop = spearmen.get(probe.name, (nothing, nothing))
-        moved = np.abs(changed - score)
         found = {
             "expects": probe.expects,
             "tolerance": probe.tolerance,
@@ -184,8 +177,10 @@ def slice_report(judged: Judged, items: pd.DataFrame, chosen: np.ndarray, probes
         chosen: Shape (n,), those of the slice.
         probes: The listening checks.
     """
-    score, human, items = judged.score[chosen], judged.human[chosen], items.loc[chosen]
-    drawn = Resamples.draw(judged.draws.codes[chosen].astype(str), judged.draws.resamples, judged.panel.seed)
+    score, human, items = judged.score[chosen], judged.panel.human[chosen], items.loc[chosen]
+    drawn = Resamples.draw(
+        judged.panel.draws.codes[chosen].astype(str), judged.panel.draws.resamples, judged.panel.seed
+    )
     own, spearmen = _after(probes, items, score, human, drawn)
     checks = {}
     for probe in probes:
@@ -215,8 +210,8 @@ def _uncertainty(judged: Judged, items: pd.DataFrame) -> dict[str, Any] | None:
         return None
     return {
         "standard_error": distribution(error[known]),
-        "error_ratio": error_ratio(judged.score, error, judged.human, judged.draws),
-        "intervals": _intervals(items, judged.human, judged.draws),
+        "error_ratio": error_ratio(judged.score, error, judged.panel.human, judged.panel.draws),
+        "intervals": _intervals(items, judged.panel.human, judged.panel.draws),
         "surest_half": _surest_half(judged, error),
         "abstained": int(items[ABSTAINED].to_numpy(bool).sum()) if ABSTAINED in items else 0,
     }
@@ -244,8 +239,8 @@ def _surest_half(judged: Judged, error: np.ndarray) -> dict[str, Statistic]:
         nothing = Statistic(None, reason=reason)
         return {"spearman": nothing, "gain": nothing}
     half = np.sort(np.argsort(error, kind="stable")[: len(error) // 2])
-    draws = judged.draws.select(half)
-    own = estimate(spearman, judged.score[half], judged.human[half], resamples=draws)
+    draws = judged.panel.draws.select(half)
+    own = estimate(spearman, judged.score[half], judged.panel.human[half], resamples=draws)
     return {"spearman": own, "gain": difference(own, judged.spearman, draws)}
 
 
@@ -270,7 +265,7 @@ def _verdicts(
     sign, verdict = 1.0 if dimension.higher_is_better else -1.0, verdict_of(counts)
     apart = sign * (judged.score[first] - judged.score[second])
     found = probabilities(apart, together[kept], model.factor, model.tie_width)
-    draws = judged.draws.select(first)
+    draws = judged.panel.draws.select(first)
     draws = draws.percentile(max(100, _DRAWN_VERDICTS // len(first)))
     wrong, confidence = (found.argmax(axis=1) != verdict).astype(np.float64), found.max(axis=1)
 
@@ -346,8 +341,8 @@ def _length_bias(judged: Judged, lengths: Lengths) -> dict[str, dict[str, Statis
             none = Statistic(None, dropped=len(known), reason="no length is known")
             found[unit] = {"judge": none, "human": none, "difference": none}
             continue
-        own, length, draws = {}, length[known], judged.draws.select(known)
-        for who, scores in (("judge", judged.score), ("human", judged.human)):
+        own, length, draws = {}, length[known], judged.panel.draws.select(known)
+        for who, scores in (("judge", judged.score), ("human", judged.panel.human)):
             why = "all responses are equally long" if is_constant(length) else f"the {who} scores are constant"
             why = why if len(length) >= MIN_ITEMS else None
             own[who] = estimate(spearman, scores[known], length, resamples=draws, undefined=why)

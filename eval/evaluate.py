@@ -13,6 +13,7 @@ from typing import Any, Literal, Unpack
 import numpy as np
 import pandas as pd
 
+from .. import __version__
 from ..data_modules.audit import COLUMNS, known_columns, read_column, tag_columns
 from ..data_modules.errors import DataError, UserError, shown
 from ..data_modules.schema import Dimension, Pair, PairDataset
@@ -31,7 +32,7 @@ from .judges.opening import AnyJudge, Loading, open_judges
 from .listening import VOICE_PROBE, WORDS_PROBE, voice_and_words
 from .probes import DEFAULT_PROBES, Probe, choose
 from .probes.pairs import group_of
-from .prompted_report import Answers, effort_report, prompting_report
+from .prompted_report import Answers, prompting_report
 from .results import SCHEMA_VERSION, Report, Results, signature_on
 from .statistics.agreement import as_report
 from .statistics.bootstrap import Interval, Resamples
@@ -61,7 +62,7 @@ _PARTS = [f"{VOICE_PROBE}_score", f"{WORDS_PROBE}_score"]
 
 _PORTION = 256  # pairs whose changed clips are in memory at a time: about 1 GB where every clip lasts 30 s
 
-_PACKAGES = ("empathy-judge", "numpy", "scipy", "pandas", "torch", "transformers", "peft")
+_PACKAGES = ("numpy", "scipy", "pandas", "torch", "transformers", "peft")
 
 
 def evaluate(
@@ -143,7 +144,7 @@ def measure(
     chosen = choose(DEFAULT_PROBES if plan.probes is None else plan.probes)
 
     begun = time.perf_counter()
-    scores = _score(judge, part.pairs)
+    scores = scored(judge, part.pairs)
     wall = time.perf_counter() - begun
     if not np.isfinite(scores["score"].to_numpy(np.float64)).any():
         chosen = ()  # nothing to compare with
@@ -187,14 +188,21 @@ def measure(
         "split_hash": dataset.split_hash(),
         "command": plan.command,
         **draws,
-        "versions": _versions(),
+        "versions": {
+            "python": platform.python_version(),
+            "empathy-judge": __version__,
+            **{name: importlib.metadata.version(name) for name in _PACKAGES},
+        },
         "provenance": dict(provenance or {}),
         "left_out": {
             "not_judged": [d.name for d in dataset.card.dimensions if d not in dimensions],
             "not_rated": [name for name in judge.dimensions if name not in {d.name for d in dimensions}],
         },
         "in_windows": int(np.count_nonzero(parts[0][WINDOWS] > 1)) if WINDOWS in parts[0] else None,
-        "effort": effort_report(answers, len(part.pairs), wall),
+        "effort": {
+            "seconds_per_pair": (wall if answers is None else answers.total("seconds")) / len(part.pairs),
+            "measured": "wall_clock" if answers is None else "requests",
+        },
         "asking": None if answers is None else prompting_report(answers, [*runs.values()]),
         "dimensions": {
             dimension.name: dimension_report(
@@ -211,7 +219,7 @@ def measure(
         "checks": {probe.name: {name: own[probe.name] for name, own in checks.items()} for probe in chosen},
         "voice_and_words": {
             name: as_report(
-                voice_and_words(judged.score, *items[_PARTS].to_numpy(np.float64).T, resamples=judged.draws)
+                voice_and_words(judged.score, *items[_PARTS].to_numpy(np.float64).T, resamples=judged.panel.draws)
             )
             for name, (judged, items) in named.items()
             if {*_PARTS} <= {*items}
@@ -247,7 +255,8 @@ def shared_dimensions(judge: Judge, dataset: PairDataset) -> list[Dimension]:
     return shared
 
 
-def _score(judge: Judge, pairs: Sequence[Pair]) -> pd.DataFrame:
+def scored(judge: Judge, pairs: Sequence[Pair]) -> pd.DataFrame:
+    """The table of scores; ValueError if the judge breaks the protocol."""
     check_score_table(table := judge.score(pairs), judge, pairs)
     return table
 
@@ -261,7 +270,7 @@ def _run_check(probe: Probe, judge: Judge, pairs: Sequence[Pair], seed: int) -> 
     tables, ids = [], set()
     for portion in portions:
         changed = probe.apply(portion, seed)
-        tables.append(_score(judge, changed))
+        tables.append(scored(judge, changed))
         ids.update(pair.pair_id for pair in changed)
     if left_out := [pair for pair in pairs if pair.pair_id not in ids]:
         nothing = np.full((len(left_out), len(judge.dimensions)), np.nan)
@@ -315,13 +324,3 @@ def _rows(table: pd.DataFrame, dimension: str, pair_ids: Sequence[str]) -> pd.Da
     """One row per pair; a pair without a row has the status `MISSING`."""
     rows = table[table["dimension"] == dimension].set_index("pair_id").reindex(pair_ids)
     return rows.assign(status=rows["status"].fillna(MISSING))
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found

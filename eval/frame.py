@@ -88,20 +88,10 @@ class Judged:
     panel: Panel
     score: np.ndarray  # (n,), rating points
 
-    @property
-    def human(self) -> np.ndarray:
-        """See `Panel.human`."""
-        return self.panel.human
-
-    @property
-    def draws(self) -> Resamples:
-        """Over the items."""
-        return self.panel.draws
-
     @cached_property
     def spearman(self) -> Statistic:
         """With the mean over the raters."""
-        return estimate(spearman, self.score, self.human, resamples=self.draws)
+        return estimate(spearman, self.score, self.panel.human, resamples=self.panel.draws)
 
 
 @dataclass(frozen=True, eq=False)

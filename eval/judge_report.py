@@ -40,9 +40,9 @@ def judge_report(judged: Judged, scale: tuple[float, float], higher_is_better: b
         scale: Lowest and highest rating.
         higher_is_better: Which end of the scale is the good one.
     """
-    score, human, draws, panel = judged.score, judged.human, judged.draws, judged.panel
+    score, human, draws, panel = judged.score, judged.panel.human, judged.panel.draws, judged.panel
     named = panel.items["system_id"].notna().to_numpy(bool)
-    items = panel.items.loc[named]  # that name a system
+    systems = panel.items["system_id"][named].tolist()
     contexts = np.unique(panel.items["group_id"].to_numpy(str), return_inverse=True)[1]
     few = draws.percentile(max(100, _DRAWN_VALUES // max(1, len(score))))
     sign = 1.0 if higher_is_better else -1.0
@@ -68,23 +68,13 @@ def judge_report(judged: Judged, scale: tuple[float, float], higher_is_better: b
                 "curve": calibration_curve(score, human, few.codes),
                 "mapped": {name: mapped_errors(score, human, few.codes, name, few, panel.seed) for name in MAPPINGS},
             },
-            "system_level": system_level(
-                items["system_id"].tolist(),
-                score[named],
-                human[named],
-                few.select(named),
-            ),
+            "system_level": system_level(systems, score[named], human[named], few.select(named)),
         }
     )
     return report | {"verdict": verdict(report)}
 
 
-_TONES = {
-    "undefined": "none",
-    "better_than_one_rater": "good",
-    "not_told_apart_from_one_rater": "none",
-    "too_few_items_to_tell": "none",
-}  # as pages colour a verdict; of the others: warn
+_UNDECIDED = ("undefined", "not_told_apart_from_one_rater", "too_few_items_to_tell")  # neither good nor a warning
 
 
 def verdict(found: Mapping[str, Any]) -> dict[str, str]:
@@ -119,7 +109,8 @@ def verdict(found: Mapping[str, Any]) -> dict[str, str]:
         if kind == "not_told_apart_from_one_rater" and not above_chance:
             kind = "too_few_items_to_tell"
     (text,) = sentences("verdict", found=found, kind=kind, above_chance=above_chance)
-    return {"kind": kind, "tone": _TONES.get(kind, "warn"), "text": text}
+    tone = "good" if kind == "better_than_one_rater" else "none" if kind in _UNDECIDED else "warn"
+    return {"kind": kind, "tone": tone, "text": text}
 
 
 def with_draws(name: str, score: np.ndarray, human: np.ndarray, draws: Resamples) -> Statistic:

@@ -52,12 +52,7 @@ class Answers:
         return sum(told.get(what, 0) for told in self.told)
 
     def dimension_report(self, dimension: str, resamples: Resamples) -> dict[str, Any]:
-        """Repeats, orders and versions on one dimension.
-
-        Args:
-            dimension: Its name.
-            resamples: Draws over all pairs.
-        """
+        """Repeats, orders and versions on one dimension, with draws over all pairs."""
         samples, versions, by_pair = (
             [list(told.get(what, {}).get(dimension, [])) for told in self.told]
             for what in ("samples", "sample_versions", "orders")
@@ -154,12 +149,7 @@ def orders(verdicts: np.ndarray, resamples: Resamples) -> dict[str, Statistic]:
 
 
 def prompting_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> dict[str, Any]:
-    """Counts and cost.
-
-    Args:
-        answers: On the unchanged pairs.
-        checks: Score tables of the listening checks.
-    """
+    """Counts and cost of the answers on the unchanged pairs, and requests of the score tables of listening checks."""
     questions, pairs = answers.total("questions"), len(answers.told)
     failures: Counter[str] = Counter()
     for told in answers.told:
@@ -188,16 +178,3 @@ def prompting_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> dict[s
             told.get("requests", 0) for table in checks for told in table.drop_duplicates("pair_id")["meta"]
         ),
     }
-
-
-def effort_report(answers: Answers | None, pairs: int, wall: float) -> dict[str, Any]:
-    """Seconds for a pair.
-
-    Args:
-        answers: Of a prompted judge, which counts what requests took.
-        pairs: Number of pairs.
-        wall: Seconds that the pass over them took.
-    """
-    if answers is None:
-        return {"seconds_per_pair": wall / pairs, "measured": "wall_clock"}
-    return {"seconds_per_pair": answers.total("seconds") / pairs, "measured": "requests"}

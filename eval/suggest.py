@@ -20,8 +20,8 @@ from rich.table import Table
 from ..data_modules.errors import UserError
 from ..data_modules.ratings import RatingTable
 from ..data_modules.schema import PairDataset
-from .evaluate import shared_dimensions
-from .judges import Judge, check_score_table
+from .evaluate import scored, shared_dimensions
+from .judges import Judge
 from .probes.pairs import group_of
 from .rendering import filled_table
 from .results import Report
@@ -60,10 +60,9 @@ def suggest(
     part = dataset.subset(split)
     if ratings > _MOST * len(part.pairs):
         raise UserError(f"--ratings {ratings}: expected at most {_MOST} for each of {len(part.pairs)} pairs")
-    table = judge.score(part.pairs)
-    check_score_table(table, judge, part.pairs)
+    table = scored(judge, part.pairs)
     ids = [pair.pair_id for pair in part.pairs]
-    falls, counts, squares, scored = [], [], [], np.ones(len(ids), dtype=bool)
+    falls, counts, squares, known = [], [], [], np.ones(len(ids), dtype=bool)
     most = min(ratings, 20 + 4 * math.ceil(ratings / len(ids)))  # of one pair
     for dimension in shared_dimensions(judge, dataset):
         rows = table[table["dimension"] == dimension.name].set_index("pair_id").reindex(ids)
@@ -73,13 +72,13 @@ def suggest(
         errors, noise = _variances(score, uncertainty, given, where)
         k = given.counts[:, None] + np.arange(most + 1)
         left = 1 / (1 / errors[:, None] + k / noise) / (dimension.maximum - dimension.minimum) ** 2
-        scored &= np.isfinite(errors)
+        known &= np.isfinite(errors)
         falls.append(-np.diff(left))
         counts.append(given.counts)
         squares.append(left[:, 0])
-    if not scored.any():
+    if not known.any():
         raise UserError(f"judge {judge.name}: none of the {len(ids)} pairs has a score; expected some")
-    kept = np.flatnonzero(scored)
+    kept = np.flatnonzero(known)
     fall, square = np.mean(falls, axis=0)[kept], np.mean(squares, axis=0)[kept]
     best = np.argsort(-fall, axis=None, kind="stable")[:ratings]  # falls of a pair shrink: no later one comes first
     suggested = np.bincount(best // most, minlength=len(kept))

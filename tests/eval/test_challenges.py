@@ -33,23 +33,6 @@ def value(statistic: Any) -> float:
     return statistic.value
 
 
-def test_right_questions_ties_and_missing_scores():
-    nan = np.nan
-    questions = {  # scores of the options, the first one correct
-        "a": [3.0, 2.0], "b": [2.0, 3.0], "c": [2.0, 2.0], "d": [3.0, 1.0, 2.9], "e": [3.0, 1.0, 3.0],
-        "f": [nan, 1.0], "g": [3.0, nan], "h": [3.0, 1.0, 1.0],
-    }  # fmt: skip
-    names = np.array([name for name, scores in questions.items() for _ in scores])
-    scores = np.array([score for one in questions.values() for score in one])
-    correct = np.array([place == 0 for one in questions.values() for place in range(len(one))])
-    shuffled = np.random.default_rng(0).permutation(len(names))
-    found, right = challenges.right_questions(scores[shuffled], correct[shuffled], names[shuffled])
-    assert found.tolist() == list("abcdefgh")
-    assert dict(zip(found.tolist(), right.tolist(), strict=True)) == {
-        "a": True, "b": False, "c": False, "d": True, "e": False, "f": False, "g": False, "h": True,
-    }  # fmt: skip
-
-
 def test_the_score_by_hand():
     """Five questions right of seven; of three groups one is all right: (5 + 1) / (7 + 3)."""
     right = np.array([True, True, True, False, True, False, True])
@@ -115,6 +98,11 @@ def test_questions_are_found_in_a_dataset():
         assert one["score"].low is not None
     constant = challenges.challenge_scores(pairs, items.assign(score=3.0))["all"]
     assert value(constant["score"]) == 0.0
+    for option in "01":  # without a score of one of its options no question is answered
+        gaps = items.assign(score=items["score"].mask(items.index.str.endswith(option)))
+        assert value(challenges.challenge_scores(pairs, gaps)["all"]["accuracy"]) == 0.0
+    tied = items.assign(score=items["score"].clip(-1, 1))  # of the wrong answers, beside the right one nothing changes
+    assert value(challenges.challenge_scores(pairs, tied)["all"]["accuracy"]) == pytest.approx(10 / 12, abs=1e-12)
 
 
 def test_questions_without_a_known_answer_are_left_out():
