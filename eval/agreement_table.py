@@ -8,7 +8,7 @@ clusters, except those of ICC on complete panels.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
@@ -28,7 +28,7 @@ from .judge_report import judge_report, with_draws
 from .overall import overall_report
 from .results import SCHEMA_VERSION, Report, identified, signature
 from .statistics.agreement import MIN_ITEMS, KappaDistance, as_report, is_constant, weighted_kappa
-from .statistics.bootstrap import Interval, estimate
+from .statistics.bootstrap import Interval, Resamples, estimate
 from .statistics.reliability import affordable_draws, reliability_report
 
 Cluster = Literal["group", "system"]
@@ -90,17 +90,16 @@ def measure_agreement(
         report = {
             "dataset": panel.dataset,
             "dimension": panel.dimension,
-            "missing_scores": {
-                str(name): int(count)
-                for name, count in own.loc[own["score"].isna(), "rater_id"].value_counts(sort=False).items()
-            },
+            "missing_scores": own.loc[own["score"].isna(), "rater_id"].value_counts(sort=False).to_dict(),
             "people": reliability_report(panel.table, panel.draws, panel.reliability, seed),
             "judges": {judge: _judge(panel, judge, has_systems) for judge in judges if judge in panel.scores},
             "ranking": ranking_report(panel) if len(panel.scores) > 1 else None,
         }
         if pairs:
             names = [name for name in (*people, *judges) if name in set(own["rater_id"])]
-            report["pairs"] = list(_pairs(own, names, kappa_weights, resamples, seed, interval))
+            kappa = partial(weighted_kappa, distance=kappa_weights)
+            draw = partial(affordable_draws, resamples=resamples, seed=seed, interval=interval)
+            report["pairs"] = list(_pairs(own, names, kappa, draw))
         if rasch:
             report["rasch"] = _rasch(panel.table)
         dimensions.append(report)
@@ -162,21 +161,15 @@ def _rasch(table: RatingTable) -> Report:
 
 
 def _pairs(
-    rows: pd.DataFrame,
-    names: Sequence[str],
-    kappa_weights: KappaDistance,
-    resamples: int,
-    seed: int,
-    interval: Interval,
+    rows: pd.DataFrame, names: Sequence[str], kappa: Callable[..., float], draw: Callable[..., Resamples]
 ) -> Iterator[dict[str, Any]]:
     """Every two annotators over the items that both scored."""
     wide = rows.pivot(index="pair_id", columns="rater_id", values="score").reindex(rows["pair_id"].unique())
     clusters = rows.drop_duplicates("pair_id").set_index("pair_id")["cluster"]
-    kappa = partial(weighted_kappa, distance=kappa_weights)
     for first, second in combinations(names, 2):
         both = wide[[first, second]].dropna()
         x, y = both.to_numpy(np.float64).T
-        draws = affordable_draws(clusters.loc[both.index].tolist(), resamples, seed, interval)
+        draws = draw(clusters.loc[both.index].tolist())
         found = {
             **{name: with_draws(name, x, y, draws) for name in ("spearman", "pearson", "kendall")},
             "linear_kappa": estimate(partial(kappa, weights="linear"), x, y, resamples=draws),

@@ -239,14 +239,9 @@ def _rows(
 
 def _enough(rows: Sequence[Report], part: str) -> int | None:
     """The fewest layers of a part that are told apart from the best on no dimension."""
-    depths: dict[int, list[Report]] = {}
-    for row in rows:
-        if row["part"] == part and row["depth"] > 0:
-            depths.setdefault(row["depth"], []).append(row)
-    for depth in sorted(depths):
-        if all(row["behind_low"] is not None and row["behind_low"] <= 0 for row in depths[depth]):
-            return depth
-    return None
+    own = [row for row in rows if row["part"] == part and row["depth"] > 0]
+    worse = {row["depth"] for row in own if row["behind_low"] is None or row["behind_low"] > 0}
+    return min({row["depth"] for row in own} - worse, default=None)
 
 
 def layer_views(found: Report) -> Iterator[Table | str]:

@@ -106,7 +106,6 @@ class _Reaction:
     is_gone: bool = False  # nothing is left to order items by
     is_clearly_left: bool = False  # the interval of what is left lies above `CLEAR_DROP`
     is_ignored: bool = False  # the scores hardly move
-    is_run: bool = False  # there are scores
     drop: tuple[float, float] | None = None  # interval of the drop; None where there is none
 
     @property
@@ -142,31 +141,34 @@ def listening_sentence(checks: Mapping[str, Mapping[str, Any]], full: Mapping[st
         full: Spearman of the unchanged pairs of this dimension.
     """
     if not any(check["n"] for check in checks.values()):
-        return Listening("not_tested", "none", *sentences("listening", kind="not_tested"))
+        return _said("not_tested", "none")
     if full["value"] is None or full["low"] is None or full["low"] <= 0:
         deaf = [
             PROBES[name].title.lower()
             for name, check in checks.items()
             if check["expects"] == "drop" and _is_ignored(check)
         ]
-        text = sentences("listening", kind="no_agreement", full=full, deaf=deaf)
-        return Listening("no_agreement", "warn" if deaf else "none", *text)
+        return _said("no_agreement", "warn" if deaf else "none", full=full, deaf=deaf)
     found = {name: _reaction(name, check, full["value"]) for name, check in checks.items()}
     silent, alone = found.get("silent"), found.get("response_only")
     gone, another = found.get("context_only"), found.get("response_swapped")
-    if silent is not None and _hears_nothing(silent, full["value"]):
+    left = None if silent is None else silent.left
+    if silent is not None and left is not None and (
+        silent.kind == "stays" or (left >= full["value"] / 2 and silent.is_clearly_left)
+    ):  # fmt: skip
         # Without the context the situation text is gone as well
         by_response = alone is not None and alone.kind == "stays"
-        text = sentences("listening", kind="durations_only", full=full, silent=silent, by_response=by_response)
-        return Listening("durations_only", "warn", *text)
+        return _said("durations_only", "warn", full=full, silent=silent, by_response=by_response)
     without_response = gone is not None and gone.kind == "stays"
     if without_response or (another is not None and another.is_ignored):
-        text = sentences("listening", kind="context_only", without_response=without_response)
-        return Listening("context_only", "warn", *text)
+        return _said("context_only", "warn", without_response=without_response)
     context, voice, words = _context(found), _voice(found), found.get("low_pass")
     kind, tone = _by_two_questions(context, voice, words)
-    text = sentences("listening", kind=kind, context=context, voice=voice, without_words=words, silent=silent)
-    return Listening(kind, tone, *text)
+    return _said(kind, tone, context=context, voice=voice, without_words=words, silent=silent)
+
+
+def _said(kind: Kind, tone: Tone, **values: Any) -> Listening:
+    return Listening(kind, tone, *sentences("listening", kind=kind, **values))
 
 
 def _reaction(name: str, check: Mapping[str, Any], full: float) -> _Reaction:
@@ -174,23 +176,16 @@ def _reaction(name: str, check: Mapping[str, Any], full: float) -> _Reaction:
     if check["n"] == 0:
         return _Reaction("unclear", name, why="no_scores")
     if left["value"] is None and check["n"] >= MIN_ITEMS:
-        return _Reaction("falls", name, is_gone=True, is_run=True)  # the scores are constant
+        return _Reaction("falls", name, is_gone=True)  # the scores are constant
+    size, clearly_left = drop["value"] or 0.0, (left["low"] or 0.0) > CLEAR_DROP
     ignored, margin = _is_ignored(check), min(CLEAR_DROP, full / 2)
-    own = _Reaction(
-        "unclear",
-        name,
-        drop["value"] or 0.0,
-        left=left["value"],
-        is_clearly_left=(left["low"] or 0.0) > CLEAR_DROP,
-        is_ignored=ignored,
-        is_run=True,
-    )
-    if drop["value"] is None or drop["low"] is None or drop["high"] is None:
+    own = _Reaction("unclear", name, size, "wide", left["value"], False, clearly_left, ignored)
+    if drop["low"] is None or drop["high"] is None:
         return replace(own, kind="stays" if ignored else "unclear", why="no_interval")
     own = replace(own, drop=(drop["low"], drop["high"]))
-    if drop["low"] > 0 and drop["value"] >= margin:
-        return replace(own, kind="falls")
-    return replace(own, kind="stays") if drop["high"] < margin or ignored else replace(own, why="wide")
+    if drop["low"] > 0 and size >= margin:
+        return replace(own, kind="falls", why="")
+    return replace(own, kind="stays", why="") if drop["high"] < margin or ignored else own
 
 
 def _is_ignored(check: Mapping[str, Any]) -> bool:
@@ -198,16 +193,11 @@ def _is_ignored(check: Mapping[str, Any]) -> bool:
     return moved is not None and sd is not None and moved <= IGNORED * sd
 
 
-def _hears_nothing(silent: _Reaction, full: float) -> bool:
-    left = silent.left
-    return left is not None and (silent.kind == "stays" or (left >= full / 2 and silent.is_clearly_left))
-
-
 def _by_two_questions(context: _Reaction, voice: _Reaction, words: _Reaction | None) -> tuple[Kind, Tone]:
     if voice.kind == "stays":
         if words is not None and words.kind == "stays":
             return "timing_only", "warn"
-        if words is None or not words.is_run or words.kind == "falls" or voice.is_ignored:
+        if words is None or words.why == "no_scores" or words.kind == "falls" or voice.is_ignored:
             return "words_only", "warn"
         # Flattened voices cost nothing, move the scores all the same, and words may cost something
         kinds: dict[str, Kind] = {"stays": "response_only", "falls": "context_heard", "unclear": "inconclusive"}
@@ -222,7 +212,7 @@ def _by_two_questions(context: _Reaction, voice: _Reaction, words: _Reaction | N
 def _context(found: Mapping[str, _Reaction]) -> _Reaction:
     """Is the context needed? A swapped one decides where it was possible."""
     swapped, alone = found.get("context_swapped"), found.get("response_only")
-    if swapped is not None and swapped.is_run:
+    if swapped is not None and swapped.why != "no_scores":
         return swapped
     return alone or swapped or _Reaction("unclear", why="no_context_check")
 
@@ -230,7 +220,7 @@ def _context(found: Mapping[str, _Reaction]) -> _Reaction:
 def _voice(found: Mapping[str, _Reaction]) -> _Reaction:
     """Is the voice heard? Flattened prosody decides where it was possible."""
     flat = found.get("flat_prosody")
-    if flat is not None and flat.is_run:
+    if flat is not None and flat.why != "no_scores":
         return _without_vocoder(flat, found)
     # loudness is flattened without the vocoder
     parts = [_without_vocoder(found["monotone"], found)] if "monotone" in found else []

@@ -19,7 +19,7 @@ import numpy as np
 
 from .frame import Panel
 from .judge_report import share_of_panel_ceiling
-from .rendering import negated, sentences
+from .rendering import sentences
 from .results import Report
 from .statistics.agreement import Statistic, as_report, spearman
 from .statistics.bootstrap import Interval, Resamples, difference, estimate, with_interval
@@ -96,7 +96,9 @@ def turned(report: Report, better: str, worse: str) -> Report:
     found = next(own for own in report["comparisons"] if {own["first"], own["second"]} == {better, worse})
     if found["first"] == better:
         return found
-    return {**found, "first": better, "second": worse, "difference": negated(found["difference"])}
+    own, ends = found["difference"], {"value": "value", "low": "high", "high": "low"}
+    own = {**own, **{end: None if own[other] is None else -own[other] for end, other in ends.items()}}
+    return {**found, "first": better, "second": worse, "difference": own}
 
 
 def told_apart(comparison: Report) -> bool:

@@ -126,34 +126,27 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def _between(panel: Panel, first: str, second: str) -> float:
-    kept = panel.scored(first, second)
-    return spearman(panel.scores[first][kept], panel.scores[second][kept])
+def _between(panel: Panel, *judges: str) -> float:
+    kept = panel.scored(*judges)
+    return spearman(*(panel.scores[judge][kept] for judge in judges))
 
 
 def _effects(panels: Sequence[Panel]) -> tuple[float, str]:
     """Mean design effect over dimensions and judges, or raters in their place; 1 where there is none to be seen."""
-    by_judges, by_raters = [], []
+    effects: dict[str, list[float]] = {"judges": [], "raters": []}
     for panel in panels:
         groups, systems = np.asarray(panel.items["cluster"], dtype=str), _shared_systems(panel)
-
-        def effect(scores: np.ndarray, human: np.ndarray, items: np.ndarray, of=(groups, systems)) -> float:
-            own = None if of[1] is None else of[1][items]
-            return design_effect(scores, human, of[0][items], own)
-
-        for judge, score in panel.scores.items():
-            kept = panel.scored(judge)
-            by_judges.append(effect(score[kept], panel.human[kept], kept))
-        others = panel.table.others_mean()
-        for rated in panel.table.by_rater():
-            rated = rated[~np.isnan(others[rated])]
-            if len(rated) >= MIN_RATER_ITEMS:
-                by_raters.append(effect(panel.table.scores[rated], others[rated], panel.table.items[rated]))
-    for name, effects in (("judges", by_judges), ("raters", by_raters)):
-        mean = _mean(effects)
-        if mean is not None:
-            return mean, name
-    return 1.0, "raters"
+        table, others = panel.table, panel.table.others_mean()
+        scored = [(score, np.flatnonzero(panel.scored(name))) for name, score in panel.scores.items()]
+        sides = [("judges", items, score[items], panel.human[items]) for score, items in scored]
+        shared = (own[~np.isnan(others[own])] for own in table.by_rater())
+        rated = [own for own in shared if len(own) >= MIN_RATER_ITEMS]
+        sides += [("raters", table.items[own], table.scores[own], others[own]) for own in rated]
+        for who, items, scores, human in sides:
+            own = None if systems is None else systems[items]
+            effects[who].append(design_effect(scores, human, groups[items], own))
+    means = ((_mean(own), who) for who, own in effects.items())
+    return next(((mean, who) for mean, who in means if mean is not None), (1.0, "raters"))
 
 
 def _shared_systems(panel: Panel) -> np.ndarray | None:

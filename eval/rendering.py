@@ -108,12 +108,6 @@ def effective_raters(raters: Statistic) -> str:
     return f"{raters['value']:.1f} [{low:.1f}, {'…' if high is None else f'{high:.1f}'}]"
 
 
-def negated(difference: Statistic) -> Statistic:
-    """A difference as seen from the other side."""
-    ends = {"value": "value", "low": "high", "high": "low"}
-    return {**difference, **{to: None if (end := difference[of]) is None else -end for to, of in ends.items()}}
-
-
 def counted_statuses(statuses: Mapping[str, int], most: int = 5) -> str:
     """Statuses with their counts; after the first ones only how many more kinds there are."""
     shown = [f"{count:,} x {status}" for status, count in list(statuses.items())[:most]]
@@ -140,7 +134,7 @@ STYLE = read("page.css")
 
 _FORMATS = (
     number, signed, percent, plain, p_value, dollars, seconds, counted, listed, ranged, signed_ranged, percent_ranged,
-    effective_raters, negated, counted_statuses, markdown,
+    effective_raters, counted_statuses, markdown,
 )  # fmt: skip
 
 

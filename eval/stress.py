@@ -19,7 +19,7 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from ..data_modules.audio import AudioSource, Clip, is_clipped, load_clip
+from ..data_modules.audio import Clip, is_clipped, load_clip
 from ..data_modules.errors import AudioError, DataError, UserError, shown
 from ..data_modules.parallel import progress
 from ..data_modules.schema import Pair, PairDataset
@@ -221,7 +221,9 @@ def _measured(
     """By dimension, what became of the pairs that were changed."""
     heard = [(pair, own) for pair, own in zip(pairs, after, strict=True) if isinstance(own, Assessment)]
     rewarded = [
-        (pair, own) for pair, own in heard if reward_of(own, list(units), clipped=_clipped(pair.response)).code is None
+        (pair, own)
+        for pair, own in heard
+        if reward_of(own, list(units), clipped=is_clipped(load_clip(pair.response))).code is None
     ]
     draws = Resamples.draw([group_of(pair) for pair, _ in rewarded], resamples, seed) if rewarded else None
     found = {}
@@ -243,13 +245,6 @@ def _measured(
             "reason": gain.reason if gain.value is None else None,
         }
     return found
-
-
-def _clipped(response: AudioSource) -> bool:
-    try:
-        return is_clipped(load_clip(response))
-    except AudioError:
-        return False
 
 
 def _verdict(gain: Statistic, all_caught: bool) -> Verdict:

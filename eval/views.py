@@ -61,13 +61,6 @@ def _limits(found: Report) -> str:
     return NONE if lower is None else f"{signed(lower)} to {signed(upper)}"
 
 
-VERDICT_MEASURES = {
-    "two responses: right verdicts": "accuracy",
-    "two responses: Brier score": "brier",
-    "two responses: calibration error": "ece",
-}
-"""What is said of the judge's verdicts on two responses, and where it stands in ``verdicts``."""
-
 PROMPTED_HEAD = (
     "judge", "dimension", "$ per 1,000 pairs", "seconds per pair", "failures", "ICC of repeats", "orders disagree",
     "prefers the first",
@@ -117,6 +110,11 @@ def evaluation_views(report: Report) -> Iterator[Table | str]:
     table.add_column("")
     for name in report["dimensions"]:
         table.add_column(Text(name), justify="right")
+
+    def stated(own: Report) -> str:
+        intervals = own["uncertainty"]["intervals"] if own["uncertainty"] else {}
+        return percent_ranged(intervals["90"]["covered"]) if "90" in intervals else ""
+
     rows: dict[str, Callable[[Report], str]] = {
         "items / groups / raters": lambda d: f"{d['n_items']} / {d['n_groups']} / {d['n_raters']}",
         "Spearman": lambda d: ranged(d["spearman"]),
@@ -126,20 +124,16 @@ def evaluation_views(report: Report) -> Iterator[Table | str]:
         "effective number of raters": lambda d: effective_raters(d["like_for_like"]["effective_raters"]),
         "CCC": lambda d: ranged(d["ccc"]),
         "mean absolute error": lambda d: ranged(d["mae"]),
+        "90 % intervals cover": stated,
+        "two responses: right verdicts": lambda d: ranged(d["verdicts"]["accuracy"]) if d["verdicts"] else "",
+        "two responses: Brier score": lambda d: ranged(d["verdicts"]["brier"]) if d["verdicts"] else "",
+        "two responses: calibration error": lambda d: ranged(d["verdicts"]["ece"]) if d["verdicts"] else "",
     }
     dimensions = list(report["dimensions"].values())
     for label, cell in rows.items():
-        table.add_row(label, *(Text(cell(own)) for own in dimensions))
-    stated = [(own["uncertainty"] or {"intervals": {}})["intervals"].get("90") for own in dimensions]
-    if any(stated):
-        table.add_row(
-            "90 % intervals cover", *("" if own is None else percent_ranged(own["covered"]) for own in stated)
-        )
-    if any(own["verdicts"] for own in dimensions):
-        for label, key in VERDICT_MEASURES.items():
-            table.add_row(
-                label, *("" if own["verdicts"] is None else ranged(own["verdicts"][key]) for own in dimensions)
-            )
+        cells = [cell(own) for own in dimensions]
+        if any(cells):
+            table.add_row(label, *map(Text, cells))
     impossible: dict[str, list[str]] = {}  # reason -> checks
     for check, results in report["checks"].items():
         found = [results[name]["spearman"] for name in report["dimensions"]]
