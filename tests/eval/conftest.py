@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -79,6 +79,15 @@ class Page(HTMLParser):
                 assert own or address.startswith(("audio/clip-", "data:audio/"))
         assert "url(http" not in self.source
         assert "@import" not in self.source
+
+
+def long_table(scores: Mapping[str, np.ndarray], dimension: str, **columns: Any) -> pd.DataFrame:
+    """As `frame.read_frame` takes it: what each annotator gives to the items i0, i1, ..."""
+    parts = []
+    for name, own in scores.items():
+        items = [f"i{item}" for item in range(len(own))]
+        parts.append(pd.DataFrame({"item": items, "annotator": name, "dimension": dimension, "score": own, **columns}))
+    return pd.concat(parts, ignore_index=True)
 
 
 def statistic(value: float | None, low: float | None, high: float | None, reason: str | None = None) -> dict[str, Any]:

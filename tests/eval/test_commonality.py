@@ -62,21 +62,6 @@ def test_the_parts_are_those_of_three_regressions():
     assert found["index"].value == pytest.approx(index, abs=1e-9)
 
 
-def test_an_interval_is_that_of_the_items_drawn_again():
-    voice, words, timing = parts(2, 60)
-    full, only_voice, only_words = voice + 0.4 * words, voice + timing, words - 0.5 * timing
-    resamples = resamples_of(60, 12, 50)
-    drawn = []
-    for counts in resamples.counts:
-        again = np.repeat(np.arange(60), counts[resamples.codes].astype(int))
-        drawn.append(voice_and_words(full[again], only_voice[again], only_words[again], resamples.select(again)))
-    found = voice_and_words(full, only_voice, only_words, resamples)
-    for name in ("voice", "words", "common", "neither", "index", "voice_r"):
-        low, high = np.percentile([one[name].value for one in drawn], [2.5, 97.5])
-        assert found[name].low == pytest.approx(low, abs=1e-9), name
-        assert found[name].high == pytest.approx(high, abs=1e-9), name
-
-
 def test_a_judge_of_timing_is_all_common_and_has_no_index():
     _, _, timing = parts(0, 200)
     found = voice_and_words(timing, 2 * timing + 1, -timing, resamples_of(200))

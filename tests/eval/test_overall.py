@@ -15,25 +15,21 @@ from empathy_judge.eval.frame import read_frame
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from scipy.stats import spearmanr
 
+from .conftest import long_table
+
 PEOPLE = ("ann", "bob", "cy")
 
 
 def ratings(items: int, seed: int, noise: dict[str, float], dataset: str, dimensions: int) -> pd.DataFrame:
     """Three people and judges of known noise on the same items in several dimensions."""
     rng = np.random.default_rng(seed)
-    rows = []
+    parts = []
     for dimension in range(dimensions):
         truth = rng.normal(size=items)
-        for name, own in {**dict.fromkeys(PEOPLE, 0.7), **noise}.items():
-            scores = truth + own * rng.normal(size=items)
-            rows += [
-                {
-                    "dataset": dataset, "item": f"i{item}", "annotator": name, "dimension": f"d{dimension}",
-                    "score": score,
-                }
-                for item, score in enumerate(scores)
-            ]  # fmt: skip
-    return pd.DataFrame(rows)
+        spreads = {**dict.fromkeys(PEOPLE, 0.7), **noise}
+        scores = {name: truth + own * rng.normal(size=items) for name, own in spreads.items()}
+        parts.append(long_table(scores, f"d{dimension}", dataset=dataset))
+    return pd.concat(parts)
 
 
 @pytest.fixture(scope="module")
@@ -218,6 +214,3 @@ def test_compare_a_table_prints_the_answer(toy, capsys):
 def test_what_does_not_go_with_a_table(toy, words, message, capsys):
     assert main(["compare", "good", "--table", str(toy), *words]) == 2
     assert message in capsys.readouterr().err
-
-
-# ---------------------------------------------------------------- real ratings

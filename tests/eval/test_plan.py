@@ -32,7 +32,7 @@ from empathy_judge.eval.suggest import suggest
 from scipy import stats
 
 from ..conftest import real_data
-from .conftest import dataset_of, tone_clip
+from .conftest import AnyJudge, dataset_of, tone_clip
 
 GROUP, ITEM, RATER, RESIDUAL, SIZE = 0.5, 0.4, 0.2, 0.5, 4
 """Variances of the simulated ratings, and the items of a group."""
@@ -239,18 +239,14 @@ def test_the_quantiles_are_those_of_a_two_sided_test():
     assert row["power"] == pytest.approx(stats.norm.cdf(0.05 / error - 1.959964), abs=1e-6)
 
 
-class Guessing:
+def guessing(score: np.ndarray, errors: np.ndarray | None) -> AnyJudge:
     """Knows the true scores, except for errors of known size, which it states or not."""
 
-    name, dimensions, only_given, record = "guessing", ("d",), None, None
-
-    def __init__(self, score: np.ndarray, errors: np.ndarray | None) -> None:
-        self.scores, self.errors = score, errors
-
-    def score(self, pairs):
+    def scores(pairs):
         places = [int(pair.pair_id[1:]) for pair in pairs]
-        errors = None if self.errors is None else self.errors[places, None]
-        return score_table(pairs, self.dimensions, self.scores[places, None], errors)
+        return score_table(pairs, ("d",), score[places, None], None if errors is None else errors[places, None])
+
+    return AnyJudge(scores, "guessing", ("d",))
 
 
 def rated(scores: np.ndarray, counts: np.ndarray) -> PairDataset:
@@ -270,7 +266,7 @@ def simulated_ratings(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np
 def test_a_rating_is_worth_what_it_takes_from_the_error():
     _, score, errors, scores = simulated_ratings(0)
     counts = np.where(np.arange(60) < 20, 3, 1)
-    found = suggest(Guessing(score, errors), rated(scores, counts), ratings=30)
+    found = suggest(guessing(score, errors), rated(scores, counts), ratings=30)
     rows = pd.DataFrame(found["rows"]).set_index("pair_id")
     unsure, once = errors == 2.0, counts == 1
     gain = rows["gain"].reindex([f"p{item}" for item in range(60)]).to_numpy()
@@ -299,7 +295,7 @@ def test_suggested_ratings_leave_less_error_than_as_many_at_random():
     for seed in range(12):
         truth, score, errors, scores = simulated_ratings(seed)
         counts = np.where(np.arange(60) < 12, 2, 1)
-        rows = suggest(Guessing(score, errors), rated(scores, counts), ratings=40)["rows"]
+        rows = suggest(guessing(score, errors), rated(scores, counts), ratings=40)["rows"]
         more = {row["pair_id"]: row["suggested"] for row in rows}
         drawn = np.random.default_rng(seed).multinomial(40, np.full(60, 1 / 60))
         for wise in left:
@@ -313,9 +309,9 @@ def test_suggested_ratings_leave_less_error_than_as_many_at_random():
 def test_suggesting_says_what_is_missing(monkeypatch):
     _, score, _, scores = simulated_ratings(0)
     with pytest.raises(UserError, match="60 rated pairs and 0 ratings beyond the first of a pair; expected 10 of both"):
-        suggest(Guessing(score, None), rated(scores, np.ones(60, int)))
+        suggest(guessing(score, None), rated(scores, np.ones(60, int)))
     with pytest.raises(UserError, match="the raters of a pair always agree"):
-        suggest(Guessing(score, None), rated(np.repeat(scores[:, :1], 2, axis=1), np.full(60, 2)))
-    rows = suggest(Guessing(score, None), rated(scores, 1 + np.arange(60) % 2), ratings=30)["rows"]
+        suggest(guessing(score, None), rated(np.repeat(scores[:, :1], 2, axis=1), np.full(60, 2)))
+    rows = suggest(guessing(score, None), rated(scores, 1 + np.arange(60) % 2), ratings=30)["rows"]
     assert [row["ratings"] for row in rows] == [1] * 30 + [2] * 30  # nothing else tells pairs apart
     assert [row["suggested"] for row in rows] == [1] * 30 + [0] * 30

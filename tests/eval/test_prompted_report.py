@@ -1,7 +1,8 @@
-"""What prompted judges say of their answers, against figures computed by hand."""
+"""What prompted judges say of their answers, against figures computed by hand, and what is shown of it."""
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -15,11 +16,16 @@ import pytest
 import soundfile
 from empathy_judge.data_modules.audio import probe
 from empathy_judge.data_modules.schema import Pair, PairDataset
+from empathy_judge.eval.compare import Comparison, compare
 from empathy_judge.eval.dimension_report import count_words, response_lengths
 from empathy_judge.eval.evaluate import evaluate as typed_evaluate
 from empathy_judge.eval.judges import OK, score_table
+from empathy_judge.eval.pages.report import write_comparison, write_report
 from empathy_judge.eval.prompted_report import orders
+from empathy_judge.eval.rendering import dollars, seconds, sentences
 from empathy_judge.eval.statistics.bootstrap import Resamples
+from empathy_judge.eval.views import comparison_views, notes, prompted_rows
+from rich.console import Console
 from scipy.stats import spearmanr
 
 from .conftest import AnyJudge
@@ -71,7 +77,7 @@ ANSWERS = {
 
 
 def test_requests_failures_cost_and_time(six):
-    report = evaluate(asked_judge(ANSWERS), six, split="test").report
+    report = evaluate(asked_judge(ANSWERS), six).report
     assert report["asking"] == {
         "pairs": 6, "scored": 5, "without_score": {"refused": 1}, "questions": 18, "requests": 17, "kept": 3,
         "failed": 8, "failure_rate": pytest.approx(8 / 18),
@@ -87,20 +93,21 @@ def test_requests_failures_cost_and_time(six):
 
 
 def test_the_requests_of_listening_checks_are_counted_apart(six):
-    report = evaluate(asked_judge(ANSWERS), six, split="test", probes=("silent", "response_only")).report
+    report = evaluate(asked_judge(ANSWERS), six, probes=("silent", "response_only")).report
     assert (report["asking"]["requests"], report["asking"]["check_requests"]) == (17, 34)
 
 
 def test_a_cost_that_is_not_wholly_known_is_no_cost(six):
     unknown = {name: own | {"cost": None} if name in ("pair-3", "pair-7") else own for name, own in ANSWERS.items()}
-    asking = evaluate(asked_judge(unknown), six, split="test").report["asking"]
+    asking = evaluate(asked_judge(unknown), six).report["asking"]
     assert (asking["cost"], asking["cost_per_1000_pairs"]) == (None, None)
     assert asking["cost_reason"] == "no price is known of the answers on 2 of 6 pairs"
 
 
-def test_repeated_answers(six):
+def test_repeated_answers_and_a_changed_version_where_both_answered(six):
     """Sums of squares 2, 0, 0.5 and 0 with 1, 2, 1 and 1 degrees of freedom; ICC from the analysis of variance."""
-    found = evaluate(asked_judge(ANSWERS), six, split="test").report["dimensions"]["empathy"]["asked"]["repeats"]
+    asked = evaluate(asked_judge(ANSWERS), six).report["dimensions"]["empathy"]["asked"]
+    found = asked["repeats"]
     assert found["within_sd"]["value"] == pytest.approx(math.sqrt(2.5 / 5))
     assert (found["within_sd"]["n"], found["within_sd"]["dropped"]) == (4, 2)
     between = (2 * 2**2 + 3 * 2**2 + 2 * 4.5**2 + 2 * 5**2 - 29**2 / 9) / 3
@@ -108,10 +115,7 @@ def test_repeated_answers(six):
     assert found["icc"]["value"] == pytest.approx(item / (item + 0.5))
     mean = 4 / (3 / 2 + 1 / 3)  # harmonic
     assert found["icc_of_mean"]["value"] == pytest.approx(item / (item + 0.5 / mean))
-
-
-def test_a_changed_version_is_measured_where_both_answered(six):
-    drift = evaluate(asked_judge(ANSWERS), six, split="test").report["dimensions"]["empathy"]["asked"]["drift"]
+    drift = asked["drift"]
     assert [(one["first"], one["second"]) for one in drift] == [("m-1", "m-2")]
     assert (drift[0]["difference"]["value"], drift[0]["difference"]["n"]) == (pytest.approx((0 + 1) / 2), 2)
     assert drift[0]["difference"]["reason"] == "no interval: 2 groups, at least 5 needed"
@@ -119,7 +123,7 @@ def test_a_changed_version_is_measured_where_both_answered(six):
 
 def test_versions_that_never_met_have_no_difference(six):
     answers = {f"pair-{number}": told([number / 2] * 3, ["m-1" if number < 5 else "m-2"] * 3) for number in range(2, 8)}
-    report = evaluate(asked_judge(answers), six, split="test").report
+    report = evaluate(asked_judge(answers), six).report
     assert report["asking"]["versions"] == {"m-1": 3, "m-2": 3}
     assert (
         report["dimensions"]["empathy"]["asked"]["drift"][0]["difference"]["reason"] == "no pair was answered by both"
@@ -128,7 +132,7 @@ def test_versions_that_never_met_have_no_difference(six):
 
 def test_one_version_and_one_answer_have_neither_drift_nor_repeats(six):
     answers = {f"pair-{number}": told([number / 2]) for number in range(2, 8)}
-    report = evaluate(asked_judge(answers), six, split="test").report
+    report = evaluate(asked_judge(answers), six).report
     asked = report["dimensions"]["empathy"]["asked"]
     assert (report["asking"]["version_changed"], asked["drift"]) == (False, [])
     assert (asked["repeats"]["icc"]["value"], asked["repeats"]["icc"]["reason"]) == (None, "no item has two answers")
@@ -160,7 +164,7 @@ def comparing_judge(bias: float) -> AnyJudge:
 def test_position_bias(make_dataset, bias):
     """Where it follows its bias, the order in which the better one comes first is right all the same."""
     dataset = make_dataset(n_groups=60, per_group=5, noise=0.4)
-    found = evaluate(comparing_judge(bias), dataset, split="test").report["dimensions"]["empathy"]["asked"]["orders"]
+    found = evaluate(comparing_judge(bias), dataset).report["dimensions"]["empathy"]["asked"]["orders"]
     inconsistent, first = found["inconsistent"], found["first_preferred"]
     assert inconsistent["n"] == 45 * 4
     assert inconsistent["value"] == pytest.approx(bias, abs=0.1)
@@ -194,7 +198,7 @@ def long_is_good(noise: float, name: str = "long is good", sign: int = 1) -> Any
 def test_a_judge_that_takes_long_for_good(make_dataset):
     dataset = make_dataset(n_groups=30, noise=0.4)
     judge = long_is_good(0.05)
-    found = evaluate(judge, dataset, split="test")
+    found = evaluate(judge, dataset)
     report, items = found.report, found.items
     found = report["dimensions"]["empathy"]["length"]["seconds"]
     seconds = [probe(pair.response).seconds for pair in dataset.subset("test").pairs]
@@ -212,7 +216,7 @@ def test_people_who_like_length_too_are_no_bias(make_dataset):
     dataset = make_dataset(n_groups=30, noise=0.4)
     lengths = {pair.pair_id: probe(pair.response).seconds for pair in dataset.pairs}
     ratings = dataset.ratings.assign(score=dataset.ratings["pair_id"].map(lengths) * 20)
-    found = evaluate(long_is_good(0.0), replace(dataset, ratings=ratings), split="test").report
+    found = evaluate(long_is_good(0.0), replace(dataset, ratings=ratings)).report
     difference = found["dimensions"]["empathy"]["length"]["seconds"]["difference"]
     assert (difference["low"], difference["value"], difference["high"]) == pytest.approx((0, 0, 0), abs=1e-9)
 
@@ -237,5 +241,88 @@ def test_each_distinct_clip_is_opened_once(tmp_path, monkeypatch):
 
 def test_a_report_of_an_asked_judge_follows_its_schema(six):
     for judge in (asked_judge(ANSWERS), comparing_judge(0.5), long_is_good(0.1)):
-        report = evaluate(judge, six, split="test").report
+        report = evaluate(judge, six).report
         assert undocumented(json.loads(json.dumps(report, allow_nan=False))) == set()
+
+
+# ---------------------------------------------------------------- what is shown
+
+
+def shown(found: Comparison, width: int = 120) -> str:
+    """What the terminal prints, on one line."""
+    with Console(width=width, record=True, file=io.StringIO()) as console:
+        for view in comparison_views(found.reports, found.rankings):
+            console.print(view, markup=False)
+    return " ".join(console.export_text().split())
+
+
+ANSWERED = {f"pair-{number}": told([number % 5, (number + number % 2) % 5]) for number in range(100)}
+"""Two answers each to the pairs of a larger set."""
+
+
+def test_a_comparison_shows_what_asking_took(make_dataset, make_judge, tmp_path):
+    dataset = make_dataset(n_groups=24, noise=0.4)
+    found = compare([asked_judge(ANSWERED), comparing_judge(1.0), make_judge(0.4)], dataset, probes=(), resamples=50)
+    asked, comparing, tone = prompted_rows(found.reports)
+    icc = found.reports[0]["dimensions"]["empathy"]["asked"]["repeats"]["icc"]["value"]
+    assert asked[5].startswith(f"{icc:.2f} [")
+    assert asked == ["asked", "empathy", "30.00", "6", "0 %", asked[5], "—", "—"]
+    assert comparing[5:] == ["—", "100 % [100, 100]", "100 % [100, 100]"]
+    assert (tone[0], tone[2], tone[4:]) == ("tone judge", "—", ["—"] * 4)
+    for text in (shown(found), shown(found, 80)):
+        assert "what prompting took" in text
+        assert "Seconds: what requests took" in text
+    write_comparison(found.reports, found.rankings, tmp_path)
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert page.count("What prompting took") == 1
+    assert ">30.00<" in page
+    table = (tmp_path / "comparison.md").read_text(encoding="utf-8")
+    assert f"| asked | empathy | 30.00 | 6 | 0 % | {asked[5]} | — | — |" in table
+    numbers = json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))
+    assert [report["asking"] is None for report in numbers["reports"]] == [False, False, True]
+
+
+def test_a_report_tells_how_the_judge_was_asked(six, tmp_path):
+    found = evaluate(asked_judge(ANSWERS), six, resamples=50)
+    said = notes(found.report)
+    assert said[0] == (
+        "18 questions about 6 pairs, 3 of them answered in earlier runs; 8 failed (44 %: 6 x refused; 1 x timeout; "
+        "1 x no score); 1 pair without a score."
+    )
+    assert (
+        said[1] == "Requests took 5.7 s for each pair, several at a time. Cost: $0.17 in all, $28.33 per 1,000 pairs."
+    )
+    assert said[2] == "The model changed while it was asked: m-1 (5 pairs), m-2 (3 pairs)."
+    assert said[3].startswith("Repeated answers lie 0.71 rating points around their mean (standard deviation; ICC 0.82")
+    assert said[4] == "From m-1 to m-2 scores moved by +0.50 on 2 pairs."
+    write_report(found.report, found.items, tmp_path)
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    table = (tmp_path / "agreement.md").read_text(encoding="utf-8")
+    assert "How it was prompted" in page
+    assert "Cost: $0.17 in all, $28.33 per 1,000 pairs." in page
+    assert "The model changed while it was asked: m-1 (5 pairs)" in table
+    statistics = (tmp_path / "results.csv").read_text(encoding="utf-8")
+    assert "asked,empathy,,,asked.repeats.within_sd,0.70" in statistics
+
+
+@pytest.mark.parametrize(("sign", "more"), [(1, "higher"), (-1, "lower")])
+def test_length_bias_is_said_where_it_is_certain(make_dataset, sign, more):
+    dataset = make_dataset(n_groups=30, noise=0.4)
+
+    def reported(noise: float) -> Any:
+        judge = long_is_good(noise, sign=sign)
+        return evaluate(judge, dataset).report["dimensions"]["empathy"]
+
+    own = reported(0.02)
+    (sentence,) = sentences("length", length=own["length"])
+    found = own["length"]["seconds"]
+    assert f"scores long responses {more} than people do: with the duration of the response its" in sentence
+    assert f"Spearman is {found['judge']['value']:+.2f}".replace("-", "−") in sentence
+    assert sentences("length", length=reported(2.0)["length"]) == []
+
+
+def test_amounts_and_times():
+    assert [dollars(amount) for amount in (None, 0.0, 0.0042, 1234.5)] == ["—", "0.00", "0.0042", "1,234.50"]
+    assert [seconds(value) for value in (0.0, 0.0001, 0.25, 9.94, 12345.0)] == [
+        "0", "<0.01", "0.25", "9.9", "12,345",
+    ]  # fmt: skip

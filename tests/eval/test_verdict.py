@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from empathy_judge.eval.agreement_table import measure_agreement
 from empathy_judge.eval.frame import read_frame
 from empathy_judge.eval.judge_report import verdict
 from empathy_judge.eval.rendering import sentences
+
+from .conftest import long_table
 
 N, PER_GROUP = 300, 3
 NONE = {"value": None, "low": None, "high": None, "n": 9, "dropped": 0, "undefined_resamples": 0, "reason": "too few"}
@@ -37,13 +38,8 @@ def table(tmp_path_factory) -> dict[str, Any]:
         "truth": truth, "another person": truth + rng.normal(0, 1.0, N), "deaf": truth + rng.normal(0, 4.0, N),
         "good": truth + rng.normal(0, 0.4, N), "backwards": -truth,
     }  # fmt: skip
-    rows = [
-        {"item": f"i{n}", "annotator": name, "dimension": "warmth", "score": scores[n], "group": n // PER_GROUP}
-        for name, scores in (people | judges).items()
-        for n in range(N)
-    ]
     path: Path = tmp_path_factory.mktemp("verdict") / "scores.csv"
-    pd.DataFrame(rows).to_csv(path, index=False)
+    long_table(people | judges, "warmth", group=np.arange(N) // PER_GROUP).to_csv(path, index=False)
     found = measure_agreement(read_frame(path, {}), list(judges), resamples=500)
     return found["dimensions"][0]
 
