@@ -96,7 +96,7 @@ def tie_calibration(score: np.ndarray, human: np.ndarray, seed: int = 0) -> tupl
     People give a few scale points and often tie; a judge that scores with decimals never does, so that on pairs tied by
     people it would always be wrong. Epsilon is fitted to the human scores of these items: the accuracy is the highest
     that a threshold can reach, also for a judge that knows nothing (such a one reaches the share of pairs that people
-    tie, where that is more than half). Compare it with other calibrated accuracies on the same items.
+    tie, where that is more than half).
 
     Args:
         score: Shape (n,), judge, finite.

@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations
 
 import numpy as np
@@ -79,19 +80,17 @@ def compare_all(
     Raises:
         ValueError: If the vectors differ in length.
     """
-    known: dict[tuple[str, bytes], Statistic] = {}
 
-    def agreement(name: str, kept: np.ndarray) -> Statistic:
-        key = name, kept.tobytes()
-        if key not in known:
-            known[key] = estimate(spearman, scores[name][kept], human[kept], resamples=resamples.select(kept))
-        return known[key]
+    @cache
+    def agreement(name: str, mask: bytes) -> Statistic:
+        kept = np.frombuffer(mask, dtype=bool)
+        return estimate(spearman, scores[name][kept], human[kept], resamples=resamples.select(kept))
 
     found = {}
     for one, other in combinations(scores, 2):
         kept, _ = complete(scores[one], scores[other], human)
         first, second, people = scores[one][kept], scores[other][kept], human[kept]
-        own, others, seen = agreement(one, kept), agreement(other, kept), resamples.select(kept)
+        own, others, seen = agreement(one, kept.tobytes()), agreement(other, kept.tobytes()), resamples.select(kept)
         point = Statistic(None, n=own.n, dropped=int((~kept).sum()))
         if own.value is None or others.value is None:
             sides = (("first judge", own), ("second judge", others))
@@ -129,13 +128,7 @@ def permutation_test(
     if `permutations` are as many or more, each is looked at once, and p is exact. Of random ones, p = (as extreme + 1)
     / (permutations + 1) (Phipson and Smyth, 2010). One after which a judge is constant counts as extreme.
 
-    Args:
-        first: Shape (n,), finite, not constant; likewise the second judge and people.
-        second: Shape (n,).
-        human: Shape (n,).
-        units: Shape (n,), what is exchanged as a whole.
-        permutations: Random ones, at least 1.
-        seed: Of the permutations.
+    Scores have shape (n,) and are finite and not constant; `units`, shape (n,), are exchanged as wholes.
     """
     # Every sum that the correlations need is linear in the exchanges: one costs the number of units, not of items
     x, y, z = (_standardised(values) for values in (first, second, human))
