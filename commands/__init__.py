@@ -1,4 +1,34 @@
 """What the `empathy-judge` command does: one function per command, and their options."""
 
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
 DONE, FAILED_CHECKS, BAD_USAGE, A_BUG = 0, 1, 2, 70
 """What a command exits with; 70 is EX_SOFTWARE of sysexits.h."""
+
+
+def tell(options: argparse.Namespace, found: Any, views: Callable[[Any], Iterable[Any]]) -> int:
+    """Print what was found, as JSON or as its views: tables, and text as it is, for a signature that is broken into
+    lines cannot be copied."""
+    if options.json:
+        print(json.dumps(found, indent=2, allow_nan=False))
+        return DONE
+    from rich.console import Console
+
+    for view in views(found):
+        Console().print(view, markup=False, emoji=False, soft_wrap=isinstance(view, str))
+    return DONE
+
+
+def first_given(options: argparse.Namespace, *names: str) -> str | None:
+    """The first of some options that was given, as it is written; they may mean nothing beside others."""
+    return next((f"--{name.replace('_', '-')}" for name in names if getattr(options, name)), None)
+
+
+def chosen(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Some options by name, those that the command has."""
+    return {name: getattr(options, name) for name in names if hasattr(options, name)}

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..data_modules.errors import UserError, system_errors
-from . import DONE, FAILED_CHECKS
+from . import DONE, FAILED_CHECKS, first_given, tell
 from .options import import_parser, source_parser
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from ..data_modules.audit import SplitAudit
     from ..data_modules.schema import PairDataset
 
@@ -47,9 +48,8 @@ def import_(words: Sequence[str]) -> int:
         shard_rows=options.shard_rows,
         max_skipped=options.max_skipped,
     )
-    skipped = Path(options.out) / SKIPPED_FILE
-    _print_dataset(dataset, options.json, {"skipped": str(dataset.root / SKIPPED_FILE) if skipped.is_file() else None})
-    return DONE
+    skipped = dataset.root / SKIPPED_FILE
+    return _tell_dataset(options, dataset, skipped=str(skipped) if skipped.is_file() else None)
 
 
 def combine(options: argparse.Namespace) -> int:
@@ -74,8 +74,7 @@ def combine(options: argparse.Namespace) -> int:
         embed_audio=options.embed_audio,
         shard_rows=options.shard_rows,
     )
-    _print_dataset(dataset, options.json, {})
-    return DONE
+    return _tell_dataset(options, dataset)
 
 
 def inspect(options: argparse.Namespace) -> int:
@@ -84,27 +83,19 @@ def inspect(options: argparse.Namespace) -> int:
     from ..data_modules.schema import PairDataset
     from ..eval.inspection.facts import inspection_facts, inspection_tables
 
-    page = None if options.page is None else Path(options.page)
-    if page is not None:
+    if options.page is not None:
         from ..eval.inspection.page import check_page_folder
 
-        check_page_folder(page)
+        check_page_folder(options.page)
     dataset = PairDataset.load(options.data)
     found = inspect_dataset(dataset, max_seconds=options.max_seconds)
     facts = inspection_facts(dataset)
-    if page is not None:
+    pages = []
+    if options.page is not None:
         from ..eval.inspection.page import write_inspection_page
 
-        page = write_inspection_page(dataset, found, facts, page)
-    if options.json:
-        print(json.dumps({**found.to_dict(), **facts}, indent=2, allow_nan=False))
-    else:
-        from rich.console import Console
-
-        for table in inspection_tables(found, facts):
-            Console().print(table)
-        if page is not None:
-            print(f"page: {page}")
+        pages.append(f"page: {write_inspection_page(dataset, found, facts, options.page)}")
+    tell(options, {**found.to_dict(), **facts}, lambda _: [*inspection_tables(found, facts), *pages])
     leaks = any(found.crossings[kind] for kind in found.refused)
     return FAILED_CHECKS if found.problems or leaks else DONE
 
@@ -128,12 +119,13 @@ def split(options: argparse.Namespace) -> int:
     """
     from ..data_modules.splits import DEFAULT_FRACTIONS, leave_one_out, split_dataset
 
+    chosen = "leave_out" if options.leave_out is not None else "folds" if options.folds is not None else None
+    others = {"leave_out": ("by", "fractions", "hold_out", "no_stratify"), "folds": ("fractions", "hold_out")}
+    if chosen is not None and (other := first_given(options, *others[chosen])):
+        raise UserError(f"--{chosen.replace('_', '-')} together with {other}; expected one of them")
     if options.leave_out is not None:
-        _refuse(options, "--leave-out", ("by", "fractions", "hold_out", "no_stratify"))
         audit = leave_one_out(options.data, options.leave_out, overwrite=options.overwrite)
     else:
-        if options.folds is not None:
-            _refuse(options, "--folds", ("fractions", "hold_out"))
         audit = split_dataset(
             options.data,
             by=options.by or ["group_id"],
@@ -144,18 +136,7 @@ def split(options: argparse.Namespace) -> int:
             seed=options.seed,
             overwrite=options.overwrite,
         )
-    if options.json:
-        print(json.dumps(audit.to_dict(), indent=2, allow_nan=False))
-    else:
-        _print_audit(audit)
-    return DONE
-
-
-def _refuse(options: argparse.Namespace, chosen: str, others: Sequence[str]) -> None:
-    """Options that mean nothing beside the one that was chosen."""
-    for name in others:
-        if getattr(options, name):
-            raise UserError(f"{chosen} together with --{name.replace('_', '-')}; expected one of them")
+    return tell(options, audit.to_dict(), lambda _: _audit_views(audit))
 
 
 def _hold_out(items: Sequence[str]) -> dict[str, list[str]] | None:
@@ -168,7 +149,7 @@ def _hold_out(items: Sequence[str]) -> dict[str, list[str]] | None:
     return held or None
 
 
-def _print_dataset(dataset: PairDataset, as_json: bool, more: Mapping[str, Any]) -> None:
+def _tell_dataset(options: argparse.Namespace, dataset: PairDataset, **more: str | None) -> int:
     """What `import` and `combine` say of the dataset that they made."""
     facts = {
         "out": str(dataset.root),
@@ -182,40 +163,38 @@ def _print_dataset(dataset: PairDataset, as_json: bool, more: Mapping[str, Any])
         "description": dataset.card.description,
         **more,
     }
-    if as_json:
-        print(json.dumps(facts, indent=2, allow_nan=False))
-        return
-    print(
+    return tell(options, facts, _dataset_lines)
+
+
+def _dataset_lines(facts: dict[str, Any]) -> Iterator[str]:
+    yield (
         "{out}: {pairs} pairs in {groups} groups, {ratings} ratings by {raters} raters, {preferences} preferences; "
         "{pairs_without_rating} pairs have no rating.".format_map(facts)
     )
     if facts["description"]:
-        print(facts["description"])
+        yield facts["description"]
         if "Columns not imported" in facts["description"]:
-            print("To import one, with --overwrite: --column OURS=THEIRS, as in --column response_speaker=speaker")
+            yield "To import one, with --overwrite: --column OURS=THEIRS, as in --column response_speaker=speaker"
     if facts.get("skipped"):
-        print(f"What was skipped, and why: {facts['skipped']}")
-    print(f"Content hash: {facts['content_hash']}")
+        yield f"What was skipped, and why: {facts['skipped']}"
+    yield f"Content hash: {facts['content_hash']}"
 
 
-def _print_audit(audit: SplitAudit) -> None:
+def _audit_views(audit: SplitAudit) -> Iterator[Table | str]:
     """What is in each split, and what is in several."""
-    from rich.console import Console
     from rich.table import Table
 
-    table = Table("split", "pairs", "share", "groups", "systems", "speakers")
     dimensions = list(dict.fromkeys(name for own in audit.splits.values() for name in own["mean_scores"]))
-    for name in dimensions:
-        table.add_column(f"mean {name}")
+    table = Table("split", "pairs", "share", "groups", "systems", "speakers", *(f"mean {name}" for name in dimensions))
     for name, own in audit.splits.items():
         means = [own["mean_scores"][dimension] for dimension in dimensions]
         counts = [str(own[what]) for what in ("groups", "systems", "speakers")]
         scores = ["-" if mean is None else f"{mean:.2f}" for mean in means]
         table.add_row(name, str(own["pairs"]), f"{own['share']:.1%}", *counts, *scores)
-    Console().print(table)
+    yield table
     if audit.unsplit:
-        print(f"{audit.unsplit} pairs are in no split; split.yaml lists them.")
+        yield f"{audit.unsplit} pairs are in no split; split.yaml lists them."
     shared = [f"{len(values)} of {kind}" for kind, values in audit.crossings.items() if values]
-    print(f"Split by {', '.join(audit.by)}. In several splits: {', '.join(shared) or 'nothing'}.")
+    yield f"Split by {', '.join(audit.by)}. In several splits: {', '.join(shared) or 'nothing'}."
     bytes_only = f", {audit.not_comparable} of them by their bytes only" if audit.not_comparable else ""
-    print(f"{audit.clips} clips were compared{bytes_only}.")
+    yield f"{audit.clips} clips were compared{bytes_only}."

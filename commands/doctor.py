@@ -7,7 +7,6 @@ import contextlib
 import importlib
 import importlib.metadata
 import io
-import json
 import os
 import platform
 import shutil
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from . import DONE, FAILED_CHECKS
+from . import DONE, FAILED_CHECKS, tell
 
 _PACKAGES = ("torch", "torchaudio", "transformers", "peft", "lightning", "datasets", "numpy", "scipy", "pandas")
 _SECRETS = ("HF_TOKEN", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "WANDB_API_KEY", "EMPATHY_JUDGE_TOKEN")
@@ -47,24 +46,19 @@ def doctor(options: argparse.Namespace) -> int:
     installed does not work.
     """
     findings = [*_machine(), *_gpus(), *_packages(), *_extras(), *_disks(), *_models(), *_environment()]
-    if options.json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2))
-    else:
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
+    from rich.table import Table
+    from rich.text import Text
 
-        style = {"ok": "green", "missing": "dim", "broken": "bold red", "note": ""}
-        table = Table(box=None, pad_edge=False, show_header=False)
-        table.add_column(no_wrap=True)
-        table.add_column(no_wrap=True)
-        table.add_column(overflow="fold")
-        part = ""
-        for finding in findings:
-            heading = Text(finding.part if finding.part != part else "", style="bold")
-            table.add_row(heading, Text(finding.name), Text(finding.detail, style=style[finding.state]))
-            part = finding.part
-        Console().print(table)
+    style = {"ok": "green", "missing": "dim", "broken": "bold red", "note": ""}
+    table, part = Table(box=None, pad_edge=False, show_header=False), ""
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in findings:
+        heading = Text(finding.part if finding.part != part else "", style="bold")
+        table.add_row(heading, Text(finding.name), Text(finding.detail, style=style[finding.state]))
+        part = finding.part
+    tell(options, [asdict(finding) for finding in findings], lambda _: [table])
     return FAILED_CHECKS if any(finding.state == "broken" for finding in findings) else DONE
 
 

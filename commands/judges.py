@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..data_modules.errors import AudioError, UserError
 from ..data_modules.parallel import find_launch
-from . import DONE, FAILED_CHECKS
+from . import DONE, FAILED_CHECKS, chosen, first_given
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..models.three_way import BesideNext
     from ..scorer import Scorer
 
+_SETTINGS = ("backbone", "quantization", "batch_size", "cache", "windows")
 _SERVING_EXTRA = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
 
 
@@ -45,13 +46,12 @@ def score(options: argparse.Namespace) -> int:
     clips = [clip for clip in (options.context, options.response) if clip is not None]
     if len(clips) != (2 if options.manifest is None else 0):
         raise UserError("score: expected JUDGE CONTEXT RESPONSE (- for no context), or JUDGE --manifest FILE")
-    root = None if options.audio_root is None else Path(options.audio_root)
+    root = options.audio_root
     if root is not None and (options.manifest is None or not root.is_dir()):
         raise UserError(f"score: --audio-root {root}; expected a folder, with --manifest FILE")
     if options.manifest is not None and options.out is None:
-        for name in ("workers", "restart", "overwrite", "checksums"):
-            if getattr(options, name):
-                raise UserError(f"score: --{name} without --out; expected JUDGE --manifest FILE --out FILE --{name}")
+        if unused := first_given(options, "workers", "restart", "overwrite", "checksums"):
+            raise UserError(f"score: {unused} without --out; expected JUDGE --manifest FILE --out FILE {unused}")
         if find_launch().world > 1 or options.engine != "local":
             raise UserError("score: in several processes; expected JUDGE --manifest FILE --out FILE")
     from ..models.hub import require_judge
@@ -103,15 +103,10 @@ def open_scorer(options: argparse.Namespace) -> Scorer:
     require_judge(Path(options.judge), options.backbone)
     from ..scorer import Scorer
 
-    scorer = Scorer.from_pretrained(options.judge, device=options.device, **_settings(options))
+    scorer = Scorer.from_pretrained(options.judge, device=options.device, **chosen(options, *_SETTINGS))
     if getattr(options, "level", None) is not None:
         scorer.require_calibration()
     return scorer
-
-
-def _settings(options: argparse.Namespace) -> dict[str, Any]:
-    names = ("backbone", "quantization", "batch_size", "cache", "windows")
-    return {name: getattr(options, name) for name in names if hasattr(options, name)}
 
 
 def _score_into_file(options: argparse.Namespace) -> int:
@@ -119,8 +114,7 @@ def _score_into_file(options: argparse.Namespace) -> int:
     from ..batch_scoring.run import make_engine, score_manifest
 
     paths = (Path(path) for path in (options.judge, options.manifest, options.out))
-    root = None if options.audio_root is None else Path(options.audio_root)
-    job = Job(*paths, level=options.level, checksums=options.checksums, audio_root=root, settings=_settings(options))
+    job = Job(*paths, **chosen(options, "level", "checksums", "audio_root"), settings=chosen(options, *_SETTINGS))
     launch = find_launch()
     engine = make_engine(options.engine, launch, options.device, options.workers)
     summary = score_manifest(job, engine, launch, options.restart, options.overwrite)
@@ -274,7 +268,7 @@ def serve(options: argparse.Namespace) -> int:
     from ..serving.running import run
 
     def load() -> Scorer:
-        settings = {**_settings(options), "kept_bytes": options.kept_bytes}
+        settings = {**chosen(options, *_SETTINGS), "kept_bytes": options.kept_bytes}
         return Scorer.from_pretrained(folder, device=options.device, **settings)
 
     log_json()

@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..data_modules.errors import UserError
-from . import DONE, FAILED_CHECKS
+from . import DONE, FAILED_CHECKS, chosen, first_given, tell
 from .judges import open_scorer
 
 if TYPE_CHECKING:
     from ..eval.frame import Frame
-    from ..eval.judges.opening import Loading, Opened
+    from ..eval.judges.opening import Opened
+
+_LOADING = ("device", "backbone", "quantization", "cache", "windows", "budget", "answers")
 
 
 def evaluate(options: argparse.Namespace) -> int:
@@ -25,7 +27,6 @@ def evaluate(options: argparse.Namespace) -> int:
     if options.dry_run:
         _open([options.judge], options)
         return DONE
-    out = Path(options.out)
     require_judges([options.judge], options.backbone)
     from ..eval.evaluate import evaluate as measure
     from ..eval.views import evaluation_views
@@ -33,15 +34,14 @@ def evaluate(options: argparse.Namespace) -> int:
     if options.explain and not Path(options.judge).is_dir():
         raise UserError(f"--explain with judge {options.judge}; expected the folder of a judge or of a run")
     judge = open_scorer(options) if options.explain else options.judge  # one load for both
-    measured = measure(judge, options.data, **_how_to_measure(options), **_loading(options))
+    measured = measure(judge, options.data, **_how_to_measure(options))
     if options.explain:
         from ..eval.pages.explanation import explain_worst
 
-        explain_worst(measured, judge, out)
-    measured.save(out)
-    _tell(options, measured.report, evaluation_views)
-    if not options.json:
-        print(f"report: {out / 'index.html'}")
+        explain_worst(measured, judge, options.out)
+    measured.save(options.out)
+    where = f"report: {options.out / 'index.html'}"
+    tell(options, measured.report, lambda report: [*evaluation_views(report), where])
     scored = sum(own["n_items"] for own in measured.report["dimensions"].values())
     return DONE if scored else FAILED_CHECKS
 
@@ -64,16 +64,15 @@ def compare(options: argparse.Namespace) -> int:
     from ..eval.compare import compare as measure
     from ..eval.views import comparison_views
 
-    found = measure(options.judges, options.data, **_how_to_measure(options), **_loading(options))
+    found = measure(options.judges, options.data, **_how_to_measure(options))
     for line in found.warnings:
         print(f"warning: {line}", file=sys.stderr)
+    where = []
     if options.out is not None:
         found.save(options.out)
+        where.append(f"report: {options.out / 'index.html'}")
     everything = {"reports": found.reports, "rankings": found.rankings}
-    _tell(options, everything, lambda own: comparison_views(**own))
-    if options.out is not None and not options.json:
-        print(f"report: {Path(options.out) / 'index.html'}")
-    return DONE
+    return tell(options, everything, lambda own: [*comparison_views(**own), *where])
 
 
 def challenge(options: argparse.Namespace) -> int:
@@ -89,16 +88,9 @@ def challenge(options: argparse.Namespace) -> int:
     from ..eval.challenges import challenge as measured
     from ..eval.challenges import challenge_views
 
-    found = measured(
-        options.name,
-        opened.judges[0],
-        opened.dataset,
-        split=_split_name(options.split),
-        resamples=options.resamples,
-        seed=options.seed,
-        provenance=opened.provenances[0],
-    )
-    return _tell(options, found, challenge_views)
+    how = chosen(options, "split", "resamples", "seed")
+    found = measured(options.name, opened.judges[0], opened.dataset, **how, provenance=opened.provenances[0])
+    return tell(options, found, challenge_views)
 
 
 def layers(options: argparse.Namespace) -> int:
@@ -111,17 +103,11 @@ def layers(options: argparse.Namespace) -> int:
     from ..eval.layers import layer_views, measure_layers, save_layers
 
     dataset = PairDataset.load(options.data)
-    found = measure_layers(
-        options.judge,
-        dataset,
-        options.split or ("train", "validation"),
-        device=options.device,
-        resamples=options.resamples,
-        seed=options.seed,
-    )
+    how = chosen(options, "device", "resamples", "seed")
+    found = measure_layers(options.judge, dataset, options.split or ("train", "validation"), **how)
     if options.out is not None:
-        save_layers(found, Path(options.out))
-    return _tell(options, found, layer_views)
+        save_layers(found, options.out)
+    return tell(options, found, layer_views)
 
 
 def stress(options: argparse.Namespace) -> int:
@@ -138,20 +124,12 @@ def stress(options: argparse.Namespace) -> int:
     from ..eval.stress import stress as look
     from ..eval.stress import stress_frame, stress_views
 
-    found = look(
-        scorer,
-        PairDataset.load(options.data),
-        split=_split_name(options.split),
-        checks=options.checks,
-        pairs=options.pairs,
-        resamples=options.resamples,
-        seed=options.seed,
-    )
+    how = chosen(options, "split", "checks", "pairs", "resamples", "seed")
+    found = look(scorer, PairDataset.load(options.data), **how)
     if options.out is not None:
-        out = Path(options.out)
         whole = json.dumps(found, indent=2, allow_nan=False).encode()
-        save_rows(stress_frame(found), out, "results.csv", others={"stress.json": whole})
-    _tell(options, found, stress_views)
+        save_rows(stress_frame(found), options.out, "results.csv", others={"stress.json": whole})
+    tell(options, found, stress_views)
     return FAILED_CHECKS if found["raised"] else DONE
 
 
@@ -166,7 +144,7 @@ def agreement(options: argparse.Namespace) -> int:
     )
     from ..eval.views import agreement_views
 
-    return _tell(options, found, lambda report: agreement_views(report, options.alpha))
+    return tell(options, found, lambda report: agreement_views(report, options.alpha))
 
 
 def plan(options: argparse.Namespace) -> int:
@@ -179,23 +157,14 @@ def plan(options: argparse.Namespace) -> int:
     """
     from ..eval.plan import assumed_pilot, make_plan, pilot_from, plan_views, save_plan
 
-    out = None if options.out is None else Path(options.out)
     if (options.pilot is None) == (not options.variance):
         raise UserError("expected either a pilot (a table or the folder of a pair dataset) or --variance")
     if options.pilot is None:
         pilot = assumed_pilot(dict(_variance(text) for text in options.variance), options.group_size)
     else:
         pilot = pilot_from(_pilot_frame(options), options.dimension, options.resamples, options.seed)
-    found = make_plan(
-        pilot,
-        items=options.items,
-        raters=options.raters,
-        agreement=options.agreement,
-        difference=options.difference,
-        power=options.power,
-        between=options.between,
-        price=options.price,
-    )
+    assumed = chosen(options, "items", "raters", "agreement", "difference", "power", "between", "price")
+    found = make_plan(pilot, **assumed)
     if options.learning is not None:
         from ..data_modules.schema import PairDataset
         from ..eval.judges.baselines.probe import learning_curve
@@ -204,12 +173,11 @@ def plan(options: argparse.Namespace) -> int:
             raise UserError("--learning without clips; expected the folder of a pair dataset as pilot")
         dataset = PairDataset.load(options.pilot)
         found["learning"] = learning_curve(options.learning, dataset, resamples=options.resamples, seed=options.seed)
-    if out is not None:
-        save_plan(found, out)
-    _tell(options, found, plan_views)
-    if out is not None and not options.json:
-        print(f"picture: {out / 'plan.png'}")
-    return DONE
+    where = []
+    if options.out is not None:
+        save_plan(found, options.out)
+        where.append(f"picture: {options.out / 'plan.png'}")
+    return tell(options, found, lambda report: [*plan_views(report), *where])
 
 
 def suggest(options: argparse.Namespace) -> int:
@@ -226,11 +194,10 @@ def suggest(options: argparse.Namespace) -> int:
     from ..eval.suggest import suggest as suggested
     from ..eval.suggest import suggestion_views
 
-    split = _split_name(options.split)
-    found = suggested(opened.judges[0], opened.dataset, split=split, ratings=options.ratings, seed=options.seed)
+    found = suggested(opened.judges[0], opened.dataset, **chosen(options, "split", "ratings", "seed"))
     if options.out is not None:
-        save_rows(found["rows"], Path(options.out), "suggestions.csv")
-    return _tell(options, found, suggestion_views)
+        save_rows(found["rows"], options.out, "suggestions.csv")
+    return tell(options, found, suggestion_views)
 
 
 def _variance(text: str) -> tuple[str, float]:
@@ -264,38 +231,18 @@ def _pilot_frame(options: argparse.Namespace) -> Frame:
 
 def _compare_table(options: argparse.Namespace) -> int:
     """`compare` without audio."""
-    unused = {
-        "--out": options.out,
-        "--probes": options.probes,
-        "--slices": options.slices,
-        "--dry-run": options.dry_run,
-    }
-    for name, value in unused.items():
-        if value:
-            raise UserError(f"{name} with --table; expected with --data")
+    if unused := first_given(options, "out", "probes", "slices", "dry_run"):
+        raise UserError(f"{unused} with --table; expected with --data")
     clusters: dict[str, Literal["group", "system"]] = {"group_id": "group", "system_id": "system"}
     if options.cluster not in clusters:
         raise UserError(f"--cluster {options.cluster} with --table; expected {', '.join(clusters)}")
     found = _measure_table(options, clusters[options.cluster])
     from ..eval.views import table_comparison_views
 
-    return _tell(options, found, table_comparison_views)
+    return tell(options, found, table_comparison_views)
 
 
-def _tell(options: argparse.Namespace, found: dict[str, Any], views: Callable[[dict[str, Any]], Iterable[Any]]) -> int:
-    """Print what was found, as JSON or as its views: tables, and text as it is, for a signature that is broken into
-    lines cannot be copied."""
-    if options.json:
-        print(json.dumps(found, indent=2, allow_nan=False))
-        return DONE
-    from rich.console import Console
-
-    for view in views(found):
-        Console().print(view, markup=False, soft_wrap=isinstance(view, str))
-    return DONE
-
-
-def _measure_table(options: argparse.Namespace, cluster: Literal["group", "system"], **chosen: Any) -> dict[str, Any]:
+def _measure_table(options: argparse.Namespace, cluster: Literal["group", "system"], **more: Any) -> dict[str, Any]:
     """What `agreement_table.measure_agreement` finds in the table of the options."""
     from ..data_modules.tables import parse_mapping
     from ..eval.agreement_table import measure_agreement
@@ -307,12 +254,9 @@ def _measure_table(options: argparse.Namespace, cluster: Literal["group", "syste
         kept,
         options.judges,
         cluster=cluster,
-        interval=options.interval,
-        resamples=options.resamples,
-        seed=options.seed,
-        command=options.command,
         left_out=[name for name in table.annotators if name not in kept.annotators],
-        **chosen,
+        **chosen(options, "interval", "resamples", "seed", "command"),
+        **more,
     )
 
 
@@ -324,40 +268,16 @@ def _open(judges: Sequence[str], options: argparse.Namespace) -> Opened:
     from ..eval.judges.opening import open_judges
 
     probes = _probes(options.probes) if "probes" in options else None
-    split = _split_name(options.split)
-    return open_judges(judges, options.data, split, options.seed, probes, _loading(options), options.dry_run)
-
-
-def _loading(options: argparse.Namespace) -> Loading:
-    return {
-        "device": options.device,
-        "backbone": options.backbone,
-        "quantization": options.quantization,
-        "cache": options.cache,
-        "windows": options.windows,
-        "budget": options.budget,
-        "answers": options.answers,
-    }
+    loading: Any = chosen(options, *_LOADING)
+    return open_judges(judges, options.data, options.split, options.seed, probes, loading, options.dry_run)
 
 
 def _how_to_measure(options: argparse.Namespace) -> dict[str, Any]:
     """What the options of `evaluate` and `compare` say in common."""
-    return {
-        "split": _split_name(options.split),
-        "slices": options.slices,
-        "probes": _probes(options.probes),
-        "cluster": options.cluster,
-        "interval": options.interval,
-        "resamples": options.resamples,
-        "seed": options.seed,
-        "command": options.command,
-    }
+    names = ("split", "slices", "cluster", "interval", "resamples", "seed", "command", *_LOADING)
+    return chosen(options, *names) | {"probes": _probes(options.probes)}
 
 
 def _probes(names: Sequence[str] | None) -> Sequence[str] | Literal["all"] | None:
     """What ``--probes`` says."""
     return "all" if names == ["all"] else () if names == ["none"] else names
-
-
-def _split_name(name: str) -> str | None:
-    return None if name == "all" else name

@@ -13,6 +13,7 @@ from .shared_options import (
     add_command,
     add_data_option,
     add_loading_options,
+    add_split_option,
     dollars,
     output_folder,
     random_seed,
@@ -201,8 +202,7 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one = add_command(commands, "challenge", run, "empathy-judge challenge aeq-bench judge --data empathy-eval")
     one.add_argument("name", choices=["aeq-bench", "echomind"], help="whose rules")
     one.add_argument("judge", help=_JUDGES)
-    add_data_option(one)
-    one.add_argument("--split", default="all", help="which pairs (default: all)")
+    add_data_option(one, "all")
     _add_draws(one)
     add_loading_options(one)
     _add_asking_options(one)
@@ -221,8 +221,7 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
 
     one = add_command(commands, "stress", run, "empathy-judge stress demo/judge --data demo/data")
     one.add_argument("judge", help="judge folder or run folder")
-    add_data_option(one)
-    one.add_argument("--split", default="test", help="which pairs; all = every pair (default: test)")
+    add_data_option(one, "test")
     one.add_argument(
         "--checks", nargs="+", metavar="NAME",
         help="silence, twice, loop, louder, softer, breath, noise, hum, monotone, copy, adversarial (default: all)",
@@ -241,8 +240,7 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
 
     one = add_command(commands, "suggest", run, "empathy-judge suggest judge --data data --ratings 200 --out next")
     one.add_argument("judge", help=_JUDGES)
-    add_data_option(one)
-    one.add_argument("--split", default="all", help="which pairs (default: all)")
+    add_data_option(one, "all")
     one.add_argument("--ratings", type=whole_number, default=100, help="how many there will be (default: 100)")
     one.add_argument(
         "--out", metavar="DIR", type=output_folder, help="folder for suggestions.csv: all pairs, the best first"
@@ -332,7 +330,7 @@ def _add_table_options(one: argparse._ActionsContainer) -> None:
 
 
 def _add_evaluation_options(one: argparse.ArgumentParser) -> None:
-    one.add_argument("--split", default="test", help="which pairs; all = every pair (default: test)")
+    add_split_option(one, "test")
     one.add_argument(
         "--probes", nargs="+", metavar="NAME",
         help="listening checks, each one more pass of the judge: names, all, or none (default: response_only, "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from .shared_options import (
@@ -65,8 +66,7 @@ def add_scoring_commands(commands: Any, run: Mapping[str, Command]) -> None:
 
     one = add_command(commands, "calibrate", run, "empathy-judge calibrate judge --data data --split calibration")
     one.add_argument("judge", type=output_folder, help="judge folder or run folder; the calibration is stored there")
-    add_data_option(one)
-    one.add_argument("--split", default="validation", help="which pairs; all = every pair (default: validation)")
+    add_data_option(one, "validation")
     one.add_argument(
         "--method", choices=["none", "isotonic", "temperature"], default="none",
         help="how scores are mapped to ratings: not at all, along a rising curve (which ties scores beyond its ends), "
@@ -98,8 +98,9 @@ def _add_score_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("--situation", help="text about the situation, as raters were given it")
     one.add_argument("--manifest", help="CSV, TSV, JSONL or Parquet, see above")
     one.add_argument(
-        "--audio-root", metavar="DIR", help="another folder in which clips of the manifest may lie, see above"
-    )
+        "--audio-root", type=Path, metavar="DIR",
+        help="another folder in which clips of the manifest may lie, see above",
+    )  # fmt: skip
     one.add_argument(
         "--out", help="CSV, TSV, JSONL or Parquet for the scores of a manifest (default: CSV on standard output)"
     )
@@ -169,7 +170,7 @@ def _add_export_options(one: argparse.ArgumentParser) -> None:
         help="without the backbone, or with it; see above (default: small)",
     )  # fmt: skip
     one.add_argument(
-        "--quantization", choices=["none", "int8", "int4"], default="none",
+        "--quantization", choices=["none", "int8", "int4"],
         help="of the language model, as it is stored (default: none)",
     )  # fmt: skip
     one.add_argument(

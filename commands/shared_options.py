@@ -47,7 +47,7 @@ class OneLineParser(argparse.ArgumentParser):
             if getattr(found, name) is not None and not getattr(found, "dry_run", False):
                 from ..data_modules.folders import check_writable
 
-                check_writable(Path(getattr(found, name)))
+                check_writable(getattr(found, name))
         return found, left
 
     def error(self, message: str) -> NoReturn:
@@ -77,9 +77,17 @@ def add_command(
     return parser
 
 
-def add_data_option(one: argparse._ActionsContainer, required: bool = True) -> None:
-    """`--data`."""
+def add_data_option(one: argparse._ActionsContainer, split: str | None = None, required: bool = True) -> None:
+    """`--data`, and `--split` where there is a usual one."""
     one.add_argument("--data", required=required, help="folder of a pair dataset, or its address (hf://datasets/...)")
+    if split is not None:
+        add_split_option(one, split)
+
+
+def add_split_option(one: argparse._ActionsContainer, usual: str) -> None:
+    """`--split`."""
+    every = "" if usual == "all" else "; all = every pair"
+    one.add_argument("--split", type=split_name, default=usual, help=f"which pairs{every} (default: {usual})")
 
 
 def add_device_options(one: argparse.ArgumentParser) -> None:
@@ -136,9 +144,14 @@ dollars = _number(float, 0, 1e9, "dollars, 0 or more")
 share = _number(float, 0, 1, "a share, 0 to 1")
 
 
-def output_folder(text: str) -> str:
+def output_folder(text: str) -> Path:
     """That it can be written is checked (`OneLineParser`) before anything is read or loaded."""
-    return text
+    return Path(text)
+
+
+def split_name(text: str) -> str | None:
+    """Of the pairs of ``all``, None."""
+    return None if text == "all" else text
 
 
 def device_name(text: str) -> str:

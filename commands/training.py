@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..data_modules.errors import UserError
 from ..data_modules.parallel import check_ranks
-from . import DONE, FAILED_CHECKS
+from . import DONE, FAILED_CHECKS, chosen, first_given, tell
 
 if TYPE_CHECKING:
     from ..models.artifact import LoadedJudge
@@ -25,7 +25,7 @@ def demo(options: argparse.Namespace) -> int:
     check_ranks()
     from ..demo import run_demo
 
-    return run_demo(Path(options.out), groups=options.groups, epochs=options.epochs, as_json=options.json)
+    return run_demo(options.out, groups=options.groups, epochs=options.epochs, as_json=options.json)
 
 
 def train(arguments: Sequence[str]) -> int:
@@ -73,21 +73,15 @@ def recipes(options: argparse.Namespace) -> int:
 
         print(RecipeParser().with_help(path.read_text(encoding="utf-8")), end="")
         return DONE
-    found = shipped_recipes()
-    if options.json:
-        print(json.dumps([dataclasses.asdict(one) for one in found], indent=2))
-    else:
-        from rich.console import Console
-        from rich.table import Table
+    from rich.table import Table
 
-        table = Table(show_lines=True)
-        table.add_column("recipe", no_wrap=True)
-        table.add_column("what it is", ratio=3)
-        table.add_column("needs", ratio=2)
-        for one in found:  # hub ids have no place on 80 columns; --json has them
-            table.add_row(one.name, one.about, one.needs)
-        Console().print(table, markup=False)
-    return DONE
+    found, table = shipped_recipes(), Table(show_lines=True)
+    table.add_column("recipe", no_wrap=True)
+    table.add_column("what it is", ratio=3)
+    table.add_column("needs", ratio=2)
+    for one in found:  # hub ids have no place on 80 columns; --json has them
+        table.add_row(one.name, one.about, one.needs)
+    return tell(options, [dataclasses.asdict(one) for one in found], lambda _: [table])
 
 
 def upgrade(options: argparse.Namespace) -> int:
@@ -98,11 +92,8 @@ def upgrade(options: argparse.Namespace) -> int:
     from ..train.upgrade import upgrade as convert
 
     changed = convert(Path(options.path))
-    if options.json:
-        print(json.dumps({"path": options.path, "changed": changed}, indent=2))
-    else:
-        print("\n".join(changed) if changed else f"{options.path}: nothing to convert")
-    return DONE
+    found = {"path": options.path, "changed": changed}
+    return tell(options, found, lambda _: changed or [f"{options.path}: nothing to convert"])
 
 
 def sweep(options: argparse.Namespace) -> int:
@@ -127,22 +118,15 @@ def sweep(options: argparse.Namespace) -> int:
       seeds: [0, 1, 2]
       sampler_seed: 0
     """
-    from rich.console import Console
-
     check_ranks()
     from ..train.shipped import find_recipe
     from ..train.sweep import BEST_FILE, best_of, results_table, run_sweep
 
-    out = Path(options.out)
-    found, results = run_sweep(find_recipe(options.config), out)
+    found, results = run_sweep(find_recipe(options.config), options.out)
     best = best_of(results)
-    if options.json:
-        facts = {"trials": [result.to_dict() for result in results], "best": None if best is None else best.number}
-        print(json.dumps(facts, indent=2, allow_nan=False))
-    else:
-        Console().print(results_table(found, results))
-        if best is not None:
-            print(f"best: trial {best.number}, {out / BEST_FILE}")
+    facts = {"trials": [result.to_dict() for result in results], "best": None if best is None else best.number}
+    where = [] if best is None else [f"best: trial {best.number}, {options.out / BEST_FILE}"]
+    tell(options, facts, lambda _: [results_table(found, results), *where])
     return FAILED_CHECKS if best is None else DONE
 
 
@@ -156,34 +140,25 @@ def calibrate(options: argparse.Namespace) -> int:
     from ..models import CHECKPOINTS, JUDGE_FILE
     from ..models.hub import require_judge
 
-    folder = Path(options.judge)
-    if not (folder / JUDGE_FILE).is_file() and not (folder / CHECKPOINTS).is_dir():
-        raise UserError(f"{folder}: expected a judge folder (with {JUDGE_FILE}) or a run folder")
-    require_judge(folder, options.backbone)
+    if not (options.judge / JUDGE_FILE).is_file() and not (options.judge / CHECKPOINTS).is_dir():
+        raise UserError(f"{options.judge}: expected a judge folder (with {JUDGE_FILE}) or a run folder")
+    require_judge(options.judge, options.backbone)
     from ..data_modules.schema import PairDataset
     from ..models.artifact import Placement, load_any
     from ..models.calibration import to_json
     from ..models.judge_calibration import calibrate_judge, store_calibration
     from ..models.scoring import SPREAD
 
-    dataset = PairDataset.load(options.data)
-    spread = options.device == SPREAD
+    placement = Placement(options.backbone, options.quantization, options.device == SPREAD)
     calibration = calibrate_judge(
-        load_any(folder, Placement(options.backbone, options.quantization, spread)),
-        dataset,
-        None if options.split == "all" else [options.split],
-        method=options.method,
-        abstain=options.abstain,
-        device=options.device,
+        load_any(options.judge, placement),
+        PairDataset.load(options.data),
+        None if options.split is None else [options.split],
+        **chosen(options, "method", "abstain", "device"),
     )
-    stored = store_calibration(calibration, folder)
-    if options.json:
-        print(json.dumps(to_json(calibration), indent=2, allow_nan=False))
-        return DONE
-    for name, own in calibration.dimensions.items():
-        print(f"{name}: {own.in_words()}")
-    print(f"calibration: {stored}")
-    return DONE
+    stored = store_calibration(calibration, options.judge)
+    lines = [f"{name}: {own.in_words()}" for name, own in calibration.dimensions.items()]
+    return tell(options, to_json(calibration), lambda _: [*lines, f"calibration: {stored}"])
 
 
 def export(options: argparse.Namespace) -> int:
@@ -205,8 +180,11 @@ def export(options: argparse.Namespace) -> int:
     """
     from ..models.hub import check_hub_name, check_judge, push_to_hub, require_judge
 
-    source, out = Path(options.checkpoint), Path(options.out)
-    _check_export(options)
+    source, out = Path(options.checkpoint), options.out
+    if options.form == "small" and (unused := first_given(options, "quantization", "check_data", "accept_loss")):
+        raise UserError(f"export: {unused} with --form small, which has no backbone; expected merged, huggingface")
+    if options.private and options.push_to_hub is None:
+        raise UserError("export: --private; expected with --push-to-hub OWNER/NAME")
     if options.push_to_hub is not None:
         check_hub_name(options.push_to_hub)
     check_judge(source)  # one on the hub is no checkpoint
@@ -232,23 +210,6 @@ def export(options: argparse.Namespace) -> int:
     return DONE if written else FAILED_CHECKS
 
 
-def _check_export(options: argparse.Namespace) -> None:
-    """Options that would do nothing are refused."""
-    if options.form == "small":
-        given = {
-            "--quantization": options.quantization != "none",
-            "--check-data": options.check_data is not None,
-            "--accept-loss": options.accept_loss,
-        }
-        for name, there in given.items():
-            if there:
-                raise UserError(
-                    f"export: {name} with --form small, which has no backbone; expected merged, huggingface"
-                )
-    if options.private and options.push_to_hub is None:
-        raise UserError("export: --private; expected with --push-to-hub OWNER/NAME")
-
-
 def _export_whole(
     options: argparse.Namespace, loaded: LoadedJudge, report: Mapping[str, Any] | None
 ) -> tuple[Check, bool]:
@@ -258,21 +219,12 @@ def _export_whole(
     from ..models.export.write import WEIGHT_FORMS, LossTooLarge, write_whole
 
     if options.check_data is None:
-        chosen = synthetic_set(loaded)
+        compared = synthetic_set(loaded)
     else:
-        chosen = rated_set(loaded, PairDataset.load(options.check_data), options.check_split)
+        compared = rated_set(loaded, PairDataset.load(options.check_data), options.check_split)
+    form, how = WEIGHT_FORMS[options.quantization or "none"], chosen(options, "device", "accept_loss")
     try:
-        check = write_whole(
-            loaded,
-            Path(options.out),
-            options.form,
-            WEIGHT_FORMS[options.quantization],
-            chosen,
-            report=report,
-            device=options.device,
-            accept_loss=options.accept_loss,
-        )
-        written = True
+        check, written = write_whole(loaded, options.out, options.form, form, compared, report=report, **how), True
     except LossTooLarge as lost:
         check, written = lost.check, False
     if not options.json:
@@ -300,7 +252,7 @@ def ensemble(options: argparse.Namespace) -> int:
     """
     from ..models.hub import check_judge, require_judge
 
-    paths, out = [Path(path) for path in options.judges], Path(options.out)
+    paths, out = [Path(path) for path in options.judges], options.out
     for path in paths:
         check_judge(path)
         require_judge(path, options.backbone)
@@ -316,8 +268,7 @@ def ensemble(options: argparse.Namespace) -> int:
             )
     else:
         write_ensemble(paths, out, options.backbone)
-    print(json.dumps({"judge": str(out)}, indent=2) if options.json else f"judge: {out}")
-    return DONE
+    return tell(options, {"judge": str(out)}, lambda found: [f"judge: {found['judge']}"])
 
 
 def _read_report(path: Path, loaded: LoadedJudge) -> Mapping[str, Any]:
