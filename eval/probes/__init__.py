@@ -24,39 +24,21 @@ has changed, so the scores stay as they are.
 
 @dataclass(frozen=True)
 class Probe:
-    """A change to pairs, and its meaning. Sentences of a report are made of the texts.
+    """A change to pairs, and its meaning. Sentences of a report are made of the texts."""
 
-    Attributes:
-        name: Key in reports; ``<name>_score`` in tables of items.
-        title: In headings.
-        expects: What it must do to a judge that listens.
-        change: What was done, as the beginning of a sentence: "With ..., Spearman falls ...".
-        removes: What it takes away.
-        keeps: What it leaves, and what it does besides.
-        if_moves: What a fall of agreement (of ``same``: a change of scores) says of the judge; ends a sentence.
-        if_stays: What it says that there is none; ends a sentence.
-        apply: Changed pairs, with the same ids, from pairs and a seed. A pair that it leaves out cannot be changed.
-        refuses: Why the probe is not possible with these pairs; None = possible.
-        tolerance: Of ``same``: 95 % of the scores move by no more than this share of their standard deviation.
-        by_clip: Each clip is changed by itself, so that the pairs can be taken in portions, which saves memory.
-    """
-
-    name: str
-    title: str
-    expects: Expects
-    change: str
-    removes: str
-    keeps: str
-    if_moves: str
-    if_stays: str
+    name: str  # key in reports; ``<name>_score`` in tables of items
+    title: str  # in headings
+    expects: Expects  # what it must do to a judge that listens
+    change: str  # what was done, as the beginning of a sentence: "With ..., Spearman falls ..."
+    removes: str  # what it takes away
+    keeps: str  # what it leaves, and what it does besides
+    if_moves: str  # what a fall of agreement (of ``same``: a change of scores) says of the judge; ends a sentence
+    if_stays: str  # what it says that there is none; ends a sentence
+    # changed pairs, with the same ids, from pairs and a seed; a pair that it leaves out cannot be changed
     apply: Callable[[Sequence[Pair], int], tuple[Pair, ...]]
-    refuses: Callable[[Sequence[Pair]], str | None] = lambda pairs: None
-    tolerance: float | None = None
-    by_clip: bool = False
-
-    def __post_init__(self) -> None:
-        if (self.expects == "same") != (self.tolerance is not None):
-            raise ValueError(f"probe {self.name}: a tolerance goes with expects 'same', and only with it")
+    refuses: Callable[[Sequence[Pair]], str | None] = lambda pairs: None  # why it is not possible; None = possible
+    tolerance: float | None = None  # of ``same``: 95 % of scores move by no more than this share of their deviation
+    by_clip: bool = False  # each clip is changed by itself: pairs can be taken in portions, which saves memory
 
 
 def _by_clip(change: recording.ClipChange, **options: bool) -> dict[str, Any]:

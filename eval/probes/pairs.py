@@ -6,14 +6,14 @@ says, so it goes with its audio.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 
 from ...data_modules.audio import AudioSource, Clip, audio_hash, probe
-from ...data_modules.errors import AudioError, DataError
+from ...data_modules.errors import AudioError
 from ...data_modules.schema import Pair, Turn
 
 _CONTEXT = ("context", "situation", "context_text", "context_speaker")
@@ -38,13 +38,11 @@ def response_only(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:
 
     A score near the full one means that the judge rates the sound of the response, not its fit to what was said.
     """
-    del seed
     return tuple(replace(pair, context=(), situation=None, context_text=None, context_speaker=None) for pair in pairs)
 
 
 def context_only(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:
     """The context alone: the response is silence of its duration and rate; its transcript and speaker are removed."""
-    del seed
     silence = _silence([pair.response for pair in pairs])
     gone = {"response_text": None, "response_speaker": None}
     return tuple(replace(pair, response=silence[pair.response], **gone) for pair in pairs)
@@ -56,7 +54,6 @@ def silent(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:
     What is left to a judge is how long the clips last, and the situation text. The clips share one buffer of zeros. A
     clip that cannot be opened stays, so that the judge says so.
     """
-    del seed
     silence = _silence([clip for pair in pairs for clip in pair.clips])
     return tuple(
         replace(
@@ -94,16 +91,10 @@ def context_swapped(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:
     with the same audio and situation as the own one is avoided where the groups allow.
 
     Args:
-        pairs: The pairs; at least two groups.
+        pairs: The pairs; at least two groups (`needs_two_groups`).
         seed: The same seed and pairs give the same swap.
-
-    Raises:
-        DataError: If all pairs are of one group.
     """
-    groups = np.unique([group_of(pair) for pair in pairs], return_inverse=True)[1]
-    if len(np.unique(groups)) < 2:
-        raise DataError(f"contexts cannot be swapped between groups: the {len(pairs)} pairs are all of one group")
-    contexts = np.unique(context_keys(pairs), return_inverse=True)[1]
+    groups, contexts = _codes(map(group_of, pairs)), _codes(context_keys(pairs))
     donors = _donors(groups, contexts, np.random.default_rng(seed))
     return tuple(_with(pair, pairs[donor], _CONTEXT) for pair, donor in zip(pairs, donors, strict=True))
 
@@ -116,25 +107,23 @@ def response_swapped(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:
     are left out.
 
     Args:
-        pairs: The pairs; a group with two different responses.
+        pairs: The pairs; a group with two different responses (`needs_two_responses`).
         seed: The same seed and pairs give the same swap.
-
-    Raises:
-        DataError: If no group has two different responses.
     """
     hashed = _hasher()
-    codes = np.unique([hashed(pair.response) for pair in pairs], return_inverse=True)[1]
-    groups = np.unique([group_of(pair) for pair in pairs], return_inverse=True)[1]
-    rng = np.random.default_rng(seed)
-    donor_of: dict[int, int] = {}
-    for group in range(int(groups.max(initial=-1)) + 1):
+    codes, groups = _codes(hashed(pair.response) for pair in pairs), _codes(map(group_of, pairs))
+    rng, donor_of = np.random.default_rng(seed), dict[int, int]()
+    for group in np.unique(groups):
         members = np.flatnonzero(groups == group)
-        if len(np.unique(codes[members])) >= 2:
-            own = np.unique(codes[members], return_inverse=True)[1]
+        own = _codes(codes[members])
+        if own.any():
             donor_of.update(zip(members.tolist(), members[_donors(own, own, rng)].tolist(), strict=True))
-    if not donor_of:
-        raise DataError(f"responses cannot be swapped: no group of the {len(pairs)} pairs has two different responses")
     return tuple(_with(pairs[own], pairs[donor], _RESPONSE) for own, donor in sorted(donor_of.items()))
+
+
+def _codes(values: Iterable[object]) -> np.ndarray:
+    """Numbers from 0 for values, equal ones for equal values, in their order; shape (n,)."""
+    return np.unique([*values], return_inverse=True)[1]
 
 
 def context_keys(pairs: Sequence[Pair]) -> list[str]:

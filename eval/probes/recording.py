@@ -49,12 +49,7 @@ def change_clips(
         context: Whether context turns are changed, too, or the response alone.
     """
 
-    def turns(pair: Pair) -> tuple[Turn, ...]:
-        return pair.context if context else ()
-
-    sources = dict.fromkeys(
-        source for pair in pairs for source in (*(turn.audio for turn in turns(pair)), pair.response)
-    )
+    sources = dict.fromkeys(source for pair in pairs for source in (pair.clips if context else [pair.response]))
 
     def changed(source: AudioSource) -> AudioSource:
         try:
@@ -68,7 +63,7 @@ def change_clips(
     return tuple(
         dataclasses.replace(
             pair,
-            context=tuple(Turn(turn.role, found[turn.audio]) for turn in turns(pair)) or pair.context,
+            context=tuple(Turn(turn.role, found[turn.audio]) for turn in pair.context) if context else pair.context,
             response=found[pair.response],
             **without,
         )
@@ -81,7 +76,6 @@ def low_pass(clip: Clip, rng: np.random.Generator | None = None) -> Clip:
 
     The filter has linear phase (Kaiser, 1974); `TRANSITION` beyond the edge it stops 60 dB.
     """
-    del rng
     reach = round((_STOP_DB - 7.95) / (14.36 * TRANSITION / clip.rate) / 2)
     window = np.kaiser(2 * reach + 1, 0.1102 * (_STOP_DB - 8.7))
     share = min(1.0, 2 * (LOW_PASS + TRANSITION / 2) / clip.rate)

@@ -166,7 +166,6 @@ def monotone(clip: Clip, rng: np.random.Generator) -> Clip:
 
 def level_flattened(clip: Clip, rng: np.random.Generator | None = None) -> Clip:
     """Every stretch of speech at `LEVEL`, over some 120 ms; pauses follow their surroundings. Silence stays silence."""
-    del rng
     if not clip.samples.any():
         return clip
     track = prosody.track(decode(clip, prosody.RATE))

@@ -96,8 +96,8 @@ def test_another_group_with_the_same_context_is_avoided_where_possible():
 
 
 def test_one_group_cannot_be_swapped():
-    with pytest.raises(DataError, match="the 4 pairs are all of one group"):
-        context_swapped(pairs_in_groups([4]))
+    assert PROBES["context_swapped"].refuses(pairs_in_groups([4])) == "all pairs are of one group"
+    assert PROBES["context_swapped"].refuses(pairs_in_groups([1, 1])) is None
 
 
 def test_silence_lasts_as_long_as_the_clip_it_replaces(tmp_path):
@@ -164,8 +164,6 @@ def test_a_response_never_comes_back_as_the_same_sound():
 
 def test_responses_that_cannot_be_swapped_are_refused():
     for pairs in (pairs_in_groups([1, 1, 1]), [replace(pair, response=clip(0)) for pair in pairs_in_groups([3])]):
-        with pytest.raises(DataError, match="no group of the 3 pairs has two different responses"):
-            response_swapped(pairs)
         assert PROBES["response_swapped"].refuses(pairs) == "no group has two different responses"
 
 
@@ -232,5 +230,3 @@ def test_probes_are_chosen_by_name():
     assert [probe.name for probe in choose("silent")] == ["silent"]
     with pytest.raises(DataError, match="probe 'humm'; expected one of response_only, context_only"):
         choose(["silent", "humm"])
-    with pytest.raises(ValueError, match="a tolerance goes with expects 'same'"):
-        replace(PROBES["gain"], expects="keep")
