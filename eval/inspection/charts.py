@@ -10,7 +10,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from ..pages.charts import ACCENT, GRID, INK, MUTED, STYLE, svg
+from ..pages.charts import ACCENT, GRID, INK, MUTED, STYLE, shortened, svg
 from ..rendering import plain
 
 MAX_LABELLED_BARS = 11
@@ -108,7 +108,7 @@ def rater_strips(
             axes.plot([mean - sd, mean + sd], [position, position], color=INK, linewidth=1.0)
             axes.plot(mean, position, "o", color=INK, markersize=3 if small else 4.5)
         axes.axvline(panel_mean, color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
-        axes.set_yticks(range(len(rows)), [_shortened(row[0]) for row in rows], fontsize=size)
+        axes.set_yticks(range(len(rows)), [shortened(row[0], _LONGEST_LABEL) for row in rows], fontsize=size)
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xlim(edges[0], edges[-1])
         if ticks is not None and len(ticks) <= MAX_LABELLED_BARS:
@@ -121,7 +121,3 @@ def rater_strips(
         axes.spines["bottom"].set_color(GRID)
         axes.set_xlabel("rating")
         return Markup(svg(figure, alt))
-
-
-def _shortened(name: str) -> str:
-    return name if len(name) <= _LONGEST_LABEL else name[: _LONGEST_LABEL - 1] + "\N{HORIZONTAL ELLIPSIS}"

@@ -73,22 +73,27 @@ def inspection_facts(dataset: PairDataset) -> dict[str, Any]:
     }
 
 
+def scale_steps(dimension: Dimension) -> list[float] | None:
+    """The ratings that can be given, ascending, where each has a bin of its own; see `MAX_STEPS`."""
+    if dimension.step is None or dimension.steps > MAX_STEPS:
+        return None
+    return [dimension.minimum + position * dimension.step for position in range(dimension.steps)]
+
+
 def rating_bins(dimension: Dimension) -> np.ndarray:
-    """Edges of the bins of a scale, ascending (rating points): around each step, or of equal width; see `MAX_STEPS`."""
-    low, high, step = dimension.minimum, dimension.maximum, dimension.step
-    if step is not None and (steps := round((high - low) / step) + 1) <= MAX_STEPS:
-        return low + step * (np.arange(steps + 1) - 0.5)
-    return np.linspace(low, high, MAX_STEPS)
+    """Edges of the bins of a scale, ascending (rating points): around each step, or of equal width."""
+    if (steps := scale_steps(dimension)) is not None and dimension.step is not None:
+        return dimension.minimum + dimension.step * (np.arange(len(steps) + 1) - 0.5)
+    return np.linspace(dimension.minimum, dimension.maximum, MAX_STEPS)
 
 
-def most_disputed(ratings: pd.DataFrame, count: int = DISPUTED_ITEMS) -> list[dict[str, Any]]:
-    """The items whose ratings spread most, the most disputed first.
+def most_disputed(ratings: pd.DataFrame) -> list[dict[str, Any]]:
+    """The `DISPUTED_ITEMS` items whose ratings spread most, the most disputed first.
 
     An item needs two raters who differ. Equal spreads: more raters first, then the pair id in its order.
 
     Args:
         ratings: Those of one dimension: columns ``pair_id, rater_id, score``.
-        count: How many at most.
 
     Returns:
         Of each ``pair_id``, ``spread`` (standard deviation over n - 1, rating points), ``ratings``: rater and score, in
@@ -97,13 +102,11 @@ def most_disputed(ratings: pd.DataFrame, count: int = DISPUTED_ITEMS) -> list[di
     by_pair = ratings.groupby("pair_id")["score"]
     items = pd.DataFrame({"spread": by_pair.std().round(_ROUNDING), "n": by_pair.count()})  # NaN for a single rating
     items = items.loc[items["spread"] > 0].reset_index()
-    top = items.sort_values(by=["spread", "n", "pair_id"], ascending=[False, False, True]).iloc[:count]
+    top = items.sort_values(by=["spread", "n", "pair_id"], ascending=[False, False, True]).iloc[:DISPUTED_ITEMS]
     wanted = ratings.loc[ratings["pair_id"].isin(top["pair_id"])].sort_values(["score", "rater_id"])
-    annotations: dict[Any, list[list[Any]]] = {}
-    for pair_id, rater, score in zip(wanted["pair_id"], wanted["rater_id"], wanted["score"], strict=True):
-        annotations.setdefault(pair_id, []).append([str(rater), float(score)])
+    own = {pair_id: rows[["rater_id", "score"]].values.tolist() for pair_id, rows in wanted.groupby("pair_id")}
     return [
-        {"pair_id": pair_id, "spread": float(spread), "ratings": annotations[pair_id]}
+        {"pair_id": pair_id, "spread": float(spread), "ratings": own[pair_id]}
         for pair_id, spread in zip(top["pair_id"], top["spread"], strict=True)
     ]
 

@@ -23,7 +23,7 @@ from ..pages.sound import RULE, AudioCopies, dot_strip, heard
 from ..rendering import counted, read, render
 from ..results import REPORT_FILE
 from . import charts
-from .facts import DISPUTED_ITEMS, MAX_STEPS, Facts
+from .facts import DISPUTED_ITEMS, MAX_STEPS, Facts, scale_steps
 
 LISTED = 20
 """Rows of a table of problems or skipped pairs."""
@@ -123,7 +123,7 @@ def _dimension(
     name = dimension.name
     own, panel = facts["ratings"][name], facts["reliability"][name]
     preferences = facts["preferences"].get(name)
-    scale, ticks = (dimension.minimum, dimension.maximum), _steps(dimension)
+    scale, ticks = (dimension.minimum, dimension.maximum), scale_steps(dimension)
     if ticks is None or len(ticks) > charts.MAX_LABELLED_BARS:
         ticks = np.linspace(*scale, 5).tolist()
     return {
@@ -147,7 +147,7 @@ def _dimension(
 
 
 def _rating_charts(dimension: Dimension, mean: float, facts: Facts) -> dict[str, Any]:
-    name, edges, counts, ticks = dimension.name, *facts["scores"].values(), _steps(dimension)
+    name, edges, counts, ticks = dimension.name, *facts["scores"].values(), scale_steps(dimension)
     labels = [f"{step:g}" for step in ticks or ()]
     labels = labels or [f"{low:g} to {high:g}" for low, high in pairwise(edges)]
     shares = "; ".join(
@@ -181,14 +181,6 @@ def _coverage(name: str, pairs_by_raters: Mapping[int, int]) -> str:
     words = "; ".join(f"{count} pairs with {raters}" for raters, count in pairs_by_raters.items())
     alt = f"Raters per pair for {name}: {words}"
     return charts.histogram(edges.tolist(), counts.astype(int).tolist(), "raters of a pair", alt, ticks=ticks)
-
-
-def _steps(dimension: Dimension) -> list[float] | None:
-    """The ratings that can be given, where each has a bin of its own."""
-    if dimension.step is None or (dimension.maximum - dimension.minimum) / dimension.step > MAX_STEPS - 0.5:
-        return None
-    count = round((dimension.maximum - dimension.minimum) / dimension.step) + 1
-    return [dimension.minimum + position * dimension.step for position in range(count)]
 
 
 def _clips(found: Inspection) -> Iterator[tuple[str, str, str]]:

@@ -121,16 +121,30 @@ def rows_with_intervals(
         boxes: Frames around rows that belong together: the first and the last of them, and what to write on it.
         gap: Height of a row in inches.
     """
+    lowest = min([0.0, *(row.value if row.low is None else row.low for row in rows if row.value is not None)])
+    left = lowest - (0.03 if lowest < 0 else 0.0)
     with matplotlib.rc_context(STYLE):
-        figure, axes = _rows(rows, lines, gap)
-        left, right = axes.get_xlim()
+        figure = Figure(figsize=(5.2, 1.0 + gap * len(rows)), layout="constrained")
+        axes = figure.subplots()
+        axes.set_xlim(left, 1.0)
+        axes.set_ylim(len(rows) - 0.45, -0.55)
+        axes.axvline(0, color=GRID, linewidth=0.8)
+        for place, (label, value) in zip(("right", "left"), sorted(lines, key=lambda line: line[1]), strict=False):
+            if len(lines) == 1 and value < 0.5:
+                place = "left"
+            axes.axvline(value, color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
+            apart = (4 if place == "left" else -4, 4)
+            _note(axes, f"{label} {number(value)}", (value, 1.0), apart, xycoords=("data", "axes fraction"), ha=place)
         for first, last, label in boxes:
             corner, height = (left, first - 0.44), last - first + 0.88
-            axes.add_patch(Rectangle(corner, right - left, height, fill=False, edgecolor=MUTED, linewidth=1.2))
+            axes.add_patch(Rectangle(corner, 1.0 - left, height, fill=False, edgecolor=MUTED, linewidth=1.2))
             _note(axes, label, corner, (3, -2), va="top", fontsize=8)
+        beside: Any = {"xycoords": ("axes fraction", "data"), "va": "center", "fontweight": "bold", "color": INK}
         for position, row in enumerate(rows):
             if row.value is None:
+                axes.text(0.02, position, "undefined", va="center", color=MUTED)
                 continue
+            _note(axes, number(row.value), (1.0, position), (10, 0), **beside)
             if bars:
                 axes.barh(position, row.value, height=0.56, color=PALE if position else ACCENT)
             if row.low is not None and row.high is not None:
@@ -138,6 +152,10 @@ def rows_with_intervals(
                           solid_capstyle="butt")  # fmt: skip
             if not bars:
                 axes.plot(row.value, position, "o", color=ACCENT, markersize=7)
+        axes.set_yticks(range(len(rows)), [shortened(row.label) for row in rows])
+        axes.tick_params(axis="y", length=0, labelcolor=INK)
+        axes.spines["left"].set_visible(False)
+        axes.set_xlabel("Spearman with the panel mean")
         return svg(figure, alt)
 
 
@@ -152,33 +170,6 @@ def shortened(name: str, longest: int = LONGEST_LABEL) -> str:
         return name
     head = (longest - 1) // 2
     return f"{name[:head]}\N{HORIZONTAL ELLIPSIS}{name[head + 1 - longest :]}"
-
-
-def _rows(rows: Sequence[Bar], lines: Sequence[tuple[str, float]], gap: float) -> tuple[Figure, Axes]:
-    """An empty plot of rows with their names and values beside it."""
-    figure = Figure(figsize=(5.2, 1.0 + gap * len(rows)), layout="constrained")
-    axes = figure.subplots()
-    lowest = min([0.0, *(row.value if row.low is None else row.low for row in rows if row.value is not None)])
-    axes.set_xlim(lowest - (0.03 if lowest < 0 else 0.0), 1.0)
-    axes.set_ylim(len(rows) - 0.45, -0.55)
-    axes.axvline(0, color=GRID, linewidth=0.8)
-    for place, (label, value) in zip(("right", "left"), sorted(lines, key=lambda line: line[1]), strict=False):
-        if len(lines) == 1 and value < 0.5:
-            place = "left"
-        axes.axvline(value, color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
-        apart = (4 if place == "left" else -4, 4)
-        _note(axes, f"{label} {number(value)}", (value, 1.0), apart, xycoords=("data", "axes fraction"), ha=place)
-    for position, row in enumerate(rows):
-        if row.value is None:
-            axes.text(max(lowest, 0.0) + 0.02, position, "undefined", va="center", color=MUTED)
-            continue
-        beside = {"xycoords": ("axes fraction", "data"), "va": "center", "fontweight": "bold", "color": INK}
-        _note(axes, number(row.value), (1.0, position), (10, 0), **beside)
-    axes.set_yticks(range(len(rows)), [shortened(row.label) for row in rows])
-    axes.tick_params(axis="y", length=0, labelcolor=INK)
-    axes.spines["left"].set_visible(False)
-    axes.set_xlabel("Spearman with the panel mean")
-    return figure, axes
 
 
 def scatter(score: np.ndarray, human: np.ndarray, scale: tuple[float, float], alt: str) -> str:

@@ -59,7 +59,9 @@ def embedded(source: AudioSource) -> Player:
     try:
         content, suffix, seconds = playable(source)
         if len(content) > MAX_EMBEDDED:
-            content, suffix = _mp3(source), "mp3"
+            own = probe(source).rate
+            rate = min(_MP3_RATES, key=lambda known: abs(known - own))
+            content, suffix = _encoded(source, rate, "MP3", "MPEG_LAYER_III"), "mp3"
     except AudioError as error:
         return Player(None, None, str(error))
     return Player(f"data:{_TYPES[suffix]};base64,{base64.b64encode(content).decode()}", seconds)
@@ -72,32 +74,27 @@ class AudioCopies:
         """`page_folder` exists and is that of the page; the clips lie in its `AUDIO_FOLDER`."""
         self._folder = page_folder / AUDIO_FOLDER
         self._players: dict[str, Player] = {}
-        self._names: set[str] = set()
 
     def add(self, source: AudioSource) -> Player:
         """Stores a clip; one that cannot be decoded is named as such."""
         try:
             key = audio_hash(source)
             if key not in self._players:
-                self._players[key] = self._store(source)
+                content, suffix, seconds = playable(source)
+                name = f"clip-{hashlib.sha256(content).hexdigest()[:16]}.{suffix}"
+                self._folder.mkdir(exist_ok=True)
+                replace_file(self._folder / name, lambda path: path.write_bytes(content))
+                self._players[key] = Player(f"{AUDIO_FOLDER}/{name}", seconds)
         except AudioError as error:
             return Player(None, None, str(error))
         return self._players[key]
 
     def remove_others(self) -> None:
         """Deletes the copies of an earlier page in the same folder; files with other names stay."""
-        if self._folder.is_dir():
-            for path in self._folder.iterdir():
-                if _OWN_NAME.fullmatch(path.name) and path.name not in self._names:
-                    path.unlink()
-
-    def _store(self, source: AudioSource) -> Player:
-        content, suffix, seconds = playable(source)
-        name = f"clip-{hashlib.sha256(content).hexdigest()[:16]}.{suffix}"
-        self._folder.mkdir(exist_ok=True)
-        replace_file(self._folder / name, lambda path: path.write_bytes(content))
-        self._names.add(name)
-        return Player(f"{AUDIO_FOLDER}/{name}", seconds)
+        own = {player.address for player in self._players.values()}
+        for path in self._folder.glob("clip-*"):
+            if _OWN_NAME.fullmatch(path.name) and f"{AUDIO_FOLDER}/{path.name}" not in own:
+                path.unlink()
 
 
 def playable(source: AudioSource) -> tuple[bytes, str, float]:
@@ -119,16 +116,12 @@ def playable(source: AudioSource) -> tuple[bytes, str, float]:
             if plays and (_SUFFIXES[sound.format] != "wav" or sound.subtype in _WAV_SUBTYPES):
                 return encoded, _SUFFIXES[sound.format], seconds
     rate = min(max(rate, _RATES[0]), _RATES[1])
-    buffer = io.BytesIO()
-    soundfile.write(buffer, decode(source, rate), rate, format="WAV", subtype="PCM_16")
-    return buffer.getvalue(), "wav", seconds
+    return _encoded(source, rate, "WAV", "PCM_16"), "wav", seconds
 
 
-def _mp3(source: AudioSource) -> bytes:
-    source = source.read_checked() if isinstance(source, StoredClip) else source
-    rate = min(_MP3_RATES, key=lambda known: abs(known - probe(source).rate))
+def _encoded(source: AudioSource, rate: int, kind: str, subtype: str) -> bytes:
     buffer = io.BytesIO()
-    soundfile.write(buffer, decode(source, rate), rate, format="MP3", subtype="MPEG_LAYER_III")
+    soundfile.write(buffer, decode(source, rate), rate, format=kind, subtype=subtype)
     return buffer.getvalue()
 
 
