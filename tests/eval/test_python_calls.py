@@ -106,7 +106,7 @@ def test_pairs_heard_in_windows_are_counted(trained_run, dataset_folder, make_to
 def test_what_is_no_judge_is_refused(dataset_folder):
     for judge, message in [
         ("no/such/folder", "judge 'no/such/folder': expected a judge folder"),
-        ("human:nobody", "judge 'human:nobody': expected one of human:"),
+        ("human:nobody", "judge 'human:nobody': expected one of 'human:"),
         ("acoustic", "judge acoustic: it is fitted on split train and would be measured on it"),
         (3, "judge of type int; expected a folder, a name, a Scorer"),
     ]:

@@ -53,7 +53,8 @@ class ClipFeatures:
             the response, and the second less the first. NaN where a measure cannot be told; without a context its
             measures and the differences are NaN. Then per pair ``ok``, or why a clip cannot be used; its row is NaN.
         """
-        found = self._of_clips([source for pair in pairs for source in _sources(pair)])
+        answered = [turn.audio for pair in pairs for turn in pair.context[-1:]]
+        found = self.of_clips([*answered, *(pair.response for pair in pairs)])
         features = np.full((len(pairs), 3 * len(self.measures.names)), np.nan)
         statuses = [OK] * len(pairs)
         absent = np.full(len(self.measures.names), np.nan)
@@ -66,7 +67,8 @@ class ClipFeatures:
                 features[row] = np.concatenate([context, response, response - context])
         return features, statuses
 
-    def _of_clips(self, sources: Sequence[AudioSource]) -> dict[AudioSource, np.ndarray | AudioError]:
+    def of_clips(self, sources: Sequence[AudioSource]) -> dict[AudioSource, np.ndarray | AudioError]:
+        """The measures of each clip, shape (k,), or why it cannot be used."""
         new = [source for source in dict.fromkeys(sources) if source not in self._kept]
         found = dict(zip(new, map_threads(self._of_clip, new, "measuring clips", len(new)), strict=True))
         self._kept.update((source, row) for source, row in found.items() if not isinstance(source, Clip | bytes))
@@ -77,10 +79,6 @@ class ClipFeatures:
             return self.measures.measure(decode(source, RATE))
         except AudioError as error:
             return error
-
-
-def _sources(pair: Pair) -> list[AudioSource]:
-    return [*(turn.audio for turn in pair.context[-1:]), pair.response]
 
 
 def egemaps() -> Measures:

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ....data_modules.audio import AudioSource, decode
 from ....data_modules.errors import AudioError, UserError
-from ....data_modules.parallel import map_threads
+from ....data_modules.prosody import RATE
 from ....data_modules.schema import Dimension, Pair
 from .. import OK, score_table
+from .acoustic import ClipFeatures, Measures
 
-RATE = 16_000
 _WINDOW = int(9.01 * RATE)
 _OVERALL = np.poly1d([-0.06766283, 1.11546468, 0.04602535])  # from what the network says to a MOS, as published
 _LOWEST, _HIGHEST = 1.0, 5.0  # of a MOS
@@ -53,12 +52,11 @@ class QualityJudge:
         self.dimensions = tuple(dimension.name for dimension in dimensions)
         self.record: Mapping[str, Any] = {"model": "DNSMOS P.835, sig_bak_ovr.onnx of speechmos", "rate": RATE}
         self._scales = tuple(dimensions)
+        self._clips = ClipFeatures(Measures(("overall MOS",), lambda samples: np.array([self.mos(samples)])))
 
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
         """See `Judge.score`. A response that cannot be used has no score and says why in `status`."""
-        distinct = list(dict.fromkeys(pair.response for pair in pairs))
-        measured = map_threads(self._mos_or_error, distinct, "measuring quality", len(distinct))
-        found = dict(zip(distinct, measured, strict=True))
+        found = self._clips.of_clips([pair.response for pair in pairs])
         scores = np.full((len(pairs), len(self._scales)), np.nan)
         statuses = [OK] * len(pairs)
         for row, pair in enumerate(pairs):
@@ -66,7 +64,7 @@ class QualityJudge:
             if isinstance(mos, AudioError):
                 statuses[row] = str(mos)
             else:
-                scores[row] = [_onto(scale, mos) for scale in self._scales]
+                scores[row] = [_onto(scale, mos.item()) for scale in self._scales]
         return score_table(pairs, self.dimensions, scores, statuses=statuses)
 
     def mos(self, samples: np.ndarray) -> float:
@@ -83,12 +81,6 @@ class QualityJudge:
         starts = [RATE * number for number in range(int(len(clip) // RATE - _WINDOW / RATE) + 1)]
         raw = [np.asarray(self._network.run(None, {"input_1": clip[None, at : at + _WINDOW]})) for at in starts]
         return float(np.mean(_OVERALL(np.stack(raw)[:, 0, 0, 2])))  # of signal, background and overall the last
-
-    def _mos_or_error(self, source: AudioSource) -> float | AudioError:
-        try:
-            return self.mos(decode(source, RATE))
-        except AudioError as error:
-            return error
 
 
 def _onto(scale: Dimension, mos: float) -> float:

@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ....data_modules.errors import DataError, UserError, shown
+from ....data_modules.errors import DataError, UserError, names_shown, shown
 from ....data_modules.schema import Dimension, Pair, PairDataset
 from ...judge_names import HUMAN
 from .. import OK, score_table
-
-_LISTED = 10
 
 
 class RandomJudge:
@@ -100,7 +98,8 @@ class HumanJudge:
     def __init__(self, dataset: PairDataset, rater: str) -> None:
         own = dataset.ratings[dataset.ratings["rater_id"] == rater]
         if own.empty:
-            raise UserError(f"judge {shown(HUMAN + rater)}: expected one of {_listed(dataset)}")
+            raters = sorted(set(dataset.ratings["rater_id"]))
+            raise UserError(f"judge {shown(HUMAN + rater)}: expected one of {names_shown(map(HUMAN.__add__, raters))}")
         self.name = HUMAN + rater
         rated = set(own["dimension"])
         self.dimensions = tuple(d.name for d in dataset.card.dimensions if d.name in rated)
@@ -131,9 +130,3 @@ def without_raters(dataset: PairDataset, raters: Sequence[str]) -> PairDataset:
     if preferences is not None:
         preferences = preferences[~preferences["rater_id"].isin(list(raters))].reset_index(drop=True)
     return dataclasses.replace(dataset, ratings=ratings, preferences=preferences)
-
-
-def _listed(dataset: PairDataset) -> str:
-    raters = sorted(set(dataset.ratings["rater_id"]))
-    more = f" and {len(raters) - _LISTED} more" if len(raters) > _LISTED else ""
-    return ", ".join(HUMAN + rater for rater in raters[:_LISTED]) + more

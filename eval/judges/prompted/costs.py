@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ....data_modules.errors import UserError
 from ...rendering import counted
@@ -26,7 +27,7 @@ PRICES = {
 _PRICE_SETTING = "price=TEXT_IN:AUDIO_IN:OUT in the spec, dollars for a million tokens"
 _BYTES_PER_TOKEN = 3.5  # of English text; a little low, so that estimates are a little high
 _NOTHING = 1e-12  # dollars
-_LONG = 400  # characters of base64 that are shown
+_AUDIO = re.compile(r'(?<="data": ")[A-Za-z0-9+/=]{401,}(?=")')  # longer base64 is not shown
 
 
 class Budget:
@@ -156,19 +157,8 @@ def example_request(judge: PromptedJudge, plan: Plan) -> str:
     """The first request as indented JSON; audio is replaced by its length."""
     if plan.example is None:
         return f"{judge.name}: there is nothing to ask"
-    request = _without_audio(judge.session.provider.request(plan.example))
-    return json.dumps(request, indent=2, ensure_ascii=False)
-
-
-def _without_audio(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {
-            name: f"<{len(inner)} characters of base64>"
-            if name == "data" and isinstance(inner, str) and len(inner) > _LONG
-            else _without_audio(inner)
-            for name, inner in value.items()
-        }
-    return [_without_audio(inner) for inner in value] if isinstance(value, list | tuple) else value
+    request = json.dumps(judge.session.provider.request(plan.example), indent=2, ensure_ascii=False)
+    return _AUDIO.sub(lambda found: f"<{len(found[0])} characters of base64>", request)
 
 
 def check_budget(judge: PromptedJudge, plan: Plan) -> None:

@@ -85,7 +85,7 @@ def open_prompted(
                 "whose scores are single digits"
             )
     examples = choose_examples(dataset, learn_from, settings.examples) if settings.examples else []
-    return PointwiseJudge(named, session, dimensions, examples, only_given)
+    return PointwiseJudge(named, session, dimensions, only_given, examples)
 
 
 def _name(provider: Provider, settings: Settings) -> str:

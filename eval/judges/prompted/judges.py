@@ -6,16 +6,16 @@ import random
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
+from functools import partial
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ....data_modules.audio import audio_hash
 from ....data_modules.ratings import Dimension
 from ....data_modules.schema import Pair
+from ...probes.pairs import context_keys
 from .. import OK, score_table
 from .questions import Example, Question, comparison_question, score_question
 from .runner import Outcome, Session, Task
@@ -31,15 +31,21 @@ class PromptedJudge(ABC):
         session: Who is asked, and how.
         dimensions: What it scores, with their scales.
         only_given: See `Judge.only_given`.
+        examples: Rated pairs that it is shown before each question about one pair.
     """
 
     def __init__(
-        self, name: str, session: Session, dimensions: Sequence[Dimension], only_given: str | None = None
+        self,
+        name: str,
+        session: Session,
+        dimensions: Sequence[Dimension],
+        only_given: str | None = None,
+        examples: Sequence[Example] = (),
     ) -> None:
         self.name, self.only_given, self.record = name, only_given, None
         self.dimensions = tuple(dimension.name for dimension in dimensions)
         self.session = session
-        self._scales = tuple(dimensions)
+        self._scales, self._examples = tuple(dimensions), tuple(examples)
 
     @abstractmethod
     def tasks(self, pairs: Sequence[Pair]) -> list[Task]:
@@ -66,21 +72,13 @@ class PromptedJudge(ABC):
 
 
 class PointwiseJudge(PromptedJudge):
-    """The mean of several answers for each pair; `examples` are rated pairs that it is shown before each question."""
+    """The mean of several answers for each pair."""
 
-    def __init__(
-        self,
-        name: str,
-        session: Session,
-        dimensions: Sequence[Dimension],
-        examples: Sequence[Example] = (),
-        only_given: str | None = None,
-    ) -> None:
-        super().__init__(name, session, dimensions, only_given)
-        self._examples = tuple(examples)
-        # the probabilities of a first token are those of one number
-        single = session.settings.answers == "logprobs"
-        self._asked: list[tuple[Dimension, ...]] = [(d,) for d in dimensions] if single else [tuple(dimensions)]
+    @property
+    def _asked(self) -> list[tuple[Dimension, ...]]:
+        """What is asked at once: the probabilities of a first token are those of one number."""
+        single = self.session.settings.answers == "logprobs"
+        return [(scale,) for scale in self._scales] if single else [self._scales]
 
     def tasks(self, pairs: Sequence[Pair]) -> list[Task]:
         """All questions: pair by pair, then by what is asked at once, then sample by sample."""
@@ -203,10 +201,8 @@ def matches(pairs: Sequence[Pair], opponents: int) -> list[tuple[int, int]]:
             depends on nothing but the ids.
     """
     contexts: dict[object, list[int]] = {}
-    hash_of = cache(audio_hash)  # a context is that of several pairs
-    for position, pair in enumerate(pairs):
-        heard = tuple((turn.role, hash_of(turn.audio)) for turn in pair.context)
-        contexts.setdefault((pair.situation, heard or pair.group_id), []).append(position)
+    for position, (pair, key) in enumerate(zip(pairs, context_keys(pairs), strict=True)):
+        contexts.setdefault((key, None if pair.context else pair.group_id), []).append(position)
     compared: list[tuple[int, int]] = []
     for members in contexts.values():
         if opponents == 0 or len(members) - 1 <= opponents:

@@ -277,11 +277,9 @@ def score_question(
     """
     shown_first: list[Message] = []
     for example in examples:
-        parts = (*_example_parts(example.pair, settings), _ASK)
-        shown_first += [
-            Message("user", parts),
-            Message("assistant", (_example_answer(example, dimensions, settings),)),
-        ]
+        answer = _example_answer(example, dimensions, settings)
+        shown_first.append(Message("user", (*_example_parts(example.pair, settings), _ASK)))
+        shown_first.append(Message("assistant", (answer,)))
     scene = _READ if settings.hears == "transcript" else _ONE
     form = Form(tuple(dimensions), "number" if settings.answers == "logprobs" else "scores")
     return _question(settings, max_tokens, scene, shown_first, _pair_parts(pair, settings), _ASK, form)

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -60,14 +60,6 @@ class Outcome:
     values: Mapping[str, float] = field(default_factory=dict)  # numbers by name that the answer holds
     failure: str = ""  # why there are none; never guessed at
     kept: bool = False  # it was paid for before
-
-
-@dataclass
-class _Tries:
-    """Of one request: how often it failed, and how often it was refused for want of speed."""
-
-    failed: int = 0
-    limited: int = 0
 
 
 def values_in(reply: Reply, form: Form) -> dict[str, float]:
@@ -249,7 +241,8 @@ class Session:
         reserved = await self.budget.reserve(question)
         if reserved is None:
             return OVER_BUDGET
-        begun, tries, found = time.monotonic(), _Tries(), None
+        begun, found = time.monotonic(), None
+        tries = Counter[bool]()  # that failed; True: that were refused for want of speed
         try:
             while found is None:
                 found = await self._attempt(question, tries, reserved)
@@ -258,9 +251,9 @@ class Session:
         if isinstance(found, str):
             return found
         cost = self.budget.charge(found.usage, question, reserved)
-        return Answer(found, cost, time.monotonic() - begun, 1 + tries.failed + tries.limited)
+        return Answer(found, cost, time.monotonic() - begun, 1 + tries.total())
 
-    async def _attempt(self, question: Question, tries: _Tries, reserved: float) -> Reply | str | None:
+    async def _attempt(self, question: Question, tries: Counter[bool], reserved: float) -> Reply | str | None:
         """The reply; why there is none; None = ask again."""
         started = await self._rate.acquire()
         if self._stop.is_set():
@@ -280,16 +273,14 @@ class Session:
         if error.final:
             raise UserError(f"{self._name}: {error.kind}: {error}")
         affordable = not error.billed or self.budget.lose(reserved)
-        tries.limited += error.limited
-        tries.failed += not error.limited
+        tries[error.limited] += 1
         # exponential with full jitter (Brooker, 2015), in the number of times that it ended in this way
-        times = tries.limited if error.limited else tries.failed
-        delay = random.uniform(0.1, 1.0) * min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (times - 1))
+        delay = random.uniform(0.1, 1.0) * min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (tries[error.limited] - 1))
         if error.wait is not None:
             delay = error.wait * random.uniform(1.0, 1.1)
         if error.limited:
             self._rate.limited(started, delay)
-        spent = tries.failed >= ATTEMPTS or tries.limited >= _LIMITED_ATTEMPTS
+        spent = tries[False] >= ATTEMPTS or tries[True] >= _LIMITED_ATTEMPTS
         if not error.retry or not affordable or spent or self._stop.is_set():
             self._bad += not error.retry
             if self._bad >= _HOPELESS and not self._good:  # then the others will be bad too

@@ -68,18 +68,3 @@ def test_a_plan_shows_what_it_learns_from_fewer_pairs(backbone_folder, dataset_f
     assert "what a probe on the frozen backbone learns" in capsys.readouterr().out
     assert main(["plan", "--variance", "item=1", "residual=1", "--learning", "nano"]) == 2
     assert "--learning without clips; expected the folder of a pair dataset as pilot" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["probe:nano", "--split", "all"], "it is fitted on split train and would be measured on it"),
-        (["probe:", "--split", "validation"], "expected probe:JUDGE, a judge or run folder, or probe:BACKBONE"),
-        (["probe:no/such/folder", "--split", "validation"], "no/such/folder"),
-    ],
-)
-def test_mistakes_are_one_line(words, message, dataset_folder, capsys):
-    assert main(["evaluate", *words, "--data", str(dataset_folder)]) == 2
-    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1
-    assert message in errors[0]

@@ -87,11 +87,8 @@ def test_raters_take_their_preferences_along(delivered):
 
 
 def test_errors_are_one_line(delivered):
-    with pytest.raises(UserError, match=r"'human:me': expected one of human:rater-0, human:rater-1, human:rater-2$"):
+    with pytest.raises(UserError, match=r"'human:me': expected one of 'human:rater-0', .*, 'human:rater-2'$"):
         HumanJudge(delivered, "me")
-    many = delivered.ratings.assign(rater_id=[f"r{n % 15:02d}" for n in range(len(delivered.ratings))])
-    with pytest.raises(UserError, match=r"human:r00, .*, human:r09 and 5 more$"):
-        HumanJudge(dataclasses.replace(delivered, ratings=many), "me")
     with pytest.raises(DataError, match="those of 'rater-0', 'rater-1', 'rater-2'; leave at least one rater"):
         without_raters(delivered, ["rater-0", "rater-1", "rater-2"])
     assert np.isfinite(delivered.ratings["score"]).all()

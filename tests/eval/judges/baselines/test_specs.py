@@ -12,6 +12,8 @@ from empathy_judge.commands import DONE
 from empathy_judge.data_modules.schema import PairDataset
 from scipy.stats import spearmanr
 
+from ....conftest import failed
+
 FAST = ["--split", "validation", "--probes", "none", "--resamples", "20", "--json"]
 
 
@@ -50,19 +52,18 @@ def test_all_of_a_command_meet_the_raters_that_are_no_judges(dataset_folder, tmp
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["compare", "human:nobody", "constant"], "judge 'human:nobody': expected one of human:r0, human:r1, human:r2"),
+        (["compare", "human:nobody", "constant"], "judge 'human:nobody': expected one of 'human:r0', 'human:r1', "),
         (["compare", "human:r0", "human:r1", "human:r2"], "there are no ratings but those of 'r0', 'r1', 'r2'"),
         (["evaluate", "text"], "judge text reads transcripts, and none of the 12 pairs"),
         (["evaluate", "acoustic", "--split", "all"], "it is fitted on split train and would be measured on it"),
+        (["evaluate", "probe:nano", "--split", "all"], "it is fitted on split train and would be measured on it"),
+        (["evaluate", "probe:"], "expected probe:JUDGE, a judge or run folder, or probe:BACKBONE"),
+        (["evaluate", "probe:no/such/folder"], "no/such/folder"),
         (["evaluate", "accoustic"], "human:RATER, acoustic, acoustic:egemaps, text, quality, random, constant"),
     ],
 )
 def test_mistakes_are_one_line(words, message, dataset_folder, capsys):
-    assert main([*words, "--data", str(dataset_folder)]) == 2
-    captured = capsys.readouterr()
-    errors = [line for line in captured.err.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1
-    assert message in errors[0]
+    assert message in failed(capsys, *words, "--data", str(dataset_folder))
 
 
 @pytest.mark.parametrize(
@@ -78,5 +79,4 @@ def test_mistakes_are_one_line(words, message, dataset_folder, capsys):
 )  # fmt: skip
 def test_a_package_that_is_not_there_is_one_line(absent, spec, message, dataset_folder, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, absent, None)
-    assert main(["evaluate", spec, "--data", str(dataset_folder), *FAST]) == 2
-    assert capsys.readouterr().err == f"error: {spec}: {message}\n"
+    assert failed(capsys, "evaluate", spec, "--data", str(dataset_folder), *FAST) == f"error: {spec}: {message}"
