@@ -132,7 +132,7 @@ def _named(
     if spec == "random":
         return RandomJudge(dataset.card.dimensions, seed)
     if spec == "quality":
-        from .baselines.quality import QualityJudge
+        from .baselines.acoustic import QualityJudge
 
         return QualityJudge(dataset.card.dimensions)
     if not (spec in BASELINES or spec.startswith(PROBE)):

@@ -17,7 +17,7 @@ RATE = 16_000
 def judge():
     pytest.importorskip("onnxruntime")
     pytest.importorskip("speechmos")
-    from empathy_judge.eval.judges.baselines.quality import QualityJudge
+    from empathy_judge.eval.judges.baselines.acoustic import QualityJudge
 
     scales = Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10), Dimension("coldness", 0, 4, 1, False)
     return QualityJudge(scales)

@@ -87,16 +87,10 @@ def make_judge(store) -> Callable[..., PointwiseJudge | PairwiseJudge]:
 
 
 class Scored(NamedTuple):
-    """What a judge made of the answers of a server.
-
-    Attributes:
-        table: Scores.
-        requests: What the server got.
-        judge: Whose they are.
-    """
+    """What a judge made of the answers of a server."""
 
     table: pd.DataFrame
-    requests: list[Request]
+    requests: list[Request]  # what the server got
     judge: Any
 
     @property

@@ -7,13 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """What a client sent."""
 
     path: str
@@ -21,38 +19,22 @@ class Request:
     body: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Response:
-    """What the server sends.
+class Response(NamedTuple):
+    """What the server sends."""
 
-    Attributes:
-        body: JSON, or bytes as they are.
-        status: HTTP.
-        headers: Beside the type and the length.
-        delay: Seconds before.
-        cut: Promise more bytes than are sent, and hang up.
-        drip: Seconds between one byte and the next.
-    """
-
-    body: Any
+    body: Any  # JSON, or bytes as they are
     status: int = 200
-    headers: Mapping[str, str] = field(default_factory=dict)
-    delay: float = 0.0
-    cut: bool = False
-    drip: float = 0.0
+    headers: Mapping[str, str] = {}  # beside the type and the length
+    delay: float = 0.0  # seconds before
+    cut: bool = False  # promise more bytes than are sent, and hang up
+    drip: float = 0.0  # seconds between one byte and the next
 
 
-@dataclass
-class Server:
-    """A running server.
+class Server(NamedTuple):
+    """A running server."""
 
-    Attributes:
-        url: Its root, without a path.
-        requests: All that it got, in the order in which they came.
-    """
-
-    url: str
-    requests: list[Request]
+    url: str  # its root, without a path
+    requests: list[Request]  # all that it got, in the order in which they came
 
 
 @contextmanager
@@ -82,9 +64,8 @@ def serve(behave: Callable[[Request], Response]) -> Iterator[Server]:
                     time.sleep(response.drip)
                 if not response.drip:
                     self.wfile.write(sent)
+                self.close_connection |= response.cut
             except ConnectionError:  # the client did not wait
-                self.close_connection = True
-            if response.cut:
                 self.close_connection = True
 
         def log_message(self, format: str, *args: Any) -> None:
@@ -116,13 +97,11 @@ def in_turn(responses: Sequence[Response]) -> Callable[[Request], Response]:
 
 def openai_answer(content: str | None = None, **changes: Any) -> dict[str, Any]:
     """A chat completion, in the shape that OpenAI's API gives it."""
-    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None, "annotations": []}
-    calls = changes.pop("calls", None)
+    refusal, calls = changes.pop("refusal", None), changes.pop("calls", None)
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": refusal, "annotations": []}
     if calls is not None:
-        message["tool_calls"] = [
-            {"id": "call_1", "type": "function", "function": {"name": "rate", "arguments": json.dumps(calls)}}
-        ]
-    message["refusal"] = changes.pop("refusal", None)
+        function = {"name": "rate", "arguments": json.dumps(calls)}
+        message["tool_calls"] = [{"id": "call_1", "type": "function", "function": function}]
     choice = {
         "index": 0,
         "message": message,
