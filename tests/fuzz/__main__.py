@@ -9,55 +9,47 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
-import select
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
+
+from targets import PLANTED, names
+from worker import work
 
 OUTCOMES = ("accepted", "refused", "failed")
 Job = tuple[str, int]
 """Target and seed."""
 Outcome = dict[str, Any]
 """Target, seed, outcome, mutation, detail, and seconds."""
+_SPAWN = multiprocessing.get_context("spawn")
 
 
 class Child:
     """A process that works on one mutation at a time."""
 
     def __init__(self, folder: str) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).parent), "--child", folder],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment,
-        )  # fmt: skip
-
-    def send(self, job: Job) -> None:
-        """Hands out a mutation."""
-        self._process.stdin.write(json.dumps(job).encode() + b"\n")
+        self.pipe, theirs = _SPAWN.Pipe()
+        self._process = _SPAWN.Process(target=work, args=(theirs, folder))
+        self._process.start()
+        theirs.close()  # else its end would not be noticed
 
     def answer(self, limit: float | None = None) -> Outcome | str:
         """The next answer, or why there is none; the child has ended then."""
-        out = self._process.stdout
-        if not select.select([out], [], [], limit)[0]:
+        if not self.pipe.poll(limit):
             self._process.kill()
-            self._process.wait()
             return f"no answer after {limit:g} s"
-        line = out.readline()
-        if line.endswith(b"\n"):
-            return json.loads(line)
-        code = self._process.wait()
+        try:
+            return self.pipe.recv()
+        except EOFError:
+            self._process.join()
+        code = self._process.exitcode or 0
         return f"the process ended: {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
-
-    def end(self) -> None:
-        """Nothing is left to do."""
-        self._process.communicate()
 
 
 def work_through(jobs: deque[Job], limit: float, folder: str) -> list[Outcome]:
@@ -76,7 +68,7 @@ def work_through(jobs: deque[Job], limit: float, folder: str) -> list[Outcome]:
         except IndexError:  # another thread was faster
             break
         child = child or Child(folder)
-        child.send(job)
+        child.pipe.send(job)
         answer = child.answer()  # empty: the source is written, the clock starts
         start = time.perf_counter()
         if not isinstance(answer, str):
@@ -85,19 +77,14 @@ def work_through(jobs: deque[Job], limit: float, folder: str) -> list[Outcome]:
             child, answer = None, {"outcome": "failed", "mutation": "see the seed", "detail": answer}
         found.append({"target": job[0], "seed": job[1], "seconds": time.perf_counter() - start, **answer})
     if child is not None:
-        child.end()
+        child.pipe.close()  # nothing is left to do
     return found
 
 
 def main() -> int:
     """Print counts by outcome and every failure; 1 if there is one."""
     options = _options()
-    if options.child:
-        from worker import work
-
-        return work(options.child)
-    from targets import PLANTED, names
-
+    os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     targets = options.target or names()
     unknown = sorted(set(targets) - {*names(), *PLANTED})
     if unknown:
@@ -139,7 +126,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="child processes (default: one per core)")
     parser.add_argument("--seconds", type=float, default=20.0, help="longest time for one mutation (default: 20)")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

@@ -7,10 +7,10 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -21,16 +21,11 @@ _PACKAGE = "importer_tests"
 _TESTS = Path(__file__).parents[1] / "data_modules"
 
 
-@dataclass(frozen=True)
-class Source:
-    """Something to import.
+class Source(NamedTuple):
+    """Something to import."""
 
-    Attributes:
-        importer: Its name on the command line.
-        write: Writes it into a folder that may not exist yet; returns its path and the rest of the command line.
-    """
-
-    importer: str
+    importer: str  # its name on the command line
+    # writes it into a folder that may not exist yet; returns its path and the rest of the command line
     write: Callable[[Path], tuple[Path, Sequence[str]]]
 
 
@@ -161,10 +156,6 @@ def _written(test: str, name: str, folder: Path) -> tuple[Path, Sequence[str]]:
     return folder, []
 
 
-def _vstyle(folder: Path) -> tuple[Path, Sequence[str]]:
-    return _written("vstyle", "VStyle", folder)
-
-
 def _trace(folder: Path) -> tuple[Path, Sequence[str]]:
     source = _builder("trace", "Trace")(folder)
     source.compare(67, "moshi", "diva", overall="1", content="2")
@@ -174,28 +165,16 @@ def _trace(folder: Path) -> tuple[Path, Sequence[str]]:
     return folder, []
 
 
-def _speech_drame(folder: Path) -> tuple[Path, Sequence[str]]:
-    return _written("speech_drame", "Drame", folder)
-
-
-def _speechjudge(folder: Path) -> tuple[Path, Sequence[str]]:
-    source = _speechjudge_rows(folder)
-    source.table("rows.jsonl", source.rows)
-    return folder, []
-
-
-def _speechjudge_parquet(folder: Path) -> tuple[Path, Sequence[str]]:
-    source = _speechjudge_rows(folder)
-    source.parquet("train.parquet", source.rows)
-    shutil.rmtree(folder / "clips")
-    return folder, []
-
-
-def _speechjudge_rows(folder: Path) -> Any:
+def _speechjudge(folder: Path, in_parquet: bool = False) -> tuple[Path, Sequence[str]]:
     source = _builder("speechjudge", "SpeechJudge")(folder)
     source.compare((200, 300), ["A+1", "A+2", "B+1", "Tie (both very good)"])
     source.compare((400, 300), ["B+2"])
-    return source
+    if in_parquet:
+        source.parquet("train.parquet", source.rows)
+        shutil.rmtree(folder / "clips")
+    else:
+        source.table("rows.jsonl", source.rows)
+    return folder, []
 
 
 def _sdiareward(folder: Path) -> tuple[Path, Sequence[str]]:
@@ -239,11 +218,11 @@ SOURCES = {
     "hugging-face Parquet": Source("hugging-face", _hugging_face_parquet),
     "hugging-face saved": Source("hugging-face", _hugging_face_saved),
     "hugging-face audio": Source("hugging-face", _hugging_face_audio),
-    "vstyle": Source("vstyle", _vstyle),
+    "vstyle": Source("vstyle", partial(_written, "vstyle", "VStyle")),
     "trace": Source("trace", _trace),
-    "speech-drame": Source("speech-drame", _speech_drame),
+    "speech-drame": Source("speech-drame", partial(_written, "speech_drame", "Drame")),
     "speechjudge": Source("speechjudge", _speechjudge),
-    "speechjudge in Parquet": Source("speechjudge", _speechjudge_parquet),
+    "speechjudge in Parquet": Source("speechjudge", partial(_speechjudge, in_parquet=True)),
     "sdiareward": Source("sdiareward", _sdiareward),
     "echomind": Source("echomind", _echomind),
     "empathy-eval": Source("empathy-eval", _empathy_eval),

@@ -9,9 +9,8 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import soundfile
@@ -29,19 +28,12 @@ FORMATS = {
 """Subtype of libsndfile -> suffix."""
 
 
-@dataclass(frozen=True)
-class Target:
-    """Something that reads files.
+class Target(NamedTuple):
+    """Something that reads files."""
 
-    Attributes:
-        name: ``decode``, ``dataset``, or ``import SOURCE``.
-        files: Those that are damaged.
-        run: Reads everything, given the damaged file.
-    """
-
-    name: str
-    files: Sequence[Path]
-    run: Callable[[Path, random.Random], None]
+    name: str  # ``decode``, ``dataset``, or ``import SOURCE``
+    files: Sequence[Path]  # those that are damaged
+    run: Callable[[Path, random.Random], None]  # reads everything, given the damaged file
 
 
 def _raise(file: Path, rng: random.Random) -> None:

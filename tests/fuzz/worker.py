@@ -1,15 +1,14 @@
-"""The child process: builds valid sources once, then damages one file of one source per line that it is given."""
+"""The child process: builds valid sources once, then damages one file of one source for each job that it is given."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import resource
-import sys
 import tempfile
 import traceback
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from empathy_judge.data_modules.errors import MAX_MESSAGE_CHARACTERS, UserError
@@ -19,30 +18,28 @@ from targets import Target, build
 MEMORY = 8 << 30
 
 
-def work(folder: str) -> int:
-    """Answers each line ``[target, seed]`` on stdin by two of JSON on stdout: ``{}``, then the outcome.
+def work(pipe: Connection, folder: str) -> None:
+    """Answers each target and seed twice: with nothing where the clock starts, then with the outcome.
 
     Args:
+        pipe: To the parent.
         folder: For the sources. The parent removes it: a child may not live to do so.
     """
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    answers = os.fdopen(os.dup(1), "w")
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)  # decoders write to both
     os.dup2(silence, 2)
     home = tempfile.mkdtemp(dir=folder)
     os.environ["HF_HOME"] = home  # before the library is imported: it keeps locks and indices there
     built: dict[str, Target] = {}
-    for line in sys.stdin:
-        name, seed = json.loads(line)
-        if name not in built:
-            built[name] = build(name, Path(home))
-        answers.write("{}\n")  # the clock starts
-        answers.flush()
-        outcome, mutation, detail = try_one(built[name], seed)
-        answers.write(json.dumps({"outcome": outcome, "mutation": mutation, "detail": detail}) + "\n")
-        answers.flush()
-    return 0
+    with contextlib.suppress(EOFError):
+        while True:
+            name, seed = pipe.recv()
+            if name not in built:
+                built[name] = build(name, Path(home))
+            pipe.send({})
+            outcome, mutation, detail = try_one(built[name], seed)
+            pipe.send({"outcome": outcome, "mutation": mutation, "detail": detail})
 
 
 def try_one(target: Target, seed: int) -> tuple[str, str, str]:
