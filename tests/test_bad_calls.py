@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from empathy_judge.cli import COMMANDS, main
+from empathy_judge.commands import shared_options as kinds
 from empathy_judge.commands.options import build_parser, source_parser
 from empathy_judge.data_modules import importers
 from hypothesis import HealthCheck, given, settings
@@ -24,13 +25,7 @@ INTO = f"{MANIFEST} --out {{tmp}}/scores.csv"
 BY_HAND = [
     # names that no file can have, folders for files, files for folders
     f"inspect {LONG}",
-    f"inspect {{data}} --page {LONG}",
     "inspect {bad}/text.wav",
-    "inspect {bad}",
-    "inspect {data} --page {bad}/text.wav",
-    "inspect {data} --page {bad}/text.wav/page",
-    "inspect {data} --max-seconds nan",
-    "inspect {data} --max-seconds -1",
     "inspect {deep_data}",
     f"split {LONG}",
     "split {bad}/text.wav",
@@ -38,16 +33,13 @@ BY_HAND = [
     "split {data} --folds 1000000 --overwrite",
     "split {data} --fractions 0.5 0.5 nan --overwrite",
     "split {data} --fractions -1 1 1 --overwrite",
-    "split {data} --seed -1 --overwrite",
     "split {data} --by nothing --overwrite",
     "split {data} --hold-out system_id --overwrite",
     "split {data} --leave-out nothing --overwrite",
     "split {data} --folds 5 --leave-out system_id",
     f"combine {{data}} {LONG} --out {{tmp}}/both",
-    f"combine {{data}} {{data}} --out {LONG}",
     "combine {data} {bad}/text.wav --out {tmp}/both",
     "combine {data} --names a b c --out {tmp}/both",
-    "combine {data} {data} --out {bad}/text.wav",
     "combine {data} {data} --rename nothing --out {tmp}/both",
     "combine {data} --shard-rows 0 --embed-audio --out {tmp}/both",
     # import
@@ -58,9 +50,6 @@ BY_HAND = [
     f"{TABLE} --max-skipped nan",
     f"{TABLE} --max-skipped -1",
     f"{TABLE} --shard-rows -1 --embed-audio",
-    f"import table {{bad}}/pairs.csv --dimension warmth=1:5:1 --out {LONG}",
-    "import table {bad}/pairs.csv --dimension warmth=1:5:1 --out {bad}/text.wav",
-    "import table {bad}/pairs.csv --dimension warmth=1:5:1 --out {bad}/text.wav/out",
     "import table {bad}/pairs.csv --dimension warmth=5:1 --out {tmp}/out",
     "import table {bad}/pairs.csv --dimension warmth=nan:inf --out {tmp}/out",
     "import table {bad}/pairs.csv --dimension warmth --out {tmp}/out",
@@ -68,58 +57,38 @@ BY_HAND = [
     "import table {bad}/wide_cell.csv --dimension warmth=1:5 --out {tmp}/out",
     "import huggingface no/such-data-set --out {tmp}/out",
     # evaluate and compare
-    f"evaluate {{judge}} --data {{data}} --out {LONG}",
-    f"{SPLITS} --out {{bad}}/text.wav",
-    f"{SPLITS} --out {{bad}}/text.wav/report",
     f"{SPLITS} --out {{tmp}}/r --split nothing",
     f"{SPLITS} --out {{tmp}}/r --probes nothing",
     f"{SPLITS} --out {{tmp}}/r --slices nothing",
-    f"{SPLITS} --out {{tmp}}/r --resamples -5",
-    f"{SPLITS} --out {{tmp}}/r --seed -1",
-    f"{SPLITS} --out {{tmp}}/r --device meta",
-    f"{SPLITS} --out {{tmp}}/r --device cuda:99",
     f"{SPLITS} --out {{tmp}}/r --device nothing",
     f"{SPLITS} --out {{tmp}}/r --cache {{bad}}/text.wav",
-    f"{SPLITS} --out {{tmp}}/r --backbone {LONG}",
     "evaluate {bad}/text.wav --data {data} --out {tmp}/r",
     "evaluate scores:{bad}/text.wav --data {data} --out {tmp}/r",
     f"evaluate scores:{LONG} --data {{data}} --out {{tmp}}/r",
     "evaluate human: --data {data} --out {tmp}/r",
-    "evaluate local:nothing --data {data} --out {tmp}/r",
     "evaluate openai:gpt,samples=abc --data {data} --out {tmp}/r --dry-run",
-    "evaluate probe:nothing --data {data} --out {tmp}/r",
     "evaluate {deep_judge} --data {data} --out {tmp}/r",
-    "compare constant random --data {data} --out {bad}/text.wav",
-    f"compare constant random --data {{data}} --out {LONG}",
-    "compare constant constant --data {data} --budget nan",
     "compare ann --table {bad}/text.wav",
     "compare ann --table {bad}/scores.csv --out {tmp}/r",
     "compare nobody --table {bad}/scores.csv",
     "compare ann --table {bad}/scores.csv --data {data}",
-    "challenge aeq-bench constant --data {data} --resamples 1000001",
     "challenge echomind constant --data {bad}",
-    "stress {judge} --data {data} --checks laughter",
     "suggest constant --data {data} --ratings 1000000000000",
     "stress constant --data {data}",
     "stress {judge} --data {bad}",
     f"agreement {LONG}",
     "agreement {bad}",
     "agreement {bad}/scores.csv --column item",
-    "agreement {bad}/scores.csv --resamples -1",
-    "agreement {bad}/scores.csv --seed -1",
-    "agreement {bad}/scores.csv --judges nobody",
     "agreement {bad}/wide_cell.csv",
     "plan",
     "plan {bad}",
     "plan {bad}/scores.csv --judges nobody",
-    "plan {bad}/scores.csv --out {bad}/text.wav",
     "plan {bad}/wide_cell.csv",
     "plan {data} --judges ann",
     "plan --variance item=nan residual=1",
     "plan --variance item=1 residual=1 --agreement nan",
     # score, rank
     "score",
-    "score {judge}",
     "score {bad}/text.wav - {bad}/r.wav",
     "score {deep_judge} - {bad}/r.wav",
     f"score {LONG} - {{bad}}/r.wav",
@@ -129,12 +98,7 @@ BY_HAND = [
     "score {judge} --device cpu - {bad}/empty.wav",
     "score {judge} --device cpu {bad}/text.wav {bad}/r.wav",
     "score {judge} --device cpu - {bad}/r.wav --situation '<|audio_bos|>'",
-    "score {judge} --device cpu - {bad}/r.wav --level 0.9",
-    "score {judge} --device meta - {bad}/r.wav",
     "score {judge} --device cuda:99 - {bad}/r.wav",
-    "score {judge} --device '' - {bad}/r.wav",
-    "score {judge} --device cpu - {bad}/r.wav --batch-size 0",
-    "score {judge} --device cpu - {bad}/r.wav --cache {bad}/text.wav",
     f"score {{judge}} --device cpu - {{bad}}/r.wav --backbone {LONG}",
     f"score {{judge}} --device cpu --manifest {LONG}.csv",
     f"{MANIFEST} --out {{tmp}}/{LONG}.csv",
@@ -146,8 +110,6 @@ BY_HAND = [
     f"{MANIFEST} --out {{bad}}/filed.csv",
     "score {judge} --device cpu --manifest {bad} --out {tmp}/scores.csv",
     "score {judge} --device cpu --manifest {bad}/text.csv --out {tmp}/scores.csv",
-    f"{INTO} --workers 0",
-    f"{INTO} --workers 1000000000",
     f"{INTO} --audio-root {LONG}",
     f"{INTO} --engine spark",
     f"WORLD_SIZE=abc {INTO}",
@@ -156,66 +118,43 @@ BY_HAND = [
     f"WORLD_SIZE=2 RANK=-1 {INTO}",
     f"WORLD_SIZE=2 RANK=0 LOCAL_RANK=x {INTO}",
     f"WORLD_SIZE=-3 {INTO} --restart --workers -1",
-    "rank {judge} - {bad}/r.wav --device meta",
     "rank {judge} {bad}/text.wav {bad}/r.wav --device cpu",
     "rank {judge} - {bad}/r.wav --device cpu --by nothing",
     "rank {judge} - --device cpu",
     "explain {judge} - {bad}/text.wav --device cpu",
     "explain {judge} {bad}/empty.wav {bad}/r.wav --device cpu",
-    "explain {judge} - {bad}/r.wav --device cpu --window 0.1",
     "explain {judge} - {bad}/r.wav --device cpu --window nan",
-    "explain {judge} - {bad}/r.wav --device cpu --method guess",
     # serve
     f"serve {LONG}",
     "serve {bad}/text.wav",
-    "serve {judge} --port -1",
     "serve {judge} --max-seconds 0",
-    "serve {judge} --max-queue 0",
     "serve {judge} --host nowhere.invalid --device cpu",
     "EMPATHY_JUDGE_TOKEN='   ' serve {judge}",
     "EMPATHY_JUDGE_TOKEN=ü serve {judge}",
     # making judges
-    "calibrate {bad}/text.wav --data {data}",
     "calibrate {deep_judge} --data {data}",
     "calibrate {judge} --data {data} --split nothing",
-    "calibrate {judge} --data {data} --abstain 2",
-    "calibrate {judge} --data {data} --abstain nan",
-    "calibrate {judge} --data {data} --device meta",
     f"calibrate {{judge}} --data {LONG}",
-    f"export {{run}} --out {LONG}",
-    "export {run} --out {bad}/text.wav",
-    "export {run} --out {bad}/text.wav/judge",
-    "export {run} --out {tmp}/j --report {bad}/text.wav",
     "export {run} --out {tmp}/j --report {bad}",
     "export {run} --out {tmp}/j --report {bad}/deep.json",
     "export {run} --out {tmp}/j --quantization int8",
-    "export {run} --out {tmp}/j --private",
     "export {run} --out {tmp}/j --push-to-hub 'a b c'",
     "export {run} --out {tmp}/j --form merged --check-data {bad}",
-    "export {run} --out {tmp}/j --form merged --device meta",
     "export {bad}/text.wav --out {tmp}/j",
     f"export {LONG} --out {{tmp}}/j",
     "ensemble {run} --out {tmp}/e",
     "ensemble {run} {bad}/text.wav --out {tmp}/e",
-    f"ensemble {{run}} {{run}} --out {LONG}",
-    "ensemble {run} {run} --out {bad}/text.wav/e",
     "ensemble {run} {judge} --average --out {tmp}/e",
     # training and its files
     f"train --config {LONG}",
     "train --config {bad}/latin1.yaml",
     "train --config {bad}",
-    "recipes show nothing",
     f"recipes show {LONG}",
     "sweep --config {bad}/latin1.yaml",
-    f"sweep --config sweep_nano --out {LONG}",
     f"upgrade {LONG}",
     "upgrade {bad}/text.wav",
     "upgrade {bad}/latin1.yaml",
     "upgrade {deep_judge}",
-    "demo --groups 0 --out {tmp}/demo",
-    f"demo --out {LONG}",
-    "demo --groups 5 --epochs -1 --out {tmp}/demo",
-    "demo --out {bad}/text.wav",
 ]
 
 
@@ -311,6 +250,25 @@ def actions(name: str) -> list[argparse.Action]:
         (commands,) = (action for action in build_parser(COMMANDS)._actions if isinstance(action.choices, dict))
         parser = commands.choices[name]
     return [action for action in parser._actions if action.dest not in ("help", "push_to_hub")]
+
+
+BAD_VALUES = {
+    kinds.output_folder: (LONG, "{bad}/text.wav", "{bad}/text.wav/out"), kinds.random_seed: ("-1", "two"),
+    kinds.resamples: ("-5", "1000001"), kinds.whole_number: ("0", "-1"), kinds.device_name: ("", "meta"),
+    kinds.seconds: ("nan", "-1"), kinds.dollars: ("nan",), kinds.share: ("2", "nan"), kinds.port_number: ("-1",),
+    kinds.process_count: ("0", "1000000000"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*GOOD, "demo"])
+def test_a_value_out_of_the_range_of_its_kind_is_refused_wherever_it_stands(name, places, tmp_path, capsys):
+    for action in actions(name):
+        assert action.type is kinds.output_folder or action.dest not in ("out", "page") or name in ("score", "explain")
+        for value in BAD_VALUES.get(action.type, ()):
+            words = shlex.split(GOOD.get(name, ""))
+            words = [*words, action.option_strings[0], value] if action.option_strings else [value, *words[1:]]
+            check([*name.split(), *(word.format(tmp=tmp_path, **places) for word in words)], capsys, (2,))
+    assert [path.name for path in tmp_path.iterdir()] == []
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from empathy_judge.commands.options import build_parser
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models import three_way
 
+from .conftest import failed
 from .eval.judges.prompted.servers import Request, Response, gemini_answer, openai_answer, serve
 from .pages import DOCS, ROOT, commands, python_blocks
 from .serving.services import live
@@ -100,8 +101,7 @@ def test_small_demo_already_learns(workplace):
 def test_demo_does_not_replace_what_it_did_not_make(workplace, tmp_path, capsys):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "mine.txt").write_text("mine")
-    assert main(["demo", "--out", str(tmp_path)]) == 2
-    assert "expected another --out" in capsys.readouterr().err
+    assert "expected another --out" in failed(capsys, "demo", "--out", str(tmp_path))
     assert (tmp_path / "data" / "mine.txt").read_text() == "mine"
 
 
@@ -119,8 +119,7 @@ def test_an_earlier_demo_stays_until_the_next_one_is_done(dataset_folder, tmp_pa
         raise OSError(errno.ENOSPC, "No space left on device", str(folder))
 
     monkeypatch.setattr(demo, "make_sample", fail)
-    assert main(["demo", "--out", str(out)]) == 2
-    assert "No space left" in capsys.readouterr().err
+    assert "No space left" in failed(capsys, "demo", "--out", str(out))
     assert sorted(out.rglob("*")) == before
     killed = demo._replacing(out)
     killed.__enter__()

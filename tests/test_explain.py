@@ -22,6 +22,7 @@ from empathy_judge.models.backbones.base import Inputs
 from empathy_judge.models.heads import Prediction
 from empathy_judge.scorer import Scorer
 
+from .conftest import failed
 from .eval.conftest import Page
 
 RATE = 16_000
@@ -178,5 +179,5 @@ def test_a_report_links_to_what_explains_its_largest_disagreements(
     assert len(page.all("audio")) == 2
     assert len(list((out / "explanations").iterdir())) == items["pair_id"].nunique()
     capsys.readouterr()
-    assert main(["evaluate", "constant", *words[2:], "--explain", "--out", str(tmp_path / "other")]) == 2
-    assert "--explain with judge constant; expected the folder of a judge or of a run" in capsys.readouterr().err
+    line = failed(capsys, "evaluate", "constant", *words[2:], "--explain", "--out", str(tmp_path / "other"))
+    assert "--explain with judge constant; expected the folder of a judge or of a run" in line

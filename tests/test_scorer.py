@@ -25,6 +25,8 @@ from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.assessment import Assessment
 from empathy_judge.models.judge import EmpathyJudge
 
+from .conftest import failed
+
 RATE = 16_000
 
 
@@ -298,8 +300,8 @@ def test_audio_states_are_kept_in_a_folder(judge_folder, clips, tmp_path, monkey
     assert counted
     files[0].unlink()
     (tmp_path / "file").write_text("")
-    assert main([*words, "--cache", str(tmp_path / "file" / "kept")]) == 2
-    assert "no folder for a cache can be made here" in capsys.readouterr().err
+    line = failed(capsys, *words, "--cache", str(tmp_path / "file" / "kept"))
+    assert "no folder for a cache can be made here" in line
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.settings import RENAMED
 from empathy_judge.train.sweep import check_recipe, read_sweep
 
-from .conftest import as_before
+from .conftest import as_before, failed
 
 OLD = """# my own
 model:
@@ -86,8 +86,7 @@ def test_an_ensemble_that_names_folders_outside_is_not_followed(members, judge_f
         (folder / "judge.json").write_text(json.dumps(old if folder == other else {**old, "members": members}))
     (judge / "members").mkdir()
     (judge / "members" / "0").symlink_to(other)
-    assert main(["upgrade", str(judge)]) == 2
-    assert "members" in capsys.readouterr().err
+    assert "members" in failed(capsys, "upgrade", str(judge))
     assert json.loads((other / "judge.json").read_text()) == old
 
 
@@ -102,11 +101,10 @@ def test_an_ensemble_that_names_folders_outside_is_not_followed(members, judge_f
 def test_what_cannot_be_converted_stays_as_it_is(text, message, tmp_path, capsys):
     path = tmp_path / "bad.yaml"
     path.write_text(text)
-    assert main(["upgrade", str(path)]) == 2
-    assert message in capsys.readouterr().err
+    assert message in failed(capsys, "upgrade", str(path))
     assert path.read_text() == text
-    assert main(["upgrade", str(tmp_path)]) == 2
-    assert "expected a recipe or sweep file (YAML), a run folder or a judge folder" in capsys.readouterr().err
+    line = failed(capsys, "upgrade", str(tmp_path))
+    assert "expected a recipe or sweep file (YAML), a run folder or a judge folder" in line
 
 
 def test_every_setting_of_earlier_versions_has_a_place(parser):
