@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from ...data_modules.folders import DataPath
@@ -160,9 +159,12 @@ def _preference_facts(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def inspection_tables(found: Inspection, facts: Facts) -> Iterator[Table]:
-    """Tables of counts, durations, ratings, raters and problems, from `inspect_dataset` and `inspection_facts`."""
+    """Tables of counts, durations, ratings, raters and problems, from `inspect_dataset` and `inspection_facts`.
+
+    Names come from outside: print them without markup.
+    """
     title = f"{found.name} ({'synthetic' if found.synthetic else 'human'} ratings)"
-    counts = Table("counts", *(escape(name) for name in found.counts), title=Text(title), title_justify="left")
+    counts = Table("counts", *found.counts, title=Text(title), title_justify="left")
     for fact in next(iter(found.counts.values())):
         counts.add_row(fact.replace("_", " "), *(str(numbers[fact]) for numbers in found.counts.values()))
     yield counts
@@ -172,7 +174,7 @@ def inspection_tables(found: Inspection, facts: Facts) -> Iterator[Table]:
         table.add_row(name, str(s.count), *spans, f"{s.total / 60:.1f}")
     yield table
     columns = [_ratings(found, name, facts["reliability"][name]) for name in found.scores]
-    table = Table("ratings", *(escape(name) for name in found.scores))
+    table = Table("ratings", *found.scores)
     for fact in columns[0]:
         table.add_row(fact, *(column[fact] for column in columns))
     yield table
@@ -206,16 +208,15 @@ def _raters(dimension: str, facts: Sequence[Facts]) -> Iterator[Table]:
         table.add_column(header, no_wrap=True)
     for own in facts[:_RATERS_SHOWN]:
         cells = (number(own["mean"]), signed(own["severity"]["value"]), number(own["spread"]), ranged(own["agreement"]))
-        name = Text(own["rater_id"], overflow="fold")
-        table.add_row(name, str(own["n_ratings"]), *cells, percent(own["scale_share"]))
+        table.add_row(own["rater_id"], str(own["n_ratings"]), *cells, percent(own["scale_share"]))
     if len(facts) > _RATERS_SHOWN:
         table.add_row(f"and {len(facts) - _RATERS_SHOWN} more (--json lists all)")
     yield table
     flags = [(own["rater_id"], flag) for own in facts for flag in own["flags"]]
     if flags:
-        table = Table(f"to ask raters of {escape(dimension)} about", "rater", "evidence")
+        table = Table(f"to ask raters of {dimension} about", Column("rater", overflow="fold"), "evidence")
         for rater, flag in flags[:_RATERS_SHOWN]:
-            table.add_row(flag["kind"], Text(rater, overflow="fold"), Text(flag["evidence"]))
+            table.add_row(flag["kind"], rater, flag["evidence"])
         if len(flags) > _RATERS_SHOWN:
             table.add_row(f"and {len(flags) - _RATERS_SHOWN} more", "", "(--json lists all)")
         yield table
@@ -231,7 +232,7 @@ def _problems(found: Inspection) -> Table:
     kinds["without rating"] = [(pair_id, "") for pair_id in found.unrated]
     for kind, places in kinds.items():
         for where, what in places[:_SHOWN]:
-            table.add_row(kind, Text(where), Text(what))
+            table.add_row(kind, where, what)
         if len(places) > _SHOWN:
             table.add_row(kind, f"and {len(places) - _SHOWN} more", "")
     if table.row_count == 0:

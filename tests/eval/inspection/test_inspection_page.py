@@ -20,17 +20,13 @@ from empathy_judge.eval.inspection import charts
 from empathy_judge.eval.inspection.facts import inspection_facts, most_disputed, rating_bins
 from empathy_judge.eval.inspection.page import write_inspection_page
 
-from ...conftest import encoded
+from ...conftest import encoded, tone
 from ..conftest import Page
 
 EMPATHY = Dimension("empathy", 1, 5, 1)
 HOSTILE = "<script>alert('1')</script><img src=x onerror=alert(2)>\"&$x_{$"
 RATE = 16_000
 PAIRS, GROUPS, RATERS = 30, 6, 4
-
-
-def sine(hertz: float, seconds: float = 0.2) -> np.ndarray:
-    return (0.4 * np.sin(2 * np.pi * hertz * np.arange(round(seconds * RATE)) / RATE)).astype(np.float32)
 
 
 def pair_rows(context: bool = True) -> list[dict[str, Any]]:
@@ -43,8 +39,8 @@ def pair_rows(context: bool = True) -> list[dict[str, Any]]:
                 "pair_id": f"pair-{number:02d}",
                 "group_id": f"group-{group}",
                 "system_id": f"system-{number % 2}",
-                "response_audio": encoded(sine(300 + 10 * number, 0.2 + number / 100)),
-                **({"context_audio": encoded(sine(150 + group))} if context else {}),
+                "response_audio": encoded(tone(0.2 + number / 100, 300 + 10 * number, 0.4)),
+                **({"context_audio": encoded(tone(0.2, 150 + group, 0.4))} if context else {}),
             }
         )
     return rows
@@ -323,7 +319,9 @@ def test_a_page_is_replaced_with_its_clips_and_nothing_else(inspected, tmp_path)
     assert write_page(tmp_path / "data", tmp_path / "page").source == first.source
     data = tmp_path / "other"
     card = DatasetCard("other", (EMPATHY,), "a test", "CC0-1.0")
-    rows = [row | {"response_audio": encoded(sine(900 + n))} for n, row in enumerate(pair_rows(context=False))]
+    rows = [
+        row | {"response_audio": encoded(tone(0.2, 900 + n, 0.4))} for n, row in enumerate(pair_rows(context=False))
+    ]
     write_dataset(data, card, pd.DataFrame(rows, dtype=object), rating_rows())
     page = write_page(data, tmp_path / "page")
     players = page.all("audio")

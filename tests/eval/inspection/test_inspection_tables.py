@@ -52,7 +52,7 @@ def _printed(found: Inspection, raters: tuple[RaterFacts, ...] = ()) -> str:
     console = Console(width=150)
     with console.capture() as captured:
         for table in inspection_tables(found, facts):
-            console.print(table)
+            console.print(table, markup=False)
     return captured.get()
 
 

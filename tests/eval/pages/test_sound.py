@@ -13,13 +13,9 @@ from empathy_judge.data_modules.audio import Clip, decode
 from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.eval.pages.sound import MAX_EMBEDDED, dot_strip, embedded, playable
 
-from ...conftest import encoded
+from ...conftest import encoded, tone
 
 RATE = 16_000
-
-
-def sine(hertz: float, seconds: float = 0.2) -> np.ndarray:
-    return (0.4 * np.sin(2 * np.pi * hertz * np.arange(round(seconds * RATE)) / RATE)).astype(np.float32)
 
 
 def test_dots_stand_at_their_ratings_and_equal_ones_on_each_other():
@@ -48,7 +44,7 @@ def test_dots_stand_at_their_ratings_and_equal_ones_on_each_other():
     ],
 )  # fmt: skip
 def test_clips_are_copied_where_browsers_play_them_and_else_converted(kind, subtype, suffix, copied):
-    source = encoded(sine(300, 0.5), kind=kind, subtype=subtype)
+    source = encoded(tone(0.5, 300, 0.4), kind=kind, subtype=subtype)
     content, found, seconds = playable(source)
     assert (found, content == source) == (suffix, copied)
     assert seconds == pytest.approx(0.5, abs=0.05)
@@ -58,9 +54,9 @@ def test_clips_are_copied_where_browsers_play_them_and_else_converted(kind, subt
 
 
 def test_samples_and_odd_rates_become_wav():
-    content, suffix, seconds = playable(Clip(sine(300, 0.25), RATE))
+    content, suffix, seconds = playable(Clip(tone(0.25, 300, 0.4), RATE))
     assert (suffix, seconds, soundfile.info(io.BytesIO(content)).frames) == ("wav", 0.25, 4_000)
-    content, suffix, _ = playable(encoded(sine(100)[::4], rate=4_000))
+    content, suffix, _ = playable(encoded(tone(0.2, 100, 0.4)[::4], rate=4_000))
     assert (suffix, soundfile.info(io.BytesIO(content)).samplerate) == ("wav", 8_000)
     with pytest.raises(AudioError, match="not a sound file"):
         playable(b"no sound")
