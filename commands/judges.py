@@ -113,8 +113,9 @@ def _score_into_file(options: argparse.Namespace) -> int:
     from ..batch_scoring.job import Job
     from ..batch_scoring.run import make_engine, score_manifest
 
-    paths = (Path(path) for path in (options.judge, options.manifest, options.out))
-    job = Job(*paths, **chosen(options, "level", "checksums", "audio_root"), settings=chosen(options, *_SETTINGS))
+    judge, manifest, out = (Path(path) for path in (options.judge, options.manifest, options.out))
+    how = chosen(options, "level", "checksums", "audio_root")
+    job = Job(judge, manifest, out, **how, settings=chosen(options, *_SETTINGS))
     launch = find_launch()
     engine = make_engine(options.engine, launch, options.device, options.workers)
     summary = score_manifest(job, engine, launch, options.restart, options.overwrite)

@@ -170,7 +170,7 @@ def _add_export_options(one: argparse.ArgumentParser) -> None:
         help="without the backbone, or with it; see above (default: small)",
     )  # fmt: skip
     one.add_argument(
-        "--quantization", choices=["none", "int8", "int4"],
+        "--quantization", choices=["none", "int8", "int4"], default="none",
         help="of the language model, as it is stored (default: none)",
     )  # fmt: skip
     one.add_argument(

@@ -181,7 +181,8 @@ def export(options: argparse.Namespace) -> int:
     from ..models.hub import check_hub_name, check_judge, push_to_hub, require_judge
 
     source, out = Path(options.checkpoint), options.out
-    if options.form == "small" and (unused := first_given(options, "quantization", "check_data", "accept_loss")):
+    of_weights = [] if options.quantization == "none" else ["quantization"]
+    if options.form == "small" and (unused := first_given(options, *of_weights, "check_data", "accept_loss")):
         raise UserError(f"export: {unused} with --form small, which has no backbone; expected merged, huggingface")
     if options.private and options.push_to_hub is None:
         raise UserError("export: --private; expected with --push-to-hub OWNER/NAME")
@@ -222,7 +223,7 @@ def _export_whole(
         compared = synthetic_set(loaded)
     else:
         compared = rated_set(loaded, PairDataset.load(options.check_data), options.check_split)
-    form, how = WEIGHT_FORMS[options.quantization or "none"], chosen(options, "device", "accept_loss")
+    form, how = WEIGHT_FORMS[options.quantization], chosen(options, "device", "accept_loss")
     try:
         check, written = write_whole(loaded, options.out, options.form, form, compared, report=report, **how), True
     except LossTooLarge as lost:

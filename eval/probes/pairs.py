@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -121,7 +122,7 @@ def response_swapped(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:
     return tuple(_with(pairs[own], pairs[donor], _RESPONSE) for own, donor in sorted(donor_of.items()))
 
 
-def _codes(values: Iterable[object]) -> np.ndarray:
+def _codes(values: Iterable[Any]) -> np.ndarray:
     """Numbers from 0 for values, equal ones for equal values, in their order; shape (n,)."""
     return np.unique([*values], return_inverse=True)[1]
 

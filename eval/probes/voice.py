@@ -51,12 +51,6 @@ class Speech:
     pitch: np.ndarray
     periodic: np.ndarray  # shape (n,), share of harmonic power, 0 where unvoiced
 
-    @property
-    def median_pitch(self) -> float:
-        """Median pitch of the voiced stretches in Hz; NaN without voice."""
-        voiced = self.pitch[self.periodic > 0]
-        return float(np.median(voiced)) if len(voiced) else float("nan")
-
 
 def analyse(clip: Clip) -> Speech:
     """Tracks pitch and periodicity."""
@@ -89,7 +83,9 @@ def resynthesise(speech: Speech, pitch: np.ndarray, periodic: np.ndarray, rng: n
         excitation += np.sqrt(periodic) * pulses(pitch)
     source, wanted = _windowed(excitation), _windowed(speech.samples)
     shaped = np.fft.rfft(source, _SIZE) / _whitening_filter(wanted)
-    level = np.sqrt((wanted**2).sum(-1) / np.maximum(_energy(shaped), 1e-20))
+    power = np.abs(shaped) ** 2
+    energy = (2 * power.sum(-1) - power[:, 0] - power[:, -1]) / _SIZE  # in time: this is half of each spectrum
+    level = np.sqrt((wanted**2).sum(-1) / np.maximum(energy, 1e-20))
     return Clip(_overlap_add(np.fft.irfft(shaped * level[:, None], _SIZE), len(excitation)), RATE)
 
 
@@ -146,12 +142,6 @@ def _whitening_filter(frames: np.ndarray) -> np.ndarray:
     return np.fft.rfft(inverse, _SIZE) * emphasis
 
 
-def _energy(spectrum: np.ndarray) -> np.ndarray:
-    """Energy in time of the frames whose half spectrum (frames, _SIZE / 2 + 1) is given."""
-    power = np.abs(spectrum) ** 2
-    return (2 * power.sum(-1) - power[:, 0] - power[:, -1]) / _SIZE
-
-
 def resynthesis(clip: Clip, rng: np.random.Generator) -> Clip:
     """Through the vocoder with its own pitch and periodicity: what `monotone` does besides."""
     speech = analyse(clip)
@@ -161,7 +151,9 @@ def resynthesis(clip: Clip, rng: np.random.Generator) -> Clip:
 def monotone(clip: Clip, rng: np.random.Generator) -> Clip:
     """Through the vocoder at the median of its pitch."""
     speech = analyse(clip)
-    return resynthesise(speech, np.full_like(speech.pitch, speech.median_pitch), speech.periodic, rng)
+    voiced = speech.pitch[speech.periodic > 0]
+    median = np.median(voiced) if len(voiced) else np.nan
+    return resynthesise(speech, np.full_like(speech.pitch, median), speech.periodic, rng)
 
 
 def level_flattened(clip: Clip, rng: np.random.Generator | None = None) -> Clip:
