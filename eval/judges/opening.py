@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
 from ...data_modules.errors import UserError
 from ...data_modules.schema import Pair, PairDataset
@@ -22,10 +22,9 @@ from .baselines.probe import open_probe
 from .baselines.simple import ConstantJudge, HumanJudge, RandomJudge, without_raters
 from .prompted.factory import open_prompted
 from .scores_file import ScoresFile
-from .trained import TrainedJudge
+from .trained import Placing, TrainedJudge
 
 if TYPE_CHECKING:
-    from ...models.settings import Quantization
     from .prompted.judges import PromptedJudge
 
 AnyJudge = str | Path | Judge | Scorer
@@ -34,14 +33,9 @@ AnyJudge = str | Path | Judge | Scorer
 `Judge`."""
 
 
-class Loading(TypedDict, total=False):
-    """How judges that are named are loaded; see `Scorer.from_pretrained` for the first five."""
+class Loading(Placing, total=False):
+    """How judges that are named are loaded."""
 
-    device: str | None
-    backbone: str | None
-    quantization: Quantization | None
-    cache: str | Path | None
-    windows: bool
     budget: float | None  # dollars that each prompted judge may spend
     answers: str | Path | None  # SQLite file in which answers of prompted judges are kept; None = in the user's cache
 

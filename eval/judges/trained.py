@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,16 @@ from ...models.settings import Quantization
 from ...models.weight_files import weights_hash
 from ...scorer import Scorer
 from . import ABSTAINED, INTERVAL_COLUMNS, OK, WINDOWS, score_table
+
+
+class Placing(TypedDict, total=False):
+    """Where and how a backbone is loaded; see `Scorer.from_pretrained`."""
+
+    device: str | None
+    backbone: str | None
+    quantization: Quantization | None
+    cache: str | Path | None
+    windows: bool
 
 
 class TrainedJudge:
@@ -49,18 +59,11 @@ class TrainedJudge:
         self.identity = [weights, *said, settings.quantization, scorer.long_clips, *norm]
 
     @classmethod
-    def load(
-        cls,
-        folder: Path,
-        backbone: str | None = None,
-        device: str | None = None,
-        quantization: Quantization | None = None,
-        cache: str | Path | None = None,
-        windows: bool = True,
-    ):
+    def load(cls, folder: Path, **placing: Unpack[Placing]):
         """Read a judge folder, a run folder or a checkpoint; see `load_to_score` for errors."""
-        loaded = load_to_score(folder, backbone, device, quantization)
-        store = None if cache is None else DiskStore(Path(cache))
+        loaded = load_to_score(folder, placing.get("backbone"), placing.get("device"), placing.get("quantization"))
+        store = None if (cache := placing.get("cache")) is None else DiskStore(Path(cache))
+        windows = placing.get("windows", True)
         scorer = PairScorer(loaded.judge, calibration=loaded.calibration, store=store, windows=windows)
         return cls(folder.resolve().name, loaded.description, scorer)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -21,62 +21,41 @@ from ....models.hub import is_judge
 from ....models.judge import EmpathyJudge
 from ....models.probe import ClipReader, Probe, Rated, compare_as, head_at, shuffled, standardise, without_adapters
 from ....models.scoring import PairScorer, choose_device
-from ....models.settings import HeadInputSettings, JudgeSettings, Quantization
+from ....models.settings import HeadInputSettings, JudgeSettings
 from ...judge_names import PROBE
 from ...statistics.agreement import as_report
 from ...statistics.bootstrap import Resamples, difference, spearmans, with_interval
-from ..trained import TrainedJudge
+from ..trained import Placing, TrainedJudge
 
 _SHARES, _REPEATS = (0.125, 0.25, 0.5, 1.0), 3
 
 
-def open_probe(
-    spec: str,
-    dataset: PairDataset,
-    seed: int,
-    *,
-    device: str | None = None,
-    backbone: str | None = None,
-    quantization: Quantization | None = None,
-    cache: str | Path | None = None,
-    windows: bool = True,
-) -> TrainedJudge:
+def open_probe(spec: str, dataset: PairDataset, seed: int, **placing: Unpack[Placing]) -> TrainedJudge:
     """Fit it.
 
     Args:
         spec: `PROBE`, and what has the backbone. Of a judge, nothing that was trained is used.
         dataset: What it is fitted to: the training pairs.
         seed: Of the order of pairs.
-        device: "cpu", "cuda", ...; None = a GPU if there is one.
-        backbone: Where the backbone of a judge lies now.
-        quantization: "nf4" or "none".
-        cache: Folder for what the audio tower makes of clips.
-        windows: Whether long clips are heard in windows.
+        placing: How its backbone is loaded.
 
     Raises:
         UserError: If there is no such judge or backbone.
         DataError: If there are too few pairs with ratings.
     """
-    own = settings_of(spec.removeprefix(PROBE))
-    placed = replace(own, backbone=backbone or own.backbone, quantization=quantization or own.quantization)
-    judge = _frozen(spec, placed, dataset, device)
-    dimensions = judge.dimensions
-    store = None if cache is None else DiskStore(Path(cache))
+    what = spec.removeprefix(PROBE)
+    own = settings_of(what)
+    backbone, quantization = placing.get("backbone") or own.backbone, placing.get("quantization") or own.quantization
+    placed = replace(own, backbone=backbone, quantization=quantization)
+    judge = _frozen(spec, placed, dataset, placing.get("device"))
+    store = None if (cache := placing.get("cache")) is None else DiskStore(Path(cache))
     record = _fit(spec, judge, dataset, seed, ClipReader(judge, store=store))
     splits = sorted({pair.split for pair in dataset.pairs if pair.split is not None})
-    card = dataset.card
-    provenance = Provenance(
-        card.name,
-        card.synthetic,
-        card.content_hash,
-        dataset.split_hash(),
-        {own.name: None for own in dimensions},
-        splits,
-        [],
-        target="mean",
-    )
-    description = {**describe(judge, provenance), "fitted": record}
-    return TrainedJudge(_name(spec), description, PairScorer(judge, store=store, windows=windows))
+    known, card = dict.fromkeys(dimension.name for dimension in judge.dimensions), dataset.card
+    data = card.name, card.synthetic, card.content_hash, dataset.split_hash()
+    description = {**describe(judge, Provenance(*data, known, splits, [], target="mean")), "fitted": record}
+    name = Path(what).resolve().name if Path(what).exists() else what
+    return TrainedJudge(PROBE + name, description, PairScorer(judge, store=store, windows=placing.get("windows", True)))
 
 
 def settings_of(what: str) -> JudgeSettings:
@@ -171,11 +150,6 @@ def learning_curve(
             behind = None if size == most else difference(own[most], reached, seen)
             found.append({"dimension": name, "pairs": size, **as_report({"spearman": reached, "behind": behind})})
     return found
-
-
-def _name(spec: str) -> str:
-    what = Path(spec.removeprefix(PROBE))
-    return f"{PROBE}{what.resolve().name if what.exists() else what}"
 
 
 def _fit(spec: str, judge: EmpathyJudge, dataset: PairDataset, seed: int, reader: ClipReader) -> dict[str, object]:

@@ -83,10 +83,9 @@ class LocalProvider(Provider):
         return await asyncio.get_running_loop().run_in_executor(self._worker, self._answer, question)
 
     def _answer(self, question: Question) -> Reply:
-        if self._loaded is None:
-            self._loaded = AnsweringModel(self._checkpoint, self._device)
+        model = self._loaded = self._loaded or AnsweringModel(self._checkpoint, self._device)
         try:
-            return self._rated(question) if question.mode == "logprobs" else self._written(question)
+            return self._rated(model, question) if question.mode == "logprobs" else self._written(model, question)
         except UserError as error:
             # else too many tokens, or a transcript with one that has a meaning of its own
             of_clips = isinstance(error, AudioError) and not isinstance(error, TextError)
@@ -95,20 +94,18 @@ class LocalProvider(Provider):
             advice = "use shorter clips, fewer examples, another --device or --quantization nf4"
             raise RequestError("out of memory", advice, final=True) from None
 
-    def _rated(self, question: Question) -> Reply:
-        assert self._loaded is not None
+    def _rated(self, model: AnsweringModel, question: Question) -> Reply:
         assert self._digits, "check_mode comes first"
-        scores, text, audio = self._loaded.first_token(_chat(question))
+        scores, text, audio = model.first_token(_chat(question))
         logarithms: dict[str, list[float]] = {}  # several tokens may spell one digit
         for token, digit in self._digits.items():
             logarithms.setdefault(digit, []).append(scores[token].item())
         together = {digit: float(np.logaddexp.reduce(own)) for digit, own in logarithms.items()}
-        likeliest = self._loaded.text_of(int(scores.argmax()))
+        likeliest = model.text_of(int(scores.argmax()))
         return Reply(ANSWERED, likeliest, self.version, Usage(text, audio, 0), together)
 
-    def _written(self, question: Question) -> Reply:
-        assert self._loaded is not None
-        written, text, audio = self._loaded.write(_chat(question), question.max_tokens, question.temperature)
+    def _written(self, model: AnsweringModel, question: Question) -> Reply:
+        written, text, audio = model.write(_chat(question), question.max_tokens, question.temperature)
         kind = CUT_OFF if not written.complete else ANSWERED if written.text.strip() else EMPTY
         return Reply(kind, written.text, self.version, Usage(text, audio, written.tokens))
 

@@ -37,11 +37,7 @@ _PREFERENCE = {"first": 1.0, "tie": 0.0, "second": -1.0}
 
 
 class Unread(Exception):
-    """An answer from which no score can be read; `kind` goes into statistics, such as `UNREADABLE`."""
-
-    def __init__(self, kind: str, detail: str = "") -> None:
-        super().__init__(detail)
-        self.kind = kind
+    """An answer from which no score can be read; its text goes into statistics, such as `UNREADABLE`."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +89,14 @@ class Form:
         if self.kind == "number":
             numbers = re.findall(r"-?\d+(?:\.\d+)?", answer)
             if len(numbers) != 1:
-                raise Unread(UNREADABLE, f"{shown(answer)} is not one number")
+                raise Unread(UNREADABLE)
             return {names[0]: _on_scale(numbers[0], self.dimensions[0])}
         found = [value for value in _objects(answer[-_LONGEST:]) if all(name in value for name in names)]
         if not found:
-            raise Unread(UNREADABLE, f"no JSON object with {', '.join(names)} in {shown(answer)}")
-        read = _verdict if self.kind == "verdicts" else _on_scale
-        return {d.name: read(found[-1][d.name], d) for d in self.dimensions}
+            raise Unread(UNREADABLE)
+        if self.kind == "verdicts":
+            return {name: _verdict(found[-1][name]) for name in names}
+        return {d.name: _on_scale(found[-1][d.name], d) for d in self.dimensions}
 
 
 def expected_score(alternatives: Mapping[str, float], dimension: Dimension) -> float | None:
@@ -135,11 +132,10 @@ def _objects(text: str) -> Iterator[Mapping[str, Any]]:
         start = text.find("{", end)
 
 
-def _verdict(value: Any, dimension: Dimension) -> float:
-    word = str(value).strip().lower()
-    if word not in _PREFERENCE:
-        raise Unread(UNREADABLE, f"{dimension.name}: {shown(word)}; expected one of {', '.join(_PREFERENCE)}")
-    return _PREFERENCE[word]
+def _verdict(value: Any) -> float:
+    if (preferred := _PREFERENCE.get(str(value).strip().lower())) is None:
+        raise Unread(UNREADABLE)
+    return preferred
 
 
 def _on_scale(value: Any, dimension: Dimension) -> float:
@@ -148,10 +144,10 @@ def _on_scale(value: Any, dimension: Dimension) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise Unread(UNREADABLE, f"{dimension.name}: {shown(value)} is no number")
+        raise Unread(UNREADABLE)
     slack = STEP_TOLERANCE * (dimension.maximum - dimension.minimum)
     if not dimension.minimum - slack <= number <= dimension.maximum + slack:
-        raise Unread(OUT_OF_RANGE, f"{dimension.name}: {number:g}; expected {dimension.scale}")
+        raise Unread(OUT_OF_RANGE)
     return number
 
 

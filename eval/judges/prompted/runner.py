@@ -76,7 +76,7 @@ def values_in(reply: Reply, form: Form) -> dict[str, float]:
     except Unread as error:
         if reply.kind == CUT_OFF:
             raise Unread(CUT_OFF) from None
-        raise Unread(REFUSED if _REFUSAL.search(reply.content) else error.kind) from None
+        raise Unread(REFUSED if _REFUSAL.search(reply.content) else str(error)) from None
 
 
 class RateLimit:
@@ -234,7 +234,7 @@ class Session:
         try:
             return Outcome(answer, values_in(answer.reply, question.form), kept=kept)
         except Unread as error:
-            return Outcome(answer, failure=error.kind, kept=kept)
+            return Outcome(answer, failure=str(error), kept=kept)
 
     async def _asked(self, question: Question) -> Answer | str:
         """The answer, or why there is none."""
