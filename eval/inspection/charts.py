@@ -72,7 +72,7 @@ def histogram(
         axes.tick_params(length=0)
         axes.set_xlabel(label)
         axes.margins(x=0.02, y=0.12 if labelled else 0.05)
-        return Markup(svg(figure, alt))
+        return svg(figure, alt)
 
 
 def rater_strips(
@@ -120,4 +120,4 @@ def rater_strips(
         axes.spines["left"].set_visible(False)
         axes.spines["bottom"].set_color(GRID)
         axes.set_xlabel("rating")
-        return Markup(svg(figure, alt))
+        return svg(figure, alt)

@@ -46,10 +46,8 @@ def check_page_folder(out: Path) -> None:
     """Refuses a folder that holds something else, before the long work.
 
     Raises:
-        UserError: If `out` is a pair dataset, holds an agreement report, or is no folder.
+        UserError: If `out` is a pair dataset or holds an agreement report.
     """
-    if out.exists() and not out.is_dir():
-        raise UserError(f"--page {out}: is a file; name a folder of its own")
     for name, what in ((CARD_FILE, "a pair dataset"), (REPORT_FILE, "an agreement report")):
         if (out / name).exists():
             raise UserError(f"--page {out}: holds {what} ({name}); name a folder of its own")
@@ -64,20 +62,16 @@ def write_inspection_page(dataset: PairDataset, found: Inspection, facts: Facts,
         dataset: All pairs.
         found: From `inspect_dataset`.
         facts: From `inspection_facts`.
-        out: Folder; made if it does not exist.
+        out: Folder that passed `check_page_folder`; made if it does not exist.
 
     Raises:
-        UserError: As `check_page_folder`, or if the folder cannot be written.
+        OSError: If it cannot be written.
     """
-    check_page_folder(out)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        copies = AudioCopies(out)
-        page = _render(dataset, found, facts, copies)
-        replace_text(out / PAGE_FILE, page)
-        copies.remove_others()
-    except OSError as error:
-        raise UserError(f"--page {out}: cannot be written ({error.strerror}: {error.filename})") from None
+    out.mkdir(parents=True, exist_ok=True)
+    copies = AudioCopies(out)
+    page = _render(dataset, found, facts, copies)
+    replace_text(out / PAGE_FILE, page)
+    copies.remove_others()
     return out / PAGE_FILE
 
 

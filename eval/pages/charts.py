@@ -7,18 +7,18 @@ import io
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
 import numpy as np
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from ..rendering import number
+from ..rendering import Statistic, number
 
 # Placeholders that never occur as real colours -> variables of the page's style sheet.
 INK, MUTED, GRID, ACCENT, PALE = "#010201", "#010202", "#010203", "#010204", "#010205"
@@ -73,7 +73,7 @@ def png(figure: Figure, **how: Any) -> bytes:
     return buffer.getvalue()
 
 
-def svg(figure: Figure, alt: str) -> str:
+def svg(figure: Figure, alt: str) -> Markup:
     """The figure as an SVG element; equal figures give equal text."""
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": alt}), _any_letter():
@@ -82,7 +82,7 @@ def svg(figure: Figure, alt: str) -> str:
     element = text[text.index("<svg") :]
     for placeholder, variable in _VARIABLES.items():
         element = element.replace(placeholder, f"var({variable})")
-    return element.replace("<svg", f'<svg role="img" aria-label="{html.escape(alt)}"', 1)
+    return Markup(element.replace("<svg", f'<svg role="img" aria-label="{html.escape(alt)}"', 1))
 
 
 MAX_VECTOR_POINTS = 2000
@@ -92,36 +92,27 @@ LONGEST_LABEL = 24
 """Letters of a label beside a row; longer ones lose their middle."""
 
 
-@dataclass(frozen=True)
-class Bar:
-    """One bar or dot: its label, value (None = undefined), and interval if any."""
-
-    label: str
-    value: float | None
-    low: float | None
-    high: float | None
-
-
 def rows_with_intervals(
-    rows: Sequence[Bar],
-    lines: Sequence[tuple[str, float]],
     alt: str,
+    rows: Sequence[tuple[str, Statistic]],
+    line: tuple[str, float | None],
     *,
     bars: bool = False,
     boxes: Sequence[tuple[int, int, str]] = (),
     gap: float = 0.6,
-) -> str:
+) -> Markup:
     """A dot or a bar and its interval per row, and beside it its name and value.
 
     Args:
-        rows: From top to bottom.
-        lines: Reference lines: label and value; at most two.
-        alt: The plot in words, for readers who do not see it.
+        alt: What they are, for readers who do not see it.
+        rows: Statistics by their labels, from top to bottom.
+        line: What they are to be compared with: its label and value, if it has one.
         bars: Bars, the first one emphasised, instead of dots.
         boxes: Frames around rows that belong together: the first and the last of them, and what to write on it.
         gap: Height of a row in inches.
     """
-    lowest = min([0.0, *(row.value if row.low is None else row.low for row in rows if row.value is not None)])
+    known = [own for _, own in rows if own["value"] is not None]
+    lowest = min([0.0, *(own["value"] if own["low"] is None else own["low"] for own in known)])
     left = lowest - (0.03 if lowest < 0 else 0.0)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(5.2, 1.0 + gap * len(rows)), layout="constrained")
@@ -129,34 +120,35 @@ def rows_with_intervals(
         axes.set_xlim(left, 1.0)
         axes.set_ylim(len(rows) - 0.45, -0.55)
         axes.axvline(0, color=GRID, linewidth=0.8)
-        for place, (label, value) in zip(("right", "left"), sorted(lines, key=lambda line: line[1]), strict=False):
-            if len(lines) == 1 and value < 0.5:
-                place = "left"
+        label, value = line
+        if value is not None:
             axes.axvline(value, color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
-            apart = (4 if place == "left" else -4, 4)
-            _note(axes, f"{label} {number(value)}", (value, 1.0), apart, xycoords=("data", "axes fraction"), ha=place)
+            side, apart = ("left", (4, 4)) if value < 0.5 else ("right", (-4, 4))
+            _note(axes, f"{label} {number(value)}", (value, 1.0), apart, xycoords=("data", "axes fraction"), ha=side)
         for first, last, label in boxes:
             corner, height = (left, first - 0.44), last - first + 0.88
             axes.add_patch(Rectangle(corner, 1.0 - left, height, fill=False, edgecolor=MUTED, linewidth=1.2))
             _note(axes, label, corner, (3, -2), va="top", fontsize=8)
         beside: Any = {"xycoords": ("axes fraction", "data"), "va": "center", "fontweight": "bold", "color": INK}
-        for position, row in enumerate(rows):
-            if row.value is None:
+        for position, (_, own) in enumerate(rows):
+            value, interval = own["value"], (own["low"], own["high"])
+            if value is None:
                 axes.text(0.02, position, "undefined", va="center", color=MUTED)
                 continue
-            _note(axes, number(row.value), (1.0, position), (10, 0), **beside)
+            _note(axes, number(value), (1.0, position), (10, 0), **beside)
             if bars:
-                axes.barh(position, row.value, height=0.56, color=PALE if position else ACCENT)
-            if row.low is not None and row.high is not None:
-                axes.plot([row.low, row.high], [position, position], color=INK if bars else ACCENT, linewidth=1.6,
-                          solid_capstyle="butt")  # fmt: skip
+                axes.barh(position, value, height=0.56, color=PALE if position else ACCENT)
+            if None not in interval:
+                color = INK if bars else ACCENT
+                axes.plot(interval, [position, position], color=color, linewidth=1.6, solid_capstyle="butt")
             if not bars:
-                axes.plot(row.value, position, "o", color=ACCENT, markersize=7)
-        axes.set_yticks(range(len(rows)), [shortened(row.label) for row in rows])
+                axes.plot(value, position, "o", color=ACCENT, markersize=7)
+        axes.set_yticks(range(len(rows)), [shortened(label) for label, _ in rows])
         axes.tick_params(axis="y", length=0, labelcolor=INK)
         axes.spines["left"].set_visible(False)
         axes.set_xlabel("Spearman with the panel mean")
-        return svg(figure, alt)
+        words = "; ".join(f"{label} {number(own['value'])}" for label, own in rows)
+        return svg(figure, f"{alt}: {words}")
 
 
 def _note(axes: Axes, text: str, place: tuple[float, float], apart: tuple[float, float], **style: Any) -> None:
@@ -172,7 +164,7 @@ def shortened(name: str, longest: int = LONGEST_LABEL) -> str:
     return f"{name[:head]}\N{HORIZONTAL ELLIPSIS}{name[head + 1 - longest :]}"
 
 
-def scatter(score: np.ndarray, human: np.ndarray, scale: tuple[float, float], alt: str) -> str:
+def scatter(score: np.ndarray, human: np.ndarray, scale: tuple[float, float], alt: str) -> Markup:
     """Judge score against human mean, one point per item.
 
     Args:
@@ -192,7 +184,7 @@ def scatter(score: np.ndarray, human: np.ndarray, scale: tuple[float, float], al
         return svg(figure, alt)
 
 
-def calibration(curve: Sequence[dict[str, Any]], scale: tuple[float, float], alt: str) -> str:
+def calibration(curve: Sequence[dict[str, Any]], scale: tuple[float, float], alt: str) -> Markup:
     """Mean human score of items with neighbouring judge scores, with 95 % intervals (1.96 standard errors).
 
     Args:
@@ -215,7 +207,7 @@ def calibration(curve: Sequence[dict[str, Any]], scale: tuple[float, float], alt
         return svg(figure, alt)
 
 
-def risk_coverage(verdicts: Mapping[str, Any], alt: str) -> str:
+def risk_coverage(verdicts: Mapping[str, Any], alt: str) -> Markup:
     """Share of wrong verdicts among the surest ones (El-Yaniv and Wiener, 2010), of a report's ``verdicts``."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(4.3, 3.4), layout="constrained")

@@ -99,7 +99,7 @@ def _picture(curve: Curve, samples: np.ndarray) -> Markup:
         figure = Figure(figsize=(8, 2.4), layout="constrained")
         _draw(figure.subplots(), curve, samples, {})
         named = "; ".join(own.reason for own in (*curve.worst, *curve.best)) or "nothing stands out"
-        return Markup(svg(figure, f"What the seconds of the {curve.clip} contribute to {curve.dimension}: {named}"))
+        return svg(figure, f"What the seconds of the {curve.clip} contribute to {curve.dimension}: {named}")
 
 
 def _draw(axes: Axes, curve: Curve, samples: np.ndarray, colors: dict[str, str]) -> None:

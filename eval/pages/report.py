@@ -6,13 +6,12 @@ What the pages say lies in ``templates/report.html.j2`` and ``templates/compare.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from markupsafe import Markup
 
 from ...data_modules.folders import replace_files
 from ...data_modules.rows import TAG_PREFIX
@@ -22,7 +21,7 @@ from ..dimension_report import judged_rows
 from ..listening import Listening, check_view, listening_sentence
 from ..overall import told_apart, turned
 from ..probes import PROBES
-from ..rendering import number, read, render, sentences
+from ..rendering import read, render, sentences
 from ..results import ITEMS_FILE, REPORT_FILE, Report, joined, results_frame
 from ..views import PANEL_HEAD, PROMPTED_HEAD, notes, panel_rows, prompted_rows, split_name
 from . import charts
@@ -155,19 +154,6 @@ def listening(report: Report, dimension: str) -> Listening:
     return listening_sentence(_checks_of(report, dimension), report["dimensions"][dimension]["spearman"])
 
 
-def _plot(alt: str, rows: Iterable[tuple[str, Report]], lines: list[tuple[str, float]], **style: Any) -> Markup:
-    """Statistics by their labels; `alt` says what they are to readers who do not see it."""
-    bars = [charts.Bar(label, own["value"], own["low"], own["high"]) for label, own in rows]
-    words = "; ".join(f"{row.label} {number(row.value)}" for row in bars)
-    return Markup(charts.rows_with_intervals(bars, lines, f"{alt}: {words}", **style))
-
-
-def _ceiling_lines(dimension: Report) -> list[tuple[str, float]]:
-    """The reference line of a plot of agreement with the panel mean."""
-    ceiling = dimension["ceiling"]["panel_mean"]["value"]
-    return [] if ceiling is None else [("noise ceiling", ceiling)]
-
-
 def _origin_of(report: Report) -> dict[str, str]:
     """What was measured on, and how: a row of the table of provenance each."""
     data = report["dataset"]
@@ -223,16 +209,17 @@ def _dimension_view(name: str, report: Report, rows: pd.DataFrame) -> dict[str, 
         }
         for probe, check in checks.items()
     ]
-    bars = {"Full input": own["spearman"]}
-    bars |= {PROBES[key].title: found["spearman"] for key, found in checks.items() if found["expects"] != "same"}
-    gap, lines = (0.6 if len(bars) <= FEW_ROWS else 0.4), _ceiling_lines(own)
-    view["bars"] = _plot(f"{name}, Spearman with people", bars.items(), lines, bars=True, gap=gap) if checks else ""
+    bars = [("Full input", own["spearman"])]
+    bars += [(PROBES[key].title, found["spearman"]) for key, found in checks.items() if found["expects"] != "same"]
+    ceiling = "noise ceiling", own["ceiling"]["panel_mean"]["value"]
+    alt, gap = f"{name}, Spearman with people", 0.6 if len(bars) <= FEW_ROWS else 0.4
+    view["bars"] = charts.rows_with_intervals(alt, bars, ceiling, bars=True, gap=gap) if checks else ""
     alt = f"{name}: judge score against mean human score"
-    view["scatter"] = Markup(charts.scatter(score, human, scale, alt)) if len(rows) else ""
+    view["scatter"] = charts.scatter(score, human, scale, alt) if len(rows) else ""
     alt = f"{name}: mean human score by judge score"
-    view["calibration"] = Markup(charts.calibration(curve, scale, alt)) if curve else ""
+    view["calibration"] = charts.calibration(curve, scale, alt) if curve else ""
     alt = f"{name}: share of wrong verdicts on two responses by the share that is given"
-    view["risk"] = Markup(charts.risk_coverage(own["verdicts"], alt)) if own["verdicts"] else ""
+    view["risk"] = charts.risk_coverage(own["verdicts"], alt) if own["verdicts"] else ""
     view["slices"] = [
         _slice_view(name, column, {value: results[name] for value, results in values.items()}, own)
         for column, values in report["slices"].items()
@@ -248,11 +235,10 @@ def _slice_view(name: str, column: str, values: Mapping[str, Report], dimension:
         count = f", n = {values[value]['n_items']}"  # stays whole where the value is too long for a plot
         label = charts.shortened(value, charts.LONGEST_LABEL - len(count)) + count
         rows.append((label, values[value]["spearman"]))
-    overall = dimension["spearman"]["value"]
-    lines = [] if overall is None else [("all items", overall)]
+    alt, overall = f"{name}, Spearman with people by {column}", ("all items", dimension["spearman"]["value"])
     return {
         "column": column.removeprefix(TAG_PREFIX),
-        "chart": _plot(f"{name}, Spearman with people by {column}", rows, lines, gap=0.42),
+        "chart": charts.rows_with_intervals(alt, rows, overall, gap=0.42),
         "of_all": f" (the {len(shown)} of {len(values)} values with most items)" if len(shown) < len(values) else "",
         "checks": [PROBES[check].title for check in next(iter(values.values()))["checks"]],
         "rows": values,
@@ -311,8 +297,9 @@ def _comparison_view(name: str, ranking: Report, reports: Sequence[Report]) -> d
             (end - len(members), end - 1, f"cluster {cluster}")
             for end, (cluster, members) in zip(ends, clusters.items(), strict=True)
         ]
-        lines = _ceiling_lines(next(iter(ranked.values()))["report"])  # of the items of the best judge
-        chart = _plot(f"{name}, Spearman with people", rows, lines, boxes=boxes)
+        best = next(iter(ranked.values()))["report"]
+        ceiling = "noise ceiling", best["ceiling"]["panel_mean"]["value"]
+        chart = charts.rows_with_intervals(f"{name}, Spearman with people", rows, ceiling, boxes=boxes)
     better_first = [
         turned(ranking, own["second"], own["first"]) if (own["difference"]["value"] or 0.0) < 0 else own
         for own in ranking["comparisons"]

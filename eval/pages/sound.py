@@ -204,10 +204,9 @@ def disagreements(
     """Rows of `results.Results.items` of a dimension with their players, which hold the clips, and single ratings."""
     low, high = scale
     pairs = {pair.pair_id: pair for pair in dataset.pairs}
-    known = [row for row in rows if row["pair_id"] in pairs]
-    table = RatingTable.of(dataset.ratings, dimension, [row["pair_id"] for row in known])
+    table = RatingTable.of(dataset.ratings, dimension, [row["pair_id"] for row in rows])
     found = []
-    for number, row in enumerate(known):
+    for number, row in enumerate(rows):
         own = table.items == number
         ratings = sorted(
             zip((table.rater_ids[rater] for rater in table.raters[own]), map(float, table.scores[own]), strict=True),
@@ -216,6 +215,6 @@ def disagreements(
         inside = min(max(row["score"], low), high)
         ticks = [end for end in scale if abs(end - inside) > _CLEAR_OF * (high - low)]
         ticks.append(round(row["score"], 2))  # last, as the page marks it
-        strip = dot_strip(ratings, scale, ticks) if ratings else ""
-        found.append({**row, "ratings": ratings, "strip": strip, "heard": heard(pairs[row["pair_id"]], embedded)})
+        shown = {"ratings": ratings, "strip": dot_strip(ratings, scale, ticks)}
+        found.append({**row, **shown, "heard": heard(pairs[row["pair_id"]], embedded)})
     return found

@@ -80,9 +80,7 @@ def _frozen(spec: str, settings: JudgeSettings, dataset: PairDataset, device: st
     return judge.to(choose_device(device)).eval().requires_grad_(False)
 
 
-def learning_curve(
-    what: str, dataset: PairDataset, *, device: str | None = None, resamples: int = 1_000, seed: int = 0
-) -> list[dict[str, Any]]:
+def learning_curve(what: str, dataset: PairDataset, *, resamples: int, seed: int) -> list[dict[str, Any]]:
     """What a probe reaches on groups left out, by the number of pairs that it is fitted to.
 
     The backbone hears every pair once. The training groups of each of `FOLDS` folds are drawn `_REPEATS` times for
@@ -91,7 +89,6 @@ def learning_curve(
     Args:
         what: As `open_probe` takes it, without `PROBE`.
         dataset: With ratings.
-        device: As `open_probe`.
         resamples: Of groups, for the intervals.
         seed: Of folds, draws and resamples.
 
@@ -103,7 +100,7 @@ def learning_curve(
         UserError: If there is no such judge or backbone.
         DataError: If there are too few rated pairs or groups.
     """
-    judge = _frozen(what, settings_of(what), dataset, device)
+    judge = _frozen(what, settings_of(what), dataset, None)
     reader, names = ClipReader(judge), [dimension.name for dimension in judge.dimensions]
     means = dataset.mean_scores()[names]
     known = np.isfinite(means.to_numpy(np.float64)).any(axis=1)

@@ -18,7 +18,7 @@ from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import DatasetCard, PairDataset, write_dataset, write_splits
 from empathy_judge.eval.inspection import charts
 from empathy_judge.eval.inspection.facts import inspection_facts, most_disputed, rating_bins
-from empathy_judge.eval.inspection.page import write_inspection_page
+from empathy_judge.eval.inspection.page import check_page_folder, write_inspection_page
 
 from ...conftest import encoded, tone
 from ..conftest import Page
@@ -338,17 +338,8 @@ def test_a_page_is_replaced_with_its_clips_and_nothing_else(inspected, tmp_path)
 
 def test_folders_that_hold_something_else_are_refused(inspected, tmp_path):
     inspected()
-    report = tmp_path / "report"
-    report.mkdir()
-    (report / "agreement.json").write_text("{}")
-    (tmp_path / "file").write_text("")
-    for out, reason in (
-        (tmp_path / "data", "holds a pair dataset"),
-        (report, "holds an agreement report"),
-        (tmp_path / "file", "is a file"),
-        (tmp_path / "file" / "page", "cannot be written"),
-    ):
-        with pytest.raises(UserError, match=reason) as found:
-            write_page(tmp_path / "data", out)
-        assert "\n" not in str(found.value)
-    assert [path.name for path in report.iterdir()] == ["agreement.json"]
+    (tmp_path / "agreement.json").write_text("{}")
+    for out, reason in ((tmp_path / "data", "holds a pair dataset"), (tmp_path, "holds an agreement report")):
+        with pytest.raises(UserError, match=f"--page {out}: {reason} .*; name a folder of its own$"):
+            check_page_folder(out)
+    check_page_folder(tmp_path / "page")
