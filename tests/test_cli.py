@@ -18,14 +18,6 @@ from torch.distributed import DistNetworkError
 
 from .conftest import failed
 
-
-def command(*words: str) -> subprocess.CompletedProcess[str]:
-    """The program in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "empathy_judge.cli", *words], capture_output=True, text=True, timeout=120
-    )
-
-
 # ---------------------------------------------------------------- help
 
 
@@ -196,16 +188,6 @@ def test_bad_words_are_one_line_that_helps(words, message, capsys):
 def test_options_may_stand_anywhere(words):
     given = build_parser(COMMANDS).parse_args(["score", *words.split()])
     assert (given.judge, given.context, given.response) == ("J", "-", "a.wav")
-
-
-def test_errors_of_a_process_are_one_line_and_code_2(tmp_path):
-    folder = tmp_path / "no-data"
-    done = command("inspect", str(folder))
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.splitlines() == [
-        f"error: {folder}: not a pair dataset, it has no dataset.yaml; make one with `empathy-judge import`"
-    ]
 
 
 # ---------------------------------------------------------------- what the machine refuses

@@ -1,11 +1,17 @@
-"""Imports run downward only, from commands to data; nobody imports from above, not even inside a function."""
+"""Imports run downward only, from commands to data; nobody imports from above, not even inside a function. What
+`from empathy_judge import ...` gives, and that the package alone loads nothing heavy."""
 
 from __future__ import annotations
 
 import ast
 import importlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import empathy_judge
+import pytest
 
 from .pages import ROOT
 
@@ -65,3 +71,33 @@ def test_nothing_is_imported_from_above():
 def test_every_module_loads():
     for _, name in _modules():
         importlib.import_module(".".join(["empathy_judge", *name]))
+
+
+# ---------------------------------------------------------------- what the package gives
+
+PROGRAM = """
+import sys
+import empathy_judge
+assert not {"torch", "pandas", "transformers"} & set(sys.modules)
+from empathy_judge import train  # the package can be called, whoever imported it first
+assert not {"torch", "pandas", "transformers"} & set(sys.modules)
+from empathy_judge.train import run
+assert empathy_judge.train is train
+run.train = lambda config, **options: (config, options)
+assert train("nano", data="folder") == ("nano", {"data": "folder"})
+"""
+
+
+@pytest.mark.parametrize("name", empathy_judge.__all__)
+def test_every_public_name_is_there(name):
+    found = getattr(empathy_judge, name)
+    assert isinstance(found, str) or callable(found)
+
+
+def test_another_name_is_refused():
+    with pytest.raises(AttributeError, match="no attribute 'scorers'"):
+        _ = empathy_judge.scorers
+
+
+def test_the_package_is_light_and_train_can_be_called():
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True)

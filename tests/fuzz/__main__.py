@@ -19,8 +19,7 @@ from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from targets import PLANTED, names
-from worker import work
+from targets import PLANTED, names, work
 
 OUTCOMES = ("accepted", "refused", "failed")
 Job = tuple[str, int]
