@@ -258,8 +258,7 @@ def serve(options: argparse.Namespace) -> int:
 
     return_memory()  # before threads have heaps
     folder = Path(options.judge)
-    limits = {name: getattr(options, name) for name in Settings.model_fields if hasattr(options, name)}
-    settings = read_settings(name=folder.resolve().name, **limits)
+    settings = read_settings(name=folder.resolve().name, **chosen(options, *Settings.model_fields))
     require_judge(folder, options.backbone)
     listener = listen(options.host, options.port)
     # from here on it takes seconds
@@ -269,8 +268,7 @@ def serve(options: argparse.Namespace) -> int:
     from ..serving.running import run
 
     def load() -> Scorer:
-        settings = {**chosen(options, *_SETTINGS), "kept_bytes": options.kept_bytes}
-        return Scorer.from_pretrained(folder, device=options.device, **settings)
+        return Scorer.from_pretrained(folder, **chosen(options, "device", "kept_bytes", *_SETTINGS))
 
     log_json()
     run(create_app(load, settings), listener)
