@@ -222,7 +222,7 @@ def test_it_is_what_the_published_program_computes(quality, seconds, make_buzz):
     assert quality.mos(samples) == pytest.approx(expected, abs=1e-6)
 
 
-def test_speech_is_better_than_noise_and_the_order_holds_on_every_scale(judge):
+def test_speech_is_better_than_noise_and_the_order_holds_on_every_scale(quality):
     from empathy_judge.data_modules.espeak import Tone, Voice, speak
 
     speech, rate = speak("The parcel came on Tuesday.", Voice("en-us", "m", 105, 1.0), Tone())
