@@ -33,7 +33,6 @@ STAGE_NOTES = ".unfinished"
 MAX_YAML_VALUES = 1_000_000
 _BESIDE = 20
 """Characters by which names of what is written beside a place are longer."""
-_LOCAL = re.compile(r"(?:file|local)://", re.IGNORECASE)
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,48 +63,39 @@ class RemotePath:
 
     def exists(self) -> bool:
         """Whether there is a file or folder."""
-        with _reached(self):
-            return self._filesystem.exists(self._path)
+        return self._ask("exists")
 
     def is_file(self) -> bool:
         """Whether there is a file."""
-        with _reached(self):
-            return self._filesystem.isfile(self._path)
+        return self._ask("isfile")
 
     def is_dir(self) -> bool:
         """Whether there is a folder."""
-        with _reached(self):
-            return self._filesystem.isdir(self._path)
+        return self._ask("isdir")
 
     def read_bytes(self) -> bytes:
         """The content of a file."""
-        with _reached(self):
-            return bytes(self._filesystem.cat_file(self._path))  # pyright: ignore[reportArgumentType] never str
+        return bytes(self._ask("cat_file"))
 
     def open(self) -> Any:
         """A file to seek and read in. Nothing is read ahead: of Parquet only the columns that are asked for."""
-        with _reached(self):
-            return self._filesystem.open(self._path, "rb", cache_type="none")
+        return self._ask("open", mode="rb", cache_type="none")
 
     def files(self) -> list[str]:
         """All files below this folder, relative to it, in the order of their names."""
-        with _reached(self):
-            start = len(self._path.rstrip("/")) + 1
-            return sorted(path[start:] for path in self._filesystem.find(self._path))
+        return self._ask("find")
 
     def version(self) -> str:
         """Changes when the file does, as far as the file system tells."""
+        return self._ask("ukey")
+
+    def _ask(self, method: str, **how: Any) -> Any:
+        """What the file system says of this path; paths that it finds become relative to this one."""
         with _reached(self):
-            return self._filesystem.ukey(self._path)
-
-    @property
-    def _filesystem(self) -> fsspec.AbstractFileSystem:
-        return _url_to_fs(self.address)[0]  # fsspec keeps the connection, one per process and thread-safe
-
-    @property
-    def _path(self) -> str:
-        folder = _url_to_fs(self.address)[1].rstrip("/")
-        return f"{folder}/{self.relative}" if self.relative else folder
+            system, folder = _url_to_fs(self.address)  # fsspec keeps the connection, one per process and thread-safe
+            path = f"{folder.rstrip('/')}/{self.relative}".rstrip("/")
+            found = getattr(system, method)(path, **how)
+            return sorted(one[len(path) + 1 :] for one in found) if method == "find" else found
 
 
 DataPath = Path | RemotePath
@@ -120,7 +110,7 @@ def data_path(address: str | Path | RemotePath) -> DataPath:
     if isinstance(address, RemotePath):
         return address
     text = str(address)
-    if _LOCAL.match(text):
+    if text.lower().startswith(("file://", "local://")):
         return Path(unquote(urlsplit(text).path))
     if isinstance(address, Path) or not ("://" in text or "::" in text):
         return Path(address)
@@ -195,14 +185,12 @@ def staged_folder(out: str | Path, overwrite: bool = False, key: str | None = No
             if not overwrite:
                 raise DataError(f"{out}: exists; expected a folder that does not exist yet, or --overwrite")
         notes.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(notes / "lock", blocking=False)
-    with system_errors(out, "written"):
+        lock = FileLock(notes / "lock", blocking=False)
         try:
             lock.acquire()
         except Timeout:  # an OSError, too
             raise DataError(f"{out}: another process is writing it; expected wait for it, or another folder") from None
-    try:
-        with system_errors(out, "written"):
+        try:
             _begin(stage, key)
             yield stage
             lock.release()
@@ -211,14 +199,14 @@ def staged_folder(out: str | Path, overwrite: bool = False, key: str | None = No
                 shutil.rmtree(old, ignore_errors=True)
                 out.rename(old)
             stage.rename(out)
+        except BaseException as error:
+            lock.release()
+            if key is None or isinstance(error, Exception):
+                shutil.rmtree(stage, ignore_errors=True)
+            if old.exists() and not out.exists():
+                old.rename(out)
+            raise
         shutil.rmtree(old, ignore_errors=True)
-    except BaseException as error:
-        lock.release()
-        if key is None or isinstance(error, Exception):
-            shutil.rmtree(stage, ignore_errors=True)
-        if old.exists() and not out.exists():
-            old.rename(out)
-        raise
 
 
 def _begin(stage: Path, key: str | None) -> None:

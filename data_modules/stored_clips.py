@@ -104,11 +104,10 @@ class StoredClip:
 
 
 class _Columns:
-    """The columns of audio that were read last, and the files they are in. Safe for threads, not for forks."""
+    """The columns of audio that were read last. Safe for threads, not for forks."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._files: OrderedDict[StoredFile, pq.ParquetFile] = OrderedDict()
         self._arrays: OrderedDict[tuple[StoredFile, int, str], pa.ChunkedArray] = OrderedDict()
         self._bytes = 0
 
@@ -121,7 +120,7 @@ class _Columns:
     def _column(self, file: StoredFile, row_group: int, name: str) -> pa.ChunkedArray:
         key = (file, row_group, name)
         if key not in self._arrays:
-            opened = self._open(file)
+            opened = _open(file)
             table = opened.read_row_group(row_group, columns=[bytes_leaf(opened, name)], use_threads=False)
             self._arrays[key] = table.column(name)
             self._bytes += table.nbytes
@@ -130,13 +129,10 @@ class _Columns:
         self._arrays.move_to_end(key)
         return self._arrays[key]
 
-    def _open(self, file: StoredFile) -> pq.ParquetFile:
-        if file not in self._files:
-            self._files[file] = open_parquet(file.path, dictionaries=False)
-            if len(self._files) > _OPEN_FILES:
-                self._files.popitem(last=False)[1].close(force=True)
-        self._files.move_to_end(file)
-        return self._files[file]
+
+@lru_cache(_OPEN_FILES)
+def _open(file: StoredFile) -> pq.ParquetFile:
+    return open_parquet(file.path, dictionaries=False)
 
 
 def bytes_leaf(file: pq.ParquetFile, column: str) -> str:
@@ -159,6 +155,7 @@ def _forget() -> None:
     """A child process opens files of its own: a lock may be held, and a file has one position, in all that share it."""
     global _columns
     _columns = _Columns()
+    _open.cache_clear()
 
 
 if sys.platform != "win32":

@@ -228,10 +228,8 @@ def _read_jsonl(path: Path) -> SourceTable:
 
 
 def _read_json(path: Path) -> SourceTable:
-    with system_errors(path, "read"):
-        data = path.read_bytes()
     try:
-        rows = json.loads(data.decode("utf-8-sig"), object_pairs_hook=unique_object)
+        rows = json.loads(_read_text(path), object_pairs_hook=unique_object)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not readable as JSON ({error})") from None
     if not isinstance(rows, list):

@@ -28,10 +28,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError, bad_value, shown
+from ..errors import DataError, shown
 from ..ratings import Dimension
 from ..schema import DatasetCard
-from ..tables import plain_text, read_table, text_of
+from ..tables import plain_text, read_records, text_of
 from .assemble import Imported
 from .clips import ClipCell, folder_files
 from .collector import Collector
@@ -127,14 +127,12 @@ def _scripts(folder: Path, files: Mapping[str, Path], recording: str) -> tuple[s
     found = [path for path in files if f"/{path}".endswith(f"/{name}")]
     if len(found) != 1:
         raise DataError(f"{folder}: {len(found)} files {name}; expected one, because there are answers to it")
-    table = read_table(files[found[0]])
     scripts: dict[str, Mapping[str, Any]] = {}
-    for position, row in enumerate(table.rows):
-        case = plain_text(row.get("case_id"))
+    for row in read_records(files[found[0]]):
+        case = plain_text(row.values.get("case_id"))
         if not isinstance(case, str) or case in scripts:
-            where = table.place(position, "case_id")
-            raise bad_value(where, row.get("case_id"), "text or a whole number, each once")
-        scripts[case] = row
+            raise row.error("case_id", "text or a whole number, each once")
+        scripts[case] = row.values
     return found[0].removesuffix(f"script_info_{recording}.json") + "audio/", scripts
 
 
@@ -142,15 +140,13 @@ def _answered(
     file: Path, recording: str, scripts: Collection[str], found: Collector
 ) -> dict[str, tuple[str, Mapping[str, Any]]]:
     """Case -> where its answers stand, and the answers."""
-    table = read_table(file)
     answered: dict[str, tuple[str, Mapping[str, Any]]] = {}
-    for position, row in enumerate(table.rows):
-        where = table.place(position, "case_id")
-        with found.skipping(where):
-            case = plain_text(row.get("case_id"))
+    for row in read_records(file):
+        with found.skipping(row.place("case_id")):
+            case = plain_text(row.values.get("case_id"))
             if not isinstance(case, str) or case not in scripts or case in answered:
-                raise bad_value(where, row.get("case_id"), f"a case of script_info_{recording}.json, each once")
-            answered[case] = table.place(position, "output_content"), _object(row, "output_content")
+                raise row.error("case_id", f"a case of script_info_{recording}.json, each once")
+            answered[case] = row.place("output_content"), _object(row.values, "output_content")
     return answered
 
 

@@ -35,11 +35,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from ..audio import decode, probe
-from ..errors import AudioError, DataError, UserError, bad_value, shown
+from ..errors import AudioError, DataError, UserError, shown
 from ..parallel import map_threads
 from ..ratings import Dimension
 from ..schema import DatasetCard
-from ..tables import read_table, text_of
+from ..tables import read_records, text_of
 from .assemble import Imported, Skipped
 from .clips import ClipCell, folder_files, read_clip
 from .collector import Collector
@@ -158,15 +158,15 @@ def _unwrapped(folder: Path) -> Path:
 
 def _training(own: _Set, place: Path, folder: Path, found: Collector, notes: list[str]) -> list[_Contest]:
     """The contests of a labelled archive, in the order of their names."""
-    files, table = folder_files(place), read_table(folder / f"{own.name}_flat.jsonl")
-    texts: dict[str, dict[str, Any]] = {}
+    files = folder_files(place)
+    texts: dict[str, Mapping[str, Any]] = {}
     problems: dict[str, str] = {}  # why the row of an id cannot be used
-    for position, row in enumerate(table.rows):
-        prefix = row.get("id")
+    for row in read_records(folder / f"{own.name}_flat.jsonl"):
+        prefix = row.values.get("id")
         if not isinstance(prefix, str):
-            raise bad_value(table.place(position, "id"), prefix, "text")
-        if texts.setdefault(prefix, row) != row:
-            problems[prefix] = f"{table.place(position, 'id')}: an earlier row with this id says something else"
+            raise row.error("id", "text")
+        if texts.setdefault(prefix, row.values) != row.values:
+            problems[prefix] = f"{row.place('id')}: an earlier row with this id says something else"
     parents = {name.rpartition("/")[0] for name in files}
     roots = [root.removesuffix("response_audio") for root in parents if f"/{root}".endswith("/response_audio")]
     if len(roots) != 1:
@@ -183,14 +183,14 @@ def _training(own: _Set, place: Path, folder: Path, found: Collector, notes: lis
                 raise DataError("only one of the two responses is there")
             if prefix not in texts or prefix in problems:
                 raise DataError(problems.get(prefix, f"{own.name}_flat.jsonl has no row with this id"))
-            row, heard = texts[prefix], users.get((prefix, variant), {})
-            user = heard.get(text_of(row.get("emotion")) or "neutral")
+            said, heard = texts[prefix], users.get((prefix, variant), {})
+            user = heard.get(text_of(said.get("emotion")) or "neutral")
             if user is None:  # where none has the emotion that the table says, the only one that is there counts
                 if len(heard) != 1:
                     raise DataError(f"{len(heard)} clips in user_audio can be the user's turn; expected one")
                 (user,) = heard.values()
             columns = {"group_id": prefix, "setting": own.setting, "language": "en"}
-            columns |= {"context_text": text_of(row.get("text")), **_words(row.get("contexts"), own.setting, variant)}
+            columns |= {"context_text": text_of(said.get("text")), **_words(said.get("contexts"), own.setting, variant)}
             both = [by_label[_GOOD], by_label[_BAD]]
             contests.append(_Contest(where, (own.name, prefix, variant), columns, user, both))
     silent = len(texts.keys() - {contest.columns["group_id"] for contest in contests})
@@ -235,18 +235,18 @@ def _test(own: _Set, place: Path, folder: Path, found: Collector) -> list[_Conte
     inside = [path for path in files if f"/{path}".endswith(f"/{name}")]
     if len(inside) > 1 or not (inside or (folder / name).is_file()):
         raise DataError(f"{place}: {len(inside)} files {name} in it; expected one, in it or beside it")
-    table = read_table(files[inside[0]] if inside else folder / name)
     base = inside[0].removesuffix(name) if inside else ""
     pattern = _QUESTION[str(own.source)]
     seen: set[str] = set()
     contests = []
-    for position, row in enumerate(table.rows):
+    for record in read_records(files[inside[0]] if inside else folder / name):
+        row = record.values
         column = "data_index" if "data_index" in row else "question_id"
-        where, question = table.place(position, column), row.get(column)
+        where, question = record.place(column), row.get(column)
         with found.skipping(where):
             match = pattern.fullmatch(question) if isinstance(question, str) else None
             if match is None or match[0] in seen:
-                raise bad_value(where, question, f"the form {pattern.pattern}, each once")
+                raise record.error(column, f"the form {pattern.pattern}, each once")
             seen.add(match[0])
             columns = {
                 "group_id": f"{own.source}_{match[1]}",

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from ..errors import AudioError, DataError, UserError, bad_value, shown
 from ..ratings import RATING_COLUMNS, SECONDS, check_ratings, is_name, parse_dimension
@@ -282,15 +282,12 @@ def _find(task: _Task, field: str, find: Callable[..., ClipCell]) -> ClipCell:
     where, value = f"{task.where}, field {field!r}", task.data.get(field)
     if not isinstance(value, str):
         return ClipCell(AudioError(f"value {shown(value)}; expected the path of an audio file"), where)
-    try:
-        address = urlsplit(value)
-    except ValueError:
-        return find(value, where=where)
     if "://" in value:
         expected = "a file of the folder --audio; download it there and change the export"
         return ClipCell(AudioError(f"value {shown(value)} is on another machine; expected {expected}"), where)
-    if address.path.strip("/") == "data/local-files":
-        return find(parse_qs(address.query).get("d", [""])[0].lstrip("/"), where=where)
+    path, _, query = value.partition("?")
+    if path.strip("/") == "data/local-files":
+        return find(parse_qs(query).get("d", [""])[0].lstrip("/"), where=where)
     if value.startswith("/data/upload/"):
         parts = value.removeprefix("/data/").split("/")
         starts = range(1 if ".." in parts else len(parts))  # what leaves the folder is not to be made to look harmless
