@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 import soundfile
+from empathy_judge.data_modules import measuring
 from empathy_judge.data_modules.inspection import Problem, Summary, inspect_dataset
+from empathy_judge.data_modules.measuring import DURATIONS_FILE, clip_seconds
 from empathy_judge.data_modules.schema import PairDataset, write_splits
 
 
@@ -88,3 +94,21 @@ def test_full_scale_of_8_bit_files_is_seen(source):
     soundfile.write(source.folder / "clips/000-0.wav", square, 16_000, subtype="PCM_U8")
     source.load()
     assert [problem.kind for problem in inspect_dataset(PairDataset.load(source.out)).problems] == ["clipped"]
+
+
+def test_durations_are_read_once(dataset_folder, tmp_path, monkeypatch):
+    folder = Path(shutil.copytree(dataset_folder, tmp_path / "data"))
+    (folder / DURATIONS_FILE).unlink(missing_ok=True)
+    dataset = PairDataset.load(folder)
+    found = clip_seconds(dataset)
+    for pair in dataset.pairs:
+        for source in (pair.response, *(turn.audio for turn in pair.context)):
+            assert found[source] == pytest.approx(measuring.probe(source).seconds)
+    monkeypatch.setattr(measuring, "probe", None)
+    assert clip_seconds(PairDataset.load(folder)) == found
+    stored = json.loads((folder / DURATIONS_FILE).read_text())
+    monkeypatch.undo()
+    name = next(iter(stored["seconds"]))
+    for damage in ({"content_hash": "x"}, {"seconds": {name: -1}}, {"seconds": {}}, {"seconds": None}):
+        (folder / DURATIONS_FILE).write_text(json.dumps({**stored, **damage}))
+        assert clip_seconds(PairDataset.load(folder)) == found

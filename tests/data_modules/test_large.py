@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from empathy_judge.data_modules.errors import AudioError, DataError
 from empathy_judge.data_modules.inspection import inspect_dataset
 from empathy_judge.data_modules.parallel import map_threads
 from empathy_judge.data_modules.rows import PAIRS_SCHEMA
-from empathy_judge.data_modules.sampling import WINDOW_BLOCKS, Blocks, EpochOrder, row_groups
+from empathy_judge.data_modules.sampling import row_groups
 from empathy_judge.data_modules.schema import Pair, PairDataset, write_splits
 from empathy_judge.data_modules.stored_clips import StoredClip
 
@@ -221,78 +220,11 @@ class TestInspect:
         assert len(decoded) == 72 - known
 
 
-def order_of(blocks: np.ndarray, batch: int, workers: int, **options: Any) -> list[int]:
-    epoch = options.pop("epoch", 0)
-    order = EpochOrder(len(blocks), blocks=Blocks(blocks, batch, workers), **options)
-    items = order.items(epoch)
-    assert len(items) == len(order)
-    return items
-
-
-def uneven_blocks(items: int) -> np.ndarray:
-    """Blocks of 1 to 9 items."""
-    sizes = np.random.default_rng(1).integers(1, 10, items)
-    return np.repeat(np.arange(items), sizes)[:items]
-
-
-class TestOrder:
-    @pytest.mark.parametrize("workers", [0, 1, 3])
-    @pytest.mark.parametrize("ranks", [1, 2, 3])
-    @pytest.mark.parametrize("items", [0, 1, 7, 500])
-    def test_every_item_once(self, items, ranks, workers):
-        blocks = uneven_blocks(items)
-        trained = [order_of(blocks, 4, workers, shuffle=True, rank=rank, ranks=ranks) for rank in range(ranks)]
-        counts = Counter(item for part in trained for item in part)
-        assert set(counts) == set(range(items))
-        assert {len(part) for part in trained} == {-(-items // ranks)}
-        assert sum(counts.values()) - items == -items % ranks
-        validated = [order_of(blocks, 4, workers, shuffle=False, rank=rank, ranks=ranks) for rank in range(ranks)]
-        counts = Counter(item for part in validated for item in part)
-        assert set(counts) == set(range(items))
-        assert sum(counts.values()) - items == -items % ranks
-
-    def test_seed_epoch_and_rank(self):
-        blocks = uneven_blocks(300)
-        orders = {
-            tuple(order_of(blocks, 4, 2, shuffle=True, seed=seed, epoch=epoch, rank=rank, ranks=2))
-            for seed in range(2) for epoch in range(3) for rank in range(2)
-        }  # fmt: skip
-        assert len(orders) == 12
-        again = order_of(blocks, 4, 2, shuffle=True, seed=1, epoch=2, rank=1, ranks=2)
-        assert tuple(again) in orders
-
-    def test_batches_mix_blocks(self):
-        blocks = np.repeat(np.arange(64), 32)
-        order = order_of(blocks, 16, 0, shuffle=True)
-        per_batch = [len(set(blocks[batch])) for batch in np.array(order).reshape(-1, 16)]
-        assert min(per_batch) >= 6
-        assert np.mean(per_batch) > 9  # 16 out of as many blocks at random: 10.3
-
-    @pytest.mark.parametrize("shuffle", [False, True])
-    @pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (2, 0), (2, 3)])
-    def test_blocks_are_hardly_read_twice(self, shuffle, ranks, workers):
-        """Each process keeps the blocks of one window and no more."""
-        blocks = np.repeat(np.arange(400), 8)
-        read = 0
-        for rank in range(ranks):
-            order = order_of(blocks, 16, workers, shuffle=shuffle, rank=rank, ranks=ranks)
-            batches = [order[start : start + 16] for start in range(0, len(order), 16)]
-            for worker in range(max(workers, 1)):
-                kept: dict[int, None] = {}
-                for item in (item for batch in batches[worker :: max(workers, 1)] for item in batch):
-                    read += blocks[item] not in kept
-                    kept.pop(blocks[item], None)
-                    kept[blocks[item]] = None
-                    if len(kept) > WINDOW_BLOCKS:
-                        del kept[next(iter(kept))]
-        # one window may begin in the middle of a block, once for each process and window
-        assert 400 <= read <= 400 * 1.01 + 2 * ranks * max(workers, 1)
-
-    def test_where_audio_is_not_embedded_the_order_is_as_ever(self, sharded):
-        embedded = PairDataset.load(sharded.out).pairs
-        groups = row_groups(embedded)
-        assert groups is not None
-        assert np.bincount(groups).tolist() == [*[4] * 6, 1, *[4] * 6, 1, 4, 4, 2]
-        files = sharded.load(overwrite=True).pairs
-        assert row_groups(files) is None
-        assert row_groups((*embedded, Pair("x", b"some bytes"))) is None
+def test_where_audio_is_not_embedded_the_order_is_as_ever(sharded):
+    embedded = PairDataset.load(sharded.out).pairs
+    groups = row_groups(embedded)
+    assert groups is not None
+    assert np.bincount(groups).tolist() == [*[4] * 6, 1, *[4] * 6, 1, 4, 4, 2]
+    files = sharded.load(overwrite=True).pairs
+    assert row_groups(files) is None
+    assert row_groups((*embedded, Pair("x", b"some bytes"))) is None

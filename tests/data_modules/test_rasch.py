@@ -56,39 +56,9 @@ def test_estimates_and_standard_errors_hold_the_truth(n, raters, k):
 # How many of 1000 students gave each pattern of right answers to five questions, from 00000 to 11111: section 6 of the
 # Law School Admission Test (Bock and Lieberman, 1970)
 LSAT = [
-    3,
-    6,
-    2,
-    11,
-    1,
-    1,
-    3,
-    4,
-    1,
-    8,
-    0,
-    16,
-    0,
-    3,
-    2,
-    15,
-    10,
-    29,
-    14,
-    81,
-    3,
-    28,
-    15,
-    80,
-    16,
-    56,
-    21,
-    173,
-    11,
-    61,
-    28,
-    298,
-]
+    3, 6, 2, 11, 1, 1, 3, 4, 1, 8, 0, 16, 0, 3, 2, 15, 10, 29, 14, 81, 3,
+    28, 15, 80, 16, 56, 21, 173, 11, 61, 28, 298,
+]  # fmt: skip
 
 
 def test_published_difficulties_come_out():

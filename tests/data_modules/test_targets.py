@@ -1,4 +1,4 @@
-"""Training targets: by hand, by least squares, and inside the scale."""
+"""Training targets and their weights: by hand, by least squares, and inside the scale."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from empathy_judge.data_modules.settings import DataSettings
 from empathy_judge.data_modules.targets import (
     MIN_RATER_RATINGS,
     fit_rater_model,
+    item_weights,
     rating_histogram,
     training_targets,
+    variance_components,
     z_scored_means,
 )
 
@@ -29,6 +31,12 @@ def table(scores: np.ndarray) -> RatingTable:
     """From shape (items, raters), NaN = not rated."""
     items, raters = np.nonzero(~np.isnan(scores))
     return RatingTable(items, raters, scores[items, raters], len(scores), tuple(map(str, range(scores.shape[1]))))
+
+
+def ragged(*ratings: list[float]) -> RatingTable:
+    """From the ratings of each item."""
+    most = max(map(len, ratings))
+    return table(np.array([[*own, *[NAN] * (most - len(own))] for own in ratings], float))
 
 
 def dataset(scores: dict[str, np.ndarray], low: float = 1, high: float = 5, step: float | None = None) -> PairDataset:
@@ -238,3 +246,62 @@ def test_training_takes_the_target_and_validation_the_plain_mean(target, dataset
     assert len(data.train) == (30 if target == "single" else 12)
     if target == "bias_corrected":  # the third rater, half a point above the second, rated every other pair only
         assert np.abs(data.train.scores[:, 1].numpy() - plain[:, 1]).max() > 0.1
+
+
+def test_weights_by_hand():
+    # Means 2, 5, 4; grand mean 3.25. Within: (1 + 1) / (4 - 3). Among: (2 * 1.5625 + 3.0625 + 0.5625) / 2 = 3.375.
+    # Raters: (4 - 6 / 4) / 2 = 1.25. Between: (3.375 - 2) / 1.25 = 1.1.
+    own = ragged([1, 3], [5], [], [4])
+    found = variance_components(own)
+    assert (found.within, found.between) == (pytest.approx(2), pytest.approx(1.1))
+    two, one = 1.1 / (1.1 + 1), 1.1 / (1.1 + 2)
+    mean = (two + 2 * one) / 3
+    weights, why = item_weights(own)
+    assert weights == pytest.approx([two / mean, one / mean, 0, one / mean])
+    assert why is None
+
+
+def test_on_a_complete_panel_it_is_the_textbook_and_all_weigh_the_same():
+    # Shrout and Fleiss (1979), table 2: between mean square 11.24, within 6.26, ICC(1,1) 0.17.
+    ratings = [[9, 2, 5, 8], [6, 1, 3, 2], [8, 4, 6, 8], [7, 1, 2, 6], [10, 5, 6, 9], [6, 2, 4, 7]]
+    found = variance_components(ragged(*ratings))
+    assert found.within == pytest.approx(6.264, abs=5e-3)
+    assert found.between == pytest.approx((11.24 - 6.264) / 4, abs=5e-3)
+    assert found.between / (found.between + found.within) == pytest.approx(0.17, abs=5e-3)
+    assert item_weights(ragged(*ratings))[0] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("ratings", "why"),
+    [
+        ([[1.0], [5.0]], "without an item that has two raters"),
+        ([[1.0, 2.0]], "and another item"),
+        ([[1.0, 5.0], [5.0, 1.0]], "differ as much as those of different items"),
+    ],
+)
+def test_where_reliability_is_unknown_all_weigh_the_same(ratings, why):
+    weights, said = item_weights(ragged(*ratings, []))
+    assert weights.tolist() == [1.0] * len(ratings) + [0.0]
+    assert why in said
+
+
+def test_raters_who_agree_fully_weigh_the_same_and_nobody_weighs_nothing():
+    assert item_weights(ragged([2, 2], [4]))[0].tolist() == [1, 1]
+    assert item_weights(RatingTable(np.array([], int), np.array([], int), np.array([]), 2, ()))[0].tolist() == [0, 0]
+
+
+def test_targets_and_items_carry_weights():
+    first = np.array([[1, 3], [5, NAN], [NAN, NAN], [4, NAN]])
+    made = dataset({"a": first, "b": np.where(first == 5, 2.0, NAN)}, step=1)
+    by_hand = item_weights(table(first))[0]
+    for target in ("mean", "z_scored", "bias_corrected"):
+        found = training_targets(made, target, "reliability")
+        assert found.weights == pytest.approx(np.stack([by_hand, [0, 1, 0, 0]], axis=1))
+        assert found.notes[-1] == (
+            "weights, b: no reliability without an item that has two raters, and another item; all ratings weigh the "
+            "same"
+        )
+        assert training_targets(made, target).weights.tolist() == [[1, 0], [1, 1], [0, 0], [1, 0]]
+    single = training_targets(made, "single", "reliability").weights
+    assert single.tolist() == [[1, 0], [1, 0], [1, 1], [1, 0]]  # one rating each: none is more reliable
+    assert RatedPairs(made, weighting="reliability")[0, 0].weights.tolist() == pytest.approx([by_hand[0], 0])
