@@ -6,14 +6,19 @@ import argparse
 import csv
 import io
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import soundfile
-from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.audio import audio_hash
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.importers.table import TableMapping, read_tables
 from empathy_judge.data_modules.ratings import Dimension
@@ -23,12 +28,30 @@ EMPATHY = Dimension("empathy", 1, 5, 1)
 STORING = ("overwrite", "embed_audio", "shard_rows", "max_skipped")
 
 
-class Source:
+class Given:
+    """What somebody brings in a folder, and where it is imported to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.out = folder.parent / "dataset"
+
+    def load(self, *given: Any, **options: Any) -> PairDataset:
+        """Writes what is given into the folder and imports it."""
+        raise NotImplementedError
+
+    def refuses(self, message: str, *given: Any, **options: Any) -> None:
+        """An import that is refused; neither a dataset nor anything that was to become one is left."""
+        before = sorted(self.folder.parent.iterdir()) if self.folder.exists() else [self.folder]
+        with pytest.raises(UserError, match=message):
+            self.load(*given, **options)
+        assert sorted(self.folder.parent.iterdir()) == before
+
+
+class Source(Given):
     """A folder with ``pairs.csv``, ``ratings.csv`` and clips. Change the rows, then import."""
 
     def __init__(self, folder: Path, groups: int = 2, per_group: int = 2) -> None:
-        self.folder = folder
-        self.out = folder.parent / "dataset"
+        super().__init__(folder)
         self.pairs: list[dict[str, Any]] = []
         self.ratings: list[dict[str, Any]] = []
         for group in range(groups):
@@ -44,24 +67,13 @@ class Source:
                         {"pair_id": name, "rater_id": f"0{rater}", "dimension": "empathy", "score": score}
                     )
 
-    def load(self, **options: Any) -> PairDataset:
-        """Writes both tables and imports them."""
-        pairs, ratings = self.table("pairs.csv", self.pairs), self.table("ratings.csv", self.ratings)
-        return self.read(pairs, ratings, **options)
-
-    def read(self, pairs: Path, ratings: Path | None, **options: Any) -> PairDataset:
-        """Imports these tables. Options are those of `TableMapping` and of `assemble`."""
+    def load(self, *tables: Path | None, **options: Any) -> PairDataset:
+        """Imports the tables of pairs and ratings that are given, by default its own. Options are those of
+        `TableMapping` and of `assemble`."""
+        given = tables or (self.table("pairs.csv", self.pairs), self.table("ratings.csv", self.ratings))
         storing = {name: options.pop(name) for name in STORING if name in options}
         mapping = {"columns": {}, "rating_columns": {}, "dimensions": [EMPATHY], **options}
-        return assemble(read_tables(pairs, ratings, TableMapping(**mapping)), self.out, **storing)
-
-    def refuses(self, message: str, **options: Any) -> str:
-        """The one-line error of an import that leaves nothing behind."""
-        with pytest.raises(DataError, match=message) as caught:
-            self.load(**options)
-        self.assert_nothing_written()
-        assert "\n" not in str(caught.value)
-        return str(caught.value)
+        return assemble(read_tables(*given, TableMapping(**mapping)), self.out, **storing)
 
     def tone(self, name: str, seconds: float = 0.3, hertz: float = 220.0, rate: int = 16_000, **how: Any) -> str:
         """Writes a sine of half of full scale into the folder."""
@@ -85,10 +97,6 @@ class Source:
             writer.writerows(rows)
         return path
 
-    def assert_nothing_written(self) -> None:
-        """Neither the dataset nor anything that was to become one."""
-        assert sorted(path.name for path in self.folder.parent.iterdir()) == [self.folder.name]
-
 
 class Download(Source):
     """What somebody published, in a folder without pairs of ours. Change it, then import."""
@@ -98,6 +106,10 @@ class Download(Source):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, groups=0)
         self.rows: list[dict[str, Any]] = []
+
+    def clip(self, audio: Any) -> str:
+        """What the clip of this content is called in the folder ``clips``."""
+        return {audio_hash(path): path.stem for path in (self.folder / "clips").iterdir()}[audio_hash(audio)]
 
     def write(self) -> None:
         """Puts the tables into the folder."""
@@ -110,11 +122,53 @@ class Download(Source):
         imported = self.importer.read(self.folder / path, argparse.Namespace(**given))
         return assemble(imported, self.out, overwrite=True, max_skipped=max_skipped)
 
+    def skips(self, where: str, reason: str, path: str = "") -> PairDataset:
+        """The dataset of all but one row, or part of a row, which is listed: where it begins so, and why."""
+        dataset = self.load(path, max_skipped=0.5)
+        ((place, found),) = reasons(dataset)
+        assert place.startswith(where)
+        assert reason in f"{place}: {found}"
+        return dataset
+
+
+def write_files(folder: Path, files: dict[str, bytes]) -> Path:
+    """Makes the folder anew of these files."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def set_cell(path: Path, column: str, row: int, value: Any, **how: Any) -> None:
+    """Changes a cell of a Parquet file, whose rows are counted from 0."""
+    table = pq.read_table(path)
+    rows = table.to_pylist()
+    rows[row][column] = value
+    pq.write_table(pa.Table.from_pylist(rows, table.schema), path, **how)
+
+
+def preferences(
+    dataset: PairDataset, name: Callable[[Pair], str | None], dimension: str | None = None
+) -> list[tuple[str | None, str | None, str, float]]:
+    """What was chosen and what was rejected, by name, rater and strength; of one dimension or of all."""
+    pairs = by_id(dataset)
+    return [
+        (name(pairs[row["chosen_id"]]), name(pairs[row["rejected_id"]]), row["rater_id"], row["strength"])
+        for row in dataset.preferences.to_dict("records")
+        if dimension in (None, row["dimension"])
+    ]
+
 
 def reasons(dataset: PairDataset) -> list[tuple[str, str]]:
     """What was skipped: its place, without the folder, and why."""
     with Path(str(dataset.root), "skipped.csv").open(encoding="utf-8", newline="") as file:
         return [(row["where"].rpartition("/")[2], row["reason"]) for row in csv.DictReader(file)]
+
+
+def contents(dataset: PairDataset) -> dict[str, bytes]:
+    """Name -> content of every file of the dataset."""
+    return {path.name: path.read_bytes() for path in Path(str(dataset.root)).rglob("*") if path.is_file()}
 
 
 def by_id(dataset: PairDataset) -> dict[str, Pair]:

@@ -7,11 +7,7 @@ import pytest
 from .builders import Source
 
 
-@pytest.fixture(scope="session")
-def source_type() -> type[Source]:
-    return Source
-
-
 @pytest.fixture
-def source(tmp_path) -> Source:
-    return Source(tmp_path / "source")
+def source(request, tmp_path) -> Source:
+    """A source as the tests of a module bring it: of the class that is called `SOURCE` there."""
+    return getattr(request.module, "SOURCE", Source)(tmp_path / "source")

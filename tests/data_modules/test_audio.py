@@ -258,7 +258,6 @@ def test_missing_empty_and_foreign_files(tmp_path):
         with pytest.raises(AudioError, match=message) as caught:
             decode(tmp_path / name, 16_000)
         assert str(tmp_path / name) in str(caught.value)
-        assert "\n" not in str(caught.value)
         assert caught.value.kind == pickle.loads(pickle.dumps(caught.value)).kind == kind
 
 

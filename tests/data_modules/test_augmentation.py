@@ -201,10 +201,3 @@ def test_the_same_epoch_sounds_the_same(dataset, workers, ranks, persistent):
 def test_impossible_settings_are_refused(changes, message):
     with pytest.raises(DataError, match=message):
         dataclasses.replace(Augmentation(), **changes)
-
-
-def test_a_resumed_epoch_sounds_as_the_uninterrupted_one(dataset):
-    order = EpochOrder(4, shuffle=True, seed=5)
-    pairs = RatedPairs(dataset, ALL, 5)
-    for (key,) in EpochBatches(FixedSize(order, 1), Position(2)):
-        assert np.array_equal(_responses([pairs[key]])[key[1]], heard(dataset, 2)[2][key[1]])

@@ -5,29 +5,26 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import echomind
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import PairDataset
 
-from .builders import hertz, reasons, wav
+from .builders import Given, by_id, hertz, reasons, wav, write_files
 
 CUES = ("sad-toned expressive voice", "male", "sound of dog(s) barking")
 PITCH = {"target": 100, "neutral": 200, "alternative": 300}
 
 
-class Benchmark:
+class Benchmark(Given):
     """Three scripts (ids 854, 104, 2478) in up to three voices, and models that answered them."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder / "EchoMind"
-        self.out = folder / "data"
+        super().__init__(folder / "EchoMind")
         self.files: dict[str, bytes] = {}
         self.scripts: dict[str, list[dict[str, Any]]] = {}
         self.answers: dict[str, list[dict[str, Any]]] = {}
@@ -45,8 +42,8 @@ class Benchmark:
             rows.append(row)
         self.scripts[recording] = rows
 
-    def answer(self, recording: str, model: str, prompt: str, hertz: int) -> str:
-        """What EchoMind's program writes for a model; returns the path of its table."""
+    def answer(self, recording: str, model: str, prompt: str, hertz: int) -> None:
+        """What EchoMind's program writes for a model."""
         folder = f"output/output_{recording}/response_output/{model}/{prompt}"
         rows = copy.deepcopy(self.scripts[recording])
         for row in rows:
@@ -58,20 +55,17 @@ class Benchmark:
                 said = {"file": name, "response_audio_transcript": f"Oh, {voice}.", "response_text": "Oh."}
                 row["output_content"][voice] = said
                 self.files[f"{folder}/{voice}_voices/{name}"] = wav(hertz + own + row["case_id"] % 10)
-        path = f"{folder}/{model}_{prompt}_output_responses.json"
-        self.answers[path] = rows
-        return path
+        self.answers[f"{folder}/{model}_{prompt}_output_responses.json"] = rows
 
-    def content(self) -> dict[str, bytes]:
-        tables = {f"dataset/data_{r}/script_info_{r}.json": rows for r, rows in self.scripts.items()}
-        return self.files | {path: json.dumps(rows).encode() for path, rows in {**tables, **self.answers}.items()}
+    def answered(self, part: str) -> list[dict[str, Any]]:
+        """The rows of the table that has this in its path."""
+        (rows,) = [rows for path, rows in self.answers.items() if part in path]
+        return rows
 
     def write(self) -> Path:
-        shutil.rmtree(self.folder, ignore_errors=True)
-        for name, data in self.content().items():
-            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (self.folder / name).write_bytes(data)
-        return self.folder
+        tables = {f"dataset/data_{r}/script_info_{r}.json": rows for r, rows in self.scripts.items()}
+        texts = {path: json.dumps(rows).encode() for path, rows in {**tables, **self.answers}.items()}
+        return write_files(self.folder, self.files | texts)
 
     def load(self, path: Path | None = None, recordings: str | None = None, max_skipped: float = 0.0) -> PairDataset:
         imported = echomind.read(path or self.write(), argparse.Namespace(recordings=recordings))
@@ -79,7 +73,7 @@ class Benchmark:
 
 
 @pytest.fixture
-def benchmark_folder(tmp_path) -> Benchmark:
+def source(tmp_path) -> Benchmark:
     """Synthesis: two systems of one model; human: one."""
     made = Benchmark(tmp_path)
     made.record("synthesis")
@@ -91,49 +85,44 @@ def benchmark_folder(tmp_path) -> Benchmark:
 
 
 class TestAnswers:
-    def test_values(self, benchmark_folder):
-        data = benchmark_folder.load()
+    def test_values(self, source):
+        data = source.load()
         assert (len(data.pairs), len(data.ratings), data.preferences) == (24, 0, None)
         assert Counter(pair.system_id for pair in data.pairs) == {
             "qwen25omni/basic": 8, "qwen25omni/enhance": 8, "gpt4o/no": 8
         }  # fmt: skip
-        pair = {pair.pair_id: pair for pair in data.pairs}["human-2478-gpt4o/no-neutral"]
+        pair = by_id(data)["human-2478-gpt4o/no-neutral"]
         assert hertz(pair.response) == 2208
         assert [pair.tag(name) for name in ("cue_class", "recording")] == ["environment", "human"]
         assert Counter(pair.group_id for pair in data.pairs) == {"script_854": 9, "script_104": 6, "script_2478": 9}
         assert (data.card.description, data.card.synthetic) == ("Nobody rated these answers.", False)
 
-    def test_one_kind_of_recording(self, benchmark_folder):
-        assert {pair.system_id for pair in benchmark_folder.load(recordings="human").pairs} == {"gpt4o/no"}
-        assert len(benchmark_folder.load(recordings="synthesis").pairs) == 16
+    def test_one_kind_of_recording(self, source):
+        assert {pair.system_id for pair in source.load(recordings="human").pairs} == {"gpt4o/no"}
+        assert len(source.load(recordings="synthesis").pairs) == 16
 
-    def test_hidden_files_are_passed_over_and_links_that_leave_are_refused(self, benchmark_folder):
-        expected = benchmark_folder.load().card.content_hash
-        folder = benchmark_folder.folder
+    def test_hidden_files_are_passed_over_and_links_that_leave_are_refused(self, source):
+        expected = source.load().card.content_hash
+        folder = source.folder
         for name in ("output/._x.json", ".cache/y.json", "__MACOSX/z.json"):
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(b"junk")
         (folder / "inside.json").symlink_to("output/._x.json")
-        assert benchmark_folder.load(folder).card.content_hash == expected
+        assert source.load(folder).card.content_hash == expected
         (folder / "out.json").symlink_to(__file__)
-        with pytest.raises(
-            DataError, match=r"EchoMind/out.json: a link that leaves the folder .*EchoMind; expected the"
-        ):
-            benchmark_folder.load(folder)
+        source.refuses(r"EchoMind/out.json: a link that leaves the folder .*EchoMind; expected", folder)
         (folder / "out.json").unlink()
         (folder / "more").symlink_to(Path(__file__).parent)
-        with pytest.raises(DataError, match=r"EchoMind/more: a link to a folder; expected the folder itself"):
-            benchmark_folder.load(folder)
-        with pytest.raises(DataError, match=r"EchoMind\.zip: no such folder; expected what it holds, unpacked"):
-            benchmark_folder.load(Path("EchoMind.zip"))
+        source.refuses(r"EchoMind/more: a link to a folder; expected the folder itself", folder)
+        source.refuses(r"EchoMind\.zip: no such folder; expected what it holds, unpacked", Path("EchoMind.zip"))
 
 
 class TestLeftOut:
-    def test_missing_clips_are_skipped_by_name(self, benchmark_folder):
+    def test_missing_clips_are_skipped_by_name(self, source):
         recording = "dataset/data_human/audio/target_voices/id_854_target.wav"
         answer = "output/output_human/response_output/gpt4o/no/neutral_voices/2478_gpt4o_response_neutral.wav"
-        del benchmark_folder.files[recording], benchmark_folder.files[answer]
-        data = benchmark_folder.load(max_skipped=0.2)
+        del source.files[recording], source.files[answer]
+        data = source.load(max_skipped=0.2)
         assert len(data.pairs) == 22
         table = "gpt4o_no_output_responses.json"
         assert reasons(data) == [
@@ -141,65 +130,58 @@ class TestLeftOut:
             (f"{table}, row 3, column 'output_content', case 2478, neutral", f"no such file: {answer}"),
         ]
 
-    def test_answers_in_text_alone_are_an_error(self, benchmark_folder):
-        benchmark_folder.files = {n: d for n, d in benchmark_folder.files.items() if "/gpt4o/" not in n}
-        with pytest.raises(DataError, match=r"no such file: .*_response_target\.wav \(7 more unusable of 24 pairs\)"):
-            benchmark_folder.load(max_skipped=0.01)
+    def test_answers_in_text_alone_are_an_error(self, source):
+        source.files = {n: d for n, d in source.files.items() if "/gpt4o/" not in n}
+        source.refuses(r"no such file: .*_response_target\.wav \(7 more unusable of 24 pairs\)", max_skipped=0.01)
 
     @pytest.mark.parametrize("cue", ["Sad-toned expressive voice", "sound of raining ", "tired", None, ["male"]])
-    def test_a_cue_of_another_spelling_is_skipped(self, benchmark_folder, cue):
-        benchmark_folder.scripts["human"][0]["spoken_info"] = cue
-        data = benchmark_folder.load(max_skipped=0.2)
+    def test_a_cue_of_another_spelling_is_skipped(self, source, cue):
+        source.scripts["human"][0]["spoken_info"] = cue
+        data = source.load(max_skipped=0.2)
         assert Counter(pair.system_id for pair in data.pairs)["gpt4o/no"] == 5
         assert {reason for _, reason in reasons(data)} == {
             f"its script's 'spoken_info' is {cue!r}; expected one of 45 cues"
         }
         assert len(reasons(data)) == 3
 
-    def test_voices_without_a_run_are_counted(self, benchmark_folder):
-        (path,) = [path for path in benchmark_folder.answers if "/enhance/" in path]
-        rows = benchmark_folder.answers[path]
+    def test_voices_without_a_run_are_counted(self, source):
+        rows = source.answered("/enhance/")
         rows[0]["output_content"] |= {"neutral": {}, "alternative": {}}
         del rows[1]["output_content"]
         del rows[2]
-        data = benchmark_folder.load()
+        data = source.load()
         assert Counter(pair.system_id for pair in data.pairs)["qwen25omni/enhance"] == 1
         assert data.card.description == ("Nobody rated these answers. qwen25omni/enhance was not run on 7 recordings.")
 
-    def test_rows_that_are_no_case(self, benchmark_folder):
-        (path,) = [path for path in benchmark_folder.answers if "/gpt4o/" in path]
-        rows = benchmark_folder.answers[path]
+    def test_rows_that_are_no_case(self, source):
+        rows = source.answered("/gpt4o/")
         rows += [{**rows[0], "case_id": 7}, {**rows[0]}, {"case_id": None}]
-        data = benchmark_folder.load(max_skipped=0.2)
+        data = source.load(max_skipped=0.2)
         assert len(data.pairs) == 24
         assert [reason.partition(";")[0] for _, reason in reasons(data)] == [
             "value 7", "value 854", "value None"
         ]  # fmt: skip
 
     @pytest.mark.parametrize("file", ["../../../x.wav", "/etc/passwd", 3, None, ""])
-    def test_a_file_elsewhere_is_no_answer(self, benchmark_folder, file):
-        (path,) = [path for path in benchmark_folder.answers if "/gpt4o/" in path]
-        benchmark_folder.answers[path][0]["output_content"]["target"]["file"] = file
-        (benchmark_folder.folder.parent / "x.wav").write_bytes(wav(440))
-        data = benchmark_folder.load(max_skipped=0.2)
+    def test_a_file_elsewhere_is_no_answer(self, source, file):
+        source.answered("/gpt4o/")[0]["output_content"]["target"]["file"] = file
+        (source.folder.parent / "x.wav").write_bytes(wav(440))
+        data = source.load(max_skipped=0.2)
         assert len(data.pairs) == 23
         ((_, reason),) = reasons(data)
         assert reason.startswith("no such file: ")
 
 
 class TestWrongInput:
-    def test_no_answers(self, benchmark_folder):
-        benchmark_folder.answers.clear()
-        with pytest.raises(DataError, match=r"EchoMind: no answers; expected output_synthesis\|human/response_output/"):
-            benchmark_folder.load()
+    def test_no_answers(self, source):
+        source.answers.clear()
+        source.refuses(r"EchoMind: no answers; expected output_synthesis\|human/response_output/")
 
-    def test_no_scripts(self, benchmark_folder):
-        del benchmark_folder.scripts["human"]
-        with pytest.raises(DataError, match=r"EchoMind: 0 files data_human/script_info_human\.json; expected one"):
-            benchmark_folder.load()
+    def test_no_scripts(self, source):
+        del source.scripts["human"]
+        source.refuses(r"EchoMind: 0 files data_human/script_info_human\.json; expected one")
 
     @pytest.mark.parametrize("case", [854, None, 1.5, True, ""])
-    def test_a_script_without_an_id_of_its_own(self, benchmark_folder, case):
-        benchmark_folder.scripts["human"][1]["case_id"] = case
-        with pytest.raises(DataError, match=r"script_info_human\.json, row 2, column 'case_id': value "):
-            benchmark_folder.load()
+    def test_a_script_without_an_id_of_its_own(self, source, case):
+        source.scripts["human"][1]["case_id"] = case
+        source.refuses(r"script_info_human\.json, row 2, column 'case_id': value ")

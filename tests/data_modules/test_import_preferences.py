@@ -35,33 +35,25 @@ def plain(prompt: str, chosen: str, rejected: str) -> Row:
     return {"prompt": prompt, "chosen": chosen, "rejected": rejected}
 
 
-def messages(prompt: str, chosen: str, rejected: str) -> Row:
-    asked = [said("user", prompt)]
-    return {"prompt": asked, "chosen": [said("assistant", chosen)], "rejected": [said("assistant", rejected)]}
-
-
-def named_messages(prompt: str, chosen: str, rejected: str) -> Row:
-    row = messages(prompt, chosen, rejected)
-    return {"messages": row.pop("prompt"), **row}
-
-
-def without_prompt(prompt: str, chosen: str, rejected: str) -> Row:
+def forms(prompt: str, chosen: str, rejected: str) -> dict[str, Row]:
+    """One comparison in every form."""
+    asked, answers = (
+        said("user", prompt),
+        {"chosen": said("assistant", chosen), "rejected": said("assistant", rejected)},
+    )
+    messages = {"prompt": [asked], **{name: [answer] for name, answer in answers.items()}}
+    without_prompt = {name: [asked, answer] for name, answer in answers.items()}
     return {
-        name: [said("user", prompt), said("assistant", own)]
-        for name, own in (("chosen", chosen), ("rejected", rejected))
-    }
-
-
-def prompt_twice(prompt: str, chosen: str, rejected: str) -> Row:
-    return {"prompt": [said("user", prompt)], **without_prompt(prompt, chosen, rejected)}
-
-
-def short_parts(prompt: str, chosen: str, rejected: str) -> Row:
-    """Other spellings of a clip in a message."""
-    return {
-        "prompt": [{"role": "user", "audio": prompt}],
-        "chosen": {"role": "assistant", "content": [{"type": "audio", "path": chosen}]},
-        "rejected": [{"role": "assistant", "content": [{"type": "audio_url", "audio_url": {"url": rejected}}]}],
+        "plain": plain(prompt, chosen, rejected),
+        "messages": messages,
+        "a column messages": {"messages": [asked], **{name: [answer] for name, answer in answers.items()}},
+        "without prompt": without_prompt,
+        "prompt twice": {"prompt": [asked], **without_prompt},
+        "other spellings": {
+            "prompt": [{"role": "user", "audio": prompt}],
+            "chosen": {"role": "assistant", "content": [{"type": "audio", "path": chosen}]},
+            "rejected": [{"role": "assistant", "content": [{"type": "audio_url", "audio_url": {"url": rejected}}]}],
+        },
     }
 
 
@@ -78,9 +70,9 @@ def compared(dataset: PairDataset) -> set[tuple[str, ...]]:
     return {(*pairs[chosen], pairs[rejected][-1]) for chosen, rejected in rows}
 
 
-@pytest.mark.parametrize("form", [plain, messages, named_messages, without_prompt, prompt_twice, short_parts])
+@pytest.mark.parametrize("form", list(forms("", "", "")))
 def test_every_form_is_recognised_and_gives_the_same_dataset(form, clips, capsys):
-    source = write(clips / "own.jsonl", [form(*row) for row in ROWS])
+    source = write(clips / "own.jsonl", [forms(*row)[form] for row in ROWS])
     assert main(["import", "table", str(source), "--out", str(clips / "out"), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["pairs"], facts["preferences"], facts["groups"], facts["ratings"]) == (5, 3, 2, 0)
@@ -119,10 +111,8 @@ def test_other_columns_and_text(clips, capsys):
 def test_a_prompt_in_words_is_the_situation(clips, capsys):
     rows = [plain("I lost my job.", *row[1:]) for row in ROWS]
     assert main(["import", "table", str(write(clips / "p.jsonl", rows)), "--out", str(clips / "out")]) == 0
-    assert (
-        "'prompt' (text); the text of the prompt is the situation; the rater is called unknown"
-        in capsys.readouterr().out
-    )
+    out = capsys.readouterr().out
+    assert "'prompt' (text); the text of the prompt is the situation; the rater is called unknown" in out
     dataset = PairDataset.load(clips / "out")
     assert {pair.situation for pair in dataset.pairs} == {"I lost my job."}
     assert len({pair.group_id for pair in dataset.pairs}) == 1
@@ -174,20 +164,13 @@ def test_audio_columns_of_hugging_face_are_recognised(clips, capsys, monkeypatch
         ({"chosen": [{"role": "assistant", "content": "Hm."}], "rejected": "a.wav"}, "0 clips in the response"),
         ({"chosen": [{"content": "Hm."}], "rejected": "a.wav"}, 'expected {"role": ..., "content": ...}'),
         ({"chosen": [{"role": "user", "content": ["x"]}], "rejected": "a.wav"}, 'expected {"type": "audio", "audio"'),
-        (
-            {"chosen": [{"role": "user", "content": 3}], "rejected": "a.wav"},
-            "value 3; expected text or a list of parts",
-        ),
-        (
-            {
-                "chosen": [said("user", "q0.wav"), said("assistant", "a.wav")],
-                "rejected": [said("user", "q1.wav"), said("assistant", "b.wav")],
-            },
-            "column 'rejected': another context than that of chosen",
-        ),
+        ({"chosen": [{"role": "user", "content": 3}], "rejected": "a.wav"},
+         "value 3; expected text or a list of parts"),
+        ({"chosen": [said("user", "q0.wav"), said("assistant", "a.wav")], "rejected": "b.wav"},
+         "column 'rejected': another context than that of chosen"),
         ({**plain("q0.wav", "a.wav", "b.wav"), "strength": -1}, "column 'strength': value -1; expected a number, 0"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_compared_is_named(row, message, clips, capsys):
     source = write(clips / "p.jsonl", [row])
     assert main(["import", "table", str(source), "--out", str(clips / "out")]) == 2
@@ -212,12 +195,3 @@ def test_options_of_ratings_are_refused(words, message, clips, capsys):
     options = [source if word == "SOURCE" else word for word in words]
     assert main(["import", "table", source, "--out", str(clips / "out"), *options]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_ratings_need_a_dimension(clips, capsys):
-    source = clips / "pairs.csv"
-    source.write_text("pair_id,response_audio,score\nx,a.wav,3\n")
-    assert main(["import", "table", str(source), "--out", str(clips / "out")]) == 2
-    assert (
-        f"{source}: no dimensions (--dimension NAME=LOW:HIGH[:STEP]); expected at least one" in capsys.readouterr().err
-    )

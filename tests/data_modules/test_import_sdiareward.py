@@ -8,11 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.importers import sdiareward
 from empathy_judge.data_modules.schema import PairDataset
 
-from .builders import Download, reasons
+from .builders import Download, preferences
 
 
 def turn(role: str, text: str | None, *clips: Any) -> dict[str, Any]:
@@ -35,21 +34,15 @@ class SDiaReward(Download):
         self.rows.append(made)
         return made
 
-    def clip(self, audio: Any) -> str:
-        return {audio_hash(path): path.stem for path in (self.folder / "clips").iterdir()}[audio_hash(audio)]
-
-    def preferences(self, dataset: PairDataset) -> list[tuple[str, str]]:
+    def preferences(self, dataset: PairDataset) -> list[tuple[Any, ...]]:
         """Response that was chosen, response that was rejected."""
-        name = {pair.pair_id: self.clip(pair.response) for pair in dataset.pairs}
-        assert set(dataset.preferences["rater_id"]) == {"construction"}
-        assert set(dataset.preferences["dimension"]) == {"dialogue_quality"}
-        assert set(dataset.preferences["strength"]) == {1.0}
-        return [(name[c], name[r]) for c, r in dataset.preferences[["chosen_id", "rejected_id"]].to_numpy()]
+        found = preferences(dataset, lambda pair: self.clip(pair.response), "dialogue_quality")
+        assert len(found) == len(dataset.preferences)
+        assert {own[2:] for own in found} == {("construction", 1.0)}
+        return [(chosen, rejected) for chosen, rejected, *_ in found]
 
 
-@pytest.fixture
-def source(tmp_path) -> SDiaReward:
-    return SDiaReward(tmp_path / "source")
+SOURCE = SDiaReward
 
 
 def test_the_place_in_the_dataset_does_not_tell_the_chosen_one(source):
@@ -141,21 +134,6 @@ def test_json_jsonl_and_parquet_in_a_folder(source):
 def test_a_bad_chat_is_skipped(source, chat, reason):
     source.row(200, 300)
     source.row(400, 500)["rejected"] = chat
-    dataset = source.load("rows.jsonl", max_skipped=0.5)
+    dataset = source.skips("rows.jsonl, row 2 (line 2)", reason, "rows.jsonl")
     assert source.preferences(dataset) == [("200", "300")]
     assert len(dataset.pairs) == 2
-    ((where, found),) = reasons(dataset)
-    assert where.startswith("rows.jsonl, row 2 (line 2)")
-    assert reason in f"{where}: {found}"
-
-
-def test_the_same_chat_twice_and_the_same_row_twice(source):
-    source.row(200, 300)
-    source.row(200, 300)
-    source.row(400, 400)
-    dataset = source.load("rows.jsonl", max_skipped=0.9)
-    assert source.preferences(dataset) == [("200", "300")]
-    found = reasons(dataset)
-    assert len(found) == 2
-    assert "has compared these at" in found[0][1]
-    assert found[1][1] == "both clips are the same; expected two different clips"

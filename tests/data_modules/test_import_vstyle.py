@@ -5,14 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 from empathy_judge.data_modules.audio import audio_hash
-from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import vstyle
 from empathy_judge.data_modules.ratings import Dimension
-from empathy_judge.data_modules.schema import PairDataset
 
-from .builders import Download, by_id, reasons
+from .builders import Download, by_id, reasons, scores
 
 
 class VStyle(Download):
@@ -48,14 +45,7 @@ class VStyle(Download):
         (judge / "en_res.jsonl").write_text('{"id": 1, "instruct_id": 1, "gemini_score": 5}\n')
 
 
-@pytest.fixture
-def source(tmp_path) -> VStyle:
-    return VStyle(tmp_path / "source")
-
-
-def scores(dataset: PairDataset) -> dict[tuple[str, str], float]:
-    columns = (dataset.ratings[name] for name in ("pair_id", "rater_id", "score"))
-    return {(pair, rater): score for pair, rater, score in zip(*columns, strict=True)}
+SOURCE = VStyle
 
 
 def test_an_instruction_without_a_clip_is_the_situation_one_with_a_clip_is_heard(source):
@@ -78,8 +68,7 @@ def test_only_one_category(source):
     assert len(dataset.ratings) == 6
     assert not (dataset.root / "skipped.csv").exists()
     assert "2 responses of others left out" in dataset.card.description
-    with pytest.raises(DataError, match="no ability of category 'empaty'; it has acoustic_attributes, empathy"):
-        source.load(category="empaty")
+    source.refuses("no ability of category 'empaty'; it has acoustic_attributes, empathy", category="empaty")
 
 
 def test_a_key_that_both_languages_use_is_two_responses(source):
@@ -91,9 +80,9 @@ def test_a_key_that_both_languages_use_is_two_responses(source):
     pairs = by_id(dataset)
     assert sorted(pairs) == ["11_2", "12_2", "1_1", "2_1", "zh-1_1", "zh-2_1"]
     assert (pairs["1_1"].group_id, pairs["zh-1_1"].group_id) == ("en-1", "zh-1")
-    assert scores(dataset)["1_1", "a1"] == 2
-    assert scores(dataset)["zh-1_1", "a3"] == 4
-    assert ("1_1", "a3") not in scores(dataset)
+    assert scores(dataset)["1_1", "a1", "mos"] == 2
+    assert scores(dataset)["zh-1_1", "a3", "mos"] == 4
+    assert ("1_1", "a3", "mos") not in scores(dataset)
 
 
 def test_a_folder_says_the_language_even_of_a_response_in_the_other_script(source):
@@ -124,8 +113,8 @@ def test_bad_ratings_are_skipped_with_their_place(source):
     ]
     dataset = source.load(max_skipped=0.7)
     assert len(dataset.ratings) == 9
-    assert ("1_1", "a1") not in scores(dataset)
-    assert scores(dataset)["2_1", "a1"] == 4
+    assert ("1_1", "a1", "mos") not in scores(dataset)
+    assert scores(dataset)["2_1", "a1", "mos"] == 4
     found = reasons(dataset)
     bad = [(1, "mos"), (5, "id"), (6, "id"), (7, "mos"), (8, "mos"), (9, "mos"), (10, "mos"), (11, "id")]
     assert [where for where, _ in found] == [f"a1.jsonl, row {n} (line {n}), column {name!r}" for n, name in bad]
@@ -163,7 +152,8 @@ def test_bad_responses_are_skipped_with_their_ratings(source):
 
 
 def test_other_folders_are_an_error(source):
-    with pytest.raises(DataError, match="a file; expected the folder that holds human_eval_res"):
-        source.load(ratings=str(source.folder / "VStyle-responses/metadata.jsonl"))
-    with pytest.raises(DataError, match=r"holds no file metadata\.jsonl"):
-        source.load("VStyle-eval-results")
+    source.refuses(
+        "a file; expected the folder that holds human_eval_res",
+        ratings=str(source.folder / "VStyle-responses/metadata.jsonl"),
+    )
+    source.refuses(r"holds no file metadata\.jsonl", "VStyle-eval-results")

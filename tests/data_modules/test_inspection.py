@@ -1,4 +1,4 @@
-"""Inspection: the numbers are right, and bad clips are listed with their pairs instead of raised."""
+"""Inspection: the numbers are right, bad clips are listed instead of raised, and what was measured is kept."""
 
 from __future__ import annotations
 

@@ -12,15 +12,17 @@ import pytest
 from empathy_judge.data_modules.audit import audit_splits, check_splits
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.schema import PairDataset, write_splits
-from empathy_judge.data_modules.splits import DEFAULT_FRACTIONS, assign, components, split_dataset
+from empathy_judge.data_modules.splits import DEFAULT_FRACTIONS, assign, components, leave_one_out, split_dataset
+
+from .builders import Source
 
 HALVES = {"train": 0.5, "test": 0.5}
 
 
 @pytest.fixture(scope="module")
-def dataset_folder(tmp_path_factory, source_type) -> Path:
+def dataset_folder(tmp_path_factory) -> Path:
     """40 groups of 1 to 4 pairs; the score depends on the group, two groups share a speaker."""
-    source = source_type(tmp_path_factory.mktemp("splits") / "source", groups=40, per_group=4)
+    source = Source(tmp_path_factory.mktemp("splits") / "source", groups=40, per_group=4)
     kept = []
     for row in source.pairs:
         group, member = (int(part) for part in row["pair_id"].split("-"))
@@ -114,7 +116,7 @@ def test_hold_out(folder):
     ("options", "message"),
     [
         ({"by": ("group_id", "system_id")}, r"'train' would get 100% .* 70%.* 100 pairs fall into 1 inseparable parts"),
-        ({"by": ("mood",)}, "split by 'mood'; expected group_id, context_speaker"),
+        ({"by": ("mood",)}, "split by 'mood'; expected group_id, context_speaker, .*, response_text"),
         ({"by": ()}, "split by 'nothing'; expected group_id"),
         ({"by": ("context_speaker",)}, r"pairs\.parquet, row 1, column 'context_speaker': empty \(99 more\)"),
         ({"fractions": {"train": 0.5}}, r"fractions {'train': 0\.5} sum to 0\.5; expected 1"),
@@ -168,6 +170,21 @@ def test_split_file_of_other_splits_is_refused(folder):
         (folder / "split.yaml").write_text(text)
         with pytest.raises(DataError, match=r"split\.yaml: .*expected the file that `empathy-judge split` writes"):
             check_splits(PairDataset.load(folder))
+
+
+def test_splits_by_a_tag(source):
+    for row, cue in zip(source.pairs, ["sad", "glad", "", "glad"], strict=True):
+        row["tag:cue"] = cue
+    source.load()
+    with pytest.raises(DataError, match=r"split by 'tag:age'; expected .*response_text, tag:cue"):
+        split_dataset(source.out, by=("group_id", "tag:age"))
+    with pytest.raises(DataError, match=r"row 3, column 'tag:cue': empty"):
+        leave_one_out(source.out, "tag:cue")
+    source.pairs[2]["tag:cue"] = "glad"
+    source.load(overwrite=True)
+    assert leave_one_out(source.out, "tag:cue").by == ("tag:cue",)
+    splits = [pair.split for pair in PairDataset.load(source.out).pairs]
+    assert splits == ["tag:cue=sad", "tag:cue=glad", "tag:cue=glad", "tag:cue=glad"]
 
 
 def test_components_are_transitive():

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
-import pyarrow.parquet as pq
 import pytest
 from empathy_judge.data_modules import folders, measuring
 from empathy_judge.data_modules.audio import audio_hash, decode, probe
@@ -19,6 +18,8 @@ from empathy_judge.data_modules.inspection import inspect_dataset
 from empathy_judge.data_modules.schema import PairDataset, write_splits
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.data_modules.stored_clips import StoredClip
+
+from .builders import set_cell
 
 ADDRESS = "memory://bucket/tones"
 
@@ -109,10 +110,7 @@ def test_splits_are_not_written_to_an_address(source, memory):
 @pytest.mark.parametrize("path", ["../secret.wav", "/bucket/secret.wav", "audio/../../secret.wav", "a\\..\\..\\x"])
 def test_no_path_leaves_a_remote_folder(source, memory, path):
     source.load()
-    table = pq.read_table(source.out / "pairs.parquet")
-    rows = table.to_pylist()
-    rows[1]["response_audio"]["path"] = path
-    pq.write_table(table.from_pylist(rows, table.schema), source.out / "pairs.parquet")
+    set_cell(source.out / "pairs.parquet", "response_audio", 1, {"path": path})
     upload(source.out, memory)
     memory.pipe_file("/bucket/secret.wav", b"secret")
     with pytest.raises(DataError, match=r"row 2, column 'response_audio': value .* leaves the folder memory://bucket"):
@@ -149,7 +147,6 @@ def test_bad_addresses(address, message):
     with pytest.raises(DataError, match=message) as caught:
         PairDataset.load(address)
     assert "hunter2" not in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_no_secret_is_shown():
