@@ -222,19 +222,17 @@ class PairDataModule(L.LightningDataModule):
 
     def _training_plan(self) -> FixedSize | ByTokens:
         """Made once for these settings: by tokens it looks at the length of every item."""
-        if self._planned is None or self._planned[0] is not self.settings:
-            self._planned = self.settings, self._plan()
+        settings, size = self.settings, self.settings.batch_size
+        if self._planned is None or self._planned[0] is not settings:
+            if settings.batch_tokens is None:
+                kinds = [self._order_of(self.train, size, shuffle=True)]
+                for number, count in enumerate(self.kind_sizes[1:], start=1):
+                    own = EpochOrder(count, shuffle=True, seed=self.seed + number, rank=self._rank, ranks=self._ranks)
+                    kinds.append(own)
+                self._planned = settings, FixedSize(MixedOrder(kinds, self.shares), size)
+            else:
+                self._planned = settings, self._by_tokens(self._kinds())
         return self._planned[1]
-
-    def _plan(self) -> FixedSize | ByTokens:
-        size, tokens = self.settings.batch_size, self.settings.batch_tokens
-        if tokens is None:
-            kinds = [self._order_of(self.train, size, shuffle=True)]
-            for number, count in enumerate(self.kind_sizes[1:], start=1):
-                own = EpochOrder(count, shuffle=True, seed=self.seed + number, rank=self._rank, ranks=self._ranks)
-                kinds.append(own)
-            return FixedSize(MixedOrder(kinds, self.shares), size)
-        return self._by_tokens(self._kinds())
 
     def _kinds(self) -> list[Kind]:
         return [self._rated_kind(self.train, self.shares[0], shuffle=True), *self._compared_kinds()]
@@ -249,7 +247,7 @@ class PairDataModule(L.LightningDataModule):
             window = min(WINDOW, max(1, WINDOW_BLOCKS * len(groups) // (int(groups.max(initial=0)) + 1)))
         clusters = self._clusters(pairs) if shuffle else None
         blocks = None if groups is None or clusters is not None else Blocks(groups, mixed=False)
-        streams = self._streams(len(pairs), self.seed, shuffle=shuffle, blocks=blocks, clusters=clusters)
+        streams = self._streams(len(pairs), self.seed, shuffle, blocks, clusters)
         return Kind(streams, self._lengths(pairs.pairs), share=share, window=window, clusters=clusters)
 
     def _compared_kinds(self) -> list[Kind]:
@@ -258,30 +256,19 @@ class PairDataModule(L.LightningDataModule):
         for number, (size, share) in enumerate(zip(self.kind_sizes[1:], self.shares[1:], strict=True), start=1):
             items = self.items.comparisons[start : start + size]
             lengths = [self._lengths([getattr(item, name) for item in items]) for name in ("chosen", "rejected")]
-            streams = self._streams(size, self.seed + number, shuffle=True)
+            streams = self._streams(size, self.seed + number, True)
             found.append(Kind(streams, np.maximum(*lengths), rows=2, share=share))
             start += size
         return found
 
     def _streams(
-        self,
-        size: int,
-        seed: int,
-        *,
-        shuffle: bool,
-        blocks: Blocks | None = None,
-        clusters: np.ndarray | None = None,
+        self, size: int, seed: int, shuffle: bool, blocks: Blocks | None = None, clusters: np.ndarray | None = None
     ) -> list[EpochOrder]:
         """The order of items for each reader: data-loader processes that read row groups of their own, or one per rank
         where any process may read any file."""
         apart = row_groups(self.train.pairs) is not None
         readers = self._ranks * (max(self.settings.num_workers, 1) if apart else 1)
-        return [
-            EpochOrder(
-                size, shuffle=shuffle, seed=seed, rank=reader, ranks=readers, blocks=blocks, clusters=clusters, run=0
-            )
-            for reader in range(readers)
-        ]
+        return [EpochOrder(size, shuffle, seed, reader, readers, blocks, clusters, run=0) for reader in range(readers)]
 
     def _lengths(self, pairs: Sequence[Pair]) -> np.ndarray:
         if self._model is None:

@@ -69,12 +69,7 @@ class Augmentation:
     @property
     def active(self) -> bool:
         """Whether anything can happen to a clip."""
-        return any(
-            (
-                self.room_probability, self.noise_probability, self.codec_probability, self.gain_probability,
-                self.shift_probability,
-            )
-        )  # fmt: skip
+        return any(value for name, value in vars(self).items() if name.endswith("_probability"))
 
 
 NO_AUGMENTATION = Augmentation()
