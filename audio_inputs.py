@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 from .data_modules.audio import AudioSource, Clip
 from .data_modules.errors import AudioError, UserError, shown
 from .data_modules.ratings import check_situation
+from .data_modules.rows import is_missing
 from .data_modules.schema import Pair, Turn
 from .data_modules.stored_clips import StoredClip
 
@@ -72,11 +72,6 @@ def _from_dataset(cell: Mapping[str, Any]) -> AudioSource:
     raise UserError(
         f"clip with {', '.join(map(str, cell)) or 'nothing'}; expected array and sampling_rate, bytes, or path"
     )
-
-
-def is_missing(value: Any) -> bool:
-    """Whether a cell of a table holds nothing: None, NaN, or what pandas writes for it."""
-    return value is None or (isinstance(value, float) and math.isnan(value)) or type(value).__name__ == "NAType"
 
 
 def column(values: Any) -> list[Any] | None:

@@ -276,13 +276,15 @@ def _read_rows(path: DataPath) -> Iterator[dict[str, Any]]:
         places = ((file, group, row) for group, size in enumerate(sizes) for row in range(size))
         paths = [opened.schema.column(index).path for index in range(len(opened.schema))]
         audio = [bytes_leaf(opened, column) for column in (CONTEXT, RESPONSE)]
-        known: dict[Any, Any] = {}
+        known: dict[Tags, Tags] = {}
         embedded = [0, 0]  # clips of contexts, of responses
         leaves = [path for path in paths if path not in audio]
         for batch in batches(opened, _BATCH_ROWS, leaves):
             batch.validate(full=True)
             columns = {name: python_values(batch.column(name)) for name in batch.schema.names}
-            columns[TAGS] = [_tags(own, known) for own in columns.get(TAGS) or [None] * len(batch)]
+            cells = columns.get(TAGS, [()] * len(batch))
+            tags = (tuple((tag["name"], tag["value"]) for tag in cell or ()) for cell in cells)
+            columns[TAGS] = [known.setdefault(own, own) for own in tags]
             columns[_AT] = list(islice(places, len(batch)))
             embedded[0] += sum(
                 turn is not None and turn["path"] is None for own in columns[CONTEXT] for turn in own or ()
@@ -293,11 +295,6 @@ def _read_rows(path: DataPath) -> Iterator[dict[str, Any]]:
         for leaf, found in zip(audio, embedded, strict=True):
             if _count_values(opened.metadata, paths.index(leaf)) not in (None, found):
                 raise _clip_without_content(path)
-
-
-def _tags(tags: Any, known: dict[Any, Any]) -> Tags:
-    found = tuple((tag["name"], tag["value"]) for tag in tags or ())
-    return known.setdefault(found, found)
 
 
 def _count_values(metadata: pq.FileMetaData, index: int) -> int | None:

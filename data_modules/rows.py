@@ -62,18 +62,26 @@ def to_row(values: Mapping[Any, Any], root: Path, file: Path, number: int, hashe
     Raises:
         DataError: If audio is neither encoded bytes nor the relative path of a file in the folder.
     """
-    row = {name: None if _is_absent(values.get(name)) else values[name] for name in PAIRS_SCHEMA.names}
-    context = row["context_audio"] or []
-    if not isinstance(context, list | tuple):
-        context = [{"role": "user", "audio": context}]
+    row = {name: None if is_missing(values.get(name)) else values[name] for name in PAIRS_SCHEMA.names}
     where = place(file, number, "context_audio")
-    for turn in context:
-        if not isinstance(turn, dict) or set(turn) != {"role", "audio"}:
-            raise bad_value(where, turn, "{role, audio}")
-    row["context_audio"] = [{"role": turn["role"], **_to_audio(turn["audio"], root, where, hashes)} for turn in context]
+    turns = context_turns(row["context_audio"] or None, where)
+    row["context_audio"] = [{"role": turn["role"], **_to_audio(turn["audio"], root, where, hashes)} for turn in turns]
     row["response_audio"] = _to_audio(row["response_audio"], root, place(file, number, "response_audio"), hashes)
     row[TAGS] = sorted_tags(row[TAGS], place(file, number, TAGS))
     return row
+
+
+def context_turns(value: Any, where: str) -> list[dict[str, Any]]:
+    """The turns in a cell of context: ``{"role", "audio"}`` each; one clip is a turn of the user, None is no turn.
+
+    Raises:
+        DataError: If a turn is something else.
+    """
+    turns = value if isinstance(value, list | tuple) else [] if value is None else [{"role": "user", "audio": value}]
+    for turn in turns:
+        if not isinstance(turn, dict) or set(turn) != {"role", "audio"}:
+            raise bad_value(where, turn, '{"role": ..., "audio": ...} per turn')
+    return [dict(turn) for turn in turns]
 
 
 def sorted_tags(value: Any, where: str) -> Tags:
@@ -93,7 +101,7 @@ def sorted_tags(value: Any, where: str) -> Tags:
         items = [(tag.get("name"), tag.get("value")) for tag in value]
     if items is None or not all(isinstance(name, str) for name, _ in items):
         raise bad_value(where, value, "text as value for each name")
-    return tuple(sorted(((name, tag) for name, tag in items if not _is_absent(tag)), key=lambda tag: tag[0]))
+    return tuple(sorted(((name, tag) for name, tag in items if not is_missing(tag)), key=lambda tag: tag[0]))
 
 
 def _to_audio(cell: Any, root: Path, where: str, hashes: dict[str, str]) -> dict[str, Any]:
@@ -106,10 +114,9 @@ def _to_audio(cell: Any, root: Path, where: str, hashes: dict[str, str]) -> dict
     raise bad_value(where, cell, "a relative path or encoded bytes")
 
 
-def _is_absent(value: Any) -> bool:
-    import pandas as pd
-
-    return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
+def is_missing(value: Any) -> bool:
+    """Whether a cell of a table holds nothing: None, NaN, or what pandas writes for it."""
+    return value is None or (isinstance(value, float) and math.isnan(value)) or type(value).__name__ == "NAType"
 
 
 def checked_pairs(

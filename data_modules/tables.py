@@ -39,7 +39,12 @@ class SourceTable:
     columns: tuple[str, ...]  # column names in the order of the file
     rows: list[dict[str, Any]]  # column name -> value. A CSV value is text; an empty one, like JSON's `null`, is None
     # line of the file where each row starts, counted from 1; None where the format has no lines
-    lines: list[int] | None
+    lines: list[int] | None = None
+
+    @classmethod
+    def of(cls, path: Path, rows: list[dict[str, Any]], lines: list[int] | None = None) -> SourceTable:
+        """A table whose columns are the fields of its rows."""
+        return cls(path, tuple(dict.fromkeys(name for row in rows for name in row)), rows, lines)
 
     def place(self, position: int, column: str | None = None) -> str:
         """Where a row or a cell stands, for the head of a message; `position` counts from 0."""
@@ -223,8 +228,7 @@ def check_header(header: Sequence[str], path: Path) -> None:
 
 def _read_jsonl(path: Path) -> SourceTable:
     found = list(jsonl_rows(_read_text(path).split("\n"), path))
-    rows = [row for _, row in found]
-    return SourceTable(path, _columns(rows), rows, [line for line, _ in found])
+    return SourceTable.of(path, [row for _, row in found], [line for line, _ in found])
 
 
 def _read_json(path: Path) -> SourceTable:
@@ -237,11 +241,7 @@ def _read_json(path: Path) -> SourceTable:
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
             raise bad_value(place(path, number), row, "a JSON object")
-    return SourceTable(path, _columns(rows), rows, None)
-
-
-def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for row in rows for name in row))
+    return SourceTable.of(path, rows)
 
 
 def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -258,7 +258,7 @@ def _read_parquet(path: Path) -> SourceTable:
         columns = pq.read_schema(path).names
         check_header(columns, path)
         table = EmbeddingTable(f"{path} {path_version(path)}", lambda row: parquet_tables(path, row, whole=True))
-        return SourceTable(path, tuple(columns), list(table.rows()), None)
+        return SourceTable(path, tuple(columns), list(table.rows()))
 
 
 _READERS = {".csv": _read_csv, ".tsv": _read_csv, ".json": _read_json, ".jsonl": _read_jsonl, ".parquet": _read_parquet}

@@ -70,7 +70,7 @@ def _table(frame: pd.DataFrame, name: str, required: Sequence[str]) -> SourceTab
         if column not in columns:
             raise DataError(f"{name}: no column {column!r}; it has {names_shown(columns)}")
     plain = frame.astype(object).where(frame.notna(), None).set_axis(columns, axis="columns")
-    return SourceTable(Path(name), tuple(columns), plain.to_dict("records"), None)
+    return SourceTable(Path(name), tuple(columns), plain.to_dict("records"))
 
 
 def _context(value: Any, made: Path) -> Any:

@@ -73,7 +73,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     pairs = _read_split(path, folder, options.config, options.split)
     if "pair_id" not in {*mapping.columns, *pairs.columns} and not has_preferences(pairs, mapping.columns):
         numbered = [{"pair_id": str(number), **row} for number, row in enumerate(pairs.rows)]
-        pairs = SourceTable(pairs.path, ("pair_id", *pairs.columns), numbered, None)
+        pairs = SourceTable.of(pairs.path, numbered)
     ratings = None if options.ratings is None else read_table(options.ratings)
     if ratings is None and any(isinstance(row.get(RATINGS), list) for row in pairs.rows):
         pairs, ratings = _without_ratings(pairs, mapping.columns.get("pair_id", "pair_id"))
@@ -89,9 +89,7 @@ def _without_ratings(pairs: SourceTable, pair_id: str) -> tuple[SourceTable, Sou
             if not isinstance(rating, Mapping):
                 raise bad_value(pairs.place(position, RATINGS), rating, "a list of {rater_id, dimension, score}")
             rows.append({"pair_id": row[pair_id], **rating})
-    rest = SourceTable(pairs.path, tuple(name for name in pairs.columns if name != RATINGS), pairs.rows, None)
-    columns = tuple(dict.fromkeys(name for row in rows for name in row))
-    return rest, SourceTable(Path(f"{pairs.path}: {RATINGS}"), columns, rows, None)
+    return SourceTable.of(pairs.path, pairs.rows), SourceTable.of(Path(f"{pairs.path}: {RATINGS}"), rows)
 
 
 def _folder(path: Path, revision: str | None, files: list[str] | None) -> tuple[Path, Path]:
@@ -132,7 +130,7 @@ def _read_split(name: Path, folder: Path, config: str | None, split: str | None)
         raise DataError(f"{name}: split {shown(chosen)} cannot be read ({_reason(error)})") from None
     if not rows:
         raise DataError(f"{name}: split {shown(chosen)} holds no rows")
-    return SourceTable(name, tuple(dict.fromkeys(column for row in rows for column in row)), rows, None)
+    return SourceTable.of(name, rows)
 
 
 def _splits(datasets: Any, folder: Path, config: str | None) -> Mapping[str, _Split]:

@@ -39,9 +39,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import DataError, UserError, bad_value, shown
+from ..errors import DataError, UserError, shown
 from ..ratings import RATING_COLUMNS, SECONDS, Dimension, check_ratings, parse_dimension
-from ..rows import PAIR_COLUMNS, TAG_PREFIX, TAGS, checked_pairs, sorted_tags
+from ..rows import PAIR_COLUMNS, TAG_PREFIX, TAGS, checked_pairs, context_turns, sorted_tags
 from ..schema import DatasetCard
 from ..tables import SourceTable, full_mapping, parse_mapping, plain_text, read_table, to_number
 from .assemble import Imported
@@ -166,7 +166,7 @@ def read_pairs(
 def _pair_row(table: SourceTable, position: int, columns: Mapping[str, str]) -> dict[str, Any]:
     """A row with our column names, audio as it stands."""
     values = table.rows[position]
-    row: dict[str, Any] = {**dict.fromkeys(PAIR_COLUMNS), "context_audio": []}
+    row: dict[str, Any] = dict.fromkeys(PAIR_COLUMNS)
     row.update({our: plain_text(values.get(their)) for our, their in columns.items()})
     row["response_audio"] = values.get(columns["response_audio"])
     column = columns.get(TAGS, TAGS)
@@ -174,15 +174,8 @@ def _pair_row(table: SourceTable, position: int, columns: Mapping[str, str]) -> 
     named = {name.removeprefix(TAG_PREFIX): row.pop(name) for name in columns if name.startswith(TAG_PREFIX)}
     row[TAGS] = sorted_tags(dict(sorted_tags(values.get(column), where)) | named, where)
     context = values.get(columns.get("context_audio", ""))
-    if plain_text(context) is not None:
-        turns = context if isinstance(context, list) else [{"role": "user", "audio": context}]
-        for turn in turns:
-            if not isinstance(turn, dict) or set(turn) != {"role", "audio"}:
-                where = table.place(position, columns["context_audio"])
-                raise bad_value(where, turn, '{"role": ..., "audio": ...} per turn')
-        row["context_audio"] = [dict(turn) for turn in turns]
-    else:
-        row["context_audio"] = []
+    where = table.place(position, columns.get("context_audio"))
+    row["context_audio"] = context_turns(None if plain_text(context) is None else context, where)
     return row
 
 

@@ -102,16 +102,10 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
 
 def _pair(row: Record, key: str, language: str, folder: AudioFolder) -> dict[str, Any]:
     """Columns of the pair; the instruction as the rater met it, see the head of this file."""
-    text = row.text("instruct_text")
-    if row.values.get("instruction_audio_path") in (None, ""):
-        context: dict[str, Any] = {"context_audio": [], "situation": text}
-    else:
-        context = {
-            "context_audio": [{"role": "user", "audio": folder.clip(row, "instruction_audio_path")}],
-            "context_text": text,
-        }
+    heard = ["instruction_audio_path"] if row.values.get("instruction_audio_path") not in (None, "") else []
     return {
-        **context,
+        "context_audio": [{"role": "user", "audio": folder.clip(row, field)} for field in heard],
+        "context_text" if heard else "situation": row.text("instruct_text"),
         "pair_id": key,
         "group_id": f"{language}-{row.name('instruct_id')}",
         "language": language,

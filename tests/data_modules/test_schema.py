@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from empathy_judge.data_modules.audit import read_column, tag_columns
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.folders import staged_folder
 from empathy_judge.data_modules.ratings import Dimension
@@ -73,13 +74,15 @@ def set_column(name: str, values: list[Any], kind: pa.DataType | None = None) ->
     return change
 
 
+def tags_of_first(*tags: tuple[str | None, str]) -> Callable[[pa.Table], pa.Table]:
+    return set_column("tags", [[{"name": name, "value": value} for name, value in tags], None, None])
+
+
 def test_round_trip(written):
     dataset = PairDataset.load(written)
     first, second, third = dataset.pairs
-    assert [(turn.role, type(turn.audio)) for turn in first.context] == [
-        ("user", type(written)),
-        ("assistant", StoredClip),
-    ]
+    kinds = [(turn.role, type(turn.audio)) for turn in first.context]
+    assert kinds == [("user", type(written)), ("assistant", StoredClip)]
     assert first.response == (written / "clips/000-0.wav").resolve()
     assert (first.situation, second.situation, third.situation) == ("lost\nkeys", None, None)
     assert [len(pair.context) for pair in dataset.pairs] == [2, 1, 0]
@@ -222,6 +225,39 @@ class TestTimes:
             write_dataset(source.folder, CARD, pairs, ratings.assign(seconds=pd.Series(seconds, dtype=object)))
 
 
+class TestTags:
+    def test_round_trip(self, source, tables):
+        pairs, ratings = tables
+        tags = [{"sex": "f", "cue": "sad"}, None, {"cue": "glad"}]
+        write_dataset(source.folder, CARD, pairs.assign(tags=tags), ratings)
+        dataset = PairDataset.load(source.folder)
+        expected = [(("cue", "sad"), ("sex", "f")), (), (("cue", "glad"),)]
+        assert [pair.tags for pair in dataset.pairs] == expected
+        assert [pair.tag("cue") for pair in dataset.pairs] == ["sad", None, "glad"]
+        assert [read_column(pair, "tag:sex") for pair in dataset.pairs] == ["f", None, None]
+        assert tag_columns(dataset.pairs) == ["tag:cue", "tag:sex"]
+        write_splits(source.folder, ["train", "test", "test"])
+        again = PairDataset.load(source.folder).pairs
+        assert [(pair.tags, pair.split) for pair in again] == list(
+            zip(expected, ["train", "test", "test"], strict=True)
+        )
+
+    def test_data_without_tags_keep_their_hash_and_older_files_load(self, source, tables):
+        pairs, ratings = tables
+
+        def content(tags: list[Any]) -> str:
+            return write_dataset(source.folder, CARD, pairs.assign(tags=tags), ratings).content_hash
+
+        plain = write_dataset(source.folder, CARD, pairs, ratings).content_hash
+        edit(source.folder / "pairs.parquet", lambda table: table.drop_columns("tags"))  # as before there were tags
+        assert [pair.tags for pair in PairDataset.load(source.folder).pairs] == [(), (), ()]
+        write_splits(source.folder, ["train", "train", "test"])
+        assert PairDataset.load(source.folder).card.content_hash == plain
+        assert content([{}, None, {"cue": None}]) == plain
+        changed = {content([tags, {}, {}]) for tags in ({"cue": "sad"}, {"cue": "glad"}, {"sex": "sad"})}
+        assert len({plain, *changed}) == 4
+
+
 def test_preferences(source, tables):
     row = {"chosen_id": "a", "rejected_id": "b", "rater_id": "1", "dimension": "empathy", "strength": 2}
     tie = {**row, "rejected_id": "c", "strength": 0}
@@ -255,7 +291,7 @@ def test_preferences(source, tables):
         ("situation", ["x", 5, None], r"row 2, column 'situation': value 5"),
         ("response_audio", ["clips/000-0.wav", None, b"x"], r"row 2, column 'response_audio': value None"),
         ("response_audio", ["clips/000-0.wav", "../x.wav", b"x"], r"row 2, .*'\.\./x\.wav' leaves the folder"),
-        ("context_audio", [None, [{"audio": b"x"}], None], r"row 2, column 'context_audio': .*expected {role, audio}"),
+        ("context_audio", [None, [{"audio": b"x"}], None], r"row 2, column 'context_audio': .*expected .* per turn"),
         ("context_audio", [None, [{"role": "", "audio": b"x"}], None], "row 2, column 'context_audio': .*a role"),
         ("mood", ["x", "y", "z"], "unknown column 'mood'; expected pair_id, group_id, context_audio"),
     ],
@@ -292,21 +328,14 @@ def test_bad_cards(source, tables, change, message):
     write_dataset(source.folder, CARD, pairs, ratings.iloc[:3])
     path = source.folder / "dataset.yaml"
     path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **change}))
-    with pytest.raises(DataError, match=message) as caught:
+    with pytest.raises(DataError, match=message):
         PairDataset.load(source.folder)
-    assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["- 1", "when: 2020-13-45", "a: *b", ""])
+@pytest.mark.parametrize("text", ["- 1", "when: 2020-13-45", "a: *b", "", "!!python/object/apply:os.mkdir ['made']"])
 def test_other_yaml_is_refused(written, text):
     (written / "dataset.yaml").write_text(text)
     with pytest.raises(DataError, match=r"dataset\.yaml: (schema_version; expected 1|not readable as YAML)"):
-        PairDataset.load(written)
-
-
-def test_yaml_runs_nothing(written):
-    (written / "dataset.yaml").write_text("!!python/object/apply:os.mkdir ['made']\n")
-    with pytest.raises(DataError, match=r"dataset\.yaml: not readable as YAML"):
         PairDataset.load(written)
 
 
@@ -337,8 +366,13 @@ def test_yaml_runs_nothing(written):
         ("pairs", set_column("response_audio", [{"path": "/etc/passwd"}] * 3), "row 1, .*'/etc/passwd' leaves the"),
         ("pairs", set_column("response_audio", [{"path": "../../x"}] * 3), "row 1, .*'../../x' leaves the folder"),
         ("pairs", set_column("response_audio", [{"path": "link.wav"}] * 3), "row 1, .*'link.wav' leaves the folder"),
-        ("pairs", set_column("response_audio", [{"path": "gone.wav"}] * 3), "row 1, .*'gone.wav': no such file"),
+        ("pairs", set_column("response_audio", [{"path": "gone.wav"}] * 3),
+         r"pairs\.parquet, row 1, column 'response_audio': value 'gone.wav': no such file"),
         ("pairs", set_column("response_audio", [None] * 3), "row 1, column 'response_audio': value None"),
+        ("pairs", tags_of_first(("cue", "sad"), ("cue", "glad")), "value .*; expected each name once, sorted"),
+        ("pairs", tags_of_first(("sex", "f"), ("cue", "sad")), "expected each name once, sorted"),
+        *(("pairs", tags_of_first(tag), r"pairs\.parquet, row 1, column 'tags': value .*; expected text without line")
+          for tag in (("cue", "two\nlines"), ("", "sad"), (None, "sad"))),
         ("pairs", set_column("response_audio", [{"path": "clips/000-0.wav", "bytes": b"x"}] * 3),
          r"pairs\.parquet, row 1, column 'response_audio': .*expected either a path or bytes"),
         ("pairs", set_column("response_audio", [{"path": "clips/000-0.wav"}, {"sha256": "0"}, {"bytes": b"x"}]),
@@ -348,17 +382,12 @@ def test_yaml_runs_nothing(written):
 def test_tampered_tables(written, file, change, message):
     os.symlink(Path(__file__).resolve(), written / "link.wav")
     edit(written / f"{file}.parquet", change)
-    with pytest.raises(DataError, match=message) as caught:
+    with pytest.raises(DataError, match=message):
         PairDataset.load(written)
-    assert "\n" not in str(caught.value)
 
 
 def test_files_that_are_missing_or_broken(written):
-    (written / "clips/000-1.wav").unlink()
-    with pytest.raises(DataError, match=r"pairs\.parquet, row 2, column 'response_audio': .*no such file"):
-        PairDataset.load(written)
     (written / "ratings.parquet").write_bytes(b"PAR1")
-    (written / "clips/000-1.wav").touch()
     with pytest.raises(DataError, match=r"ratings\.parquet: not readable as Parquet"):
         PairDataset.load(written)
     (written / "pairs.parquet").unlink()
