@@ -25,7 +25,7 @@ from . import schemas
 from .forms import Form, RankForm, RewardForm, ScoreForm, request_body
 from .records import Recorder, record_of
 from .schemas import Problem, responses
-from .service import Heard, Service, ranked_by, rewarded_by
+from .service import Heard, Service
 from .settings import MAX_SITUATION, Settings
 
 _BEARER = HTTPBearer(auto_error=False, description="The token of this service.")
@@ -78,16 +78,14 @@ def create_app(scorer: Scorer | Callable[[], Scorer], settings: Settings | None 
     @scoring("rank", "Rank several responses to one context", RankForm)
     async def rank(request: Request) -> schemas.Ranking:
         heard = await service.answer(request, RankForm)
-        dimension = ranked_by(heard.judge, heard.form)
-        ranked = in_order(heard.assessments, [dimension])
-        over_next = heard.judge.scorer.beside_next(ranked, [dimension], heard.form.max_error)
-        found = [heard.assessments[own.index] for own in ranked]
+        ranked = in_order(heard.assessments, heard.dimensions)
+        over_next = heard.judge.scorer.beside_next(ranked, heard.dimensions, heard.form.max_error)
         return schemas.Ranking(
             **_answer_of(heard),
-            dimension=dimension,
+            dimension=heard.dimensions[0],
             ranking=[
-                schemas.Ranked(response=place.index + 1, **_said_of(own), over_next=beside)
-                for place, own, beside in zip(ranked, found, over_next, strict=True)
+                schemas.Ranked(response=own.index + 1, **_said_of(heard.assessments[own.index]), over_next=beside)
+                for own, beside in zip(ranked, over_next, strict=True)
             ],
         )
 
@@ -100,7 +98,7 @@ def create_app(scorer: Scorer | Callable[[], Scorer], settings: Settings | None 
     )
     async def reward(request: Request) -> schemas.Rewards:
         heard = await service.answer(request, RewardForm)
-        form, dimensions = heard.form, rewarded_by(heard.judge, heard.form)
+        form, dimensions = heard.form, heard.dimensions
         found = [reward_of(own.found, dimensions, form.deviations, clipped=own.clipped) for own in heard.outcomes]
         return schemas.Rewards(
             judge=heard.judge.id,
@@ -172,10 +170,7 @@ def create_app(scorer: Scorer | Callable[[], Scorer], settings: Settings | None 
     def document() -> dict[str, Any]:
         known = FastAPI.openapi(app)
         if service.state == "ready":
-            scorer = service.judge.scorer
-            schemas.tailor(
-                known, [own.name for own in scorer.dimensions], scorer.calibration is not None, scorer.knows_preferences
-            )
+            schemas.tailor(known, service.judge.scorer)
         return known
 
     app.openapi = document

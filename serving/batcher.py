@@ -134,6 +134,9 @@ class Batcher:
         self._thread = threading.Thread(target=self._run, name="scoring", daemon=True)
         self._thread.start()
 
+    def _lane_of(self, job: Job) -> _Lane:
+        return self._long if job.is_long else self._short
+
     @property
     def jobs(self) -> list[Job]:
         """What waits."""
@@ -144,7 +147,7 @@ class Batcher:
         lane = self._long if long else self._short
         share = 2 if long or self._long.jobs else 1  # half of the time is for the others; short pairs come at any time
         waiting = share * lane.pace * sum(job.work for job in lane.jobs)
-        return waiting + sum((self._long if job.is_long else self._short).pace * job.work for job in self._begun)
+        return waiting + sum(self._lane_of(job).pace * job.work for job in self._begun)
 
     def has_place(self, client: str, work: int = 1, long: bool = False) -> bool:
         """Whether a client may let so much work wait, of pairs that are scored alone or of others."""
@@ -173,7 +176,7 @@ class Batcher:
                 if work and not self.has_place(jobs[0].client, work, long):
                     raise Full
             for job in jobs:
-                (self._long if job.is_long else self._short).add(job)
+                self._lane_of(job).add(job)
             self._changed.notify()
 
     def drop(self, jobs: Iterable[Job]) -> None:
@@ -211,7 +214,7 @@ class Batcher:
                     job.future.set_result(outcome)
             seconds = time.monotonic() - begun
             self._owed = seconds if jobs[0].is_long else max(0.0, self._owed - seconds)
-            lane = self._long if jobs[0].is_long else self._short
+            lane = self._lane_of(jobs[0])
             lane.pace += (1 - lane.old_share) * (seconds / sum(job.work for job in jobs) - lane.pace)
             lane.old_share = _OLD_SHARE
             self._begun = ()

@@ -176,7 +176,7 @@ def _environment() -> dict[str, str]:
 # ---------------------------------------------------------------- in the process
 
 
-def decode_safely(data: bytes, name: str, max_seconds: float | None) -> Clip:
+def decode_safely(data: bytes, name: str, max_seconds: float) -> Clip:
     """A clip at its own rate.
 
     Args:
@@ -193,7 +193,7 @@ def decode_safely(data: bytes, name: str, max_seconds: float | None) -> Clip:
         raise AudioError(f"{name}: {info.channels} channels; expected at most {MAX_CHANNELS}", "not supported")
     samples = info.seconds * info.rate * info.channels
     # a clip that is too long in seconds is told so by load_clip, before anything is decoded
-    if samples > MAX_SAMPLES and (max_seconds is None or info.seconds <= max_seconds):
+    if samples > MAX_SAMPLES and info.seconds <= max_seconds:
         raise AudioError(f"{name}: holds {samples:.0f} samples; expected at most {MAX_SAMPLES}", "too long")
     try:
         return load_clip(data, max_seconds, name)

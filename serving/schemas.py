@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse
 
 from ..models.assessment import Caution, Scale, Score
 from ..models.three_way import BesideNext
+from ..scorer import Scorer
 
 Code = Literal[
     "bad_request", "unauthorized", "not_found", "method_not_allowed", "body_timeout", "too_large", "not_multipart",
@@ -272,24 +273,19 @@ def responses(*statuses: int, token: bool) -> dict[int | str, dict[str, Any]]:
     return found
 
 
-def tailor(document: dict[str, Any], dimensions: Sequence[str], calibrated: bool, preferences: bool) -> None:
-    """Write what only the judge knows into the OpenAPI document.
-
-    Args:
-        document: Whole; it is changed.
-        dimensions: Names.
-        calibrated: There are intervals; if not, no level is accepted.
-        preferences: The calibration knows preferences; if not, no `max_error` is accepted.
-    """
+def tailor(document: dict[str, Any], scorer: Scorer) -> None:
+    """Write what only the judge knows into the whole OpenAPI document: its dimensions, and that without intervals no
+    level is accepted, and without known preferences no `max_error`."""
+    dimensions = [dimension.name for dimension in scorer.dimensions]
     for path in ("/v1/score", "/v1/rank", "/v1/reward"):
         body = document["paths"][path]["post"]["requestBody"]
         properties = body["content"]["multipart/form-data"]["schema"]["properties"]
-        if not calibrated:
+        if scorer.calibration is None:
             properties.pop("level", None)
             properties.pop("deviations", None)
-        if not preferences:
+        if not scorer.knows_preferences:
             properties.pop("max_error", None)
         if "dimension" in properties:
             # the only one may be left out, or be empty; for a reward all of them
             optional = len(dimensions) == 1 or path == "/v1/reward"
-            properties["dimension"]["enum"] = [*dimensions, ""] if optional else list(dimensions)
+            properties["dimension"]["enum"] = [*dimensions, ""] if optional else dimensions

@@ -55,6 +55,10 @@ class Judge:
     decoders: Decoders  # make samples
     batcher: Batcher  # calls the judge
 
+    def windows(self, *seconds: float) -> int:
+        """In how many clips that last so long are read together: those of one with each of those of the others."""
+        return math.prod(math.ceil(own / self.scorer.max_seconds) for own in seconds)
+
 
 @dataclass(frozen=True)
 class Heard(Generic[FormT]):
@@ -62,6 +66,7 @@ class Heard(Generic[FormT]):
 
     judge: Judge  # who judged
     form: FormT  # what was sent
+    dimensions: list[str]  # what it asks for, see `_asked_of`
     outcomes: Sequence[Outcome]  # of each response; only rewards have errors among them
     seconds: Seconds  # durations of the clips that were heard now
 
@@ -162,14 +167,7 @@ class Service:
             form = await receive(request, kind, settings, functools.partial(self._received, record))
             self._stage(record, "receive", record.seconds)
             record.facts["bytes"] = self._uploads[record]
-            if "level" in form.model_fields_set and judge.scorer.calibration is None:
-                raise Problem("invalid", "level: this judge is not calibrated, it has no intervals; expected no level")
-            if isinstance(form, RankForm):
-                dimension = ranked_by(judge, form)
-                if form.max_error is not None:
-                    judge.scorer.compared_on([dimension])
-            if isinstance(form, RewardForm):
-                rewarded_by(judge, form)
+            dimensions = _asked_of(judge, form)
             # the last check before any work
             judge.scorer.check_text(_pair(record, form, form.context, form.responses[0]))
             async with _patient(request, settings), self._outcomes.of(form) as found:
@@ -194,7 +192,7 @@ class Service:
             self._stage(record, "score", took)
         record.facts["batch"] = max((job.batch for job in jobs.values()), default=0)
         self.metrics.audio_seconds.inc(sum(seconds.context + seconds.responses))
-        return Heard(judge, form, outcomes, seconds)
+        return Heard(judge, form, dimensions, outcomes, seconds)
 
     def _admit(self, record: Record) -> Judge:
         """Let a request in, if there is a place for it.
@@ -248,7 +246,7 @@ class Service:
         Raises:
             AudioError: If a clip cannot be used, or there are too many windows.
         """
-        begun, hears, clips, windows = time.monotonic(), judge.scorer.max_seconds, [], 1
+        begun, clips = time.monotonic(), []
         jobs: dict[str, Job] = {}
         seconds = Seconds(context=[], responses=[])
         wanted = {key: number for number, key in enumerate(form.keys) if key not in found}
@@ -260,14 +258,13 @@ class Service:
                 clip, lasts, _ = await judge.decoders.decode(data, name)
                 clips.append(clip)
                 seconds.context.append(round(lasts, 3))
-                windows *= math.ceil(clip.seconds / hears)
-                _check_work(judge, form, windows)
+                _check_work(judge, form, judge.windows(*(own.seconds for own in clips)))
             for key, number in wanted.items():
                 name = "response" if len(form.responses) == 1 else f"response {number + 1}"
                 try:
                     clip, lasts, clipped = await judge.decoders.decode(form.responses[number], name)
-                    of_pair = windows * math.ceil(clip.seconds / hears)
-                    _check_work(judge, form, of_pair)
+                    windows = judge.windows(*(own.seconds for own in (*clips, clip)))
+                    _check_work(judge, form, windows)
                 except AudioError as error:
                     if not isinstance(form, RewardForm):
                         raise
@@ -276,9 +273,9 @@ class Service:
                     found[key] = Outcome(error if sent else AudioError(str(error), "not a clip"))
                     continue
                 seconds.responses.append(round(lasts, 3))
-                read = sum(own.seconds * of_pair / math.ceil(own.seconds / hears) for own in (*clips, clip))
-                jobs[key] = Job(_pair(record, form, clips, clip), level, record.client, of_pair, read, clipped)
-                _check_work(judge, form, of_pair, sum(job.windows for job in jobs.values()))
+                read = sum(own.seconds * windows / judge.windows(own.seconds) for own in (*clips, clip))
+                jobs[key] = Job(_pair(record, form, clips, clip), level, record.client, windows, read, clipped)
+                _check_work(judge, form, windows, sum(job.windows for job in jobs.values()))
         finally:
             judge.batcher.announce(-len(wanted))
         self._stage(record, "decode", time.monotonic() - begun)
@@ -370,19 +367,14 @@ def _check_work(judge: Judge, form: Form, windows: int, together: int = 0) -> No
     Raises:
         AudioError: If they are.
     """
-    hears, texts = judge.scorer.max_seconds, work_of(1, form.situation)
-    of_pair = max(_WORK_OF_A_PAIR, math.ceil(judge.max_seconds / hears)) // texts
+    texts = work_of(1, form.situation)
+    of_pair = max(_WORK_OF_A_PAIR, judge.windows(judge.max_seconds)) // texts
     of_request = max(_WORK_OF_A_REQUEST // texts, of_pair)
     beside = " beside a situation of this length" if texts > 1 else ""
-    if windows > of_pair:
-        raise AudioError(
-            f"context and response make {windows} windows of {hears:g} s; expected at most {of_pair}{beside}",
-            "too long",
-        )
-    if together > of_request:
-        raise AudioError(
-            f"the responses make {together} windows of {hears:g} s; expected at most {of_request}{beside}", "too long"
-        )
+    for clips, found, most in (("context and response", windows, of_pair), ("the responses", together, of_request)):
+        if found > most:
+            hears = f"{judge.scorer.max_seconds:g} s"
+            raise AudioError(f"{clips} make {found} windows of {hears}; expected at most {most}{beside}", "too long")
 
 
 def _busy(judge: Judge, long: bool = False) -> Problem:
@@ -391,19 +383,24 @@ def _busy(judge: Judge, long: bool = False) -> Problem:
     return Problem("busy", f"too many requests wait; ask again in {wait} s", {"Retry-After": wait})
 
 
-def ranked_by(judge: Judge, form: RankForm) -> str:
-    """What to rank by."""
-    known = [dimension.name for dimension in judge.scorer.dimensions]
-    if form.dimension in known or (len(known) == 1 and not form.dimension):
-        return form.dimension or known[0]
-    raise Problem("invalid", f"dimension; expected {', '.join(known)}")
+def _asked_of(judge: Judge, form: Form) -> list[str]:
+    """The dimensions that a form asks for: the one to rank by; else one that it names, or all.
 
-
-def rewarded_by(judge: Judge, form: RewardForm) -> list[str]:
-    """What counts for a reward."""
-    known = [dimension.name for dimension in judge.scorer.dimensions]
-    if form.deviations and judge.scorer.calibration is None:
-        raise Problem("invalid", "deviations: this judge is not calibrated; expected 0")
-    if form.dimension and form.dimension not in known:
-        raise Problem("invalid", f"dimension; expected {', '.join(known)}, or none: then all count")
-    return [form.dimension] if form.dimension else known
+    Raises:
+        Problem: If the judge has no such dimension, or not what else is asked for.
+        UserError: If it knows nothing of preferences, which a ranking asks for.
+    """
+    known, ranks = [dimension.name for dimension in judge.scorer.dimensions], isinstance(form, RankForm)
+    if judge.scorer.calibration is None:
+        if "level" in form.model_fields_set:
+            raise Problem("invalid", "level: this judge is not calibrated, it has no intervals; expected no level")
+        if isinstance(form, RewardForm) and form.deviations:
+            raise Problem("invalid", "deviations: this judge is not calibrated; expected 0")
+    named = form.dimension if isinstance(form, RankForm | RewardForm) else ""
+    if named not in known and (named or (ranks and len(known) > 1)):
+        none = "" if ranks else ", or none: then all count"
+        raise Problem("invalid", f"dimension; expected {', '.join(known)}{none}")
+    dimensions = [named] if named else known
+    if isinstance(form, RankForm) and form.max_error is not None:
+        judge.scorer.compared_on(dimensions)
+    return dimensions
