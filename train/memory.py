@@ -50,9 +50,20 @@ class StepMemory:
     activations: int  # the most that forward and backward pass hold at once beside these
 
     @property
+    def by_kind(self) -> dict[str, int]:
+        """Bytes of each kind, the CUDA runtime included, and of all."""
+        kinds = {name: getattr(self, name) for name in ("weights", "gradients", "optimizer", "activations")}
+        kinds["cuda_runtime_assumed"] = CUDA_CONTEXT
+        return {**kinds, "all": sum(kinds.values())}
+
+    @property
     def total(self) -> int:
-        """All of it, and the CUDA runtime."""
-        return self.weights + self.gradients + self.optimizer + self.activations + CUDA_CONTEXT
+        """All of it."""
+        return self.by_kind["all"]
+
+    def fits(self, gpu_bytes: float) -> bool:
+        """Whether a GPU of this size has room for it."""
+        return self.total <= 0.95 * gpu_bytes
 
 
 def step_memory(
@@ -240,33 +251,28 @@ def memory_table(found: StepMemory, seconds: float, gpu_bytes: float | None) -> 
     """What `train --dry-run` prints under the table of parameters."""
     title = f"A step on {found.pairs} pairs of two clips of {seconds:g} s ({found.tokens} tokens a pair)"
     table = Table("memory on each GPU", "GiB", title=title)
-    for name in ("weights", "gradients", "optimizer", "activations"):
-        table.add_row(name, _gib(getattr(found, name)))
-    table.add_row("CUDA runtime (assumed)", _gib(CUDA_CONTEXT))
-    table.add_row("all", _gib(found.total), style="bold")
+    for name, size in found.by_kind.items():
+        shown = "CUDA runtime (assumed)" if name == "cuda_runtime_assumed" else name
+        table.add_row(shown, f"{size / GIB:.2f}", style="bold" if name == "all" else None)
     if gpu_bytes is not None:
-        verdict = "fits" if _fits(found, gpu_bytes) else "does not fit"
+        verdict = "fits" if found.fits(gpu_bytes) else "does not fit"
         share = f"{math.ceil(100 * found.total / gpu_bytes)} %"
         table.add_row(f"of a GPU with {gpu_bytes / GIB:.0f} GiB: {verdict}", share)
     return table
 
 
-def _fits(found: StepMemory, gpu_bytes: float) -> bool:
-    return found.total <= 0.95 * gpu_bytes
-
-
 def _facts(found: StepMemory, seconds: float, gpu_bytes: float | None) -> dict[str, Any]:
     """What the tables say, in bytes."""
-    parts = {name: {"parameters": own.parameters, "trainable": own.trainable} for name, own in found.parts.items()}
-    memory = {name: getattr(found, name) for name in ("weights", "gradients", "optimizer", "activations")}
     return {
-        "parts": parts,
+        "parts": {
+            name: {"parameters": own.parameters, "trainable": own.trainable} for name, own in found.parts.items()
+        },
         "pairs": found.pairs,
         "clip_seconds": seconds,
         "tokens_per_pair": found.tokens,
-        "bytes": {**memory, "cuda_runtime_assumed": CUDA_CONTEXT, "all": found.total},
+        "bytes": found.by_kind,
         "gpu_bytes": gpu_bytes,
-        "fits": None if gpu_bytes is None else _fits(found, gpu_bytes),
+        "fits": None if gpu_bytes is None else found.fits(gpu_bytes),
     }
 
 
@@ -294,7 +300,3 @@ def dry_run(recipe: Recipe) -> None:
         for table in (parameter_table(found.parts), memory_table(found, recipe.clip_seconds, gpu)):
             Console().print(table)
     check_trainable(found.parts, recipe.expected_trainable or {})
-
-
-def _gib(size: int) -> str:
-    return f"{size / GIB:.2f}"

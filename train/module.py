@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import lightning as L
@@ -13,6 +14,8 @@ import torch
 from accelerate.utils import find_executable_batch_size
 from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+from lightning.pytorch.utilities import GradClipAlgorithmType
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
@@ -34,7 +37,7 @@ from ..models.weight_files import check_keys, fingerprints
 from .checkpointing import check_continues
 from .collate import Batch, Collate, gather
 from .objective import Objective, RaterEmbedding
-from .optimization import adamw, clip_gradients, cosine_schedule, wants_fused
+from .optimization import adamw, cosine_schedule, wants_fused
 from .settings import OptimizerSettings
 from .strategies import ShardedStrategy, kept, shard
 from .validation import Agreement, Validation
@@ -85,7 +88,6 @@ class JudgeModule(L.LightningModule):
         self.judge, self.objective, self.collate, self.raters = judge, objective, collate, raters
         self._settings = settings
         self.strict_loading = False  # checkpoints hold no frozen weights; on_load_checkpoint is strict about the rest
-        self._validation: Validation | None = None
         self._agreement: dict[str, Agreement] = {}
         self._validated = -1  # step of the last validation
         self._start: np.ndarray | None = None  # scores of the validation split at the probe
@@ -148,22 +150,14 @@ class JudgeModule(L.LightningModule):
             pooled = self.raters(pooled, batch.labels.raters)
         return self.judge.head(pooled)
 
-    @property
+    @cached_property
     def validation(self) -> Validation:
-        """What the last validation found.
-
-        Raises:
-            RuntimeError: Before the first one.
-        """
-        if self._validation is None:
-            raise RuntimeError("there was no validation yet")
-        return self._validation
+        """What the last validation found."""
+        return Validation(self.data.validation, self.data.validation_preferences, self.judge.dimensions)
 
     def on_validation_epoch_start(self) -> None:
         """Forget the scores of the last validation."""
-        if self._validation is None:
-            self._validation = Validation(self.data.validation, self.data.validation_preferences, self.judge.dimensions)
-        self._validation.clear()
+        self.validation.clear()
 
     def measure(self, scores: Mapping[str, Prediction]) -> None:
         """Take the scores of other judges, by pair, for those of a validation; some may have none."""
@@ -262,8 +256,17 @@ class JudgeModule(L.LightningModule):
     def configure_gradient_clipping(
         self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        """Clip, also where the optimizer is fused."""
-        clip_gradients(self, optimizer, gradient_clip_val, gradient_clip_algorithm)
+        """Clip as `Trainer` was told to, over all ranks where gradients are sharded.
+
+        Lightning 2.6 refuses to clip for a fused optimizer under mixed precision, since float16 gradients are still
+        scaled then. bfloat16 gradients are not scaled: they are clipped as in full precision.
+        """
+        precision, algorithm = self.trainer.precision_plugin, gradient_clip_algorithm
+        if isinstance(precision, MixedPrecision) and precision.scaler is None:
+            algorithm = GradClipAlgorithmType(algorithm or "norm")
+            Precision.clip_gradients(precision, optimizer, gradient_clip_val or 0.0, algorithm)
+        else:
+            self.clip_gradients(optimizer, gradient_clip_val, algorithm)  # DeepSpeed does it in its own step
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep what is trained; leave out the frozen backbone but say which it was."""
@@ -272,11 +275,13 @@ class JudgeModule(L.LightningModule):
         checkpoint["description"], checkpoint["order"] = self._description(), self._order()
         values = [found.value for found in self._agreement.values()]
         checkpoint["agreement"] = float(sum(values) / len(values)) if values else math.nan
-        checkpoint["epochs"] = self._epochs()
+        steps = steps_of_epoch(self.trainer)
+        # for how many it was trained; a refit is trained as long
+        checkpoint["epochs"] = self.trainer.global_step / steps if 0 < steps < math.inf else 0.0
         if self._start is not None:
             checkpoint["start"] = torch.from_numpy(self._start)
-        if self._validation is not None and self._validated == self.trainer.global_step:  # of these weights
-            found = self._validation.scores, self._validation.deviations
+        if self._validated == self.trainer.global_step:  # of these weights
+            found = self.validation.scores, self.validation.deviations
             checkpoint["validation"] = dict(zip(("score", "deviation"), map(torch.from_numpy, found), strict=True))
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -297,11 +302,6 @@ class JudgeModule(L.LightningModule):
 
     def _order(self) -> dict[str, Any]:
         return {**self.data.order(), "trainer.accumulate_grad_batches": self.trainer.accumulate_grad_batches}
-
-    def _epochs(self) -> float:
-        """For how many it was trained; a refit is trained as long."""
-        steps = steps_of_epoch(self.trainer)
-        return self.trainer.global_step / steps if 0 < steps < math.inf else 0.0
 
     def _trained(self) -> dict[str, Tensor]:
         """Names and values of all weights that training changes, those that the judge does not keep included."""

@@ -1,14 +1,11 @@
-"""AdamW, its learning rates, and clipping that goes with a fused optimizer."""
+"""AdamW and its learning rates."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Any
 
-import lightning as L
-from lightning.pytorch.plugins.precision import MixedPrecision, Precision
-from lightning.pytorch.utilities import GradClipAlgorithmType
+from lightning.pytorch.plugins.precision import Precision
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -51,16 +48,3 @@ def cosine_schedule(optimizer: Optimizer, steps: int, warmup: float) -> LambdaLR
         return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
 
     return LambdaLR(optimizer, factor)
-
-
-def clip_gradients(module: L.LightningModule, optimizer: Optimizer, value: float | None, algorithm: Any) -> None:
-    """Clip gradients as `Trainer` was told to, over all ranks where gradients are sharded.
-
-    Lightning 2.6 refuses to clip for a fused optimizer under mixed precision, since float16 gradients are still
-    scaled then. bfloat16 gradients are not scaled: they are clipped as in full precision.
-    """
-    precision = module.trainer.precision_plugin
-    if isinstance(precision, MixedPrecision) and precision.scaler is None:
-        Precision.clip_gradients(precision, optimizer, value or 0.0, algorithm or GradClipAlgorithmType.NORM)
-    else:
-        module.clip_gradients(optimizer, value, algorithm)  # DeepSpeed does it in its own step

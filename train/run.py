@@ -236,11 +236,11 @@ def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None,
             trainer.validate(module, datamodule, verbose=False)
         if task.refit or recipe.method == "probe":
             trainer.save_checkpoint(folder / CHECKPOINTS / BEST)
-        provenance = _check_best(folder)["description"]["provenance"]
+        best = _check_best(folder)
         if _is_first():
-            for said in start_in_words(provenance):
+            for said in start_in_words(best["description"]["provenance"]):
                 say(said)
-        _calibrate(folder, judge, datamodule)
+        _calibrate(folder, best, judge, datamodule)
     return _finished(folder)
 
 
@@ -404,8 +404,8 @@ def _check_best(run: Path) -> dict[str, Any]:
     return checkpoint
 
 
-def _calibrate(run: Path, judge: EmpathyJudge, data: PairDataModule) -> None:
-    """Calibrate the best checkpoint from the scores of its validation, which are in it.
+def _calibrate(run: Path, checkpoint: dict[str, Any], judge: EmpathyJudge, data: PairDataModule) -> None:
+    """Calibrate the best checkpoint of a run from the scores of its validation, which are in it.
 
     Where that is not possible say why, for the run is good without. Each process measures some of the clips, so that
     all end at the same time: a scheduler that waits for none is not kept waiting by the first.
@@ -414,7 +414,6 @@ def _calibrate(run: Path, judge: EmpathyJudge, data: PairDataModule) -> None:
     if not _is_first():
         return
     try:
-        checkpoint = read_checkpoint(run / CHECKPOINTS / BEST)
         if "validation" not in checkpoint:
             raise UserError(f"{run}: its best checkpoint has no scores; `empathy-judge calibrate` scores anew")
         trained = {key: value for key, value in checkpoint["state_dict"].items() if key.startswith("judge.")}

@@ -41,7 +41,7 @@ def shard(judge: EmpathyJudge, beside: Iterable[nn.Module], mesh: DeviceMesh) ->
     are trained have one. Where a judge was loaded deferred, each group is finished in its turn.
     """
     for part in judge.backbone.parts.values():
-        for layer in _layers(judge.network, part.layers):
+        for layer in judge.network.get_submodule(part.layers).children() if part.layers else ():
             finish(layer)
             fully_shard(layer, mesh=mesh)
     for module in (judge.pooling, judge.head, *beside):
@@ -142,10 +142,6 @@ def _mapped(state: dict[str, Any], change: Callable[[int, Tensor], Tensor]) -> d
         for number, values in state["state"].items()
     }
     return {**state, "state": each}
-
-
-def _layers(network: nn.Module, path: str | None) -> Iterable[nn.Module]:
-    return network.get_submodule(path).children() if path else ()
 
 
 _BUCKET = 50_000_000
@@ -357,26 +353,20 @@ def check_strategy(recipe: Recipe) -> None:
         )
     if not strategy.shards_weights:
         return
-    instead = "or --config strategy_ddp"
-    if recipe.judge.quantization != "none":
-        raise UserError(
-            f"judge.quantization {recipe.judge.quantization} with {name}, which cannot shard weights in 4 bits; "
-            f"expected no quantization, {instead}"
-        )
-    if recipe.data.batch_tokens == "auto":
-        raise UserError(
-            f"data.batch_tokens auto with {name}, where no process can try a step alone; expected a number, {instead}"
-        )
-    if recipe.compile_layers:
-        raise UserError(
-            f"compile_layers with {name}, where layers are gathered while they are computed: not tried; expected "
-            f"compile_layers false, {instead}"
-        )
-    if recipe.cache.what != "none":
-        raise UserError(
-            f"cache.what {recipe.cache.what} with {name}: each process computes what is kept alone, for which it needs "
-            f"whole weights; expected cache.what none, {instead}"
-        )
+    quantization, cached, problem = recipe.judge.quantization, recipe.cache.what, ""
+    if quantization != "none":
+        in_bits = "which cannot shard weights in 4 bits"
+        problem = f"judge.quantization {quantization} with {name}, {in_bits}; expected no quantization"
+    elif recipe.data.batch_tokens == "auto":
+        problem = f"data.batch_tokens auto with {name}, where no process can try a step alone; expected a number"
+    elif recipe.compile_layers:
+        gathered = "where layers are gathered while they are computed: not tried"
+        problem = f"compile_layers with {name}, {gathered}; expected compile_layers false"
+    elif cached != "none":
+        alone = "each process computes what is kept alone, for which it needs whole weights"
+        problem = f"cache.what {cached} with {name}: {alone}; expected cache.what none"
+    if problem:
+        raise UserError(f"{problem}, or --config strategy_ddp")
 
 
 def started_by() -> list[ClusterEnvironment]:
