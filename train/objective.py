@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -36,18 +35,16 @@ from ..models.settings import HeadName
 from .settings import LossSettings, LossWeights
 
 _OF_COMPARISONS = ("bradley_terry", "centring")
-OWN_LOSS: Mapping[HeadName, str] = MappingProxyType(
-    {"regression": "mse", "gaussian": "gaussian_nll", "coral": "ordinal", "corn": "ordinal", "histogram": "histogram"}
-)
+OWN_LOSS: Mapping[HeadName, str] = {
+    "regression": "mse", "gaussian": "gaussian_nll", "coral": "ordinal", "corn": "ordinal", "histogram": "histogram",
+}  # fmt: skip
 # Losses that not every head can be trained with
-_HEADS: Mapping[str, tuple[HeadName, ...]] = MappingProxyType(
-    {
-        "gaussian_nll": ("gaussian",),
-        "ordinal": ("coral", "corn"),
-        "histogram": ("coral", "corn", "histogram"),
-        "squared_emd": ("coral", "corn", "histogram"),
-    }
-)
+_HEADS: Mapping[str, tuple[HeadName, ...]] = {
+    "gaussian_nll": ("gaussian",),
+    "ordinal": ("coral", "corn"),
+    "histogram": ("coral", "corn", "histogram"),
+    "squared_emd": ("coral", "corn", "histogram"),
+}
 _OF_COUNTS = ("ordinal", "histogram", "squared_emd")
 
 
@@ -174,13 +171,8 @@ class RaterEmbedding(nn.Module):
     def __init__(self, counts: Tensor, hidden_size: int, size: int = 8) -> None:
         """Hears as the mean rater does for every rater, until trained; `size` numbers are learned of each. `counts` is
         the number of ratings of each `(raters,)`; a rater without any weighs nothing in the mean.
-
-        Raises:
-            ValueError: If there are no ratings, or a negative number of them.
         """
         super().__init__()
-        if not (counts >= 0).all() or not counts.sum() > 0:
-            raise ValueError(f"counts of raters {counts.tolist()}; expected none negative, at least one rating")
         self.share = nn.Buffer(counts.double().div(counts.sum()).float(), persistent=False)
         self.embedding = nn.Parameter(torch.randn(len(counts), size) * 0.1)
         self.scale = nn.Linear(size, hidden_size, bias=False)

@@ -9,14 +9,13 @@ from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
 from ..data_modules.errors import UserError, nearest
 from ..data_modules.folders import read_yaml
-from .settings import Recipe, new_name
+from .settings import Recipe, nested, new_name
 from .shipped import find_recipe
 
 # Values of Trainer that this program sets itself
@@ -33,33 +32,31 @@ Config = str | Path | Sequence[str] | Mapping[str, Any]
 _WIDTH = 100  # of a comment
 _NOT_KEPT = ("dry_run", "json", "clip_seconds", "gpu_gib")
 _CORES = os.cpu_count() or 1
-_RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
-    {
-        "seed": (0, 2**32 - 1),  # of NumPy
-        "patience": (0, 10**9),
-        "checkpoint_steps": (0, 10**9),
-        "folds": (0, 10**6),
-        "clip_seconds": (0.1, 3_600),
-        "gpu_gib": (0.1, 10**6),
-        "judge.lora.rank": (1, 4_096),  # that of the largest backbones' matrices, beyond which there is nothing to gain
-        "judge.lora.dropout": (0, 1),
-        "objective.rater_embedding": (0, 4_096),
-        "optimizer.learning_rate": (0, 10**3),
-        "optimizer.head_learning_rate": (0, 10**3),
-        "optimizer.weight_decay": (0, 10**3),
-        "optimizer.warmup": (0, 1),
-        "data.batch_size": (1, 10**6),
-        "data.eval_batch_size": (1, 10**6),
-        "data.batch_tokens": (1, 10**9),
-        "data.num_workers": (0, max(64, 4 * _CORES)),
-        "trainer.num_nodes": (1, 10**4),
-        "trainer.devices": (-1, 1_024),
-        "trainer.max_epochs": (-1, 10**9),
-        "trainer.max_steps": (-1, 10**12),
-        "trainer.accumulate_grad_batches": (1, 10**6),
-        "trainer.log_every_n_steps": (0, 10**9),
-    }
-)
+_RANGES: Mapping[str, tuple[float, float]] = {
+    "seed": (0, 2**32 - 1),  # of NumPy
+    "patience": (0, 10**9),
+    "checkpoint_steps": (0, 10**9),
+    "folds": (0, 10**6),
+    "clip_seconds": (0.1, 3_600),
+    "gpu_gib": (0.1, 10**6),
+    "judge.lora.rank": (1, 4_096),  # that of the largest backbones' matrices, beyond which there is nothing to gain
+    "judge.lora.dropout": (0, 1),
+    "objective.rater_embedding": (0, 4_096),
+    "optimizer.learning_rate": (0, 10**3),
+    "optimizer.head_learning_rate": (0, 10**3),
+    "optimizer.weight_decay": (0, 10**3),
+    "optimizer.warmup": (0, 1),
+    "data.batch_size": (1, 10**6),
+    "data.eval_batch_size": (1, 10**6),
+    "data.batch_tokens": (1, 10**9),
+    "data.num_workers": (0, max(64, 4 * _CORES)),
+    "trainer.num_nodes": (1, 10**4),
+    "trainer.devices": (-1, 1_024),
+    "trainer.max_epochs": (-1, 10**9),
+    "trainer.max_steps": (-1, 10**12),
+    "trainer.accumulate_grad_batches": (1, 10**6),
+    "trainer.log_every_n_steps": (0, 10**9),
+}
 """Least and most of settings. Beyond, torch or Lightning would fail later, start to use up the machine, or hang."""
 
 
@@ -270,18 +267,6 @@ def _check_ranges(found: Namespace, where: str) -> None:
                 most = max(8, _CORES)  # a process for each; Lightning knows how many GPUs there are
         if isinstance(value, int | float) and not least <= value <= most:  # NaN is refused, too
             raise UserError(f"{where}{name} {value}; expected {least:g} to {most:.10g}")
-
-
-def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted names as mappings in mappings."""
-    tree: dict[str, Any] = {}
-    for name, value in values.items():
-        *groups, key = name.split(".")
-        inner = tree
-        for group in groups:
-            inner = inner.setdefault(group, {})
-        inner[key] = value
-    return tree
 
 
 def _in_one_line(message: str) -> str:

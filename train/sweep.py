@@ -29,7 +29,8 @@ from ..data_modules.parallel import say
 from ..data_modules.schema import PairDataset
 from ..models import CHECKPOINTS
 from ..models.hub import require_backbone
-from .recipe import RecipeParser, nested
+from .recipe import RecipeParser
+from .settings import nested
 from .shipped import find_recipe
 
 try:

@@ -15,7 +15,7 @@ from ..data_modules.folders import replace_file, replace_text, resolve_inside
 from ..models import CHECKPOINTS, CONFIG_FILE, JUDGE_FILE
 from ..models.description import is_old, parse, read_json, upgraded
 from ..models.weight_files import file_hash, read_checkpoint
-from .settings import new_name
+from .settings import nested, new_name
 
 
 def upgrade(path: Path) -> list[str]:
@@ -120,7 +120,7 @@ def _with_new_tree(text: str, root: yaml.MappingNode) -> tuple[str, Changed]:
     lines = text.splitlines()
     after = [other.start_mark.line for other, _ in root.value if other.start_mark.line > key.start_mark.line]
     end = min(after, default=len(lines))
-    tree: dict[str, Any] = {}
+    made: dict[str, list[str]] = {}  # dotted name of today -> its lines
     changed: Changed = []
     starts = [name.start_mark.line for name, _ in model.value] + [end]
     for number, (name, value) in enumerate(model.value):
@@ -128,21 +128,17 @@ def _with_new_tree(text: str, root: yaml.MappingNode) -> tuple[str, Changed]:
         if new is None:
             raise UserError(f"there was never a setting model.{name.value}; expected a recipe that could be trained")
         changed.append((f"model.{name.value}", new))
-        *groups, last = new.split(".")
-        inner = tree
-        for group in groups:
-            inner = inner.setdefault(group, {})
+        last = new.rpartition(".")[2]
         if model.flow_style:
-            own = yaml.safe_dump({last: _plain(value)}, sort_keys=False, allow_unicode=True).splitlines()
+            plain = yaml.safe_load(yaml.serialize(value))
+            own = yaml.safe_dump({last: plain}, sort_keys=False, allow_unicode=True).splitlines()
         else:
             indent = name.start_mark.column
-            own = [
-                line[indent:] if line[:indent].isspace() else line
-                for line in lines[starts[number] : starts[number + 1]]
-            ]
+            below = lines[starts[number] : starts[number + 1]]
+            own = [line[indent:] if line[:indent].isspace() else line for line in below]
             own[0] = last + own[0][len(name.value) :]
-        inner[last] = own
-    merged = [*lines[: key.start_mark.line], *_written(tree, root), *lines[end:]]
+        made[new] = own
+    merged = [*lines[: key.start_mark.line], *_written(nested(made), root), *lines[end:]]
     return "\n".join(merged) + "\n", changed
 
 
@@ -162,7 +158,3 @@ def _indented(name: str, content: Any, indent: str) -> Iterator[str]:
     yield f"{indent}{name}:"
     for inner, own in content.items():
         yield from _indented(inner, own, f"{indent}  ")
-
-
-def _plain(node: yaml.Node) -> Any:
-    return yaml.safe_load(yaml.serialize(node))
