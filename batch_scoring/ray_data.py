@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ except ImportError as error:
     raise UserError("ray is not installed; expected pip install 'empathy-judge[ray]', or another engine") from error
 
 from ..scorer import Scorer
-from .job import Chunk, Parts
+from .job import Parts
 from .manifest import RowReader
 from .scores import Column, score_columns, score_rows
 from .workers import Worker
@@ -42,8 +42,20 @@ def run_ray(parts: Parts, look: Callable[[], object], workers: int | None, devic
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     ray.data.DataContext.get_current().enable_progress_bars = False
     try:
+        resources: Mapping[str, float] = ray.cluster_resources()
+        gpus = 0 if device == "cpu" else int(resources.get("GPU", 0))
         while missing := parts.missing():
-            _run(parts, missing, look, workers, device)
+            items = [{"chunk": chunk.number} for chunk in missing]
+            scored = ray.data.from_items(items, override_num_blocks=min(len(items), _MOST_BLOCKS)).map_batches(
+                _ScoreChunks,
+                fn_constructor_args=(parts, device),
+                batch_size=1,
+                compute=ray.data.ActorPoolStrategy(size=min(workers or gpus or 1, len(items))),
+                num_gpus=1 if gpus else 0,
+                num_cpus=1,
+            )
+            for _ in scored.iter_batches(batch_size=None):
+                look()
     finally:
         if started:
             ray.shutdown()
@@ -60,24 +72,6 @@ def _start() -> None:
     finally:
         os.dup2(shown, 2)
         os.close(shown)
-
-
-def _run(
-    parts: Parts, missing: Sequence[Chunk], look: Callable[[], object], workers: int | None, device: str | None
-) -> None:
-    resources: Mapping[str, float] = ray.cluster_resources()
-    gpus = 0 if device == "cpu" else int(resources.get("GPU", 0))
-    items = [{"chunk": chunk.number} for chunk in missing]
-    scored = ray.data.from_items(items, override_num_blocks=min(len(items), _MOST_BLOCKS)).map_batches(
-        _ScoreChunks,
-        fn_constructor_args=(parts, device),
-        batch_size=1,
-        compute=ray.data.ActorPoolStrategy(size=min(workers or gpus or 1, len(items))),
-        num_gpus=1 if gpus else 0,
-        num_cpus=1,
-    )
-    for _ in scored.iter_batches(batch_size=None):
-        look()
 
 
 class _ScoreChunks:

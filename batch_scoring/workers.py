@@ -216,7 +216,8 @@ class Worker:
         tries = Tries(self._parts, chunk, self._owner)
         try:
             tries.note("start")
-            rows = self._rows(chunk)
+            records = self._manifest.read(chunk.first, chunk.rows)
+            rows = (self._reader.of_record(record, self._manifest.path) for record in records)
             order, audio = range(chunk.rows), ""
             if not self._manifest.embeds:  # the clips of a whole chunk are not held in memory
                 known = list(rows)
@@ -240,10 +241,6 @@ class Worker:
 
     def _is_done(self, chunk: Chunk) -> bool:
         return self._parts.path(chunk).exists() or not self._parts.under_way()
-
-    def _rows(self, chunk: Chunk) -> Iterator[Row]:
-        for record in self._manifest.read(chunk.first, chunk.rows):
-            yield self._reader.of_record(record, self._manifest.path)
 
     def _scored(self, rows: Iterable[Row]) -> Iterator[ScoredRow]:
         return score_rows(self._scorer, rows, self._columns, self._parts.job.level)

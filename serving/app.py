@@ -169,7 +169,7 @@ def create_app(scorer: Scorer | Callable[[], Scorer], settings: Settings | None 
 
     def document() -> dict[str, Any]:
         known = FastAPI.openapi(app)
-        if service.state == "ready":
+        if service.is_ready:
             schemas.tailor(known, service.judge.scorer)
         return known
 

@@ -102,7 +102,7 @@ async def _end(server: uvicorn.Server, service: Service, told: asyncio.Event, li
         await hearing
         LOGGER.info("stopping")
         end = clock() + max(settings.grace_seconds - _FLUSH_SECONDS - _EXIT_SECONDS, settings.grace_seconds / 2)
-        least = clock() + (settings.drain_seconds if service.state == "ready" else 0.0)
+        least = clock() + (settings.drain_seconds if service.is_ready else 0.0)
         service.is_stopping = True
         while (service.under_way or clock() < least) and clock() < end:
             await asyncio.sleep(0.02)

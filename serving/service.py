@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Generic, Literal
+from typing import Generic
 
 import numpy as np
 from fastapi import FastAPI, Request
@@ -92,11 +92,9 @@ class Service:
         self._outcomes = Outcomes()
 
     @property
-    def state(self) -> Literal["loading", "ready", "stopping"]:
-        """Where it is in its life."""
-        if self.is_stopping:
-            return "stopping"
-        return "ready" if self._judge else "loading"
+    def is_ready(self) -> bool:
+        """Whether requests are let in."""
+        return self._judge is not None and not self.is_stopping
 
     @property
     def judge(self) -> Judge:
