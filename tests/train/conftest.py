@@ -2,13 +2,75 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from empathy_judge.models import BEST, CHECKPOINTS, LAST
 from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train import run
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.validation_pictures import ValidationPictures
+
+OF_CLIPS = {"judge__head_input__audio": "all_layers", "judge__head_input__functionals": "true"}
+PROBE = {"method": "probe", **OF_CLIPS}
+BEST_FILE, LAST_FILE = f"{CHECKPOINTS}/{BEST}", f"{CHECKPOINTS}/{LAST}"
+
+
+class Killed(Exception):
+    """Stands for SIGKILL: nothing is saved on the way out."""
+
+
+def metrics(run: Path) -> pd.DataFrame:
+    """All rows that the CSV logger wrote, those of earlier starts first."""
+    return pd.concat([pd.read_csv(path) for path in sorted((run / "logs").rglob("metrics.csv"))])
+
+
+def under_torchrun(
+    folder: Path, program: str, *words: object, processes: int = 2, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """What a program said in processes that torchrun started with these words."""
+    (folder / "program.py").write_text(program)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    return subprocess.run(
+        [*command, str(folder / "program.py"), *map(str, words)],
+        env={**os.environ, **variables}, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+
+
+def differing(one: Path, other: Path, *files: str) -> list[str]:
+    """What two runs ended with that is not the same, bit for bit, in these checkpoints."""
+    names = []
+    for file in files or (LAST_FILE,):
+        first, second = read_checkpoint(one / file), read_checkpoint(other / file)
+        assert first["state_dict"].keys() == second["state_dict"].keys()
+        weights = second["state_dict"]
+        names += [key for key, value in first["state_dict"].items() if not torch.equal(value, weights[key])]
+        moments, expected = (checkpoint["optimizer_states"][0]["state"] for checkpoint in (first, second))
+        for number, state in expected.items():
+            names += [f"{key} of {number}" for key in state if not torch.equal(moments[number][key], state[key])]
+        for checkpoint in (first, second):
+            checkpoint["provenance"] = checkpoint["description"]["provenance"]
+        same = ("epoch", "global_step", "agreement", "lr_schedulers", "provenance")
+        names += [key for key in same if first[key] != second[key]]
+    return names
+
+
+def frame_of(pairs) -> pd.DataFrame:
+    """Pairs with one turn of context as `write_dataset` takes them, in the folder of their clips."""
+    return pd.DataFrame([
+        {
+            "pair_id": pair.pair_id, "group_id": pair.group_id, "split": pair.split,
+            "context_audio": Path(str(pair.context[0].audio)).name, "response_audio": Path(str(pair.response)).name,
+        }
+        for pair in pairs
+    ])  # fmt: skip
 
 
 def scores_of(judge, pairs, batch_size: int = 4) -> np.ndarray:

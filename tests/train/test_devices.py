@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +13,11 @@ import pytest
 import torch
 from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.models import LAST
 from empathy_judge.models.assessment import Assessment
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.scorer import Scorer
+
+from .conftest import LAST_FILE, differing, under_torchrun
 
 ROOT = Path(__file__).parents[2]
 STRATEGIES = {"one device": None, "ddp": "ddp", "fsdp2": "fsdp2", "zero2": "zero2", "zero3": "zero3"}
@@ -72,12 +71,10 @@ def train_with(device, train_arguments, tmp_path_factory):
     """Trains with a strategy, a global batch of 4 whatever the number of devices; once for each."""
     made: dict[str, Runs] = {}
 
-    def launch(folder: Path, processes: int, runs: list[dict[str, Any]]) -> subprocess.CompletedProcess[str]:
-        (folder / "program.py").write_text(PROGRAM)
+    def launch(folder: Path, processes: int, runs: list[dict[str, Any]]) -> tuple[int, str]:
         (folder / "runs.json").write_text(json.dumps(runs))
-        words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-        words += [str(folder / "program.py"), str(folder / "runs.json")]
-        return subprocess.run(words, capture_output=True, text=True, timeout=600)
+        done = under_torchrun(folder, PROGRAM, folder / "runs.json", processes=processes)
+        return done.returncode, done.stderr[-3000:]
 
     def make(strategy: str) -> Runs:
         if strategy not in made:
@@ -94,12 +91,12 @@ def train_with(device, train_arguments, tmp_path_factory):
                 words = [*given, *(["--config", str(overlay)] if STRATEGIES[strategy] else []), *further]
                 return {"words": words, "killed": killed, "folder": str(folder / name)}
 
-            ended = launch(folder, processes, [run("whole"), run("again"), run("killed", KILLED)])
-            assert "SIGKILL" in ended.stderr or "-9" in ended.stderr, ended.stderr[-3000:]
-            last = read_checkpoint(folder / "killed" / "checkpoints" / LAST)
+            _, said = launch(folder, processes, [run("whole"), run("again"), run("killed", KILLED)])
+            assert "SIGKILL" in said or "-9" in said, said
+            last = read_checkpoint(folder / "killed" / LAST_FILE)
             assert (last["epoch"], last["global_step"]) == (1, STEPS // 2 + 1)  # in mid-epoch
-            ended = launch(folder, processes, [run("killed", None, "--resume", "true")])
-            assert ended.returncode == 0, ended.stderr[-3000:]
+            code, said = launch(folder, processes, [run("killed", None, "--resume", "true")])
+            assert code == 0, said
             made[strategy] = Runs(folder / "whole", folder / "again", folder / "killed")
         return made[strategy]
 
@@ -116,34 +113,13 @@ def strategy(request, device) -> str:
     return request.param
 
 
-def losses(run: Path) -> list[float]:
-    """Of each step of the first process."""
-    return json.loads((run / "losses0.json").read_text())
-
-
-def differing(one: Path, other: Path) -> list[str]:
-    """What two runs ended with that is not the same, bit for bit."""
-    first, second = (read_checkpoint(run / "checkpoints" / LAST) for run in (one, other))
-    assert first["state_dict"].keys() == second["state_dict"].keys()
-    names = [key for key, value in first["state_dict"].items() if not torch.equal(value, second["state_dict"][key])]
-    moments, expected = (checkpoint["optimizer_states"][0]["state"] for checkpoint in (first, second))
-    for number, state in expected.items():
-        names += [f"{key} of {number}" for key in state if not torch.equal(moments[number][key], state[key])]
-    return names + [key for key in ("epoch", "global_step", "agreement", "lr_schedulers") if first[key] != second[key]]
-
-
 @pytest.mark.long
-def test_the_same_seed_gives_the_same_losses_and_weights(strategy, train_with):
+def test_the_same_seed_gives_the_same_losses_and_weights_after_a_kill_too(strategy, train_with):
     runs = train_with(strategy)
-    found = losses(runs.whole)
+    found, again = (json.loads((run / "losses0.json").read_text()) for run in (runs.whole, runs.again))
     assert len(set(found)) == STEPS
-    assert losses(runs.again) == found
+    assert again == found
     assert differing(runs.whole, runs.again) == []
-
-
-@pytest.mark.long
-def test_a_run_killed_in_mid_epoch_ends_like_the_undisturbed_one(strategy, train_with):
-    runs = train_with(strategy)
     assert differing(runs.whole, runs.resumed) == []
 
 
@@ -160,7 +136,7 @@ def test_a_judge_scores_alike_whatever_strategy_trained_it(strategy, train_with,
     if strategy == "one device":
         pytest.skip("what the others are compared with")
     expected, run = train_with("one device").whole, train_with(strategy).again
-    one, other = (read_checkpoint(folder / "checkpoints" / LAST)["state_dict"] for folder in (expected, run))
+    one, other = (read_checkpoint(folder / LAST_FILE)["state_dict"] for folder in (expected, run))
     assert {key: value.dtype for key, value in one.items()} == {key: value.dtype for key, value in other.items()}
     first = scores(train_with("one device").again, dataset_folder, device)
     second = scores(train_with(strategy).whole, dataset_folder, device)

@@ -23,6 +23,8 @@ from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 from filelock import FileLock
 
+from .conftest import scores_of
+
 UPPER = {"judge__lora__layers": "[-1, 4]"}  # of four
 CUT = {"judge__depth": 0.5, "judge__lora__layers": "[-1, 2]"}
 
@@ -43,17 +45,14 @@ def losses(monkeypatch) -> list[float]:
 
 
 @pytest.fixture
-def calls(monkeypatch) -> dict[str, int]:
-    """How often clips were encoded in any way, and hidden states computed from the beginning."""
-    counted = {"clips": 0, "beginnings": 0}
-    encoded = EmpathyJudge._encoded
-
-    def count(judge: EmpathyJudge, clips):
-        counted["clips"] += len(clips.lengths)
-        return encoded(judge, clips)
-
-    monkeypatch.setattr(EmpathyJudge, "_encoded", count)
-    return counted
+def encoded(monkeypatch) -> list[int]:
+    """How many clips were encoded each time."""
+    counts: list[int] = []
+    plain = EmpathyJudge._encoded
+    monkeypatch.setattr(
+        EmpathyJudge, "_encoded", lambda judge, clips: counts.append(len(clips.lengths)) or plain(judge, clips)
+    )
+    return counts
 
 
 def curve(losses: list[float], words: list[str]) -> np.ndarray:
@@ -79,46 +78,44 @@ def test_the_loss_curve_is_that_of_the_plain_path(cache, options, train_argument
     assert plain.std() > 1e-3
 
 
-def test_runs_share_what_is_kept_and_scoring_does_too(train_arguments, dataset_folder, tmp_path, calls):
+def test_runs_share_what_is_kept_and_scoring_does_too(train_arguments, dataset_folder, tmp_path, encoded):
     pairs = PairDataset.load(dataset_folder).pairs
     common = {"trainer__max_epochs": 1, "trainer__logger": "false", "cache__folder": tmp_path / "kept"}
     train(train_arguments(tmp_path / "first", **common))
-    assert calls["clips"] > 0
-    calls["clips"] = 0
+    assert sum(encoded) > 0
+    encoded.clear()
     train(train_arguments(tmp_path / "second", **common, seed=3, judge__lora__rank=2, judge__depth=2))
-    assert calls["clips"] == 0
+    assert encoded == []
     judge = load_run(tmp_path / "first").judge
     store = DiskStore(tmp_path / "kept", 1.0)
     list(PairScorer(judge, 4, store=store).predict(pairs))
-    of_test_split = calls["clips"]
+    of_test_split = sum(encoded)
     assert 0 < of_test_split < 2 * len(pairs)
     kept = [found.score for _, found in PairScorer(judge, 4, store=store).predict(pairs)]
-    assert calls["clips"] == of_test_split
-    plain = [found.score for _, found in PairScorer(judge, 4).predict(pairs)]
-    assert torch.allclose(torch.stack(kept), torch.stack(plain), atol=1e-5)
+    assert sum(encoded) == of_test_split
+    np.testing.assert_allclose(torch.stack(kept), scores_of(judge, pairs), atol=1e-5)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_upper_layers_run_alone_from_the_first_batch_on(workers, train_arguments, tmp_path, monkeypatch):
-    ran = dict.fromkeys(range(4), 0)
+    ran: list[int] = []
     options = {"trainer__max_epochs": 3, "trainer__logger": "false", "data__num_workers": workers, **UPPER}
     plain = JudgeModule.on_train_batch_start
 
-    def start(module: JudgeModule, batch, batch_idx):
-        if not getattr(module, "counted", False):
-            module.counted = True
-            for number, layer in enumerate(module.judge.network.language_model.layers):
-                for name, inner in layer.named_modules():
-                    if name == "mlp":
-                        inner.register_forward_hook(lambda *_, number=number: ran.__setitem__(number, ran[number] + 1))
+    def start(module: JudgeModule) -> None:
+        for number, layer in enumerate(module.judge.network.language_model.layers):
+            layer.mlp.register_forward_hook(lambda *_, number=number: ran.append(number))
+
+    def step(module: JudgeModule, batch, batch_idx):
         assert batch.inputs.audio_states is None
         assert batch.inputs.clips is None
         return plain(module, batch, batch_idx)
 
-    monkeypatch.setattr(JudgeModule, "on_train_batch_start", start)
+    monkeypatch.setattr(JudgeModule, "on_train_start", start)
+    monkeypatch.setattr(JudgeModule, "on_train_batch_start", step)
     train(train_arguments(tmp_path / "run", cache__what="layers", **options))
-    assert [ran[number] for number in range(3)] == [0, 0, 0]
-    assert ran[3] >= 9
+    assert set(ran) == {3}
+    assert len(ran) >= 9
 
 
 @pytest.mark.parametrize(
@@ -258,7 +255,7 @@ def test_compiled_layers_make_the_same_curve(
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] < torch._dynamo.config.recompile_limit
 
 
-def test_a_folder_for_the_run_alone_is_gone_afterwards(train_arguments, tmp_path, monkeypatch, calls):
+def test_a_folder_for_the_run_alone_is_gone_afterwards(train_arguments, tmp_path, monkeypatch, encoded):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     left = tmp_path / "temporary" / "empathy-judge-cache-1"  # by a killed run
     other = left.with_name("empathy-judge-cache-2")  # of a run that goes on
@@ -269,5 +266,5 @@ def test_a_folder_for_the_run_alone_is_gone_afterwards(train_arguments, tmp_path
     monkeypatch.setattr(JudgeModule, "on_train_start", lambda _: seen.extend((tmp_path / "temporary").rglob("*.safe*")))
     with FileLock(other.with_suffix(".lock")):
         train(train_arguments(tmp_path / "run", trainer__max_epochs=2, trainer__logger="false", cache__what="audio"))
-    assert len(seen) == calls["clips"] == 28  # 21 responses, 7 contexts
+    assert len(seen) == sum(encoded) == 28  # 21 responses, 7 contexts
     assert list((tmp_path / "temporary").glob("*[!k]")) == [other]

@@ -4,22 +4,42 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from empathy_judge.cli import main
-from empathy_judge.commands import BAD_USAGE, DONE
+from empathy_judge.commands import DONE
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 
+from ..conftest import failed
+
 LOUD = {
     "cache__what": "none", "data__augmentation.noise_probability": 0.7, "data__augmentation.noise_snr": "[0, 10]",
     "data__augmentation.shift_probability": 0.5, "trainer__logger": "false",
 }  # fmt: skip
+
+
+@pytest.fixture
+def watch(monkeypatch) -> Callable[[Callable[[JudgeModule, Any], object]], None]:
+    """Calls a function with every batch that is trained or validated on."""
+
+    def watch(note: Callable[[JudgeModule, Any], object]) -> None:
+        for name in ("training_step", "validation_step"):
+            plain = getattr(JudgeModule, name)
+
+            def step(module: JudgeModule, batch: Any, batch_idx: int, plain=plain):
+                note(module, batch)
+                return plain(module, batch, batch_idx)
+
+            monkeypatch.setattr(JudgeModule, name, step)
+
+    return watch
 
 
 @pytest.fixture
@@ -29,31 +49,23 @@ def folds(dataset_folder, tmp_path) -> Path:
     return data
 
 
-def test_one_turn_of_cross_validation(folds, train_arguments, tmp_path, monkeypatch, capsys):
-    trained: set[str] = set()
-    validated: set[str] = set()
+def test_one_turn_of_cross_validation(folds, train_arguments, tmp_path, watch, capsys):
+    read: dict[bool, set[str]] = {True: set(), False: set()}
 
-    def watch(name: str, found: set[str]) -> None:
-        plain = getattr(JudgeModule, name)
+    @watch
+    def note(module: JudgeModule, batch: Any) -> None:
+        pairs = (module.data.train if module.training else module.data.validation).pairs
+        read[module.training].update(pairs[index].pair_id for index in batch.indices.tolist())
 
-        def step(module: JudgeModule, batch: Any, batch_idx: int):
-            pairs = (module.data.train if module.training else module.data.validation).pairs
-            found.update(pairs[index].pair_id for index in batch.indices.tolist())
-            return plain(module, batch, batch_idx)
-
-        monkeypatch.setattr(JudgeModule, name, step)
-
-    watch("training_step", trained)
-    watch("validation_step", validated)
     run = tmp_path / "run"
     train(train_arguments(
         run, data__path=folds, data__train_split="[fold1, fold2]", data__validation_split="fold3",
         trainer__max_epochs=1,
     ))  # fmt: skip
     dataset = PairDataset.load(folds)
-    assert trained == {pair.pair_id for pair in dataset.pairs if pair.split in ("fold1", "fold2")}
-    assert validated == {pair.pair_id for pair in dataset.pairs if pair.split == "fold3"}
-    assert (len(trained), len(validated)) == (12, 6)
+    assert read[True] == {pair.pair_id for pair in dataset.pairs if pair.split in ("fold1", "fold2")}
+    assert read[False] == {pair.pair_id for pair in dataset.pairs if pair.split == "fold3"}
+    assert (len(read[True]), len(read[False])) == (12, 6)
 
     assert main(["export", str(run), "--out", str(tmp_path / "judge")]) == DONE
     origin = json.loads((tmp_path / "judge/judge.json").read_text())["provenance"]
@@ -102,26 +114,14 @@ def test_a_leak_stops_training_before_it_starts(folds, train_arguments, tmp_path
     words = train_arguments(
         tmp_path / "run", data__path=folds, data__train_split="fold1", data__validation_split="fold2"
     )
-    assert main(["train", *words]) == BAD_USAGE
-    assert "column 'split': group_id 'g0' is in elsewhere and fold" in capsys.readouterr().err
+    assert "column 'split': group_id 'g0' is in elsewhere and fold" in failed(capsys, "train", *words)
     assert not list((tmp_path / "run").rglob("*.ckpt"))
 
 
-def test_training_hears_augmented_clips_and_validation_does_not(train_arguments, tmp_path, monkeypatch):
+def test_training_hears_augmented_clips_and_validation_does_not(train_arguments, tmp_path, watch):
     """With workers, over two epochs and a resumption: the features of each step are those of the uninterrupted run."""
     heard: dict[bool, list[torch.Tensor]] = {True: [], False: []}
-
-    def listen(name: str) -> None:
-        plain = getattr(JudgeModule, name)
-
-        def step(module: JudgeModule, batch: Any, batch_idx: int):
-            heard[module.training].append(batch.inputs.clips.features.clone())
-            return plain(module, batch, batch_idx)
-
-        monkeypatch.setattr(JudgeModule, name, step)
-
-    listen("training_step")
-    listen("validation_step")
+    watch(lambda module, batch: heard[module.training].append(batch.inputs.clips.features.clone()))
 
     def features(run: str, epochs: int, *words: str, **changes: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         heard[True].clear(), heard[False].clear()
@@ -145,5 +145,4 @@ def test_training_hears_augmented_clips_and_validation_does_not(train_arguments,
 
 def test_impossible_augmentation_is_refused(train_arguments, tmp_path, capsys):
     words = train_arguments(tmp_path / "run", data__augmentation__gain_probability=2, cache__what="none")
-    assert main(["train", *words]) == BAD_USAGE
-    assert "augmentation: gain_probability 2.0; expected 0 to 1" in capsys.readouterr().err
+    assert "augmentation: gain_probability 2.0; expected 0 to 1" in failed(capsys, "train", *words)

@@ -1,4 +1,4 @@
-"""Runs on embedded audio, on an encoder, with histograms of ratings."""
+"""Runs on embedded audio, on an encoder, with histograms of ratings, with half of a backbone."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from empathy_judge.cli import main
 from empathy_judge.data_modules import pairs_file
 from empathy_judge.data_modules.rows import hash_order, to_row
 from empathy_judge.data_modules.schema import Dimension, PairDataset, complete_dataset, write_dataset, write_splits
@@ -19,11 +20,11 @@ from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.models.artifact import load_any, load_run, save_judge
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
-from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.run import train
+from safetensors.torch import load_file
 from transformers import HubertConfig, HubertModel, Wav2Vec2FeatureExtractor
 
-from .conftest import scores_of
+from .conftest import frame_of, scores_of
 
 
 @pytest.fixture
@@ -50,12 +51,9 @@ def embedded_folder(dataset_folder, tmp_path, monkeypatch) -> Path:
 
 def test_scores_do_not_depend_on_how_audio_is_stored(embedded_folder, dataset_folder, judge_folder):
     judge = load_any(judge_folder).judge
-    one, other = (
-        {pair.pair_id: found.score for pair, found in PairScorer(judge, 5).predict(PairDataset.load(folder).pairs)}
-        for folder in (dataset_folder, embedded_folder)
-    )
-    assert one.keys() == other.keys()
-    assert max(float((one[name] - other[name]).abs().max()) for name in one) <= 1e-5
+    one, other = (PairDataset.load(folder).pairs for folder in (dataset_folder, embedded_folder))
+    assert [pair.pair_id for pair in one] == [pair.pair_id for pair in other]
+    assert np.abs(scores_of(judge, one, 5) - scores_of(judge, other, 5)).max() <= 1e-5
 
 
 @pytest.mark.long
@@ -145,16 +143,8 @@ def stepped(dataset_folder, tmp_path) -> Path:
     ratings = dataset.ratings[dataset.ratings["dimension"] == "empathy"]
     calm = ratings.assign(dimension="calm", score=(ratings["score"] > 2) * 1.0 + (ratings["score"] > 3) * 1.0)
     card = dataclasses.replace(dataset.card, dimensions=(Dimension("empathy", 1, 5, 1), Dimension("calm", 0, 2, 1)))
-    rows = [
-        {
-            "pair_id": pair.pair_id,
-            "group_id": pair.group_id,
-            "context_audio": Path(str(pair.context[0].audio)).name,
-            "response_audio": Path(str(pair.response)).name,
-        }
-        for pair in dataset.pairs
-    ]
-    write_dataset(folder, card, pd.DataFrame(rows), pd.concat([ratings, calm]))
+    pairs = frame_of(dataset.pairs).drop(columns="split")
+    write_dataset(folder, card, pairs, pd.concat([ratings, calm]))
     split_dataset(folder, fractions={"train": 0.5, "validation": 0.375, "test": 0.125}, seed=0)
     return folder
 
@@ -166,13 +156,54 @@ def test_histograms_are_learned_and_the_exported_judge_scores_alike(stepped, tra
     train(train_arguments(run, **histogram, trainer__max_epochs=20, trainer__gradient_clip_val=1.0))
     part = PairDataset.load(stepped).subset("train")
     loaded = load_run(run / "checkpoints" / "last.ckpt")
-    found = torch.stack([found.score for _, found in PairScorer(loaded.judge).predict(part.pairs)]).numpy()
+    found = scores_of(loaded.judge, part.pairs)
     for column, name in enumerate(("empathy", "calm")):
         assert spearman(found[:, column], part.mean_scores()[name].to_numpy()) > 0.9
     save_judge(loaded, tmp_path / "judge", "card")
-    exported = load_any(tmp_path / "judge")
-    again = torch.stack([found.score for _, found in PairScorer(exported.judge).predict(part.pairs)]).numpy()
-    assert (again == found).all()
+    assert (scores_of(load_any(tmp_path / "judge").judge, part.pairs) == found).all()
     description = json.loads((tmp_path / "judge/judge.json").read_text())
     assert description["head"]["type"] == description["settings"]["head"] == "histogram"
     assert description["provenance"]["target"] == "mean"
+
+
+@pytest.fixture(scope="module")
+def half(train_arguments, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("half") / "run"
+    train(train_arguments(folder, judge__depth=0.5, judge__pooling="layer_mix", trainer__max_epochs=1))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("form", "apart"),
+    [
+        ("small", 1e-5),
+        ("merged", 1e-5),
+        ("merged --accept-loss --quantization int8", 0.05),
+        ("merged --accept-loss --quantization int4", 0.5),
+    ],
+)
+def test_a_run_at_half_depth_is_exported_and_scores_the_same_in_any_batch(
+    form, apart, half, backbone_folder, dataset_folder, tmp_path
+):
+    if "int" in form:
+        pytest.importorskip("torchao" if "int8" in form else "bitsandbytes")
+    trained = load_run(half).judge
+    assert trained.settings.depth == len(trained.backbone.layers) == 2
+    pairs = PairDataset.load(dataset_folder).subset(["validation"]).pairs
+    expected = scores_of(trained, pairs)
+    out = tmp_path / "judge"
+    assert main(["export", str(half), "--out", str(out), "--form", *form.split()]) == 0
+    assert json.loads((out / "judge.json").read_text())["settings"]["depth"] == 2
+    assert "depth: the first 2 layers of the language model" in (out / "README.md").read_text()
+    judge = load_any(out).judge
+    assert len(judge.backbone.layers) == 2
+    found = scores_of(judge, pairs)
+    assert abs(found - expected).max() < apart
+    assert abs(scores_of(judge, pairs, 1) - found).max() < 1e-5
+    if form != "small":
+        stored = load_file(out / "backbone" / "model.safetensors")
+        assert {name.split(".")[3] for name in stored if ".language_model.layers." in name} == {"0", "1"}
+        whole = load_file(backbone_folder / "model.safetensors")
+        above = sum(whole[name].nbytes for name in whole if "language_model" in name and ".layers.2." in name)
+        size = sum(own.nbytes for own in stored.values())
+        assert sum(own.nbytes for own in whole.values()) - size >= 2 * above > 0

@@ -18,11 +18,12 @@ from empathy_judge.models.backbones.layers import recompute_activations
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.settings import JudgeSettings, LoraSettings
 from empathy_judge.models.weight_files import read_checkpoint
-from empathy_judge.train.memory import LiveMemory, step_memory
-from empathy_judge.train.module import JudgeModule
+from empathy_judge.train.memory import LiveMemory, StepMemory, step_memory
 from empathy_judge.train.run import train
 
-LAST_FILE = "checkpoints/last.ckpt"
+from ..conftest import failed
+from .conftest import LAST_FILE
+
 RATE, SECONDS, BATCH = 16_000, 4.0, 6
 
 
@@ -60,6 +61,16 @@ def real_step(settings: JudgeSettings, gradient_checkpointing: bool, device: tor
     return judge, peak - gradients
 
 
+def memory(settings: JudgeSettings, batch: int = 2, seconds: float = 2.0, **values) -> StepMemory:
+    options = {"mixed_precision": False, "gradient_checkpointing": False, **values}
+    return step_memory(settings, batch=batch, seconds=seconds, **options)
+
+
+@pytest.fixture
+def plain(backbone_folder) -> JudgeSettings:
+    return JudgeSettings(backbone=str(backbone_folder), lora=LoraSettings(rank=4))
+
+
 LANGUAGE_MODEL = LoraSettings(rank=4)
 ALL_PARTS = LoraSettings(parts=["language_model", "audio_tower"], rank=4, full_parts=["projector"])
 
@@ -72,9 +83,7 @@ ALL_PARTS = LoraSettings(parts=["language_model", "audio_tower"], rank=4, full_p
 def test_the_prediction_is_near_what_a_step_allocates(lora, gradient_checkpointing, backbone_folder, device):
     settings = JudgeSettings(backbone=str(backbone_folder), lora=lora)
     judge, activations = real_step(settings, gradient_checkpointing, device)
-    found = step_memory(
-        settings, batch=BATCH, seconds=SECONDS, mixed_precision=False, gradient_checkpointing=gradient_checkpointing
-    )
+    found = memory(settings, BATCH, SECONDS, gradient_checkpointing=gradient_checkpointing)
     # a GPU's kernels have buffers of their own, and it gives memory out in blocks of 512 bytes
     assert 0.95 * activations <= found.activations <= (1.15 if device.type == "cpu" else 1.4) * activations
     assert found.weights == sum(weight.nbytes for weight in judge.parameters())
@@ -82,9 +91,9 @@ def test_the_prediction_is_near_what_a_step_allocates(lora, gradient_checkpointi
     assert found.optimizer == 2 * found.gradients
 
 
-def test_four_bits_are_counted_as_they_are_stored(backbone_folder):
+def test_four_bits_are_counted_as_they_are_stored(plain):
     pytest.importorskip("bitsandbytes")
-    settings = JudgeSettings(backbone=str(backbone_folder), lora=LoraSettings(rank=4), quantization="nf4")
+    settings = replace(plain, quantization="nf4")
     judge = EmpathyJudge(settings, [Dimension("any", 1, 5, 1)])
     stored = 0
     for weight in judge.parameters():
@@ -92,37 +101,28 @@ def test_four_bits_are_counted_as_they_are_stored(backbone_folder):
         stored += weight.nbytes
         if state is not None:
             stored += state.absmax.nbytes + state.state2.absmax.nbytes
-    options = {"batch": 1, "seconds": 1.0, "mixed_precision": False, "gradient_checkpointing": False}
-    assert step_memory(settings, **options).weights == pytest.approx(stored, rel=0.01)
+    assert memory(settings, 1, 1.0).weights == pytest.approx(stored, rel=0.01)
 
 
-def test_mixed_precision_halves_what_is_kept_and_not_what_is_trained(backbone_folder):
-    settings = JudgeSettings(backbone=str(backbone_folder), lora=LoraSettings(rank=4))
-    options = {"batch": 2, "seconds": 2.0, "gradient_checkpointing": False}
-    whole = step_memory(settings, mixed_precision=False, **options)
-    half = step_memory(replace(settings, dtype="bfloat16"), mixed_precision=True, **options)
+def test_mixed_precision_halves_what_is_kept_and_not_what_is_trained(plain):
+    whole, half = memory(plain), memory(replace(plain, dtype="bfloat16"), mixed_precision=True)
     assert half.gradients == whole.gradients  # float32 in both
     assert 0.45 < half.activations / whole.activations < 0.75  # norms and the softmax compute in float32
     assert 0.5 < half.weights / whole.weights < 0.56
 
 
-def test_longer_clips_in_larger_batches_need_more(backbone_folder):
-    settings = JudgeSettings(backbone=str(backbone_folder), lora=LoraSettings(rank=4))
-    options = {"mixed_precision": False, "gradient_checkpointing": False}
-    small = step_memory(settings, batch=2, seconds=2.0, **options)
-    assert step_memory(settings, batch=4, seconds=4.0, **options).activations > 3 * small.activations
+def test_longer_clips_in_larger_batches_need_more(plain):
+    assert memory(plain, 4, 4.0).activations > 3 * memory(plain).activations
     with pytest.raises(UserError, match=r"--clip-seconds 11: backbone .* hears at most 10 s"):
-        step_memory(settings, batch=2, seconds=11.0, **options)
+        memory(plain, seconds=11.0)
 
 
-def test_a_batch_by_tokens_counts_as_many_pairs_as_fit_in(backbone_folder):
-    settings = JudgeSettings(backbone=str(backbone_folder), lora=LoraSettings(rank=4))
-    options = {"seconds": 2.0, "mixed_precision": False, "gradient_checkpointing": False}
-    three = step_memory(settings, batch=3, **options)
-    by_tokens = step_memory(settings, batch=99, batch_tokens=4 * three.tokens - 1, **options)
+def test_a_batch_by_tokens_counts_as_many_pairs_as_fit_in(plain):
+    three = memory(plain, 3)
+    by_tokens = memory(plain, 99, batch_tokens=4 * three.tokens - 1)
     assert (by_tokens.pairs, by_tokens.activations) == (3, three.activations)
     with pytest.raises(UserError, match=rf"data.batch_tokens 9: one pair has {three.tokens}; expected {three.tokens}"):
-        step_memory(settings, batch=3, batch_tokens=9, **options)
+        memory(plain, 3, batch_tokens=9)
 
 
 @pytest.fixture
@@ -140,23 +140,15 @@ def limit(monkeypatch) -> list[int]:
     return known
 
 
-def test_batches_as_large_as_memory_lose_no_pair(limit, train_arguments, tmp_path, monkeypatch):
+def test_batches_as_large_as_memory_lose_no_pair(limit, train_arguments, tmp_path, batches_read):
     """What is tried is not trained: batches that were too large come again, smaller, and each pair once in an epoch."""
-    read: list[tuple[int, list[int]]] = []
-    step = JudgeModule.training_step
-
-    def training_step(module, batch, batch_idx):
-        read.append((module.current_epoch, batch.indices.tolist()))
-        return step(module, batch, batch_idx)
-
-    monkeypatch.setattr(JudgeModule, "training_step", training_step)
     options = {"data__batch_tokens": "auto", "data__batch_size": 8, "trainer__logger": "false"}
     train(train_arguments(tmp_path / "run", trainer__max_epochs=2, **options))
     tried = limit[1:]
     assert len(tried) > 1
     assert tried == sorted(tried, reverse=True)
     for epoch in range(2):
-        assert sorted(item for when, items in read if when == epoch for item in items) == list(range(12))
+        assert sorted(item for when, _, items in batches_read if when == epoch for item in items) == list(range(12))
     found = read_checkpoint(tmp_path / "run" / LAST_FILE)["order"]["data.batch_tokens"]
     assert 0.8 * 300 < found <= min(tried)
     limit[:] = [10_000]  # a run goes on with the batches that it had
@@ -177,8 +169,9 @@ def test_audio_that_is_cached_leaves_out_what_the_tower_computes(backbone_folder
     config["audio_config"]["encoder_ffn_dim"] *= 8
     (wide / "config.json").write_text(json.dumps(config))
     settings = JudgeSettings(backbone=str(wide), lora=LoraSettings(rank=4, layers=(3, 4)))
-    options = {"batch": 3, "seconds": 4.0, "mixed_precision": False, "gradient_checkpointing": True}
-    running, cached = (step_memory(settings, **options, audio_cached=cached) for cached in (False, True))
+    running, cached = (
+        memory(settings, 3, 4.0, gradient_checkpointing=True, audio_cached=cached) for cached in (False, True)
+    )
     assert cached.activations < 0.7 * running.activations
     assert cached.weights == running.weights  # the tower stays, for what is not cached
 
@@ -200,6 +193,6 @@ def test_a_dry_run_prints_its_tables_and_trains_nothing(tmp_path, capsys, monkey
     assert (found["pairs"], found["gpu_bytes"], found["fits"]) == (16, 24 * 2**30, True)
     assert main([*words, "--gpu-gib", "0.8"]) == 0
     assert "does not fit" in capsys.readouterr().out
-    assert main([*words, "--expected_trainable", "{language_model: 7}"]) == 2
-    assert f"language_model has {trained} trainable parameters, expected 7" in capsys.readouterr().err
+    line = failed(capsys, *words, "--expected_trainable", "{language_model: 7}")
+    assert f"language_model has {trained} trainable parameters, expected 7" in line
     assert list(tmp_path.iterdir()) == []

@@ -71,19 +71,25 @@ def test_pitch_range_ignores_octave_errors():
     assert math.isnan(pitch_range(np.array([0.1, np.nan, 0.2])))
 
 
-def test_clip_store_round_trip_and_padding(tmp_path):
+def _noise_clips(*lengths: int) -> list[Clip]:
+    """Random clips of so many frames."""
     rng = np.random.default_rng(0)
-    clips = [
+    return [
         Clip(
             rng.normal(size=(frames, 128)).astype(np.float16),
-            np.full(len(MEASURES), frames, np.float32),
+            rng.normal(size=len(MEASURES)).astype(np.float32),
             np.zeros(len(LABELS), np.int64),
-            np.full((frames // 4, 2), frames, np.float32),
+            np.zeros((frames // 4, 2), np.float32),
         )
-        for frames in (40, 63)
+        for frames in lengths
     ]
+
+
+def test_clip_store_round_trip_and_padding(tmp_path):
+    clips = _noise_clips(40, 63)
     ClipStore.of(clips).save(tmp_path / "clips.npz")
     store = ClipStore.load(tmp_path / "clips.npz")
+    assert store.digest() == ClipStore.of(clips).digest()
     mel, lengths, frames = store.batch([1, 0])
     assert lengths.tolist() == [60, 40]  # whole audio tokens only
     torch.testing.assert_close(mel[0, :, :60].T, torch.from_numpy(clips[1].mel[:60]).float())
@@ -109,22 +115,6 @@ def test_architecture_is_qwen2_audio_in_miniature():
         assert processor.tokenizer.decode(processor.tokenizer(text)["input_ids"]) == text
 
 
-def _noise_clips(*lengths: int) -> ClipStore:
-    """Random clips of so many frames."""
-    rng = np.random.default_rng(0)
-    return ClipStore.of(
-        [
-            Clip(
-                rng.normal(size=(frames, 128)).astype(np.float16),
-                rng.normal(size=len(MEASURES)).astype(np.float32),
-                np.zeros(len(LABELS), np.int64),
-                np.zeros((frames // 4, 2), np.float32),
-            )
-            for frames in lengths
-        ]
-    )
-
-
 def _new_backbone():
     processor = build_processor(["How fast is the response?"])
     torch.manual_seed(0)
@@ -135,52 +125,39 @@ def _new_backbone():
 def _teach_tower(kept: Path) -> dict[str, torch.Tensor]:
     """Two epochs of the tower on random clips."""
     backbone, model, _ = _new_backbone()
-    listen.train_tower(backbone, _noise_clips(*[40] * 40), epochs=2, seed=1, kept=kept)
+    listen.train_tower(backbone, ClipStore.of(_noise_clips(*[40] * 40)), epochs=2, seed=1, kept=kept)
     return dict(model.model.audio_tower.state_dict())
 
 
 def _teach_language_model(kept: Path) -> dict[str, torch.Tensor]:
     """Four steps of the language model on random clips."""
     backbone, model, processor = _new_backbone()
-    listener = answer.Listener(backbone, _noise_clips(*[40] * 12))
+    listener = answer.Listener(backbone, ClipStore.of(_noise_clips(*[40] * 12)))
     answer.train_language_model(backbone, model, processor, listener, steps=4, seed=1, kept=kept)
     return dict(model.state_dict())
 
 
-def _interrupt(monkeypatch, module, name: str, at: int) -> list[int]:
-    """Call number `at` of that function is a Ctrl-C; what comes back counts its calls."""
+@pytest.mark.parametrize(
+    ("teach", "module", "name"),
+    [(_teach_tower, listen, "_loss"), pytest.param(_teach_language_model, answer, "_draw", marks=pytest.mark.long)],
+)
+def test_an_interrupted_stage_ends_as_the_uninterrupted_one(teach, module, name, tmp_path, monkeypatch):
+    """A Ctrl-C in the last of four steps, of which two are kept: two batches make an epoch of the tower."""
+    monkeypatch.setattr(answer, "_SAVE_EVERY", 2)
+    whole = teach(tmp_path / "whole.pt")
     function, calls = getattr(module, name), []
 
     def interrupted(*arguments):
         calls.append(1)
-        if len(calls) == at:
+        if len(calls) == 4:
             raise KeyboardInterrupt
         return function(*arguments)
 
     monkeypatch.setattr(module, name, interrupted)
-    return calls
-
-
-@pytest.mark.long
-def test_an_interrupted_language_model_ends_as_the_uninterrupted_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(answer, "_SAVE_EVERY", 2)
-    whole = _teach_language_model(tmp_path / "whole.pt")
-    drawn = _interrupt(monkeypatch, answer, "_draw", 4)
     with pytest.raises(KeyboardInterrupt):
-        _teach_language_model(tmp_path / "cut.pt")
-    resumed = _teach_language_model(tmp_path / "cut.pt")
-    assert len(drawn) == 4 + 2  # steps 3 and 4 of the resumed call
-    for name, weight in whole.items():
-        assert torch.equal(weight, resumed[name]), name
-
-
-def test_an_interrupted_tower_ends_as_the_uninterrupted_one(tmp_path, monkeypatch):
-    whole = _teach_tower(tmp_path / "whole.pt")
-    losses = _interrupt(monkeypatch, listen, "_loss", 4)  # two batches an epoch
-    with pytest.raises(KeyboardInterrupt):
-        _teach_tower(tmp_path / "cut.pt")
-    resumed = _teach_tower(tmp_path / "cut.pt")
-    assert len(losses) == 4 + 2
+        teach(tmp_path / "cut.pt")
+    resumed = teach(tmp_path / "cut.pt")
+    assert len(calls) == 4 + 2
     for name, weight in whole.items():
         assert torch.equal(weight, resumed[name]), name
 
@@ -201,9 +178,8 @@ def test_cepstra_of_a_token_are_the_transform_of_the_mean_of_its_frames():
 
 def test_long_clips_are_asked_about_together():
     """Among short ones they would fill most batches with padding."""
-    store = _noise_clips(40, 600, 480, 1400)
     backbone, *_ = _new_backbone()
-    listener = answer.Listener(backbone, store)
+    listener = answer.Listener(backbone, ClipStore.of(_noise_clips(40, 600, 480, 1400)))
     assert (listener.short.tolist(), listener.long.tolist()) == ([0, 2], [1, 3])
     drawn: list[set[int | None]] = []
     for seed in range(200):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from typing import get_args
 
@@ -175,27 +177,25 @@ def test_ranks_see_each_others_rows_and_carry_the_gradient_of_their_own(monkeypa
     expected = sum(objective.terms(Prediction(together), whole).values())
     expected.backward()
     assert together.grad is not None
-    own = [scores[rank].clone().requires_grad_() for rank in range(2)]
-    sent: list[list[torch.Tensor]] = [[], []]
-    for turn in range(2):  # first to learn what each rank sends, then with what the other sent
-        for rank in range(2):
-            received = iter(sent[1 - rank][:] if turn else ())
-            if not turn:
-                sent[rank] = []
+    both, sent, this = threading.Barrier(2, timeout=30), [torch.empty(0)] * 2, threading.local()
 
-            def all_gather(parts, mine, rank=rank, received=received, turn=turn):
-                sent[rank].append(mine.clone()) if not turn else None
-                parts[rank].copy_(mine)
-                parts[1 - rank].copy_(next(received) if turn else mine)
+    def all_gather(parts, mine):
+        sent[this.rank] = mine
+        both.wait()
+        for part, words in zip(parts, sent, strict=True):
+            part.copy_(words)
 
-            monkeypatch.setattr(collate.dist, "is_initialized", lambda: True)
-            monkeypatch.setattr(collate.dist, "get_world_size", lambda: 2)
-            monkeypatch.setattr(collate.dist, "get_rank", lambda rank=rank: rank)
-            monkeypatch.setattr(collate.dist, "all_gather", all_gather)
-            prediction, rows = collate.gather(Prediction(own[rank]), people[rank])
-            if turn:
-                loss = sum(objective.terms(prediction, rows).values())
-                assert loss.item() == pytest.approx(expected.item())
-                loss.backward()
-    found = torch.cat([part.grad for part in own if part.grad is not None])
+    def step(rank: int) -> torch.Tensor:
+        this.rank, own = rank, scores[rank].clone().requires_grad_()
+        loss = sum(objective.terms(*collate.gather(Prediction(own), people[rank])).values())
+        assert loss.item() == pytest.approx(expected.item())
+        loss.backward()
+        return own.grad
+
+    monkeypatch.setattr(collate.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(collate.dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(collate.dist, "get_rank", lambda: this.rank)
+    monkeypatch.setattr(collate.dist, "all_gather", all_gather)
+    with ThreadPoolExecutor(2) as ranks:
+        found = torch.cat(list(ranks.map(step, range(2))))
     torch.testing.assert_close(found, together.grad)

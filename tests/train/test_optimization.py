@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,8 @@ from empathy_judge.train.optimization import wants_fused
 from empathy_judge.train.run import train
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 
+from .conftest import LAST_FILE
+
 CLIP = 0.05
 RECIPE = {
     "trainer__precision": "bf16-mixed",
@@ -24,35 +25,38 @@ RECIPE = {
 }
 
 
-def gradient_norm(module: JudgeModule) -> float:
-    return float(torch.stack([weight.grad.norm() for weight in module.parameters() if weight.grad is not None]).norm())
-
-
-def trained(run: Path, arguments: Callable[..., list[str]], norms: list[tuple[float, float]]) -> dict[str, Any]:
-    """The last checkpoint of a run; norms of its gradients before and after clipping are appended to `norms`."""
+@pytest.fixture
+def clipped(monkeypatch) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """All gradients of a step before and after clipping, side by side."""
+    found: list[tuple[torch.Tensor, torch.Tensor]] = []
     clip = JudgeModule.configure_gradient_clipping
 
-    def measured(module: JudgeModule, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        before = gradient_norm(module)
-        clip(module, optimizer, *args, **kwargs)
-        norms.append((before, gradient_norm(module)))
+    def gradients(module: JudgeModule) -> torch.Tensor:
+        return torch.cat([weight.grad.flatten() for weight in module.parameters() if weight.grad is not None])
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(JudgeModule, "configure_gradient_clipping", measured)
-        train(arguments(run, **RECIPE))
-    return read_checkpoint(run / "checkpoints" / "last.ckpt")
+    def measured(module: JudgeModule, *args: Any, **kwargs: Any) -> None:
+        before = gradients(module)
+        clip(module, *args, **kwargs)
+        found.append((before, gradients(module)))
+
+    monkeypatch.setattr(JudgeModule, "configure_gradient_clipping", measured)
+    return found
 
 
-def test_fused_steps_clip_and_end_where_unfused_ones_do(train_arguments, tmp_path, monkeypatch):
-    norms: list[tuple[float, float]] = []
-    fused = trained(tmp_path / "fused", train_arguments, norms)
+def test_fused_steps_clip_and_end_where_unfused_ones_do(train_arguments, tmp_path, monkeypatch, clipped):
+    def trained(run: Path) -> dict[str, Any]:
+        train(train_arguments(run, **RECIPE))
+        return read_checkpoint(run / LAST_FILE)
+
+    fused = trained(tmp_path / "fused")
     assert all(group["fused"] for group in fused["optimizer_states"][0]["param_groups"])
+    norms = [(float(before.norm()), float(after.norm())) for before, after in clipped]
     assert len(norms) == 6
     assert sum(before > CLIP for before, _ in norms) >= 3
     for before, after in norms:
         assert after == pytest.approx(min(before, CLIP), rel=1e-4)
     monkeypatch.setattr(module_file, "wants_fused", lambda precision: False)
-    unfused = trained(tmp_path / "unfused", train_arguments, [])
+    unfused = trained(tmp_path / "unfused")
     assert not any(group["fused"] for group in unfused["optimizer_states"][0]["param_groups"])
     # forward passes in bfloat16 make much of the last bit of a weight
     ours, theirs = fused["state_dict"], unfused["state_dict"]
@@ -67,16 +71,7 @@ def test_fused_wherever_gradients_are_not_scaled():
     assert not wants_fused(MixedPrecision("16-mixed", "cpu"))  # has a scaler, and clips unscaled gradients
 
 
-def test_clipping_by_value(train_arguments, tmp_path):
-    largest: list[float] = []
-    clip = JudgeModule.configure_gradient_clipping
-
-    def measured(module: JudgeModule, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        clip(module, optimizer, *args, **kwargs)
-        largest.append(max(float(w.grad.abs().max()) for w in module.parameters() if w.grad is not None))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(JudgeModule, "configure_gradient_clipping", measured)
-        settings = {**RECIPE, "trainer__gradient_clip_algorithm": "value", "trainer__gradient_clip_val": 0.001}
-        train(train_arguments(tmp_path / "run", **{**settings, "trainer__max_epochs": 1}))
-    assert largest == pytest.approx([0.001] * 3)
+def test_clipping_by_value(train_arguments, tmp_path, clipped):
+    settings = {**RECIPE, "trainer__gradient_clip_algorithm": "value", "trainer__gradient_clip_val": 0.001}
+    train(train_arguments(tmp_path / "run", **{**settings, "trainer__max_epochs": 1}))
+    assert [float(after.abs().max()) for _, after in clipped] == pytest.approx([0.001] * 3)

@@ -18,11 +18,10 @@ from empathy_judge.train.run import train
 from safetensors import safe_open
 from scipy.stats import spearmanr
 
-from .conftest import read_by, scores_of
+from ..conftest import failed
+from .conftest import BEST_FILE, LAST_FILE, OF_CLIPS, PROBE, read_by, scores_of
 
 SCALES = Dimension("one", 1, 5, 1), Dimension("two", 1, 5, 1)
-OF_CLIPS = {"judge__head_input__audio": "all_layers", "judge__head_input__functionals": "true"}
-PROBE = {"method": "probe", **OF_CLIPS}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +32,7 @@ def probe(train_arguments, tmp_path_factory) -> Path:
 
 
 def test_a_probe_trains_no_weight_and_ends_as_a_run_like_any_other(probe, tmp_path, dataset_folder):
-    checkpoint = read_checkpoint(probe / "checkpoints" / "best.ckpt")
+    checkpoint = read_checkpoint(probe / BEST_FILE)
     assert not any("lora_" in name for name in checkpoint["state_dict"])
     assert checkpoint["global_step"] == 0
     assert (probe / "calibration.json").is_file()
@@ -83,13 +82,9 @@ def test_its_scores_keep_the_order_of_the_regression(probe, dataset_folder):
 def test_training_never_publishes_less_than_its_start(train_arguments, tmp_path, capsys):
     """With a learning rate that destroys everything, the start is what is published."""
     run = tmp_path / "run"
-    train(
-        train_arguments(
-            run, **OF_CLIPS, optimizer__head_learning_rate=30.0, optimizer__learning_rate=3.0, trainer__max_epochs=1
-        )
-    )
-    best = read_checkpoint(run / "checkpoints" / "best.ckpt")
-    last = read_checkpoint(run / "checkpoints" / "last.ckpt")
+    rates = {"optimizer__head_learning_rate": 30.0, "optimizer__learning_rate": 3.0}
+    train(train_arguments(run, **OF_CLIPS, **rates, trainer__max_epochs=1))
+    best, last = (read_checkpoint(run / file) for file in (BEST_FILE, LAST_FILE))
     assert best["global_step"] == 0
     assert not last["agreement"] >= best["agreement"]  # NaN where all scores became one
     assert best["validation"]["score"].shape == last["validation"]["score"].shape
@@ -134,7 +129,4 @@ def test_every_head_starts_where_a_regression_has_ended(name):
 def test_a_probe_with_nothing_to_read_is_refused(overrides, message, train_arguments, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("empathy_judge.train.run.EmpathyJudge", None)  # before a backbone is loaded
     words = train_arguments(tmp_path / "run", **{**PROBE, "cache__what": "none", **overrides})
-    assert main(["train", *words]) == 2
-    found = capsys.readouterr().err
-    assert message in found
-    assert found.count("error: ") == 1
+    assert message in failed(capsys, "train", *words)

@@ -1,26 +1,74 @@
-"""What several processes of one machine share, and what reading data takes along to a process of its own."""
+"""Two processes (gloo, on the CPU) give what one gives; what those of one machine share, and what reading data takes
+along to a process of its own."""
 
 from __future__ import annotations
 
+import gc
 import json
-import os
 import pickle
 import shutil
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from empathy_judge.models.backbones import NANO_FOLDER
-from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.lora import count_parameters
+from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.collate import Batch
-from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import LambdaCallback
 from transformers import Qwen2AudioConfig, Qwen2AudioForConditionalGeneration
+
+from .conftest import LAST_FILE, metrics, under_torchrun
+
+TWICE = {"trainer__devices": 2, "trainer__strategy": "ddp"}
+
+
+@pytest.mark.slow
+def test_two_processes_train_and_validate_like_one(train_arguments, tmp_path):
+    """12 pairs in batches of 4, or of twice 2: the same sums. 9 validation pairs: an odd number, 5 and 4 of them.
+
+    With a fully fine-tuned part, and layers computed again: reentrant checkpointing would break under DDP (peft#313).
+    With losses that compare the items of a batch: each process must see those of the other.
+    """
+    one, two = tmp_path / "one", tmp_path / "two"
+    common = {
+        "trainer__max_epochs": 2, "optimizer__head_learning_rate": 0.001, "optimizer__learning_rate": 0.0005,
+        "judge__lora__full_parts": "[projector]", "gradient_checkpointing": "true",
+        "objective__losses": "{mse: 1, ccc: 0.5, logistic_ranking: 0.5, margin_ranking: 0.5, soft_spearman: 0.2}",
+    }  # fmt: skip
+    train(train_arguments(one, **common))
+    words = train_arguments(two, **TWICE, data__batch_size=2, data__eval_batch_size=2, **common)
+    command = [sys.executable, "-m", "empathy_judge.cli", "train", *words]  # Lightning starts the second process
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stderr.count("trained on 24 pairs in ") == 1  # by one of them, of both
+    for name in ("val_agreement", "val_spearman/empathy", "val_spearman/warmth"):
+        alone, together = (metrics(run)[name].dropna().tolist() for run in (one, two))
+        assert len(alone) == 2
+        assert together == pytest.approx(alone, abs=1e-9)
+    assert (two / "calibration.json").is_file()  # written by one of the processes
+    first, second = (read_checkpoint(run / LAST_FILE)["state_dict"] for run in (one, two))
+    assert first.keys() == second.keys()
+    assert "judge.network.multi_modal_projector.linear.weight" in first
+    # Adam divides by the size of a gradient, and so makes much of the rounding of one that is almost zero
+    moved = sum(float((value - value.mean()).abs().mean()) for value in first.values())
+    apart = sum(float((first[key] - second[key]).abs().mean()) for key in first)
+    assert apart < 1e-3 * moved
+    assert (first["judge.head.linear.weight"] - second["judge.head.linear.weight"]).abs().max() < 1e-4
+
+
+def run_twice(folder: Path, program: str, words: list[str], **variables: str) -> list[Any]:
+    """What two processes of `train` wrote to RANK.json."""
+    (folder / "words.json").write_text(json.dumps(words))
+    done = under_torchrun(folder, program, folder, **variables)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+
 
 # Each process says what it computed, and goes on with what it said it would
 RUN = """
@@ -79,8 +127,8 @@ def test_two_processes_compute_once_what_they_share(train_arguments, dataset_fol
     before = kept.read_bytes()
     kept.unlink()
     words = train_arguments(
-        tmp_path / "run", trainer__max_epochs=2, trainer__devices=2, trainer__strategy="ddp", trainer__logger="false",
-        data__batch_size=2, cache__what="audio", judge__head="gaussian", objective__losses="{gaussian_nll: 1, ccc: 1}",
+        tmp_path / "run", **TWICE, trainer__max_epochs=2, trainer__logger="false", data__batch_size=2,
+        cache__what="audio", judge__head="gaussian", objective__losses="{gaussian_nll: 1, ccc: 1}",
     )  # fmt: skip
     variables = {"TMPDIR": str(tmp_path / "temporary"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     try:
@@ -128,25 +176,10 @@ run.train(json.loads((out / "words.json").read_text()))
 """
 
 
-def run_twice(folder: Path, program: str, words: list[str], **variables: str) -> list[Any]:
-    """What two processes of `train` wrote to RANK.json."""
-    (folder / "program.py").write_text(program)
-    (folder / "words.json").write_text(json.dumps(words))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*command, str(folder / "program.py"), str(folder)],
-        env={**os.environ, **variables}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
-
-
 @pytest.mark.slow
 def test_processes_agree_on_batches_that_the_least_memory_has_room_for(train_arguments, tmp_path):
-    words = train_arguments(
-        tmp_path / "run", trainer__max_epochs=2, trainer__devices=2, trainer__strategy="ddp", trainer__logger="false",
-        data__batch_tokens="auto",
-    )  # fmt: skip
+    options = {**TWICE, "trainer__max_epochs": 2, "trainer__logger": "false", "data__batch_tokens": "auto"}
+    words = train_arguments(tmp_path / "run", **options)
     first, second = run_twice(tmp_path, LIMITED, words)
     assert len(first) == len(second) > 2
     (found,) = {tokens for _, _, tokens in first + second}
@@ -165,7 +198,7 @@ from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from empathy_judge.models.weight_files import fingerprints
 from empathy_judge.train.strategies import shard
 
-backbone, dtype, folder, rank = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
+backbone, dtype, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 
 def held():
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
@@ -176,8 +209,8 @@ def watch():
         most.append(held())
         time.sleep(0.02)
 
-dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=2)
-mesh = dist.init_device_mesh("cpu", (2,))
+dist.init_process_group("gloo")
+mesh, rank = dist.init_device_mesh("cpu", (2,)), dist.get_rank()
 small = JudgeSettings(backbone="nano")
 EmpathyJudge(small, [Dimension("any", 1, 5, 1)])  # imports
 start, most, done = held(), [0], []
@@ -212,32 +245,14 @@ def test_a_process_holds_its_share_of_the_weights(dtype, tmp_path):
     model.save_pretrained(backbone, max_shard_size="200MB")
     del model
     assert len(list(backbone.glob("*.safetensors"))) == 5
-    (tmp_path / "program.py").write_text(MEMORY)
-    words = [sys.executable, str(tmp_path / "program.py"), str(backbone), dtype, str(tmp_path)]
     # as it does with the larger weights of real backbones, glibc shall give back at once what is freed
-    variables = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "1000000"}
-    processes = [subprocess.Popen([*words, str(rank)], env=variables) for rank in range(2)]
-    try:
-        assert [process.wait(240) for process in processes] == [0, 0]
-    finally:
-        for process in processes:
-            process.kill()
+    done = under_torchrun(tmp_path, MEMORY, backbone, dtype, tmp_path, MALLOC_MMAP_THRESHOLD_="1000000")
+    assert done.returncode == 0, done.stderr[-3000:]
     for rank in range(2):
         found = json.loads((tmp_path / f"{rank}.json").read_text())
         assert found["loaded"] < 100e6
         held = weights if dtype == "bfloat16" else 2 * weights
         assert 0.4 * held < found["most"] < 0.5 * held + 200e6
-
-
-class Held(Callback):
-    """Keeps the trainer's loader and module at the start of training."""
-
-    def __init__(self) -> None:
-        self.loader: Any = None
-        self.module: Any = None
-
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        self.loader, self.module = trainer.train_dataloader, pl_module
 
 
 def assert_equal(one: Batch, other: Batch) -> None:
@@ -253,40 +268,20 @@ def assert_equal(one: Batch, other: Batch) -> None:
 @pytest.mark.parametrize(
     "options", [{"cache__what": "none"}, {"cache__what": "layers", "judge__lora__layers": "[2, 4]"}]
 )
-def test_batches_are_made_without_weights_and_trainer(options, train_arguments, tmp_path, monkeypatch):
+def test_batches_are_made_without_weights_and_trainer_and_the_judge_is_freed(options, train_arguments, tmp_path):
     """As a process started by forkserver makes them, from what was pickled."""
-    held = Held()
-    made: list[tuple[Batch, Batch, int]] = []
-    start = JudgeModule.on_train_start
+    judges: list[weakref.ref[Any]] = []
 
-    def compare(module: JudgeModule) -> None:
-        start(module)
+    def compare(trainer: Any, module: Any) -> None:
+        judges.append(weakref.ref(module.judge))
+        assert count_parameters(module.judge.backbone, {})["language_model"].parameters > 1_000_000
         data = pickle.dumps(module.collate)
+        assert len(data) < 20_000
         items = [module.data.items[0, number] for number in range(3)]
-        made.append((module.collate(items), pickle.loads(data)(items), len(data)))
+        assert_equal(module.collate(items), pickle.loads(data)(items))
 
-    monkeypatch.setattr(JudgeModule, "on_train_start", compare)
     folder = {"cache__folder": str(tmp_path / "kept")} if options["cache__what"] != "none" else {}
     arguments = {"trainer__max_epochs": 1, "trainer__logger": "false", **options, **folder}
-    train(train_arguments(tmp_path / "run", **arguments), watching=[held])
-    ((here, there, size),) = made
-    assert_equal(here, there)
-    assert size < 20_000
-    assert count_parameters(held.module.judge.backbone, {})["language_model"].parameters > 1_000_000
-
-
-def test_the_trained_judge_is_freed(train_arguments, tmp_path, monkeypatch):
-    import gc
-    import weakref
-
-    judges: list[weakref.ref[EmpathyJudge]] = []
-    start = JudgeModule.on_train_start
-
-    def note(module: JudgeModule) -> None:
-        start(module)
-        judges.append(weakref.ref(module.judge))
-
-    monkeypatch.setattr(JudgeModule, "on_train_start", note)
-    train(train_arguments(tmp_path / "run", trainer__max_epochs=1, trainer__logger="false"))
+    train(train_arguments(tmp_path / "run", **arguments), watching=[LambdaCallback(on_train_start=compare)])
     gc.collect()
     assert [judge() for judge in judges] == [None]

@@ -28,7 +28,6 @@ def test_a_run_knows_what_it_reached_and_scores_and_exports(recipe, dataset_fold
     assert run.folder == tmp_path / "run"
     checkpoint = read_checkpoint(run.checkpoint)
     assert run.checkpoint == run.folder / "checkpoints" / "best.ckpt"
-    assert set(run.agreement) == {dimension.name for dimension in dataset.card.dimensions}
     known = [value for value in run.agreement.values() if value is not None]
     assert checkpoint["agreement"] == pytest.approx(sum(known) / len(known), abs=1e-12)
     assert run.calibration == (path if (path := run.folder / "calibration.json").is_file() else None)
@@ -37,7 +36,9 @@ def test_a_run_knows_what_it_reached_and_scores_and_exports(recipe, dataset_fold
     assert train(words).agreement == run.agreement
 
     pair = dataset.pairs[0]
-    scores = run.scorer(device="cpu").score(pair.context[0].audio, pair.response)
+    scorer = run.scorer(device="cpu")  # a run folder is a judge, too
+    assert (scorer.description["provenance"]["dataset"], list(run.agreement)) == ("tones", ["empathy", "warmth"])
+    scores = scorer.score(pair.context[0].audio, pair.response)
     folder = run.export(tmp_path / "judge")
     assert json.loads((folder / "judge.json").read_text())["provenance"]["validation"] == run.agreement
     assert Scorer.from_pretrained(folder, device="cpu").score(pair.context[0].audio, pair.response) == scores

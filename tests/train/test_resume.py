@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+import json
 import os
 import resource
 import shutil
@@ -16,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-import pandas as pd
 import pytest
 import torch
 from empathy_judge.cli import main
@@ -28,7 +29,10 @@ from empathy_judge.train.checkpointing import AtomicCheckpoints, find_resumable,
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 
-BEST, LAST = "checkpoints/best.ckpt", "checkpoints/last.ckpt"
+from ..conftest import failed
+from .conftest import BEST_FILE as BEST
+from .conftest import LAST_FILE as LAST
+from .conftest import Killed, differing, metrics
 
 
 @pytest.fixture
@@ -37,26 +41,8 @@ def run(trained_run, tmp_path) -> Path:
     return Path(shutil.copytree(trained_run, tmp_path / "run"))
 
 
-def weights(path: Path) -> dict[str, torch.Tensor]:
-    return read_checkpoint(path)["state_dict"]
-
-
 def assert_same_end(one: Path, other: Path) -> None:
-    """Weights, optimiser and validation of two finished runs, bit for bit."""
-    for name in (LAST, BEST):
-        first, second = read_checkpoint(one / name), read_checkpoint(other / name)
-        assert (first["epoch"], first["global_step"]) == (second["epoch"], second["global_step"])
-        assert first["state_dict"].keys() == second["state_dict"].keys()
-        for key, value in first["state_dict"].items():
-            assert torch.equal(value, second["state_dict"][key]), key
-        assert first["description"]["provenance"] == second["description"]["provenance"]
-        assert first["lr_schedulers"][0]["_last_lr"] == second["lr_schedulers"][0]["_last_lr"]
-        moments = [state["optimizer_states"][0]["state"] for state in (first, second)]
-        assert all(torch.equal(moments[0][key]["exp_avg"], moments[1][key]["exp_avg"]) for key in moments[0])
-
-
-class Killed(Exception):
-    """Stands for SIGKILL: nothing is saved on the way out."""
+    assert differing(one, other, LAST, BEST) == []
 
 
 @pytest.fixture
@@ -182,23 +168,20 @@ def test_a_second_training_in_a_folder_is_refused_at_once(folds, train_arguments
     with first:
         first.stdout.readline()
         for more in ([], ["--resume", "auto"]):
-            assert main(["train", *words, *more]) == 2
-            assert capsys.readouterr().err == (
-                f"error: {run}: another process trains here; expected another --run, or --resume auto once it has "
-                "ended\n"
+            assert failed(capsys, "train", *words, *more) == (
+                f"error: {run}: another process trains here; expected another --run, or --resume auto once it has ended"
             )
         assert [path.name for path in run.iterdir()] == [".lock"]
         first.kill()  # the system lets the lock go
-    assert main(["train", *words]) == 2
-    assert "not a pair dataset" in capsys.readouterr().err
+    assert "not a pair dataset" in failed(capsys, "train", *words)
     assert not (run / ".lock").exists()
 
 
 def test_a_run_folder_that_cannot_be_written_is_one_line(train_arguments, tmp_path, capsys):
     (tmp_path / "file").touch()
-    assert main(["train", *train_arguments(tmp_path / "file" / "run")]) == 2
-    assert capsys.readouterr().err == (
-        f"error: {tmp_path / 'file' / 'run'}: cannot be written (Not a directory); expected a folder that can\n"
+    run = tmp_path / "file" / "run"
+    assert failed(capsys, "train", *train_arguments(run)) == (
+        f"error: {run}: cannot be written (Not a directory); expected a folder that can"
     )
 
 
@@ -274,9 +257,9 @@ def test_a_run_that_may_go_on_starts_where_there_is_nothing(train_arguments, tmp
 def test_metrics_of_the_first_part_survive_a_resumption(train_arguments, tmp_path):
     run = tmp_path / "run"
     train(train_arguments(run, trainer__max_epochs=1))
-    before = pd.concat([pd.read_csv(path) for path in (run / "logs").rglob("metrics.csv")])
+    before = metrics(run)
     train([*train_arguments(run, trainer__max_epochs=2), "--resume", "true"])
-    after = pd.concat([pd.read_csv(path) for path in (run / "logs").rglob("metrics.csv")])
+    after = metrics(run)
     assert sorted(before["epoch"].dropna().unique()) == [0]
     assert sorted(after["epoch"].dropna().unique()) == [0, 1]
     old, new = (t.loc[t["epoch"] == 0, "val_agreement"].dropna().tolist() for t in (before, after))
@@ -288,46 +271,46 @@ def test_a_truncated_checkpoint_is_passed_over(run, trained_run, train_arguments
     """The other one is taken, and the run still ends as it should."""
     whole = (run / LAST).read_bytes()
     (run / LAST).write_bytes(whole[: len(whole) // 2])
-    best = read_checkpoint(run / BEST)["epoch"]
     chosen, passed_over = find_resumable(run / "checkpoints")
     assert chosen == run / BEST
     assert len(passed_over) == 1
     assert passed_over[0].startswith(f"{run / LAST}: half-written or damaged checkpoint")
     train([*train_arguments(run), "--resume", "true"])
     assert f"passed over {run / LAST}" in capsys.readouterr().err
-    assert best <= 3
-    final = weights(run / LAST)
-    assert all(torch.equal(final[key], value) for key, value in weights(trained_run / LAST).items())
+    assert not [name for name in differing(run, trained_run) if name.startswith("judge.")]
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.999])
-def test_a_checkpoint_cut_anywhere_is_damaged(share, trained_run, tmp_path):
-    whole = (trained_run / LAST).read_bytes()
-    path = tmp_path / "cut.ckpt"
-    path.write_bytes(whole[: int(len(whole) * share)])
-    assert damage(path) is not None
-    with pytest.raises(UserError, match=r"cut\.ckpt: half-written or damaged checkpoint"):
-        read_checkpoint(path)
-
-
-def test_a_flipped_byte_is_noticed(trained_run, tmp_path):
-    whole = bytearray((trained_run / LAST).read_bytes())
-    with zipfile.ZipFile(trained_run / LAST) as archive:
+def flipped(whole: bytes) -> bytes:
+    """With another bit in a weight: between members there is padding."""
+    with zipfile.ZipFile(io.BytesIO(whole)) as archive:
         largest = archive.read(max(archive.infolist(), key=lambda member: member.file_size))
-    whole[whole.index(largest) + len(largest) // 2] ^= 1  # in a weight: between members there is padding
-    path = tmp_path / "flipped.ckpt"
-    path.write_bytes(whole)
-    with pytest.raises(UserError, match=r"flipped\.ckpt: damaged checkpoint \(member "):
-        read_checkpoint(path)
+    place = whole.index(largest) + len(largest) // 2
+    return whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
 
 
 class Unwanted:
     """What a checkpoint may not hold."""
 
 
-def test_a_checkpoint_with_code_in_it_is_not_read(tmp_path):
-    torch.save({"state_dict": {}, "surprise": Unwanted()}, tmp_path / "odd.ckpt")
-    with pytest.raises(UserError, match=r"odd\.ckpt: not a checkpoint of this program"):
+def with_code(_: bytes) -> bytes:
+    file = io.BytesIO()
+    torch.save({"state_dict": {}, "surprise": Unwanted()}, file)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        *((lambda whole, share=share: whole[: int(len(whole) * share)], "half-written or damaged checkpoint")
+          for share in (0.0, 0.5, 0.999)),
+        (flipped, r"damaged checkpoint \(member "),
+        (with_code, "not a checkpoint of this program"),
+    ],
+)  # fmt: skip
+def test_a_spoilt_checkpoint_is_not_read(spoil, message, trained_run, tmp_path):
+    (tmp_path / "odd.ckpt").write_bytes(spoil((trained_run / LAST).read_bytes()))
+    assert spoil is with_code or damage(tmp_path / "odd.ckpt") is not None
+    with pytest.raises(UserError, match=rf"odd\.ckpt: {message}"):
         read_checkpoint(tmp_path / "odd.ckpt")
 
 
@@ -360,6 +343,22 @@ def test_the_newest_whole_checkpoint_is_taken(run):
     assert find_resumable(run / "nowhere") == (None, [])
 
 
+@pytest.mark.long
+def test_random_kills(train_arguments, tmp_path):
+    """It ends like one that is not killed. A few here; ``python tests/kills train --moments 50`` for more."""
+    options = {"trainer__max_epochs": 3, "data__batch_tokens": 400, "judge__lora__dropout": 0.2}
+    words = train_arguments(tmp_path / "unused", **options)
+    at = words.index("--run")
+    words = [*words[:at], *words[at + 2 :]]
+    kills = Path(__file__).parents[1] / "kills"
+    program = [sys.executable, str(kills), "train", "--moments", "4", "--seed", "1", "--", *words]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=500, check=False)
+    found = json.loads(done.stdout)
+    assert found["failures"] == []
+    assert found["kills"] == 4
+    assert found["starts"] == 4 + found["runs"]
+
+
 # ---------------------------------------------------------------- refused
 
 
@@ -386,12 +385,11 @@ def test_a_checkpoint_of_other_settings_is_refused(option, value, text, run, tra
     assert (run / LAST).read_bytes() == before
 
 
-def test_a_checkpoint_of_another_backbone_is_refused(run, train_arguments, make_backbone, tmp_path):
+def test_a_checkpoint_of_another_backbone_or_split_is_refused(
+    run, train_arguments, make_backbone, dataset_folder, tmp_path
+):
     other = make_backbone(tmp_path / "other", 5)
     refused([*train_arguments(run, judge__backbone=other), "--resume", "true"], "trained with other backbone")
-
-
-def test_a_checkpoint_of_another_split_is_refused(run, train_arguments, dataset_folder, tmp_path):
     data = shutil.copytree(dataset_folder, tmp_path / "data")
     split_dataset(data, fractions={"train": 0.5, "validation": 0.375, "test": 0.125}, seed=3, overwrite=True)
     refused(

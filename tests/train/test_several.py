@@ -19,10 +19,9 @@ from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.run import train
 from scipy.stats import spearmanr
 
-from .conftest import read_by, scores_of
+from ..conftest import failed
+from .conftest import BEST_FILE, OF_CLIPS, PROBE, read_by, scores_of
 
-OF_CLIPS = {"judge__head_input__audio": "all_layers", "judge__head_input__functionals": "true"}
-PROBE = {"method": "probe", **OF_CLIPS}
 BOTH = ["train", "validation"]
 
 
@@ -32,7 +31,7 @@ def without_calibration():
 
 
 def best_of(run: Path) -> dict:
-    return read_checkpoint(run / "checkpoints" / "best.ckpt")
+    return read_checkpoint(run / BEST_FILE)
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +50,7 @@ def test_a_refit_probe_is_trained_on_both_splits_and_says_so(refit, dataset_fold
     measured = ["--json", "--resamples", "20", "--probes", "none", "--out", str(tmp_path / "report")]
     assert main(["evaluate", str(refit.folder), *words, *measured]) == 0
     assert "this judge was trained on train, validation" in capsys.readouterr().err
-    assert main(["calibrate", str(refit.folder), *words]) == 2
-    assert "trained on split validation" in capsys.readouterr().err
+    assert "trained on split validation" in failed(capsys, "calibrate", str(refit.folder), *words)
 
 
 def test_it_is_measured_and_calibrated_with_groups_left_out(refit, dataset_folder):
@@ -144,8 +142,7 @@ def test_finished_folds_are_not_trained_again(folds, train_arguments, capsys, mo
     row = next(line for line in said.splitlines() if "empathy" in line and "│" in line)
     assert f"{folds.agreement['empathy']:.3f}" in row
     assert re.search(r"│ +21 │", row)
-    assert main(["train", *train_arguments(folds.folder, folds=3, **PROBE)]) == 2
-    assert "already holds runs" in capsys.readouterr().err
+    assert "already holds runs" in failed(capsys, "train", *train_arguments(folds.folder, folds=3, **PROBE))
 
 
 def test_a_refit_with_adapters_trains_as_many_epochs_as_were_best(train_arguments, tmp_path, dataset_folder):
@@ -198,7 +195,4 @@ def test_auto_asks_for_an_interval_where_there_are_groups_enough(train_arguments
     ],
 )
 def test_mistakes_are_one_line(overrides, message, train_arguments, tmp_path, capsys):
-    assert main(["train", *train_arguments(tmp_path / "run", **{**PROBE, **overrides})]) == 2
-    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1
-    assert message in errors[0]
+    assert message in failed(capsys, "train", *train_arguments(tmp_path / "run", **{**PROBE, **overrides}))

@@ -1,5 +1,5 @@
-"""Two processes give the scores of one; sharded weights give its gradients; every strategy ends where DDP does, and
-each goes on from the checkpoints of another. On the CPU; ZeRO where DeepSpeed is installed."""
+"""Sharded weights give the gradients of whole ones; every strategy ends where DDP does, and each goes on from the
+checkpoints of another. On the CPU; ZeRO where DeepSpeed is installed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,6 @@ from typing import Any
 import pytest
 import torch
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.models import BEST, LAST
-from empathy_judge.models.artifact import load_any
-from empathy_judge.models.scoring import PairScorer
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.recipe import Recipe, RecipeParser
@@ -28,24 +24,22 @@ from empathy_judge.train.strategies import ShardedStrategy, ZeroStrategy, check_
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
 
+from .conftest import BEST_FILE, LAST_FILE, Killed, under_torchrun
+
 ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
 import sys, torch, torch.distributed as dist
-from pathlib import Path
 from empathy_judge.data_modules.schema import Dimension, PairDataset
-from empathy_judge.models.artifact import load_any
 from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
 from empathy_judge.models.lora import LoraSettings
 from empathy_judge.models.backbones.layers import recompute_activations
-from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.strategies import shard, whole
 
-backbone, judge_folder, data, out, store, rank = *sys.argv[1:6], int(sys.argv[6])
-dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-mesh = dist.init_device_mesh("cpu", (2,))
-every = PairDataset.load(data).pairs
-pairs = every[:4]
+backbone, data, out = sys.argv[1:]
+dist.init_process_group("gloo")
+mesh, rank = dist.init_device_mesh("cpu", (2,)), dist.get_rank()
+pairs = PairDataset.load(data).pairs[:4]
 
 
 def gradients(dtype, trained_dtype, sharded):
@@ -67,35 +61,17 @@ def gradients(dtype, trained_dtype, sharded):
 results = {"plain": gradients("float32", "float32", False), "sharded": gradients("float32", "float32", True)}
 results["half"] = gradients("bfloat16", "backbone", True)
 results["mixed"] = gradients("bfloat16", "float32", True)
-# each process scores every second pair, in batches of a size of its own
-scorer = PairScorer(load_any(Path(judge_folder)).judge, 3 + rank)
-parts = [None, None]
-dist.all_gather_object(parts, {pair.pair_id: found.score for pair, found in scorer.predict(every[rank::2])})
-results["scores"] = parts[0] | parts[1]
 if rank == 0:
     torch.save(results, out)
 dist.destroy_process_group()
 """
 
 
-@pytest.fixture(scope="module")
-def found(backbone_folder, judge_folder, dataset_folder, tmp_path_factory) -> dict[str, dict[str, torch.Tensor]]:
-    """What two processes compute: gradients by kind, and scores by pair."""
-    folder = tmp_path_factory.mktemp("ranks")
-    (folder / "program.py").write_text(PROGRAM)
-    out, store = folder / "results.pt", folder / "store"
-    words = [sys.executable, folder / "program.py", backbone_folder, judge_folder, dataset_folder, out, store]
-    processes = [subprocess.Popen([*map(str, words), str(rank)]) for rank in range(2)]
-    try:
-        assert [process.wait(240) for process in processes] == [0, 0]
-    finally:
-        for process in processes:
-            process.kill()
-    return torch.load(out, weights_only=True)
-
-
 @pytest.mark.long
-def test_shards_give_the_gradients_of_one_process(found):
+def test_shards_give_the_gradients_of_one_process(backbone_folder, dataset_folder, tmp_path):
+    done = under_torchrun(tmp_path, PROGRAM, backbone_folder, dataset_folder, tmp_path / "results.pt")
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = torch.load(tmp_path / "results.pt", weights_only=True)
     assert found["plain"].keys() == found["sharded"].keys() == found["half"].keys()
     for name, expected in found["plain"].items():
         assert expected.any(), name
@@ -103,17 +79,6 @@ def test_shards_give_the_gradients_of_one_process(found):
         for kind in ("half", "mixed"):  # adapters in the dtype of the frozen weights, and in float32 beside them
             likeness = torch.cosine_similarity(found[kind][name].flatten(), expected.flatten(), dim=0)
             assert likeness > 0.95, (kind, name)
-
-
-@pytest.mark.long
-def test_two_processes_score_like_one(found, judge_folder, dataset_folder):
-    """Each process scores every second pair; put together, item by item, they are what one process gives."""
-    scores = found["scores"]
-    scorer = PairScorer(load_any(judge_folder).judge, 8)
-    expected = {pair.pair_id: one.score for pair, one in scorer.predict(PairDataset.load(dataset_folder).pairs)}
-    assert scores.keys() == expected.keys()
-    assert max(float((scores[name] - expected[name]).abs().max()) for name in scores) <= 1e-5
-    assert torch.stack(list(scores.values())).std(0).min() > 1e-3
 
 
 # ---------------------------------------------------------------- whole runs
@@ -196,20 +161,16 @@ def train_all(folder: Path, runs: list[list[str]]) -> dict[str, float]:
     Returns:
         Share of all weights that a process held, by run.
     """
-    (folder / "program.py").write_text(RUNS)
     (folder / "runs.json").write_text(json.dumps(runs))
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    words += [str(folder / "program.py"), str(folder / "runs.json"), str(folder / "held.json")]
-    variables = {"DS_ACCELERATOR": "cpu"}
-    done = subprocess.run(words, env={**os.environ, **variables}, capture_output=True, text=True, timeout=300)
+    done = under_torchrun(folder, RUNS, folder / "runs.json", folder / "held.json", DS_ACCELERATOR="cpu")
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads((folder / "held.json").read_text())
 
 
-def assert_like(first: Path, second: Path, names: Sequence[str] = (BEST, LAST)) -> None:
+def assert_like(first: Path, second: Path, files: Sequence[str] = (BEST_FILE, LAST_FILE)) -> None:
     """Both runs have the same checkpoints, up to rounding: weights, moments, steps and rates."""
-    for name in names:
-        one, other = (read_checkpoint(run / "checkpoints" / name) for run in (first, second))
+    for file in files:
+        one, other = (read_checkpoint(run / file) for run in (first, second))
         assert (one["epoch"], one["global_step"]) == (other["epoch"], other["global_step"])
         assert one["agreement"] == pytest.approx(other["agreement"], abs=1e-9)
         assert one["description"]["backbone_fingerprint"] == other["description"]["backbone_fingerprint"]
@@ -227,10 +188,6 @@ def assert_like(first: Path, second: Path, names: Sequence[str] = (BEST, LAST)) 
                 assert apart <= 2e-3 * state[key].abs().max(), (number, key)
 
 
-class Killed(Exception):
-    """Stands for SIGKILL."""
-
-
 @pytest.fixture(scope="module")
 def first_epoch(train_arguments: Callable[..., list[str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Checkpoint of one process that was killed after its first epoch; its batches are those of two processes."""
@@ -244,47 +201,35 @@ def first_epoch(train_arguments: Callable[..., list[str]], tmp_path_factory: pyt
         patch.setattr(JudgeModule, "on_train_epoch_start", killed)
         with pytest.raises(Killed):
             train(train_arguments(run, **{**SETTINGS, **ALONE}))
-    return run / "checkpoints" / LAST
+    return run / LAST_FILE
 
 
 def started_from(checkpoint: Path, run: Path) -> Path:
     """A run folder that holds this checkpoint."""
     (run / "checkpoints").mkdir(parents=True)
-    shutil.copy(checkpoint, run / "checkpoints" / LAST)
+    shutil.copy(checkpoint, run / LAST_FILE)
     return run
 
 
-def run_like_ddp(
-    strategy: str, ddp_run: Path, first_epoch: Path, train_arguments: Any, folder: Path
-) -> dict[str, float]:
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["fsdp2", "zero2", "zero3"])
+def test_all_end_like_ddp_and_each_goes_on_from_the_other(strategy, ddp_run, first_epoch, train_arguments, tmp_path):
     """A whole run ends like DDP; so do one that goes on from one process, and one process that goes on from it."""
-    whole, resumed = folder / "whole", started_from(first_epoch, folder / "resumed")
+    if strategy != "fsdp2":
+        pytest.importorskip("deepspeed")
+    whole, resumed = tmp_path / "whole", started_from(first_epoch, tmp_path / "resumed")
     runs = [
         [*train_arguments(whole, **SETTINGS), *overlay(strategy)],
         [*train_arguments(resumed, **SETTINGS), *overlay(strategy), "--resume", "true"],
     ]
-    held = train_all(folder, runs)
+    held = train_all(tmp_path, runs)
+    assert held.keys() == {"whole", "resumed"}
+    assert all((0.45 < share < 0.55) == (strategy != "zero2") for share in held.values())
     assert_like(ddp_run, whole)
-    back = started_from(whole / "first.ckpt", folder / "back")
+    back = started_from(whole / "first.ckpt", tmp_path / "back")
     train([*train_arguments(back, **{**SETTINGS, **ALONE}), "--resume", "true"])
     for run in (resumed, back):
-        assert_like(ddp_run, run, [LAST])
-    return held
-
-
-@pytest.mark.long
-def test_fsdp2_ends_like_ddp_and_each_goes_on_from_the_other(ddp_run, first_epoch, train_arguments, tmp_path):
-    held = run_like_ddp("fsdp2", ddp_run, first_epoch, train_arguments, tmp_path)
-    assert held.keys() == {"whole", "resumed"}
-    assert all(0.45 < share < 0.55 for share in held.values())
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("strategy", ["zero2", "zero3"])
-def test_zero_ends_like_ddp_and_each_goes_on_from_the_other(strategy, ddp_run, first_epoch, train_arguments, tmp_path):
-    pytest.importorskip("deepspeed")
-    held = run_like_ddp(strategy, ddp_run, first_epoch, train_arguments, tmp_path)
-    assert all((0.45 < share < 0.55) == (strategy == "zero3") for share in held.values())
+        assert_like(ddp_run, run, [LAST_FILE])
 
 
 # ---------------------------------------------------------------- what goes together

@@ -6,7 +6,6 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 import soundfile
@@ -18,13 +17,15 @@ from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDatase
 from empathy_judge.data_modules.settings import DataSettings
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.models.artifact import load_any, load_run, save_judge
-from empathy_judge.models.scoring import PairScorer
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.collate import Batch
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 
-BEST, LAST = "checkpoints/best.ckpt", "checkpoints/last.ckpt"
+from .conftest import BEST_FILE as BEST
+from .conftest import LAST_FILE as LAST
+from .conftest import frame_of, scores_of
+
 PREFERENCES_ALONE = {"data__preference_share": 1}
 
 
@@ -65,17 +66,10 @@ def compared(make_tone, tmp_path_factory) -> Path:
     return folder
 
 
-def scores_of(judge, pairs) -> np.ndarray:
-    return torch.cat([found.score for _, found in PairScorer(judge, 4).predict(pairs)]).numpy()
-
-
 def test_preferences_alone_teach_the_order(compared, train_arguments, tmp_path):
     run = tmp_path / "run"
-    train(
-        train_arguments(
-            run, data__path=compared, trainer__max_epochs=4, optimizer__learning_rate=0.002, **PREFERENCES_ALONE
-        )
-    )
+    options = {"trainer__max_epochs": 4, "optimizer__learning_rate": 0.002, **PREFERENCES_ALONE}
+    train(train_arguments(run, data__path=compared, **options))
     checkpoint = read_checkpoint(run / BEST)
     origin = checkpoint["description"]["provenance"]
     assert origin["shares"] == {"ratings": 0.0, "preferences": 1.0, "counterfactuals": 0.0}
@@ -93,11 +87,8 @@ def test_preferences_alone_teach_the_order(compared, train_arguments, tmp_path):
 
 def test_a_probe_learns_the_order_from_preferences_alone(compared, train_arguments, tmp_path):
     run = tmp_path / "run"
-    train(
-        train_arguments(
-            run, data__path=compared, method="probe", judge__head_input__audio="all_layers", **PREFERENCES_ALONE
-        )
-    )
+    options = {"method": "probe", "judge__head_input__audio": "all_layers", **PREFERENCES_ALONE}
+    train(train_arguments(run, data__path=compared, **options))
     judge, test = load_run(run).judge, human_comparisons(PairDataset.load(compared).subset("test"))
     lead = scores_of(judge, [item.chosen for item in test]) - scores_of(judge, [item.rejected for item in test])
     assert (lead > 0).all()
@@ -147,14 +138,7 @@ def test_pairs_that_nobody_rated_are_no_training_items(compared, tmp_path):
     whole = PairDataset.load(compared)
     training = [pair.pair_id for pair in whole.subset("train").pairs]
     kept = whole.ratings.loc[~whole.ratings["pair_id"].isin(training[:5]), :]
-    pairs = pd.DataFrame([
-        {
-            "pair_id": pair.pair_id, "group_id": pair.group_id, "split": pair.split,
-            "context_audio": Path(str(pair.context[0].audio)).name, "response_audio": Path(str(pair.response)).name,
-        }
-        for pair in whole.pairs
-    ])  # fmt: skip
-    write_dataset(folder, whole.card, pairs, kept, whole.preferences)
+    write_dataset(folder, whole.card, frame_of(whole.pairs), kept, whole.preferences)
     data = PairDataModule(DataSettings(str(folder), preference_share=0.5))
     data.setup("fit")
     assert [pair.pair_id for pair in data.train.pairs] == training[5:]

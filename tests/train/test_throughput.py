@@ -16,6 +16,8 @@ from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 from empathy_judge.train.throughput import Work, summary
 
+from .conftest import metrics
+
 
 class Seen:
     """What a run's own hooks saw, and what `Throughput` made of it."""
@@ -43,8 +45,7 @@ def seen(monkeypatch) -> Seen:
 
 
 def logged(run: Path) -> pd.DataFrame:
-    (path,) = (run / "logs").rglob("metrics.csv")
-    table = pd.read_csv(path)
+    table = metrics(run)
     return table[table["throughput/padding"].notna()]
 
 
