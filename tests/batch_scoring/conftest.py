@@ -130,6 +130,23 @@ def fail(parts: Parts, look: Look) -> None:
     raise Killed
 
 
+def never(parts: Parts, look: Look) -> None:
+    """An engine for which there is nothing to do."""
+    raise AssertionError
+
+
+@pytest.fixture
+def undisturbed(make_job, in_process) -> Callable[[Path], Path]:
+    """The scores of a manifest where nothing happens meanwhile."""
+
+    def undisturbed(manifest: Path) -> Path:
+        job = make_job(manifest, "whole.csv")
+        score_manifest(job, in_process)
+        return job.out
+
+    return undisturbed
+
+
 @pytest.fixture
 def begin(scorer) -> Callable[..., None]:
     """Scores so many chunks of a job and is killed in the middle of the next one."""

@@ -8,11 +8,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import psutil
 import pytest
 from empathy_judge.batch_scoring.job import Job, Parts
-from empathy_judge.batch_scoring.run import score_manifest
 from empathy_judge.data_modules.errors import ASKED_TO_STOP
 
 from .conftest import read, row
@@ -46,6 +46,20 @@ def environment(tmp_path, clips) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
 
 
+@pytest.fixture
+def same(undisturbed) -> Callable[[Job], None]:
+    """The rows of a job are those of an undisturbed one, scores to what batches of another size make of them; and its
+    parts are gone."""
+
+    def same(job: Job) -> None:
+        for found, expected in zip(read(job.out), read(undisturbed(job.manifest)), strict=True):
+            assert (found["pair_id"], found["status"]) == (expected["pair_id"], expected["status"])
+            assert float(found["warmth"] or 0) == pytest.approx(float(expected["warmth"] or 0), abs=1e-5)
+        assert not Parts(job).folder.exists()
+
+    return same
+
+
 def words(job: Job, *more: str) -> list[str]:
     command = [sys.executable, "-m", "empathy_judge.cli", "score", str(job.judge), "--manifest", str(job.manifest)]
     return [*command, "--out", str(job.out), "--device", "cpu", *more]
@@ -69,7 +83,7 @@ def slow_rows(count: int = 150):
     return rows
 
 
-def test_a_row_that_kills_workers_is_named_and_the_others_are_scored(write, make_job, in_process, environment, clips):
+def test_a_row_that_kills_workers_is_named_and_the_others_are_scored(write, make_job, undisturbed, environment):
     rows = [row(number) for number in range(130)]
     rows[70]["response_audio"] = "killer.wav"
     job = make_job(write(rows))
@@ -77,9 +91,8 @@ def test_a_row_that_kills_workers_is_named_and_the_others_are_scored(write, make
     assert done.returncode == 1, done.stderr
     assert json.loads(done.stdout)["failed"] == {"process died": 1}
     assert done.stderr.count("a worker was killed by SIGSEGV: its rows are tried again by another") == 5
-    whole = make_job(job.manifest, "whole.csv")
-    score_manifest(whole, in_process)  # where the clip kills nobody
-    for number, (found, expected) in enumerate(zip(read(job.out), read(whole.out), strict=True)):
+    whole = read(undisturbed(job.manifest))  # where the clip kills nobody
+    for number, (found, expected) in enumerate(zip(read(job.out), whole, strict=True)):
         if number == 70:
             assert found["status"] == "the process that scored this row died each time"
         else:
@@ -88,7 +101,7 @@ def test_a_row_that_kills_workers_is_named_and_the_others_are_scored(write, make
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_a_command_that_is_stopped_goes_on(number, write, make_job, in_process, environment):
+def test_a_command_that_is_stopped_goes_on(number, write, make_job, same, environment):
     job = make_job(write(slow_rows()))
     stopped = {**environment, "SLOW": "5"}
     process = subprocess.Popen(words(job), env=stopped, stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -108,35 +121,24 @@ def test_a_command_that_is_stopped_goes_on(number, write, make_job, in_process, 
     done = subprocess.run(words(job, "--json"), env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["done_before"] >= 64 * before
-    whole = make_job(job.manifest, "whole.csv")
-    score_manifest(whole, in_process)
-    same(job, whole)
+    same(job)
 
 
-def same(job: Job, other: Job) -> None:
-    """Rows are the same; scores to what batches of another size make of them."""
-    for found, expected in zip(read(job.out), read(other.out), strict=True):
-        assert (found["pair_id"], found["status"]) == (expected["pair_id"], expected["status"])
-        assert float(found["warmth"] or 0) == pytest.approx(float(expected["warmth"] or 0), abs=1e-5)
-
-
-def test_two_processes_of_accelerate_with_a_worker_each_write_one_file(write, make_job, in_process, environment):
+def test_two_processes_of_accelerate_with_a_worker_each_write_one_file(write, make_job, same, environment):
     rows = slow_rows()
     rows[20]["response_audio"] = "text.wav"
-    job, whole = make_job(write(rows)), make_job(write(rows), "whole.csv")
+    job = make_job(write(rows))
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
     launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
     done = subprocess.run(
         [*launch, *words(job)[1:]], env={**environment, "SLOW": "3"}, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 1, done.stderr  # a row has no scores
-    score_manifest(whole, in_process)
-    same(job, whole)
-    assert not Parts(job).folder.exists()
+    same(job)
 
 
-def test_two_commands_at_once_end_with_the_right_file(write, make_job, in_process, environment):
-    job, whole = make_job(write(slow_rows())), make_job(write(slow_rows()), "whole.csv")
+def test_two_commands_at_once_end_with_the_right_file(write, make_job, same, environment):
+    job = make_job(write(slow_rows()))
     both = [
         subprocess.Popen(words(job), env={**environment, "SLOW": "1"}, stderr=subprocess.PIPE, text=True)
         for _ in range(2)
@@ -144,9 +146,7 @@ def test_two_commands_at_once_end_with_the_right_file(write, make_job, in_proces
     for process in both:
         said = process.communicate(timeout=900)[1]
         assert process.returncode == 0, said
-    score_manifest(whole, in_process)
-    same(job, whole)
-    assert not Parts(job).folder.exists()
+    same(job)
 
 
 def test_two_workers_that_meet_an_error_say_it_once(write, make_job, environment):

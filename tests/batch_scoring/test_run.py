@@ -17,7 +17,7 @@ from empathy_judge.batch_scoring.workers import Worker
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.parallel import Launch
 
-from .conftest import BAD, Killed, fail, read, row, rows_with_bad_ones
+from .conftest import BAD, Killed, fail, never, read, row, rows_with_bad_ones
 
 pytestmark = pytest.mark.usefixtures("small_chunks")
 NAMES = ["pair_id", "empathy", "warmth", "empathy_label", "warmth_label", "warnings", "windows", "seconds", "status"]
@@ -85,10 +85,8 @@ def test_clips_may_stand_in_the_table(write, make_job, in_process, clips):
             assert inner["warmth"] == pytest.approx(plain["warmth"], abs=1e-5)
 
 
-def test_what_was_done_is_kept_and_the_end_is_the_same(write, make_job, in_process, scorer, begin):
-    manifest = write(rows_with_bad_ones())
-    whole, job = make_job(manifest, "whole.csv"), make_job(manifest, "scores.csv")
-    score_manifest(whole, in_process)
+def test_what_was_done_is_kept_and_the_end_is_the_same(write, make_job, undisturbed, scorer, begin):
+    job = make_job(write(rows_with_bad_ones()), "scores.csv")
     for chunks in (1, 1):
         begin(job, chunks)
         assert not job.out.exists()
@@ -104,7 +102,7 @@ def test_what_was_done_is_kept_and_the_end_is_the_same(write, make_job, in_proce
     summary = score_manifest(job, last)
     assert [chunk.number for chunk in missing] == [2]
     assert (summary.done_before, summary.rows, summary.scored) == (16, 20, 15)
-    assert job.out.read_bytes() == whole.out.read_bytes()
+    assert job.out.read_bytes() == undisturbed(job.manifest).read_bytes()
     assert not folder.exists()
 
 
@@ -131,11 +129,9 @@ def nest(path):
 
 @pytest.mark.parametrize("name", ["part-000001-*", "plan.json"])
 @pytest.mark.parametrize("damage", [cut, add_a_line, change_a_digit, change_the_head, nest, lambda path: path.unlink()])
-def test_what_was_damaged_meanwhile_is_made_again(damage, name, write, make_job, in_process, begin):
+def test_what_was_damaged_meanwhile_is_made_again(damage, name, write, make_job, in_process, undisturbed, begin):
     """Between two commands, and, of parts, while one is at work."""
-    manifest = write(rows_with_bad_ones())
-    whole, job = make_job(manifest, "whole.csv"), make_job(manifest, "scores.csv")
-    score_manifest(whole, in_process)
+    job = make_job(write(rows_with_bad_ones()), "scores.csv")
     begin(job, 2)
     (path,) = Parts(job).folder.glob(name)
     damage(path)
@@ -150,7 +146,7 @@ def test_what_was_damaged_meanwhile_is_made_again(damage, name, write, make_job,
     summary = score_manifest(job, disturbed)
     assert missing == ([[2]] if name == "plan.json" else [[1, 2], [1]])
     assert summary.done_before == (16 if name == "plan.json" else 8)
-    assert job.out.read_bytes() == whole.out.read_bytes()
+    assert job.out.read_bytes() == undisturbed(job.manifest).read_bytes()
     assert not path.parent.exists()
 
 
@@ -205,33 +201,31 @@ def test_a_backbone_with_other_files_is_another(write, make_job, in_process, bac
 
 
 @pytest.mark.parametrize("checksums", [False, True])
-def test_what_was_made_of_audio_that_changed_is_scored_again(checksums, write, make_job, in_process, clips, begin):
+def test_what_was_made_of_audio_that_changed_is_scored_again(
+    checksums, write, make_job, in_process, undisturbed, clips, begin
+):
+    def score_done(before: int) -> None:
+        """Score the job, of which so many rows are taken as done."""
+        assert score_manifest(job, in_process).done_before == before
+
     rows = [row(number, response_audio=f"r{number // 8}.wav") for number in range(24)]
     rows[9]["response_audio"] = "late.wav"
-    manifest = write(rows)
-    job = make_job(manifest, checksums=checksums)
+    job = make_job(write(rows), checksums=checksums)
     begin(job, 2)
     for name in ("r0.wav", "r1.wav"):  # their times alone
         os.utime(clips / name, ns=(1, 1))
     if checksums:
-        score_done(job, in_process, [16])
+        score_done(16)
         begin(job, 2)
         shutil.copyfile(clips / "r3.wav", clips / "r0.wav")
         os.utime(clips / "r0.wav", ns=(1, 1))
-        score_done(job, in_process, [8])
+        score_done(8)
     else:
-        score_done(job, in_process, [0])
+        score_done(0)
     begin(job, 2)
     shutil.copyfile(clips / "r3.wav", clips / "late.wav")  # its row can be scored now, and is in the second part
-    score_done(job, in_process, [8])
-    whole = make_job(manifest, "whole.csv")
-    score_manifest(whole, in_process)
-    assert job.out.read_bytes() == whole.out.read_bytes()
-
-
-def score_done(job, engine, before: list[int]) -> None:
-    """Score a job that was begun, of which so many rows are taken as done."""
-    assert [score_manifest(job, engine).done_before] == before
+    score_done(8)
+    assert job.out.read_bytes() == undisturbed(job.manifest).read_bytes()
 
 
 def test_who_comes_while_another_is_at_work_finishes_the_job_for_both(write, make_job, in_process, scorer):
@@ -251,11 +245,11 @@ def test_who_comes_while_another_is_at_work_finishes_the_job_for_both(write, mak
     assert not Parts(job).folder.exists()
 
 
-def test_another_job_that_is_begun_in_the_folder_is_not_mixed_with_this_one(write, make_job, in_process, scorer):
+def test_another_job_that_is_begun_in_the_folder_is_not_mixed_with_this_one(
+    write, make_job, in_process, undisturbed, scorer
+):
     job = make_job(write(rows_with_bad_ones()))
     other = make_job(write([row(number) for number in range(12)], "other.csv"))
-    expected = make_job(other.manifest, "expected.csv")
-    score_manifest(expected, in_process)
 
     def disturbed(parts, look):
         def disturbing(others, look):
@@ -270,7 +264,7 @@ def test_another_job_that_is_begun_in_the_folder_is_not_mixed_with_this_one(writ
 
     with pytest.raises(Killed):  # begins anew, since its folder is gone
         score_manifest(job, once(disturbed))
-    assert other.out.read_bytes() == expected.out.read_bytes()
+    assert other.out.read_bytes() == undisturbed(other.manifest).read_bytes()
 
 
 def once(engine):
@@ -290,9 +284,6 @@ def test_a_file_that_is_complete_is_scored_anew_by_one_process_and_left_by_sever
     job = make_job(write([row(0), row(1, response_audio="text.wav")]))
     assert score_manifest(job, in_process).failed == {"not a sound file": 1}
     (clips / "text.wav").write_bytes((clips / "r1.wav").read_bytes())
-
-    def never(parts, look):
-        raise AssertionError
 
     late = score_manifest(job, never, Launch(1, 2, 1))
     assert late.failed == {"not a sound file": 1}

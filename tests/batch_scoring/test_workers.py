@@ -15,7 +15,7 @@ from empathy_judge.data_modules.errors import ASKED_TO_STOP, UserError
 from empathy_judge.data_modules.parallel import Launch, find_launch
 from empathy_judge.data_modules.schema import Pair
 
-from .conftest import Killed, read, row, rows_with_bad_ones
+from .conftest import Killed, never, read, row, rows_with_bad_ones
 
 pytestmark = pytest.mark.usefixtures("small_chunks")
 
@@ -27,11 +27,10 @@ pytestmark = pytest.mark.usefixtures("small_chunks")
         ({*range(8)}, 3 + 2 * 4, {0, 1, 2, 3}),  # after four rows the rest of the chunk is not tried
     ],
 )
-def test_rows_that_kill_are_passed_over(killers, deaths, named, write, make_job, in_process, monkeypatch):
+def test_rows_that_kill_are_passed_over(killers, deaths, named, write, make_job, in_process, undisturbed, monkeypatch):
     """An error in this process stands for the death of a worker: both leave the same notes."""
-    manifest = write([row(number) for number in range(10)])
-    job, whole = make_job(manifest, "scores.jsonl"), make_job(manifest, "whole.jsonl")
-    score_manifest(whole, in_process)
+    job = make_job(write([row(number) for number in range(10)]))
+    whole = read(undisturbed(job.manifest))
     plain, died = Worker._scored, []
 
     def deadly(self, rows):
@@ -48,12 +47,12 @@ def test_rows_that_kill_are_passed_over(killers, deaths, named, write, make_job,
             summary = score_manifest(job, in_process, Launch(0, 2, 0))
     assert len(died) == deaths
     assert summary.failed == {"process died": len(killers)}
-    for number, (found, expected) in enumerate(zip(read(job.out), read(whole.out), strict=True)):
+    for number, (found, expected) in enumerate(zip(read(job.out), whole, strict=True)):
         if number in killers:
             whose = "this row" if number in named else "several rows near this one"
             assert found["status"] == f"the process that scored {whose} died each time"
         else:
-            assert found["warmth"] == pytest.approx(expected["warmth"], abs=1e-5)
+            assert float(found["warmth"]) == pytest.approx(float(expected["warmth"]), abs=1e-5)
 
 
 def test_a_start_that_was_asked_to_stop_or_may_go_on_is_no_death(write, make_job):
@@ -94,18 +93,15 @@ def test_what_the_machine_refuses_a_worker_is_no_death(fails, write, make_job, s
         (chunk,) = parts.chunks()
         path = parts.path(chunk, "tries")
         (path := path.with_name(f"{path.name}-0")).mkdir()
-        said = []
+        said, expected = [], {
+            "loading": ["Cannot allocate memory; expected more memory, or a smaller --batch-size"],
+            "running": [None, f"{path}: Is a directory; expected a file"],
+        }  # fmt: skip
         with monkeypatch.context() as patched:
             patched.setattr("empathy_judge.batch_scoring.workers.signal.signal", lambda *_: None)
             patched.setattr(Job, "load", load)
             _work(parts, (0, 1), None, None, SimpleNamespace(send=said.append))
-        assert (
-            said
-            == {
-                "loading": ["Cannot allocate memory; expected more memory, or a smaller --batch-size"],
-                "running": [None, f"{path}: Is a directory; expected a file"],
-            }[fails]
-        )
+        assert said == expected[fails]
         raise Killed
 
     with pytest.raises(Killed):
@@ -127,9 +123,6 @@ def test_ranks_take_turns_and_then_what_is_missing(write, make_job, scorer, in_p
     assert order[:2] == [1, 4]
     assert sorted(order) == [0, 1, 2, 3, 4]
     assert not job.out.exists()
-
-    def never(parts, look):
-        raise AssertionError
 
     assert score_manifest(job, never, Launch(0, 3, 0)).rows == 40
     assert len(read(job.out)) == 40

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import socket
 import threading
 import time
@@ -15,7 +14,6 @@ from unittest import mock
 import anyio.from_thread
 import httpx
 import numpy as np
-import soundfile
 from empathy_judge.data_modules.audio import Clip, decode, is_clipped
 from empathy_judge.data_modules.errors import AudioError, TextError, UserError
 from empathy_judge.data_modules.schema import Dimension, Pair
@@ -24,6 +22,8 @@ from empathy_judge.serving.app import create_app
 from empathy_judge.serving.decoding import Decoded, decode_safely
 from empathy_judge.serving.running import serve
 from empathy_judge.serving.settings import Settings
+
+from ..conftest import encoded
 
 RATE = 16_000
 MAX_SECONDS = 10.0
@@ -181,9 +181,7 @@ def live(scorer: Any, **limits: Any) -> Iterator[Live]:
 def wav(peak: float = 0.5, seconds: float = 0.5, rate: int = RATE, channels: int = 1, kind: str = "WAV") -> bytes:
     """A clip whose samples rise from 0 to a peak."""
     ramp = np.linspace(0, peak, round(seconds * rate))
-    file = io.BytesIO()
-    soundfile.write(file, np.repeat(ramp[:, None], channels, axis=1), rate, format=kind, subtype="PCM_16")
-    return file.getvalue()
+    return encoded(np.repeat(ramp[:, None], channels, axis=1), rate, kind, "PCM_16")
 
 
 def post(service: Live, clip: bytes) -> httpx.Response:
@@ -217,7 +215,7 @@ def error_of(answer: Any) -> tuple[int, str, str]:
     return answer.status_code, body["error"]["code"], body["error"]["message"]
 
 
-def counter(service: InProcess, line: str) -> float:
+def counter(service: Callable[[str, str], httpx.Response], line: str) -> float:
     """The value of a line of `/metrics`."""
     (found,) = [own for own in service("GET", "/metrics").text.splitlines() if own.startswith(f"{line} ")]
     return float(found.rsplit(" ", 1)[1])

@@ -13,12 +13,12 @@ from typing import TypeVar
 
 import numpy as np
 import pytest
-import soundfile
 from empathy_judge.data_modules.audio import decode
 from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.serving import decoding
 from empathy_judge.serving.decoding import Decoders, decode_safely
 
+from ..conftest import encoded
 from .services import RATE, wav
 
 T = TypeVar("T")
@@ -81,30 +81,22 @@ def test_a_decoder_whose_reply_nobody_reads_on_is_killed_too():
     asyncio.run(kill())
 
 
-def test_a_decoder_that_hangs_is_killed_and_replaced():
+@pytest.mark.parametrize(
+    ("number", "seconds", "message"),
+    [(signal.SIGSTOP, 0.5, r"decoding took longer than 0\.5 s"), (signal.SIGKILL, 20.0, "the decoder crashed on it")],
+)
+def test_a_decoder_that_hangs_or_crashes_is_replaced(number, seconds, message):
     async def use(decoders: Decoders):
-        hung = pid_of(decoders)
-        os.kill(hung, signal.SIGSTOP)
-        with pytest.raises(AudioError, match=r"^response: decoding took longer than 0\.5 s$"):
+        harmed = pid_of(decoders)
+        os.kill(harmed, number)
+        with pytest.raises(AudioError, match=f"^response: {message}$"):
             await decoders.decode(wav(), "response")
         with pytest.raises(ProcessLookupError):
-            os.kill(hung, 0)
+            os.kill(harmed, 0)
         decoders._seconds = 20.0  # a new process takes its time
         return await decoders.decode(wav(), "response")
 
-    (clip, *_), restarts = with_decoders(use, seconds=0.5)
-    assert len(clip.samples) == RATE // 2
-    assert restarts == 1
-
-
-def test_a_decoder_that_crashes_is_replaced():
-    async def use(decoders: Decoders):
-        os.kill(pid_of(decoders), signal.SIGKILL)
-        with pytest.raises(AudioError, match=r"^response: the decoder crashed on it$"):
-            await decoders.decode(wav(), "response")
-        return await decoders.decode(wav(), "response")
-
-    (clip, *_), restarts = with_decoders(use)
+    (clip, *_), restarts = with_decoders(use, seconds)
     assert len(clip.samples) == RATE // 2
     assert restarts == 1
 
@@ -150,9 +142,7 @@ def lying_wav(declared: int) -> bytes:
 
 def silence(seconds: float, channels: int, kind: str, rate: int = 48_000) -> bytes:
     """Compresses well."""
-    file = io.BytesIO()
-    soundfile.write(file, np.zeros((round(seconds * rate), channels), np.float32), rate, format=kind)
-    return file.getvalue()
+    return encoded(np.zeros((round(seconds * rate), channels), np.float32), rate, kind)
 
 
 def zipped() -> bytes:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import io
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
-import soundfile
 from empathy_judge import EmpathyReward
 from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.models.assessment import Caution
 from empathy_judge.scorer import Scorer
 
+from ..conftest import encoded
 from .services import RATE, FakeScorer, InProcess, in_process, until, wav
 
 
@@ -26,24 +25,16 @@ def numbers(answer: Any) -> list[float | None]:
     return [own["reward"] for own in answer.json()["rewards"]]
 
 
-def square() -> bytes:
-    file = io.BytesIO()
-    soundfile.write(file, np.sign(np.sin(np.arange(RATE) / 20)).astype(np.float32), 44_100, format="WAV")
-    return file.getvalue()
-
-
 def test_each_response_has_its_reward_or_a_reason(scorer):
-    empty = wav(0.5, 0.0)
-    clips = [wav(0.25), b"no sound", empty, b"", square(), wav(0.5, 11.0), wav(0.75)]
+    square = encoded(np.sign(np.sin(np.arange(RATE) / 20)).astype(np.float32), 44_100)
+    clips = [wav(0.25), b"no sound", wav(0.5, 0.0), b"", square, wav(0.5, 11.0), wav(0.75)]
     with in_process(scorer, processes=True) as service:
         answer = reward(service, *clips, context=[wav(0.1)], situation="Late.")
         first = answer.json()
         again = reward(service, *clips, context=[wav(0.1)], situation="Late.")
         unsure = reward(service, clips[0], context=[wav(0.1)], situation="Late.", deviations="2")
-        assert (
-            reward(service, wav(0.25), context=[wav(0.1)]).json()["rewards"][0]["content"]
-            != (first["rewards"][0]["content"])
-        )
+        without = reward(service, wav(0.25), context=[wav(0.1)]).json()
+    assert without["rewards"][0]["content"] != first["rewards"][0]["content"]
     assert answer.status_code == 200
     assert list(first) == ["judge", "dimensions", "deviations", "rewards"]
     assert (first["dimensions"], first["deviations"]) == (["empathy"], 0.0)
@@ -143,11 +134,8 @@ def test_a_promise_that_the_judge_cannot_make_is_refused(scorer):
 
 
 def test_rewards_are_those_of_python(judge_folder, make_tone):
-    files = []
-    for seconds, hertz in ((0.6, 150), (0.8, 240), (0.7, 300)):
-        file = io.BytesIO()
-        soundfile.write(file, make_tone(seconds, hertz, 0.4, 0.2), RATE, format="WAV")
-        files.append(file.getvalue())
+    tones = ((0.6, 150), (0.8, 240), (0.7, 300))
+    files = [encoded(make_tone(seconds, hertz, 0.4, 0.2)) for seconds, hertz in tones]
     scorer = Scorer.from_pretrained(judge_folder, device="cpu", batch_size=2)
     python = EmpathyReward(scorer, lambda completions, **_: files[1:])
     expected = python(["p"] * 2, ["0", "1"], context_audio=[files[0]] * 2, situation=["Late."] * 2)

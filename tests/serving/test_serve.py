@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from empathy_judge.cli import main
 from empathy_judge.serving.settings import TOKEN_VARIABLE, read_settings
+
+from ..conftest import failed
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "service.py"
 
@@ -42,15 +43,8 @@ print((resident() - before) // 1_000_000)
 def test_what_is_not_installed_is_named(missing, monkeypatch, capsys):
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else real(name))
-    assert main(["serve", "judge"]) == 2
-    expected = f"error: serve: {missing} is not installed; pip install 'empathy-judge[serve]'\n"
-    assert capsys.readouterr().err == expected
-
-
-@pytest.mark.parametrize("words", [["--port", "70000"], ["--max-queue", "0"], ["--max-seconds", "-1"]])
-def test_options_of_another_form_are_refused(words, capsys):
-    assert main(["serve", "judge", *words]) == 2
-    assert words[0] in capsys.readouterr().err
+    expected = f"error: serve: {missing} is not installed; pip install 'empathy-judge[serve]'"
+    assert failed(capsys, "serve", "judge") == expected
 
 
 @pytest.mark.parametrize(
@@ -62,16 +56,14 @@ def test_options_of_another_form_are_refused(words, capsys):
     ],
 )  # fmt: skip
 def test_limits_that_make_no_sense_are_refused_at_start(option, value, capsys):
-    assert main(["serve", "judge", option, value]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    line = failed(capsys, "serve", "judge", option, value)
     assert re.fullmatch(rf"error: {option} {value}(\.0)?: expected (greater|less) than .*\d", line)
 
 
 @pytest.mark.parametrize("token", ["", "   ", "\t", "geheimn\u00fcsse", "\u5bc6", "a\nb"])
 def test_a_token_that_nobody_can_send_is_refused_at_start(token, monkeypatch, capsys):
     monkeypatch.setenv(TOKEN_VARIABLE, token)
-    assert main(["serve", "judge"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    line = failed(capsys, "serve", "judge")
     assert line.startswith(f"error: {TOKEN_VARIABLE}: expected printable ASCII characters")
     assert not token.strip() or token not in line
 
@@ -89,15 +81,15 @@ def test_what_stands_in_the_way_is_said_before_anything_is_loaded(tmp_path, judg
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for judge, expected in (
-            (tmp_path, f"error: {tmp_path}: expected a judge folder (with judge.json), a run folder or a checkpoint\n"),
-            (judge_folder, f"error: --host 127.0.0.1 --port {port}: "),
+            (tmp_path, rf"{tmp_path}: expected a judge folder \(with judge\.json\), a run folder or a checkpoint\n"),
+            (judge_folder, rf"--host 127\.0\.0\.1 --port {port}: .*in use.*; expected an address .* and a free port\n"),
         ):
             code = f"from empathy_judge.cli import main; import sys; main({['serve', str(judge), '--port', str(port)]})"
             done = subprocess.run(
                 [sys.executable, "-c", f"{code}; print('torch' in sys.modules, 'fastapi' in sys.modules)"],
                 capture_output=True, text=True, timeout=60,
             )  # fmt: skip
-            assert done.stderr.startswith(expected)
+            assert re.fullmatch(f"error: {expected}", done.stderr)
             assert done.stdout == "False False\n"
 
 
