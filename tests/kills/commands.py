@@ -30,7 +30,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -212,46 +214,22 @@ class Trial:
 
     def _forked(self, user: int | None, number: int = 2, kill: float | None = None, harm: Any = None) -> int:
         """The command in a process of its own: its exit code, or less the number of a signal."""
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                os.setsid()
-                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-                os.dup2(os.open(self._said, flags, 0o666), 2)
-                if self._name in PRINTING:
-                    os.dup2(os.open(self._disk / "out.txt", flags, 0o666), 1)
-                else:
-                    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-                if user is not None:
-                    os.setgroups([])
-                    os.setgid(user)
-                    os.setuid(user)
-                from empathy_judge.cli import main as command
 
-                code = command(self._words(number))
-            except SystemExit as stopped:
-                code = stopped.code if isinstance(stopped.code, int) else 1
-            except BaseException:
-                import traceback
+        def command() -> int:
+            out = self._disk / "out.txt" if self._name in PRINTING else Path(os.devnull)
+            for path, stream in ((self._said, 2), (out, 1)):
+                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), stream)
+            if user is not None:
+                os.setgroups([])
+                os.setgid(user)
+                os.setuid(user)
+            from empathy_judge.cli import main
 
-                traceback.print_exc()
-            finally:
-                os._exit(code)
-        deadline, harmed = time.monotonic() + PATIENCE, kill is None
-        begun = time.monotonic()
-        while time.monotonic() < deadline:
-            ended, status = os.waitpid(child, os.WNOHANG)
-            if ended:
-                code = os.waitstatus_to_exitcode(status)
-                self._reached = harmed and (self._harm != "kill" or code == -signal.SIGKILL)
-                return code
-            if not harmed and time.monotonic() - begun >= (kill or 0):
-                harmed = harm(child)
-            time.sleep(0.002)
-        os.killpg(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-        return -signal.SIGALRM
+            return main(self._words(number))
+
+        code, harmed = forked(command, kill, harm)
+        self._reached = harmed and (self._harm != "kill" or code == -signal.SIGKILL)
+        return code
 
     def _harmed(self, moment: float, size: int, seconds: float) -> int:
         when = self._rng.uniform(0, 1.05 * seconds)
@@ -352,6 +330,38 @@ def _mark(path: Path) -> str:
         return DAMAGED
     weights = read_checkpoint(path)["state_dict"].values()
     return hashlib.sha256(b"".join(own.numpy().tobytes() for own in weights)).hexdigest()
+
+
+def forked(run: Callable[[], int], after: float | None = None, harm: Any = None) -> tuple[int, bool]:
+    """Run something in a process of its own, which is harmed after so many seconds if it lives so long.
+
+    Returns:
+        Its exit code, or less the number of a signal (SIGALRM: it took too long); and whether it was harmed, if it was
+        to be.
+    """
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setsid()
+            code = run()
+        except SystemExit as stopped:
+            code = stopped.code if isinstance(stopped.code, int) else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    begun, harmed = time.monotonic(), after is None
+    while (lived := time.monotonic() - begun) < PATIENCE:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status), harmed
+        if after is not None and not harmed and lived >= after:
+            harmed = harm(child)
+        time.sleep(0.002)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return -signal.SIGALRM, harmed
 
 
 def with_disk(folder: Path, mebibytes: int) -> None:

@@ -21,7 +21,6 @@ import random
 import signal
 import tempfile
 import time
-import traceback
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -34,9 +33,10 @@ from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 
+from commands import forked
+
 Step = tuple[int, int, list[int]]
 """Epoch, number of the batch, and its items."""
-PATIENCE = 300.0  # seconds that a process may take
 FALTERING = 40  # starts in a row without a step
 
 
@@ -93,44 +93,25 @@ def _run(words: Sequence[str], run: Path, kill: tuple[float, int] | None) -> int
     _file(run, "starts").parent.mkdir(parents=True, exist_ok=True)
     with open(_file(run, "starts"), "a") as file:
         file.write(f"{len(_trained(run))}\n")
-    child = os.fork()
-    if child == 0:
-        _train_and_exit(words, run)
-    deadline = time.monotonic() + (PATIENCE if kill is None else kill[0])
-    while time.monotonic() < deadline:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.002)
-    os.kill(child, signal.SIGKILL if kill is None else kill[1])
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status)
+    after, number = kill or (None, signal.SIGKILL)
+    return forked(lambda: _train(words, run), after, lambda child: os.kill(child, number) is None)[0]
 
 
-def _train_and_exit(words: Sequence[str], run: Path) -> None:
+def _train(words: Sequence[str], run: Path) -> int:
     """In a forked process: train, writing down every step before it is made."""
-    code = 1
-    try:
-        silent = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(silent, 1)
-        os.dup2(silent, 2)
-        log = os.open(_file(run, "steps"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        plain = JudgeModule.training_step
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(os.open(_file(run, "said"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+    log = os.open(_file(run, "steps"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    plain = JudgeModule.training_step
 
-        def step(module: JudgeModule, batch: Any, batch_idx: int) -> Any:
-            done = (module.current_epoch, batch_idx, batch.indices.tolist())
-            os.write(log, (json.dumps(done) + "\n").encode())
-            return plain(module, batch, batch_idx)
+    def step(module: JudgeModule, batch: Any, batch_idx: int) -> Any:
+        done = (module.current_epoch, batch_idx, batch.indices.tolist())
+        os.write(log, (json.dumps(done) + "\n").encode())
+        return plain(module, batch, batch_idx)
 
-        JudgeModule.training_step = step
-        train([*words, "--run", str(run), "--resume", "auto"])
-        code = 0
-    except SystemExit as stopped:
-        code = stopped.code if isinstance(stopped.code, int) else 1
-    except BaseException:
-        _file(run, "error").write_text(traceback.format_exc())
-    finally:
-        os._exit(code)
+    JudgeModule.training_step = step
+    train([*words, "--run", str(run), "--resume", "auto"])
+    return 0
 
 
 def _file(run: Path, name: str) -> Path:
@@ -138,7 +119,7 @@ def _file(run: Path, name: str) -> Path:
 
 
 def _error(run: Path) -> str:
-    path = _file(run, "error")
+    path = _file(run, "said")
     return path.read_text()[-2_000:] if path.exists() else ""
 
 

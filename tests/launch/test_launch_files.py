@@ -35,6 +35,11 @@ def arguments(folder: Path, name: str) -> list[str] | None:
     return path.read_text().splitlines() if path.is_file() else None
 
 
+def given(words: list[str], *options: str) -> list[str]:
+    """The values of these options."""
+    return [words[words.index(option) + 1] for option in options]
+
+
 def run(name: str, folder: Path, words: Sequence[str] = WORDS, **variables: str) -> int:
     """Exit status of a launch file that finds its programs in a folder first."""
     environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", **variables}
@@ -43,9 +48,8 @@ def run(name: str, folder: Path, words: Sequence[str] = WORDS, **variables: str)
 
 def check_train(words: list[str], nodes: int, gpus: int) -> None:
     """What follows `train` is what the user said, and as many machines and GPUs as there are processes for."""
-    given, resume = words[: words.index("--resume")], words[words.index("--resume") + 1]
-    assert resume == "auto"
-    config = RecipeParser().parse(given)
+    assert given(words, "--resume") == ["auto"]
+    config = RecipeParser().parse(words[: words.index("--resume")])
     assert (config.trainer.num_nodes, int(config.trainer.devices)) == (nodes, gpus)
     assert (config.data.path, config.run) == ("my data", "runs/first")
 
@@ -56,21 +60,20 @@ def test_scripts_are_valid_and_can_be_executed(name):
     assert subprocess.run(["bash", "-n", str(LAUNCH / name)]).returncode == 0
 
 
-def scored(words: list[str]) -> list[str]:
-    """What follows `score`; its own parser takes it."""
-    given = words[words.index("empathy_judge.cli") + 1 :]
-    assert given[0] == "score"
-    parsed = build_command_parser(COMMANDS).parse_args(given)
+def scored(words: list[str]) -> None:
+    """What follows is `score` with what the user said; its own parser takes it."""
+    command = words[words.index("empathy_judge.cli") + 1 :]
+    assert command[0] == "score"
+    parsed = build_command_parser(COMMANDS).parse_args(command)
     assert (parsed.judge, parsed.manifest, parsed.out) == ("judge", "my pairs.csv", "scores.csv")
-    return given
 
 
 @pytest.mark.parametrize(("status", "requeued"), [(75, True), (0, False), (1, False), (2, False), (137, False)])
 def test_slurm_queues_a_job_again_that_was_asked_to_stop_scoring(status, requeued, tmp_path):
     stand_in(tmp_path, "srun", f"exit {status}")
     stand_in(tmp_path, "scontrol", "")
-    given = {"PYTHON": "our-python", "SLURM_JOB_ID": "123"}
-    assert run("score_slurm.sbatch", tmp_path, SCORED, **given) == status
+    variables = {"PYTHON": "our-python", "SLURM_JOB_ID": "123"}
+    assert run("score_slurm.sbatch", tmp_path, SCORED, **variables) == status
     words = arguments(tmp_path, "srun")
     assert words[:5] == ["--kill-on-bad-exit=0", "--wait=0", "our-python", "-m", "empathy_judge.cli"]
     scored(words)
@@ -82,8 +85,7 @@ def test_torchrun_scores_with_a_process_for_each_gpu(tmp_path):
     variables = {"PYTHON": "our-python", "NODES": "4", "GPUS": "8", "MASTER": "first:29400"}
     assert run("score_torchrun.sh", tmp_path, SCORED, **variables) == 0
     words = arguments(tmp_path, "our-python")
-    for name, value in (("--nnodes", "4"), ("--rdzv-endpoint", "first:29400"), ("--nproc-per-node", "8")):
-        assert words[words.index(name) + 1] == value
+    assert given(words, "--nnodes", "--rdzv-endpoint", "--nproc-per-node") == ["4", "first:29400", "8"]
     scored(words)
 
 
@@ -205,15 +207,14 @@ def test_torchrun_on_one_machine_and_on_several(tmp_path):
     assert run("torchrun.sh", tmp_path, PYTHON="our-python") == 0
     words = arguments(tmp_path, "our-python")
     assert words[:3] == ["-m", "torch.distributed.run", "--standalone"]
-    assert words[words.index("--nproc-per-node") + 1] == "3"
+    assert given(words, "--nproc-per-node") == ["3"]
     check_train(words[words.index("train") + 1 :], nodes=1, gpus=3)
     variables = {"PYTHON": "our-python", "NODES": "4", "GPUS": "8"}
     assert run("torchrun.sh", tmp_path, **variables) != 0  # where do they meet?
     assert run("torchrun.sh", tmp_path, MASTER="first:29400", **variables) == 0
     words = arguments(tmp_path, "our-python")
-    for name, value in (("--nnodes", "4"), ("--rdzv-endpoint", "first:29400"), ("--rdzv-backend", "c10d")):
-        assert words[words.index(name) + 1] == value
-    assert words[words.index("--max-restarts") + 1] == "3"
+    options = ("--nnodes", "--rdzv-endpoint", "--rdzv-backend", "--max-restarts")
+    assert given(words, *options) == ["4", "first:29400", "c10d", "3"]
     check_train(words[words.index("train") + 1 :], nodes=4, gpus=8)
 
 

@@ -1,4 +1,4 @@
-"""The judge as the reward of a policy: by hand, in TRL's trainer, in verl, and in the examples."""
+"""The judge as the reward of a policy: in TRL's trainer, in verl, and in the examples."""
 
 from __future__ import annotations
 
@@ -19,27 +19,6 @@ from empathy_judge.reward import EmpathyReward, valid_rows
 from .conftest import RATE, reward_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "grpo.py"
-
-
-def test_a_tiny_policy_takes_three_steps(scorer, voices):
-    """Group-relative policy optimisation (Shao et al., 2024), by hand: answers are clips, the policy their logits."""
-    torch.manual_seed(0)
-    logits = torch.nn.Parameter(torch.zeros(len(voices)))
-    optimizer = torch.optim.Adam([logits], lr=0.3)
-    reward = reward_of(scorer, voices)
-    best = int(np.argmax(reward([""] * 4, ["0", "1", "2", "3"], context_audio=[voices[3]] * 4)))
-    for _ in range(3):
-        drawn = torch.multinomial(logits.softmax(-1), 16, replacement=True)
-        rewards = torch.tensor(reward([""] * 16, [str(int(n)) for n in drawn], context_audio=[voices[3]] * 16))
-        assert rewards.isfinite().all()
-        assert ((rewards >= 0) & (rewards <= 1)).all()
-        assert rewards.std() > 0
-        advantage = (rewards - rewards.mean()) / rewards.std()
-        loss = -(advantage * logits.log_softmax(-1)[drawn]).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert logits.softmax(-1)[best] > 0.3  # of four
 
 
 def test_trl_takes_the_step_of_the_samples_that_have_a_reward(scorer, voices, tmp_path):
