@@ -106,42 +106,36 @@ def test_what_was_done_is_kept_and_the_end_is_the_same(write, make_job, undistur
     assert not folder.exists()
 
 
-def cut(path):
-    path.write_bytes(path.read_bytes()[:-40])
-
-
-def add_a_line(path):
-    path.write_bytes(path.read_bytes() + path.read_bytes().splitlines(keepends=True)[-1])
-
-
-def change_a_digit(path):
-    content = path.read_bytes()
-    path.write_bytes(content[:-60] + content[-60:].replace(b"0.", b"1.", 1).replace(b"3", b"4"))
-
-
-def change_the_head(path):
-    path.write_bytes(path.read_bytes().replace(b'"rows": ', b'"rows": 1', 1))
-
-
-def nest(path):
-    path.write_bytes(b"[" * 100_000)
+DAMAGES = {
+    "cut": lambda content: content[:-40],
+    "a line more": lambda content: content + content.splitlines(keepends=True)[-1],
+    "another digit": lambda content: content[:-60] + content[-60:].replace(b"0.", b"1.", 1).replace(b"3", b"4"),
+    "another head": lambda content: content.replace(b'"rows": ', b'"rows": 1', 1),
+    "nested": lambda _: b"[" * 100_000,
+    "gone": lambda _: None,
+}
 
 
 @pytest.mark.parametrize("name", ["part-000001-*", "plan.json"])
-@pytest.mark.parametrize("damage", [cut, add_a_line, change_a_digit, change_the_head, nest, lambda path: path.unlink()])
-def test_what_was_damaged_meanwhile_is_made_again(damage, name, write, make_job, in_process, undisturbed, begin):
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_what_was_damaged_meanwhile_is_made_again(kind, name, write, make_job, in_process, undisturbed, begin):
     """Between two commands, and, of parts, while one is at work."""
     job = make_job(write(rows_with_bad_ones()), "scores.csv")
     begin(job, 2)
     (path,) = Parts(job).folder.glob(name)
-    damage(path)
     missing = []
+
+    def damage() -> None:
+        content = DAMAGES[kind](path.read_bytes())
+        path.unlink() if content is None else path.write_bytes(content)
+
+    damage()
 
     def disturbed(parts, look):
         missing.append([chunk.number for chunk in parts.missing()])
         in_process(parts, look)
         if name != "plan.json" and len(missing) == 1:
-            damage(path)
+            damage()
 
     summary = score_manifest(job, disturbed)
     assert missing == ([[2]] if name == "plan.json" else [[1, 2], [1]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from empathy_judge.models import BEST, CHECKPOINTS, LAST
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train import run
+from empathy_judge.train.collate import Batch
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.validation_pictures import ValidationPictures
 
@@ -98,14 +100,25 @@ def without_pictures(monkeypatch) -> None:
 
 
 @pytest.fixture
-def batches_read(monkeypatch) -> list[tuple[int, int, list[int]]]:
+def every_batch(monkeypatch) -> Callable[..., None]:
+    """Calls a function with the module, a batch and its number before each training step, or each of these steps."""
+
+    def every_batch(note: Callable[[JudgeModule, Batch, int], object], *steps: str) -> None:
+        for name in steps or ("training_step",):
+            plain = getattr(JudgeModule, name)
+
+            def step(module: JudgeModule, batch: Batch, batch_idx: int, plain=plain):
+                note(module, batch, batch_idx)
+                return plain(module, batch, batch_idx)
+
+            monkeypatch.setattr(JudgeModule, name, step)
+
+    return every_batch
+
+
+@pytest.fixture
+def batches_read(every_batch) -> list[tuple[int, int, list[int]]]:
     """Epoch, number and items of every batch that was trained on."""
     read: list[tuple[int, int, list[int]]] = []
-    plain = JudgeModule.training_step
-
-    def step(module: JudgeModule, batch, batch_idx):
-        read.append((module.current_epoch, batch_idx, batch.indices.tolist()))
-        return plain(module, batch, batch_idx)
-
-    monkeypatch.setattr(JudgeModule, "training_step", step)
+    every_batch(lambda module, batch, number: read.append((module.current_epoch, number, batch.indices.tolist())))
     return read

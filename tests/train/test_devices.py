@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,26 +56,20 @@ for run in json.loads(Path(sys.argv[1]).read_text()):
 """
 
 
-@dataclass(frozen=True)
-class Runs:
-    """Folders of three runs of one seed: undisturbed, the same again, and killed and resumed."""
-
-    whole: Path
-    again: Path
-    resumed: Path
-
-
 @pytest.fixture(scope="module")
 def train_with(device, train_arguments, tmp_path_factory):
-    """Trains with a strategy, a global batch of 4 whatever the number of devices; once for each."""
-    made: dict[str, Runs] = {}
+    """Trains with a strategy, a global batch of 4 whatever the number of devices; once for each.
+
+    Returns the folder of three runs of one seed: `whole`, the same `again`, and `killed` and resumed.
+    """
+    made: dict[str, Path] = {}
 
     def launch(folder: Path, processes: int, runs: list[dict[str, Any]]) -> tuple[int, str]:
         (folder / "runs.json").write_text(json.dumps(runs))
         done = under_torchrun(folder, PROGRAM, folder / "runs.json", processes=processes)
         return done.returncode, done.stderr[-3000:]
 
-    def make(strategy: str) -> Runs:
+    def make(strategy: str) -> Path:
         if strategy not in made:
             folder = tmp_path_factory.mktemp(strategy.replace(" ", "-"))
             there = 2 if device.type == "cpu" else torch.cuda.device_count()
@@ -97,7 +90,7 @@ def train_with(device, train_arguments, tmp_path_factory):
             assert (last["epoch"], last["global_step"]) == (1, STEPS // 2 + 1)  # in mid-epoch
             code, said = launch(folder, processes, [run("killed", None, "--resume", "true")])
             assert code == 0, said
-            made[strategy] = Runs(folder / "whole", folder / "again", folder / "killed")
+            made[strategy] = folder
         return made[strategy]
 
     return make
@@ -116,11 +109,11 @@ def strategy(request, device) -> str:
 @pytest.mark.long
 def test_the_same_seed_gives_the_same_losses_and_weights_after_a_kill_too(strategy, train_with):
     runs = train_with(strategy)
-    found, again = (json.loads((run / "losses0.json").read_text()) for run in (runs.whole, runs.again))
+    found, again = (json.loads((runs / name / "losses0.json").read_text()) for name in ("whole", "again"))
     assert len(set(found)) == STEPS
     assert again == found
-    assert differing(runs.whole, runs.again) == []
-    assert differing(runs.whole, runs.resumed) == []
+    for name in ("again", "killed"):
+        assert differing(runs / "whole", runs / name) == []
 
 
 def scores(run: Path, dataset_folder: Path, device: torch.device) -> torch.Tensor:
@@ -135,11 +128,11 @@ def scores(run: Path, dataset_folder: Path, device: torch.device) -> torch.Tenso
 def test_a_judge_scores_alike_whatever_strategy_trained_it(strategy, train_with, dataset_folder, device):
     if strategy == "one device":
         pytest.skip("what the others are compared with")
-    expected, run = train_with("one device").whole, train_with(strategy).again
+    expected, run = train_with("one device") / "whole", train_with(strategy) / "again"
     one, other = (read_checkpoint(folder / LAST_FILE)["state_dict"] for folder in (expected, run))
     assert {key: value.dtype for key, value in one.items()} == {key: value.dtype for key, value in other.items()}
-    first = scores(train_with("one device").again, dataset_folder, device)
-    second = scores(train_with(strategy).whole, dataset_folder, device)
+    first = scores(train_with("one device") / "again", dataset_folder, device)
+    second = scores(train_with(strategy) / "whole", dataset_folder, device)
     assert len(first) == len(second) == 24
     assert first.std(0).min() > 1e-3
     assert (first - second).abs().max() < ALIKE

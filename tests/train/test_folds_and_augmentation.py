@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +13,17 @@ from empathy_judge.cli import main
 from empathy_judge.commands import DONE
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.train.collate import Batch
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 
 from ..conftest import failed
 
+BOTH = "training_step", "validation_step"
 LOUD = {
     "cache__what": "none", "data__augmentation.noise_probability": 0.7, "data__augmentation.noise_snr": "[0, 10]",
     "data__augmentation.shift_probability": 0.5, "trainer__logger": "false",
 }  # fmt: skip
-
-
-@pytest.fixture
-def watch(monkeypatch) -> Callable[[Callable[[JudgeModule, Any], object]], None]:
-    """Calls a function with every batch that is trained or validated on."""
-
-    def watch(note: Callable[[JudgeModule, Any], object]) -> None:
-        for name in ("training_step", "validation_step"):
-            plain = getattr(JudgeModule, name)
-
-            def step(module: JudgeModule, batch: Any, batch_idx: int, plain=plain):
-                note(module, batch)
-                return plain(module, batch, batch_idx)
-
-            monkeypatch.setattr(JudgeModule, name, step)
-
-    return watch
 
 
 @pytest.fixture
@@ -49,14 +33,14 @@ def folds(dataset_folder, tmp_path) -> Path:
     return data
 
 
-def test_one_turn_of_cross_validation(folds, train_arguments, tmp_path, watch, capsys):
+def test_one_turn_of_cross_validation(folds, train_arguments, tmp_path, every_batch, capsys):
     read: dict[bool, set[str]] = {True: set(), False: set()}
 
-    @watch
-    def note(module: JudgeModule, batch: Any) -> None:
+    def note(module: JudgeModule, batch: Batch, number: int) -> None:
         pairs = (module.data.train if module.training else module.data.validation).pairs
         read[module.training].update(pairs[index].pair_id for index in batch.indices.tolist())
 
+    every_batch(note, *BOTH)
     run = tmp_path / "run"
     train(train_arguments(
         run, data__path=folds, data__train_split="[fold1, fold2]", data__validation_split="fold3",
@@ -118,10 +102,10 @@ def test_a_leak_stops_training_before_it_starts(folds, train_arguments, tmp_path
     assert not list((tmp_path / "run").rglob("*.ckpt"))
 
 
-def test_training_hears_augmented_clips_and_validation_does_not(train_arguments, tmp_path, watch):
+def test_training_hears_augmented_clips_and_validation_does_not(train_arguments, tmp_path, every_batch):
     """With workers, over two epochs and a resumption: the features of each step are those of the uninterrupted run."""
     heard: dict[bool, list[torch.Tensor]] = {True: [], False: []}
-    watch(lambda module, batch: heard[module.training].append(batch.inputs.clips.features.clone()))
+    every_batch(lambda module, batch, _: heard[module.training].append(batch.inputs.clips.features.clone()), *BOTH)
 
     def features(run: str, epochs: int, *words: str, **changes: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         heard[True].clear(), heard[False].clear()

@@ -163,15 +163,11 @@ def test_ranks_see_each_others_rows_and_carry_the_gradient_of_their_own(monkeypa
         )
         for rank in range(2)
     ]
-    whole = Labels(
-        **{
-            f.name: torch.cat([getattr(part, f.name) for part in people])
-            for f in fields(Labels)
-            if f.name not in ("counts", "chosen", "rejected")
-        },
-        counts=None,
+    whole = replace(
+        said(torch.cat([part.targets for part in people])),
         chosen=torch.tensor([1, 4]),
         rejected=torch.tensor([2, 5]),
+        strengths=torch.cat([part.strengths for part in people]),
     )
     together = scores.reshape(6, 2).clone().requires_grad_()
     expected = sum(objective.terms(Prediction(together), whole).values())

@@ -6,12 +6,13 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 from empathy_judge.data_modules import parallel
 from empathy_judge.train import throughput
-from empathy_judge.train.collate import Batch, Collate
+from empathy_judge.train.collate import Collate
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 from empathy_judge.train.throughput import Work, summary
@@ -19,29 +20,18 @@ from empathy_judge.train.throughput import Work, summary
 from .conftest import metrics
 
 
-class Seen:
-    """What a run's own hooks saw, and what `Throughput` made of it."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.batches: list[Batch] = []
-        self.work = Work()
-        step, said = JudgeModule.training_step, throughput.summary
-
-        def training_step(module: JudgeModule, batch: Batch, batch_idx: int):
-            self.batches.append(batch)
-            return step(module, batch, batch_idx)
-
-        def at_the_end(work: Work, processes: int, memory: float) -> str:
-            self.work = work
-            return said(work, processes, memory)
-
-        patch.setattr(JudgeModule, "training_step", training_step)
-        patch.setattr(throughput, "summary", at_the_end)
-
-
 @pytest.fixture
-def seen(monkeypatch) -> Seen:
-    return Seen(monkeypatch)
+def seen(every_batch, monkeypatch) -> SimpleNamespace:
+    """The `batches` of a run as its own hooks saw them, and the `work` that `Throughput` made of them."""
+    seen, said = SimpleNamespace(batches=[]), throughput.summary
+    every_batch(lambda module, batch, number: seen.batches.append(batch))
+
+    def at_the_end(work: Work, processes: int, memory: float) -> str:
+        seen.work = work
+        return said(work, processes, memory)
+
+    monkeypatch.setattr(throughput, "summary", at_the_end)
+    return seen
 
 
 def logged(run: Path) -> pd.DataFrame:
