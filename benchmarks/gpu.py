@@ -32,13 +32,14 @@ from typing import Any
 
 import torch
 import transformers
+from empathy_judge.data_modules.folders import replace_text
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.heads import Prediction
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.memory import step_memory
 from empathy_judge.train.recipe import RecipeParser
-from gpu_step import FIXED, PAIRED, PREDICTED_AT, WAYS, Bench, peak_memory, predicted_bytes, step, words, work_of
+from gpu_step import FIXED, PAIRED, PREDICTED_AT, WAYS, Bench, begin, peak_memory, predicted_bytes, step, words, work_of
 from materials import Conversations, write_checkpoint, write_conversations
 from naive import Collate, read_items
 from timing import memory, ratios, reset_peak, spread, synchronize
@@ -232,8 +233,7 @@ def score_quantized(bench: Bench, quantization: str) -> dict[str, Any]:
 
 def scored_in_turns(bench: Bench, ways: dict[str, tuple[int, Callable[[], object]]]) -> dict[str, Any]:
     """Pairs per second of each way in each round, after one that is not counted."""
-    if bench.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
+    begin(bench.device)
     rates: dict[str, list[float]] = {name: [] for name in ways}
     machine = []
     for number in range(bench.options.rounds + 1):
@@ -259,9 +259,7 @@ def write(out: Path, rows: Sequence[dict[str, Any]]) -> None:
     """All results so far."""
     out.parent.mkdir(parents=True, exist_ok=True)
     for suffix, text in ((".json", json.dumps(list(rows), indent=1)), (".md", "\n".join(page(rows)))):
-        unfinished = out.with_name(f".{out.name}{suffix}.unfinished")
-        unfinished.write_text(text + "\n", encoding="utf-8")
-        unfinished.replace(out.with_name(out.name + suffix))
+        replace_text(out.with_name(out.name + suffix), text + "\n")
 
 
 def page(rows: Sequence[dict[str, Any]]) -> Iterator[str]:

@@ -84,16 +84,25 @@ def words(options: argparse.Namespace, folder: Path, values: dict[str, str]) -> 
         "trainer.check_val_every_n_epoch": "1000",
         **values,
     }
-    return [
-        "--config",
-        str(CONFIGS / f"{options.family}.yaml"),
-        *(f"--{name}={value}" for name, value in given.items()),
-    ]
+    return [f"--config={CONFIGS / options.family}.yaml", *(f"--{name}={value}" for name, value in given.items())]
 
 
 def predicted_bytes(found: StepMemory, batch: int) -> float:
     """What a dry run says of a batch of this size."""
     return found.total + found.activations * (batch / PREDICTED_AT - 1)
+
+
+def begin(device: torch.device) -> float:
+    """Now (seconds), all that was asked of a GPU being done; peaks of its memory count from here."""
+    synchronize(device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    return time.perf_counter()
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes that this process held at most: in GPU memory by torch's allocator, on a CPU resident in main memory."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else memory("VmHWM")
 
 
 @contextmanager
@@ -115,11 +124,6 @@ def on_this_judge(bench: Bench) -> Iterator[None]:
         torch._dynamo.reset()
         judge.zero_grad()
         judge.eval()
-
-
-def peak_memory(device: torch.device) -> int:
-    """Bytes that this process held at most: in GPU memory by torch's allocator, on a CPU resident in main memory."""
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else memory("VmHWM")
 
 
 def naive_around(judge: EmpathyJudge, family: str, shapes: str, folder: str) -> NaiveRater:
@@ -228,24 +232,18 @@ class Rounds(L.Callback):
         self.syncs: Counter[str] = Counter()
         self.light: list[tuple[int, Inputs]] = []
         self.used: list[tuple[int, Inputs]] = []
-        self.started = 0.0
         self._steps = -bench.options.warm_up
         self._begun = self._ended = self._waited = 0.0
         self._watch: Any = None
 
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Batch, batch_idx: int) -> None:
         """The batch is there."""
-        self.started = self.started or time.perf_counter()
         self._waited += time.perf_counter() - self._ended
         inputs, clips = batch.inputs, batch.inputs.clips
         clips = None if clips is None else Clips(torch.empty(0), clips.lengths)
         self.light.append((len(batch.indices), replace(inputs, clips=clips, audio_states=None)))
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """A step was asked for; at the end of a round, wait for it."""
         self._steps += 1
         if self._steps == 0:
@@ -256,11 +254,8 @@ class Rounds(L.Callback):
         self._ended = time.perf_counter()
 
     def _start(self) -> None:
-        synchronize(self.bench.device)
-        if self.bench.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats()
         self.light.clear()
-        self._waited, self._begun = 0.0, time.perf_counter()
+        self._waited, self._begun = 0.0, begin(self.bench.device)
         if len(self.rates) == self.bench.options.rounds:
             self._watch = watched_syncs(self.bench.device)
             self.syncs = self._watch.__enter__()
@@ -316,10 +311,7 @@ class NaiveTurns:
         """A round, after some steps that are not counted."""
         options, device = self.bench.options, self.bench.device
         self._steps(options.warm_up)
-        synchronize(device)
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-        begun = time.perf_counter()
+        begun = begin(device)
         self._steps(options.steps)
         synchronize(device)
         self.rates.append(options.steps * self.bench.batch / (time.perf_counter() - begun))
@@ -351,7 +343,6 @@ def step(bench: Bench, way: str, values: dict[str, str], naively: bool) -> dict[
                 failure.append("out of memory: " + str(error).partition(".")[0])
 
     rounds = Rounds(bench, between)
-    begun = time.perf_counter()
     run = tempfile.mkdtemp(dir=bench.folder)
     with on_this_judge(bench), suppress(Finished):
         train([*words(bench.options, bench.folder, values), f"--run={run}"], watching=[rounds])
@@ -371,7 +362,6 @@ def step(bench: Bench, way: str, values: dict[str, str], naively: bool) -> dict[
         "predicted_bytes": None if way == RECIPE else predicted_bytes(bench.predicted[again], bench.batch),
         "syncs_per_step": rounds.syncs.total() / bench.options.steps if bench.device.type == "cuda" else None,
         "sync_lines": dict(rounds.syncs.most_common(5)),
-        "start_seconds": rounds.started - begun,
     }
     if naive and not failure:
         found |= {

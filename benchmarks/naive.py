@@ -9,11 +9,10 @@ in the same template, the same head (layer norm, linear, sigmoid over the scale)
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import soundfile
 import torch
 from empathy_judge.data_modules.schema import Pair, PairDataset
@@ -22,9 +21,8 @@ from empathy_judge.models.backbones.audio_language_model import messages
 from empathy_judge.models.heads import Prediction
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.scoring import PairScorer
-from empathy_judge.train.collate import Batch
-from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
+from lightning.pytorch.callbacks import LambdaCallback
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -197,35 +195,6 @@ def command_line(place: Place, run: Path, in_upper: bool, values: Mapping[str, o
     return [f"--{name}={value}" for name, value in given.items()]
 
 
-@dataclass
-class Recorder(L.Callback):
-    """What a training run did, step by step."""
-
-    beginning: dict[str, Tensor] = field(default_factory=dict)  # what is trained, before the first step
-    positions: list[list[int]] = field(default_factory=list)  # of its pairs in the training split
-    rates: list[float] = field(default_factory=list)  # learning rates, as shares of their peaks
-    losses: list[float] = field(default_factory=list)
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Copy what is trained."""
-        assert isinstance(pl_module, JudgeModule)
-        self.beginning = {name: weight.detach().clone() for name, weight in pl_module.judge.trainable().items()}
-
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
-    ) -> None:
-        """Note batch and rate."""
-        group = trainer.optimizers[0].param_groups[0]
-        self.positions.append(batch.indices.tolist())
-        self.rates.append(group["lr"] / group["initial_lr"])
-
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
-    ) -> None:
-        """Note the loss."""
-        self.losses.append(outputs["loss"].item())
-
-
 @dataclass(frozen=True)
 class Same:
     """How far both are apart after the same steps; scores in rating points."""
@@ -236,36 +205,49 @@ class Same:
     moved: float  # greatest change of a score by the training
 
 
-def train_both(place: Place, folder: Path, steps: int) -> tuple[Same, EmpathyJudge, NaiveRater]:
-    """Train by the command `train`, then naively on the same batches from the same beginning; both, compared."""
-    recorder = Recorder()
+def train_both(place: Place, folder: Path, steps: int) -> Same:
+    """Train by the command `train`, then naively on the same batches from the same beginning."""
+    beginning: dict[str, Tensor] = {}  # what is trained, before the first step
+    made: list[tuple[list[int], float]] = []  # places of the pairs of a step; its learning rate as a share of the peak
+    losses: list[float] = []
+
+    def begin(trainer: Any, module: Any) -> None:
+        beginning.update({name: weight.detach().clone() for name, weight in module.judge.trainable().items()})
+
+    def batch_came(trainer: Any, module: Any, batch: Any, number: int) -> None:
+        group = trainer.optimizers[0].param_groups[0]
+        made.append((batch.indices.tolist(), group["lr"] / group["initial_lr"]))
+
+    recorder = LambdaCallback(
+        on_train_start=begin,
+        on_train_batch_start=batch_came,
+        on_train_batch_end=lambda trainer, module, outputs, *_: losses.append(outputs["loss"].item()),
+    )
     few = {"check_val_every_n_epoch": 1, "max_epochs": 1, "limit_train_batches": steps}
     words = command_line(place, folder, False, {f"trainer.{name}": value for name, value in few.items()})
     train(words, watching=[recorder])
     device = torch.device(place.device)
     rater = NaiveRater(place.checkpoint, None, device)
-    rater.begin_with({name: value.to(device) for name, value in recorder.beginning.items()})
-    dataset = PairDataset.load(place.data)
-    items, collate = read_items(dataset, "train"), Collate(place.checkpoint)
+    rater.begin_with({name: value.to(device) for name, value in beginning.items()})
+    items, collate = read_items(PairDataset.load(place.data), "train"), Collate(place.checkpoint)
     probe = items[: 2 * place.batch]
     batches = [collate(probe[start : start + place.batch]) for start in range(0, len(probe), place.batch)]
     before = rater.score(iter(batches))
     optimizer = rater.optimizer()
     peaks = [group["lr"] for group in optimizer.param_groups]
-    losses = []
-    for positions, rate in zip(recorder.positions, recorder.rates, strict=True):
+    theirs = []
+    for positions, rate in made:
         for group, peak in zip(optimizer.param_groups, peaks, strict=True):
             group["lr"] = peak * rate
-        losses.append(rater.step(collate([items[position] for position in positions]).to(device), optimizer))
+        theirs.append(rater.step(collate([items[position] for position in positions]).to(device), optimizer))
     judge = load_run(folder).judge.to(device).eval()
     after, ours = rater.score(iter(batches)), scores(judge, [pair for pair, _ in probe], place.batch)
-    same = Same(
-        recorder.losses,
-        max(abs(one - other) for one, other in zip(losses, recorder.losses, strict=True)),
+    return Same(
+        losses,
+        max(abs(one - other) for one, other in zip(theirs, losses, strict=True)),
         float((after - ours).abs().max()),
         float((after - before).abs().max()),
     )
-    return same, judge, rater
 
 
 def scores(judge: EmpathyJudge, pairs: Sequence[Pair], batch: int = 16) -> Tensor:

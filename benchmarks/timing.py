@@ -83,31 +83,23 @@ def in_turns(
 # ---------------------------------------------------------------- floating-point operations
 
 
-class Counter:
-    """Counts from when it is made until `stop`: matrix products, convolutions and attention, forward and backward."""
+def flop_counter() -> FlopCounterMode:
+    """Counts within: matrix products, convolutions and attention, forward and backward, a multiplication and an
+    addition as two."""
 
-    def __init__(self) -> None:
-        """Begin."""
-        aten = torch.ops.aten
+    def forward(q: Any, k: Any, v: Any, *_: object, **__: object) -> int:
+        return sdpa_flop_count(q, (*q[:2], *k[2:]), (*q[:2], *v[2:]))  # each query head has keys of its own
 
-        def forward(q: Any, k: Any, v: Any, *_: object, **__: object) -> int:
-            return sdpa_flop_count(q, (*q[:2], *k[2:]), (*q[:2], *v[2:]))  # each query head has keys of its own
+    def backward(gradient: Any, q: Any, k: Any, v: Any, *_: object, **__: object) -> int:
+        return sdpa_backward_flop_count(gradient, q, (*q[:2], *k[2:]), (*q[:2], *v[2:]))
 
-        def backward(gradient: Any, q: Any, k: Any, v: Any, *_: object, **__: object) -> int:
-            return sdpa_backward_flop_count(gradient, q, (*q[:2], *k[2:]), (*q[:2], *v[2:]))
-
-        # torch 2.11 counts the attention kernels of GPUs alone
-        of_cpu: dict[Any, Any] = {
-            aten._scaled_dot_product_flash_attention_for_cpu: forward,
-            aten._scaled_dot_product_flash_attention_for_cpu_backward: backward,
-        }
-        self._mode = FlopCounterMode(display=False, custom_mapping=of_cpu)
-        self._mode.__enter__()
-
-    def stop(self) -> int:
-        """End; returns the operations (a multiplication and an addition are two)."""
-        self._mode.__exit__(None, None, None)
-        return self._mode.get_total_flops()
+    # torch 2.11 counts the attention kernels of GPUs alone
+    aten = torch.ops.aten
+    of_cpu: dict[Any, Any] = {
+        aten._scaled_dot_product_flash_attention_for_cpu: forward,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: backward,
+    }
+    return FlopCounterMode(display=False, custom_mapping=of_cpu)
 
 
 def matrix_rate(device: torch.device, dtype: torch.dtype, size: int = 1024, of_cpu: bool = False) -> float:
@@ -175,7 +167,7 @@ class Turns:
         self._connection = connection
         self._steps: list[Step] = []
         self._order = Order(0)
-        self._counter: Counter | None = None
+        self._counter: FlopCounterMode | None = None
         self._start = self._came = self._cpu = 0.0
         self._batch = (0, 0, 0)
 
@@ -183,7 +175,8 @@ class Turns:
         """Report the last turn and wait for the next; raises `Finished` if there is none."""
         flops = 0
         if self._counter is not None:
-            flops, self._counter = self._counter.stop(), None
+            self._counter.__exit__(None, None, None)
+            flops, self._counter = self._counter.get_total_flops(), None
         peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else memory("VmHWM")
         self._connection.send(Turn(tuple(self._steps), flops, peak))
         order = self._connection.recv()
@@ -191,7 +184,8 @@ class Turns:
             raise Finished
         self._order, self._steps = order, []
         if order.count:
-            self._counter = Counter()
+            self._counter = flop_counter()
+            self._counter.__enter__()
         self._start, self._cpu = time.perf_counter(), time.process_time()
 
     def batch_came(self, pairs: int, mask: torch.Tensor) -> None:
@@ -201,8 +195,7 @@ class Turns:
 
     def step_done(self) -> None:
         """A step has ended; wait if it was the last of this turn."""
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        synchronize(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
         end, cpu = time.perf_counter(), time.process_time()
         self._steps.append(Step(end - self._start, self._came - self._start, cpu - self._cpu, *self._batch))
         if len(self._steps) == self._order.steps:

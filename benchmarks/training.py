@@ -18,22 +18,20 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain, repeat
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import torch
 import transformers
 from empathy_judge.data_modules.schema import Dimension, PairDataset
 from empathy_judge.models.backbones import NANO_FOLDER
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.settings import JudgeSettings, LoraSettings
-from empathy_judge.train.collate import Batch
 from empathy_judge.train.run import train
+from lightning.pytorch.callbacks import LambdaCallback
 from materials import Conversations, write_checkpoint, write_conversations
 from naive import (
     ALPHA,
@@ -43,7 +41,6 @@ from naive import (
     Collate,
     NaiveRater,
     Place,
-    Same,
     command_line,
     read_items,
     train_both,
@@ -60,22 +57,6 @@ EQUAL_STEPS = 5
 BATCHES = {"nano": 16, "mid": 8, "7b": 4}
 TOKENS_OF_A_PAIR = 260
 """About as many as a pair of two clips of 4 s has, 25 tokens a second, with the question and a little padding."""
-
-
-@dataclass(frozen=True)
-class Figures:
-    """Of one way."""
-
-    way: str
-    baseline: str
-    rates: list[float]  # pairs per second in each round
-    ratios: list[float]  # these, divided by the baseline's in the same round
-    cpu_ratios: list[float]  # the same of CPU time, without that of data-loader processes
-    padding: float  # share of the places of all batches
-    waiting: float  # share of the time until a batch was there
-    flops: float  # floating-point operations for a pair
-    utilisation: float  # share of the machine's rate of matrix products, the median of all rounds
-    peak: int  # bytes
 
 
 def main() -> None:
@@ -98,7 +79,7 @@ def main() -> None:
         machine = machine_facts(place)
         console.print(" | ".join(f"{name} {value}" for name, value in machine.items()))
         with ProcessPoolExecutor(1, get_context("spawn")) as alone:  # its memory is wanted afterwards
-            same = alone.submit(compare_models, place, folder / "equality").result()
+            same = alone.submit(train_both, place, folder / "equality", EQUAL_STEPS).result()
         console.print(
             f"{len(same.losses)} steps on the same batches, loss {same.losses[0]:.4f} to {same.losses[-1]:.4f}: losses "
             f"differ by {same.loss_difference:.1e} at most, scores afterwards by {same.score_difference:.1e} points "
@@ -107,8 +88,8 @@ def main() -> None:
         found = train_in_turns(place, folder, options.rounds, options.steps)
         console.print(figures_table(f"training, {batch} pairs in a batch", found))
     run = {"kind": "training", "shapes": options.shapes, "batch": batch, "workers": options.workers, "responses": 4}
-    for figures in found:
-        append_row(options.json, run | asdict(figures) | machine)
+    for row in found:
+        append_row(options.json, run | row | machine)
     is_same = same.loss_difference <= TOLERANCE and same.score_difference <= TOLERANCE
     sys.exit(0 if is_same or place.device != "cpu" else 1)
 
@@ -152,39 +133,22 @@ def machine_facts(place: Place) -> dict[str, str | float]:
     }
 
 
-def figures_table(title: str, found: Sequence[Figures]) -> Table:
+def figures_table(title: str, found: Sequence[Mapping[str, Any]]) -> Table:
     """For people."""
     table = Table(
         title, "pairs/s", "times the naive way (median, range)", "in CPU time", "padding", "waiting for data",
         "GFLOP/pair", "utilisation", "peak GB",
     )  # fmt: skip
     for own in found:
-        measured = [
-            f"{own.padding:.0%}", f"{own.waiting:.1%}", f"{own.flops / 1e9:.2f}", f"{own.utilisation:.0%}",
-            f"{own.peak / 1e9:.2f}",
-        ]  # fmt: skip
-        pace = f"{statistics.median(own.rates):.2f}"
-        table.add_row(own.way, pace, spread(own.ratios), spread(own.cpu_ratios), *measured)
+        table.add_row(
+            own["way"], f"{statistics.median(own['rates']):.2f}", spread(own["ratios"]), spread(own["cpu_ratios"]),
+            f"{own['padding']:.0%}", f"{own['waiting']:.1%}", f"{own['flops'] / 1e9:.2f}", f"{own['utilisation']:.0%}",
+            f"{own['peak'] / 1e9:.2f}",
+        )  # fmt: skip
     return table
 
 
-def compare_models(place: Place, run: Path) -> Same:
-    """Train both on the same batches."""
-    same, _, _ = train_both(place, run, EQUAL_STEPS)
-    return same
-
-
 # ---------------------------------------------------------------- ways of training
-
-
-@dataclass(frozen=True)
-class Way:
-    """A way of training, and the one that it is compared with."""
-
-    name: str
-    baseline: str
-    run: Callable[..., None]  # until the turns are over: `run(turns, place, folder for its files, *options)`
-    options: tuple[Any, ...]
 
 
 def train_naively(turns: Turns, place: Place, folder: Path, in_upper: bool = False) -> None:
@@ -205,39 +169,24 @@ def train_with_us(
     turns: Turns, place: Place, folder: Path, in_upper: bool = False, values: Mapping[str, object] | None = None
 ) -> None:
     """The command `train`, with further values."""
+    in_turns = LambdaCallback(
+        on_train_start=lambda *_: turns.wait(),  # all is loaded, and cached activations are computed
+        on_train_batch_start=lambda trainer, module, batch, _: turns.batch_came(
+            len(batch.indices), batch.inputs.attention_mask
+        ),
+        on_train_batch_end=lambda *_: turns.step_done(),
+    )
     values = {"cache.what": "none", **(values or {})}
-    train(command_line(place, folder, in_upper, values), watching=[TakeTurns(turns)])
-
-
-class TakeTurns(L.Callback):
-    """Makes a training run wait for its turns."""
-
-    def __init__(self, turns: Turns) -> None:
-        """Wait for these."""
-        self._turns = turns
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """All is loaded, and cached activations are computed."""
-        self._turns.wait()
-
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
-    ) -> None:
-        """The batch is there."""
-        self._turns.batch_came(len(batch.indices), batch.inputs.attention_mask)
-
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
-    ) -> None:
-        """Forward and backward pass and optimizer are done."""
-        self._turns.step_done()
+    train(command_line(place, folder, in_upper, values), watching=[in_turns])
 
 
 NAIVE, NAIVE_UPPER = "naive", "naive, LoRA in the upper quarter"
 
 
-def ways_of(batch: int) -> list[Way]:
-    """All ways; batches by tokens have as many as so many pairs."""
+def ways_of(batch: int) -> dict[str, tuple[str, Callable[..., None], tuple[Any, ...]]]:
+    """Ways of training: by name the one that each is compared with, what runs until the turns are over
+    (`run(turns, place, folder for its files, *options)`), and its options. Batches by tokens have as many as so many
+    pairs."""
     by_tokens = {"data.batch_tokens": batch * TOKENS_OF_A_PAIR}
     audio, layers = {"cache.what": "audio"}, {"cache.what": "layers"}
     ours = {
@@ -249,56 +198,56 @@ def ways_of(batch: int) -> list[Way]:
         "ours, LoRA in the upper quarter, audio states cached": (True, audio),
         "ours, lower layers cached, like lengths together": (True, by_tokens | layers),
     }
-    naive = [Way(NAIVE, NAIVE, train_naively, (False,)), Way(NAIVE_UPPER, NAIVE_UPPER, train_naively, (True,))]
-    return naive + [Way(name, (NAIVE, NAIVE_UPPER)[own[0]], train_with_us, own) for name, own in ours.items()]
+    naive = {name: (name, train_naively, (name == NAIVE_UPPER,)) for name in (NAIVE, NAIVE_UPPER)}
+    return naive | {name: ((NAIVE, NAIVE_UPPER)[own[0]], train_with_us, own) for name, own in ours.items()}
 
 
-def train_in_turns(place: Place, folder: Path, rounds: int, steps: int) -> list[Figures]:
-    """Train by each way, `steps` in each round. Those of one baseline are in memory at the same time."""
-    found: list[Figures] = []
-    for baseline in (NAIVE, NAIVE_UPPER):
-        ways = [way for way in ways_of(place.batch) if way.baseline == baseline]
-        found += _play(ways, place, folder, rounds, steps)
-    return found
-
-
-def _play(ways: Sequence[Way], place: Place, folder: Path, rounds: int, steps: int) -> list[Figures]:
+def train_in_turns(place: Place, folder: Path, rounds: int, steps: int) -> list[dict[str, Any]]:
+    """Train by each way, `steps` in each round; a row for each. Those of one baseline are in memory together."""
     device = torch.device(place.device)
     on_gpu = device.type == "cuda"
-    dtype = torch.bfloat16 if on_gpu else torch.float32
-    starts = {
-        way.name: partial(Player.of, way.run, place, folder / way.name, *way.options, log=folder / f"{way.name}.log")
-        for way in ways
-    }
-    with players(starts) as started:
-        machine, turns = [], {name: [] for name in started}
-        for _ in range(rounds):
-            machine.append(matrix_rate(device, dtype, of_cpu=not on_gpu))
-            for name, player in started.items():
-                turns[name].append(player.play(Order(steps)))
-        counted = {name: player.play(Order(1, count=True)) for name, player in started.items()}
-    return [_figures(way, turns[way.name], turns[way.baseline], counted[way.name], machine, on_gpu) for way in ways]
+    rows = []
+    for baseline in (NAIVE, NAIVE_UPPER):
+        starts = {
+            name: partial(Player.of, run, place, folder / name, *options, log=folder / f"{name}.log")
+            for name, (compared_with, run, options) in ways_of(place.batch).items()
+            if compared_with == baseline
+        }
+        with players(starts) as started:
+            machine, turns = [], {name: [] for name in started}
+            for _ in range(rounds):
+                machine.append(matrix_rate(device, torch.bfloat16 if on_gpu else torch.float32, of_cpu=not on_gpu))
+                for name, player in started.items():
+                    turns[name].append(player.play(Order(steps)))
+            counted = {name: player.play(Order(1, count=True)) for name, player in started.items()}
+        rows += [_row(name, baseline, turns, counted[name], machine, on_gpu) for name in started]
+    return rows
 
 
-def _figures(
-    way: Way, turns: Sequence[Turn], base: Sequence[Turn], counted: Turn, machine: Sequence[float], on_gpu: bool
-) -> Figures:
-    steps = [step for turn in turns for step in turn.steps]
-    rates, cpu_rates = [turn.rate for turn in turns], [turn.cpu_rate for turn in turns]
+def _row(
+    way: str, baseline: str, turns: Mapping[str, Sequence[Turn]], counted: Turn, machine: Sequence[float], on_gpu: bool
+) -> dict[str, Any]:
+    """Of a way: pairs per second in each round and their ratios to those of the baseline in the same round, also of CPU
+    time (without that of data-loader processes); padding as a share of the places of all batches, waiting of the time;
+    floating-point operations for a pair, utilisation as a share of the machine's rate of matrix products; peak bytes.
+    """
+    own, base = turns[way], turns[baseline]
+    steps = [step for turn in own for step in turn.steps]
+    rates, cpu_rates = [turn.rate for turn in own], [turn.cpu_rate for turn in own]
     flops = counted.flops / sum(step.pairs for step in counted.steps)
     used = [rate * flops for rate in (rates if on_gpu else cpu_rates)]
-    return Figures(
-        way.name,
-        way.baseline,
-        rates,
-        ratios(rates, [turn.rate for turn in base]),
-        ratios(cpu_rates, [turn.cpu_rate for turn in base]),
-        padding=1 - sum(step.real for step in steps) / sum(step.tokens for step in steps),
-        waiting=sum(step.waited for step in steps) / sum(step.seconds for step in steps),
-        flops=flops,
-        utilisation=statistics.median(ratios(used, machine)),
-        peak=turns[-1].peak,
-    )
+    return {
+        "way": way,
+        "baseline": baseline,
+        "rates": rates,
+        "ratios": ratios(rates, [turn.rate for turn in base]),
+        "cpu_ratios": ratios(cpu_rates, [turn.cpu_rate for turn in base]),
+        "padding": 1 - sum(step.real for step in steps) / sum(step.tokens for step in steps),
+        "waiting": sum(step.waited for step in steps) / sum(step.seconds for step in steps),
+        "flops": flops,
+        "utilisation": statistics.median(ratios(used, machine)),
+        "peak": own[-1].peak,
+    }
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 import sys
 import warnings
@@ -71,12 +70,11 @@ class TestMaterials:
 class TestCounter:
     def test_attention_forward_and_backward(self, programs):
         query, key, value = (torch.randn(2, 4, 10, 8, requires_grad=True) for _ in range(3))
-        counter = programs("timing").Counter()
-        torch.nn.functional.scaled_dot_product_attention(query, key, value).sum().backward()
+        with programs("timing").flop_counter() as counter:
+            torch.nn.functional.scaled_dot_product_attention(query, key, value).sum().backward()
         forward = 2 * 2 * (2 * 4 * 10 * 10 * 8)  # two products
-        assert (
-            counter.stop() == forward + forward * 5 / 2
-        )  # backward: scores anew, and two products for each of the two
+        # backward: scores anew, and two products for each of the two
+        assert counter.get_total_flops() == forward + forward * 5 / 2
 
 
 class TestTurns:
@@ -120,7 +118,7 @@ def test_the_baseline_is_the_same_model(tmp_path, programs):
     made = programs("materials")
     made.write_conversations(tmp_path / "data", made.Conversations(12, validation=4, seconds=(0.4, 1.2)))
     place = programs("naive").Place(str(NANO_FOLDER), str(tmp_path / "data"), (3, 4), 4, 0, "cpu")
-    same, _, _ = programs("naive").train_both(place, tmp_path / "run", steps=3)
+    same = programs("naive").train_both(place, tmp_path / "run", steps=3)
     assert len(same.losses) == 3
     assert same.loss_difference < 1e-5
     assert same.score_difference < 1e-4
@@ -190,18 +188,12 @@ class TestGpu:
         from empathy_judge.data_modules.schema import Dimension, Pair, Turn
         from empathy_judge.models.judge import EmpathyJudge
         from empathy_judge.models.settings import JudgeSettings, LoraSettings
-        from torch.utils.flop_counter import FlopCounterMode
 
         programs("materials").write_checkpoint(family, "tiny", tmp_path)
         judge = EmpathyJudge(JudgeSettings(str(tmp_path), lora=LoraSettings(rank=4)), [Dimension("any", 1, 5, 1)])
         clips = [Clip(make_tone(seconds, 200, 0.3), 16_000) for seconds in (4.0, 4.0)]
         inputs = judge.build_inputs([Pair("any", clips[0], (Turn("user", clips[1]),))])
-        flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # which torch's counter leaves out
-        formulas = {flash: lambda q, k, v, *_, **__: 4 * math.prod(q) * k[-2]}
-        formulas[torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward] = lambda g, q, k, v, *_, **__: (
-            8 * math.prod(q) * k[-2]
-        )
-        with FlopCounterMode(display=False, custom_mapping=formulas) as counter:
+        with programs("timing").flop_counter() as counter:
             judge(inputs).sum().backward()
         work = programs("gpu_step").work_of(judge, inputs)
         # the formula knows neither the head nor that the first layer's input needs no gradient
