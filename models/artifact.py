@@ -124,11 +124,10 @@ def writing(path: Path) -> Iterator[None]:
         raise
     except Exception as error:
         # libraries in Rust (safetensors, tokenizers) have errors of their own with the text of the system
-        reason = error.strerror or str(error) if isinstance(error, OSError) else None
-        if reason is None and (found := re.search(r"([^:]+) \(os error \d+\)", str(error))):
-            reason = found[1].strip()
-        if reason is None:
+        in_words = re.search(r"([^:]+) \(os error \d+\)", str(error))
+        if in_words is None and not isinstance(error, OSError):
             raise
+        reason = in_words[1].strip() if in_words else getattr(error, "strerror", None) or str(error)
         raise UserError(f"{path}: cannot be written ({reason}); nothing was changed") from None
 
 

@@ -294,14 +294,13 @@ def reward_of(
     low, high = limits
     if isinstance(found, AudioError):
         return Reward(low if found.kind in ENDED else None, None, found.kind, str(found))
-    for caution in found.warnings:
-        if caution.code == "no_speech" and caution.about == "response":
-            return Reward(low, None, caution.code, caution.text)
+    said = {caution.code: caution.text for caution in found.warnings if caution.about != "context"}
+    if "no_speech" in said:
+        return Reward(low, None, "no_speech", said["no_speech"])
     if clipped:
         return Reward(low, None, "clipped", f"response: {100 * CLIPPED:g} % or more of its samples are at full scale")
-    for caution in found.warnings:
-        if caution.code == "unlike_training":
-            return Reward(None, None, caution.code, caution.text)
+    if "unlike_training" in said:
+        return Reward(None, None, "unlike_training", said["unlike_training"])
     merit = found.merit(dimensions, deviations)
     if not math.isfinite(merit):
         return Reward(None, None, "no finite score", "response: the judge has no finite score for it")

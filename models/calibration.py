@@ -156,6 +156,16 @@ class Quantile:
             raise ValueError("a value and a reason why there is none, or neither; expected one of them")
 
 
+class Calibrated(NamedTuple):
+    """Scores and what is known of their errors, arrays of one shape `(..., dimensions)`."""
+
+    score: np.ndarray  # rating points, after the mapping
+    standard_error: np.ndarray  # rating points; NaN = unknown
+    low: np.ndarray  # lower end of the interval, rating points inside the scale; NaN = unknown
+    high: np.ndarray  # its upper end
+    abstained: np.ndarray  # True where the standard error is above the threshold; False where there is no threshold
+
+
 @dataclass(frozen=True)
 class DimensionCalibration:
     """One dimension."""
@@ -191,6 +201,21 @@ class DimensionCalibration:
                 return quantile
         raise UserError(f"level {level:g}; expected one of {', '.join(f'{known:g}' for known in LEVELS)}")
 
+    def apply(self, dimension: Dimension, score: np.ndarray, deviation: np.ndarray | None, level: float) -> Calibrated:
+        """One column of `Calibration.apply`."""
+        if self.uses_deviation and deviation is None:
+            raise ValueError(f"{dimension.name}: calibrated on deviations of the head, but it gives none")
+        known = deviation if self.uses_deviation and deviation is not None else np.where(np.isnan(score), np.nan, 1.0)
+        scale = known.astype(np.float64)
+        # float32 scores that are not mapped must come back as they were
+        mapped = self.mapping.apply(score.astype(np.float64), dimension)
+        error = (np.nan if self.factor is None else self.factor) * scale
+        quantile = self.quantile(level).value
+        half = np.nan if quantile is None else quantile * scale
+        above = math.inf if self.abstain_above is None else self.abstain_above
+        low, high = (np.clip(end, dimension.minimum, dimension.maximum) for end in (mapped - half, mapped + half))
+        return Calibrated(mapped, error, low, high, error > above)
+
     def in_words(self) -> str:
         """What it says, in one line."""
         own = self.three_way
@@ -210,16 +235,6 @@ class DimensionCalibration:
             f"{pairs}: standard error {self.factor:.2f}{unit}; intervals {', '.join([*known, *missing])}{unit}{above}"
             f"{compared}"
         )
-
-
-class Calibrated(NamedTuple):
-    """Scores and what is known of their errors, arrays of one shape `(..., dimensions)`."""
-
-    score: np.ndarray  # rating points, after the mapping
-    standard_error: np.ndarray  # rating points; NaN = unknown
-    low: np.ndarray  # lower end of the interval, rating points inside the scale; NaN = unknown
-    high: np.ndarray  # its upper end
-    abstained: np.ndarray  # True where the standard error is above the threshold; False where there is no threshold
 
 
 @dataclass(frozen=True)
@@ -267,14 +282,10 @@ class Calibration:
             ValueError: If the calibration depends on deviations and there are none.
         """
         columns = [
-            _apply(
-                self.dimensions[dimension.name],
-                dimension,
-                score[..., column],
-                None if deviation is None else deviation[..., column],
-                level,
+            self.dimensions[own.name].apply(
+                own, score[..., column], None if deviation is None else deviation[..., column], level
             )
-            for column, dimension in enumerate(dimensions)
+            for column, own in enumerate(dimensions)
         ]
         return Calibrated(*(np.stack(parts, axis=-1) for parts in zip(*columns, strict=True)))
 
@@ -292,28 +303,6 @@ def uncalibrated(score: np.ndarray) -> Calibrated:
     """Scores of which nothing else is known."""
     unknown = np.full(score.shape, np.nan)
     return Calibrated(score, unknown, unknown, unknown, np.zeros(score.shape, dtype=bool))
-
-
-def _apply(
-    own: DimensionCalibration, dimension: Dimension, score: np.ndarray, deviation: np.ndarray | None, level: float
-) -> Calibrated:
-    """One column of `Calibration.apply`."""
-    if own.uses_deviation and deviation is None:
-        raise ValueError(f"{dimension.name}: calibrated on deviations of the head, but it gives none")
-    scale = deviation if own.uses_deviation and deviation is not None else np.where(np.isnan(score), np.nan, 1.0)
-    # float32 scores that are not mapped must come back as they were
-    mapped = own.mapping.apply(score.astype(np.float64), dimension)
-    error = np.full(score.shape, np.nan) if own.factor is None else own.factor * scale.astype(np.float64)
-    quantile = own.quantile(level).value
-    half = np.nan if quantile is None else quantile * scale.astype(np.float64)
-    above = math.inf if own.abstain_above is None else own.abstain_above
-    return Calibrated(
-        mapped,
-        error,
-        np.clip(mapped - half, dimension.minimum, dimension.maximum),
-        np.clip(mapped + half, dimension.minimum, dimension.maximum),
-        error > above,
-    )
 
 
 def no_calibration(reason: str, uses_deviation: bool) -> DimensionCalibration:

@@ -143,19 +143,9 @@ def fit(
     return Solution(reach * np.sqrt(chosen), scaled * np.sqrt(chosen), weights, bias, record)
 
 
-def fold_fits(
-    sample: Portion,
-    blocks: np.ndarray,
-    widths: Sequence[float | None] = WIDTHS,
-    may_omit_first: bool = False,
-) -> Iterator[tuple[np.ndarray, Solution]]:
-    """Fits, each to all but a fold of the groups: nested cross-validation, as each chooses for itself.
-
-    Args:
-        sample: See `fit`.
-        blocks: See `fit`.
-        widths: See `fit`.
-        may_omit_first: See `fit`.
+def fold_fits(sample: Portion, blocks: np.ndarray, **options: Any) -> Iterator[tuple[np.ndarray, Solution]]:
+    """Fits, each to all but a fold of the groups, with the arguments of `fit`: nested cross-validation, as each chooses
+    for itself.
 
     Yields:
         Which pairs were left out, and what was fitted to the others.
@@ -165,8 +155,7 @@ def fold_fits(
     """
     folds = GroupKFold(min(FOLDS, len(set(sample.groups.tolist()))), shuffle=True, random_state=0)
     for rows, left_out in folds.split(sample.features, groups=sample.groups):
-        some = Portion(*(values[rows] for values in sample))
-        yield left_out, fit(some, blocks, widths=widths, may_omit_first=may_omit_first)
+        yield left_out, fit(Portion(*(values[rows] for values in sample)), blocks, **options)
 
 
 class _Equations:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,41 +51,26 @@ class Written(NamedTuple):
     complete: bool
 
 
-class KVCache:
-    """Keys and values of the tokens that a language model has read so far, in every layer, and their mask `(batch,
-    tokens)`: 1 for real tokens and 0 for padding."""
-
-    def __init__(self, language_model: nn.Module) -> None:
-        """Empty."""
-        self._cache = DynamicCache(config=language_model.config)  # pyright: ignore[reportArgumentType]
-        self.mask: Tensor | None = None
-
-    def extend(
-        self, module: nn.Module, args: tuple[Any, ...], options: Mapping[str, Any]
-    ) -> tuple[Any, dict[str, Any]]:
-        """Hook before the forward pass of the language model."""
-        new: Tensor = options["attention_mask"]
-        positions: Tensor = options["position_ids"]
-        if self.mask is not None:
-            positions = positions + self.mask.sum(-1, keepdim=True)
-            new = torch.cat([self.mask, new], -1)
-        self.mask = new
-        return args, {
-            **options,
-            "attention_mask": new,
-            "position_ids": positions,
-            "past_key_values": self._cache,
-            "use_cache": True,
-        }
-
-
 @contextmanager
-def kv_cache(language_model: nn.Module) -> Iterator[KVCache]:
-    """Within, each call of the language model continues the tokens of the calls before, row by row."""
-    cache = KVCache(language_model)
-    handle = language_model.register_forward_pre_hook(cache.extend, with_kwargs=True)
+def kv_cache(language_model: nn.Module) -> Iterator[None]:
+    """Within, each call of the language model continues the tokens of the calls before, row by row: their keys and
+    values in every layer are kept, and their mask `(batch, tokens)`, 1 for real tokens and 0 for padding."""
+    cache = DynamicCache(config=language_model.config)  # pyright: ignore[reportArgumentType]
+    mask: Tensor | None = None
+
+    def extend(module: nn.Module, args: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        nonlocal mask
+        new, positions = options["attention_mask"], options["position_ids"]
+        if mask is not None:
+            positions = positions + mask.sum(-1, keepdim=True)
+            new = torch.cat([mask, new], -1)
+        mask = new
+        kept = {"attention_mask": new, "position_ids": positions, "past_key_values": cache, "use_cache": True}
+        return args, options | kept
+
+    handle = language_model.register_forward_pre_hook(extend, with_kwargs=True)
     try:
-        yield cache
+        yield
     finally:
         handle.remove()
 

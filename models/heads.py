@@ -57,9 +57,9 @@ class Prediction:
         return cls(score, None if deviation.isnan().all() else deviation)
 
     def each(self) -> list[Prediction]:
-        """Score and deviation of each pair, `(dimensions,)`."""
-        deviations = [None] * len(self.score) if self.deviation is None else self.deviation
-        return [Prediction(*row) for row in zip(self.score, deviations, strict=True)]
+        """Score and deviation of each pair, `(dimensions,)`, on the CPU."""
+        deviations = [None] * len(self.score) if self.deviation is None else self.deviation.cpu()
+        return [Prediction(*row) for row in zip(self.score.cpu(), deviations, strict=True)]
 
 
 def combine(predictions: Sequence[Prediction]) -> Prediction:

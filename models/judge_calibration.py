@@ -7,7 +7,6 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -106,8 +105,8 @@ def fit_calibration(
     score = np.stack([found.score.numpy() for *_, found in usable])
     known = [found.deviation.numpy() for *_, found in usable if found.deviation is not None]
     deviation = np.stack(known) if known else None
+    deviations = [None] * len(dimensions) if deviation is None else deviation.T
     groups = np.array([pair.group_id for pair in pairs])
-    options: dict[str, Any] = {"method": method, "abstain": abstain}
     calibration = Calibration(
         weights=weights,
         dataset=dataset.card.name,
@@ -119,10 +118,8 @@ def fit_calibration(
         method=method,
         abstain_share=abstain,
         dimensions={
-            own.name: fit_dimension(
-                own, score[:, n], None if deviation is None else deviation[:, n], human[:, n], groups, **options
-            )
-            for n, own in enumerate(dimensions)
+            own.name: fit_dimension(own, points, spread, rated, groups, method=method, abstain=abstain)
+            for own, points, spread, rated in zip(dimensions, score.T, deviations, human.T, strict=True)
         },
         domain=fit_domain([own.facts for _, _, own, _ in usable]),
     )

@@ -145,8 +145,8 @@ class Probe:
         """
         judge, rows_of = self._reader.judge, (len(self.sampled), len(means))
         scores, deviations = torch.empty(rows_of), torch.full(rows_of, torch.nan)
-        folds = fold_fits(self._sample, self._blocks, self._widths, may_omit_first=self._may_omit_first)
-        for rows, solution in folds:
+        options = {"widths": self._widths, "may_omit_first": self._may_omit_first}
+        for rows, solution in fold_fits(self._sample, self._blocks, **options):
             with torch.no_grad():
                 compared = torch.from_numpy(solution.compared(self._sample.features[rows])).float()
                 made = head_at(judge, solution, means)(compared)

@@ -149,15 +149,18 @@ class PairScorer:
         first: dict[Hashable, int] = {}
         alike = [first.setdefault(_content(pairs[number]), number) for number in usable]
         order = _in_order(pairs, list(first.values()), states)
+        made: list[tuple[list[int], Prediction]] = []
         for batch in self._batches.split([_states(states, sources[number]) for number in order]):
-            numbers = order[batch.rows]
             with batch:
-                for number, made in zip(numbers, self._forward([pairs[n] for n in numbers], states), strict=True):
-                    outcomes[number] = made
+                numbers = order[batch.rows]
+                made.append((numbers, self._forward([pairs[number] for number in numbers], states)))
+        for numbers, found in made:  # only here is a GPU waited for
+            for number, own in zip(numbers, found.each(), strict=True):
+                outcomes[number] = own
         for number, same in zip(usable, alike, strict=True):
             outcomes[number] = outcomes[same]
         heard = []
-        for pair, own, found, count in zip(pairs, sources, _fetched(outcomes), windows, strict=True):
+        for pair, own, found, count in zip(pairs, sources, outcomes, windows, strict=True):
             if found is None:
                 reason = f"pair {pair.pair_id!r}: too long for the memory of {self.judge.device}"
                 found = AudioError(reason, "too large for the memory")
@@ -165,10 +168,10 @@ class PairScorer:
         return heard
 
     @torch.inference_mode()
-    def _forward(self, pairs: Sequence[Pair], states: dict[AudioSource, EncodedClip]) -> list[Prediction]:
+    def _forward(self, pairs: Sequence[Pair], states: dict[AudioSource, EncodedClip]) -> Prediction:
         judge = self.judge
         inputs = judge.build_inputs(pairs, states).to(judge.device)
-        return judge.head(judge.pool(judge.backbone.hidden_states(inputs), inputs)).each()
+        return judge.head(judge.pool(judge.backbone.hidden_states(inputs), inputs))
 
     def _assessment(self, heard: Heard, level: float) -> Assessment | AudioError:
         if isinstance(heard.outcome, AudioError):
@@ -219,17 +222,6 @@ def _combined(members: Sequence[Heard]) -> Heard:
     if len(found) < len(members):
         return next(own for own in members if isinstance(own.outcome, AudioError))
     return members[0] if len(members) == 1 else members[0]._replace(outcome=combine(found))
-
-
-def _fetched(outcomes: Sequence[Prediction | AudioError | None]) -> list[Prediction | AudioError | None]:
-    """Scores and deviations of several batches on the CPU: only here is a GPU waited for."""
-    made = [own for own in outcomes if isinstance(own, Prediction)]
-    if not made:
-        return list(outcomes)
-    scores = iter(torch.stack([own.score for own in made]).cpu())
-    known = [own.deviation for own in made if own.deviation is not None]
-    deviations = iter(torch.stack(known).cpu()) if known else itertools.repeat(None)
-    return [Prediction(next(scores), next(deviations)) if isinstance(own, Prediction) else own for own in outcomes]
 
 
 def _states(states: Mapping[AudioSource, EncodedClip], clips: Sequence[AudioSource]) -> int:

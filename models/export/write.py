@@ -142,15 +142,13 @@ def _write(loaded: LoadedJudge, folder: Path, form: ExportFormat, quantization: 
     }
     if loaded.calibration is not None:  # of the same scores, which now come of fewer trained weights
         description["calibration"] = {**loaded.description["calibration"], "weights": weights_hash(judge)}
-    if quantization == "none":
-        write_backbone(judge.backbone, revision, settings.dtype, folder / BACKBONE)
-        judge.to("meta")
-    else:
-        write_backbone(judge.backbone, revision, settings.dtype, folder / _WHOLE)
-        judge.to("meta")
-        whole = Checkpoint(str(folder / _WHOLE), None, DTYPES[settings.dtype], settings.attention, quantization)
-        write_backbone(load_backbone(whole), None, settings.dtype, folder / BACKBONE, quantized=True)
-        shutil.rmtree(folder / _WHOLE)
+    whole = folder / (BACKBONE if quantization == "none" else _WHOLE)
+    write_backbone(judge.backbone, revision, settings.dtype, whole)
+    judge.to("meta")
+    if quantization != "none":
+        checkpoint = Checkpoint(str(whole), None, DTYPES[settings.dtype], settings.attention, quantization)
+        write_backbone(load_backbone(checkpoint), None, settings.dtype, folder / BACKBONE, quantized=True)
+        shutil.rmtree(whole)
     description["sha256"] = {**written, **hashes(folder)}
     return description
 

@@ -237,9 +237,8 @@ def scorer(gpu: OnCuda) -> None:
         assert (inputs.packed is None) == (not judge.backbone.reads_text)
         patch.setattr(judge, "build_inputs", lambda *_: gpu.fake(inputs))
         found = PairScorer(judge)._forward(asked, states)
-    assert len(found) == len(asked)
-    assert found[0].score.shape == (len(SCALES),)
-    assert on_gpu(*(own.score for own in found)), "copied before all batches were computed"
+    assert found.score.shape == (len(asked), len(SCALES))
+    assert on_gpu(found.score), "copied before all batches were computed"
 
 
 def encoded(judge: EmpathyJudge, decoded: Sequence[Sequence[np.ndarray]]) -> list[Any]:
