@@ -27,6 +27,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ from empathy_judge.train.recipe import RecipeParser
 from gpu_step import FIXED, PAIRED, PREDICTED_AT, WAYS, Bench, begin, peak_memory, predicted_bytes, step, words, work_of
 from materials import Conversations, write_checkpoint, write_conversations
 from naive import Collate, read_items
-from timing import memory, ratios, reset_peak, spread, synchronize
+from timing import in_turns, memory, ratios, reset_peak, spread, synchronize
 
 BACKBONES, PIECES = ("qwen2_audio", "qwen2_5_omni"), ("step", "score", "naive")
 GIB = 2**30
@@ -234,22 +235,18 @@ def score_quantized(bench: Bench, quantization: str) -> dict[str, Any]:
 def scored_in_turns(bench: Bench, ways: dict[str, tuple[int, Callable[[], object]]]) -> dict[str, Any]:
     """Pairs per second of each way in each round, after one that is not counted."""
     begin(bench.device)
-    rates: dict[str, list[float]] = {name: [] for name in ways}
-    machine = []
-    for number in range(bench.options.rounds + 1):
-        for name, (count, way) in ways.items():
-            synchronize(bench.device)
-            begun = time.perf_counter()
-            made = way()
-            synchronize(bench.device)
-            seconds = time.perf_counter() - begun
-            if isinstance(made, list):
-                assert all(isinstance(one, Prediction) and one.score.isfinite().all() for _, one in made)
-            if number:
-                rates[name].append(count / seconds)
-        if number:
-            machine.append(bench.measure_machine())
-    return {"ways": rates, "matrix_rate": machine, "batch": 2 * bench.batch}
+    machine: list[float] = []
+
+    def checked(way: Callable[[], object]) -> None:
+        made = way()
+        synchronize(bench.device)
+        if isinstance(made, list):
+            assert all(isinstance(one, Prediction) and one.score.isfinite().all() for _, one in made)
+
+    turns: dict[str, Callable[[], object]] = {name: partial(checked, way) for name, (_, way) in ways.items()}
+    seconds, _ = in_turns(turns | {"": lambda: machine.append(bench.measure_machine())}, bench.options.rounds)
+    rates = {name: [count / own for own in seconds[name]] for name, (count, _) in ways.items()}
+    return {"ways": rates, "matrix_rate": machine[1:], "batch": 2 * bench.batch}
 
 
 # ---------------------------------------------------------------- what is written
