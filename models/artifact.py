@@ -27,7 +27,6 @@ from .description import (
     check_alike,
     current,
     parse,
-    read_description,
     read_json,
 )
 from .judge import EmpathyJudge
@@ -202,7 +201,7 @@ def read_settings(path: Path) -> JudgeSettings:
     if EXPORT in stored.description:
         where = f"{stored.file}: its adapter was merged into its backbone"
         raise UserError(f"{where}; expected the judge that it was made of")
-    return parse(stored.file, stored.description).settings
+    return stored.parsed.settings
 
 
 def read_into(loaded: LoadedJudge, path: Path) -> dict[str, Any]:
@@ -224,12 +223,12 @@ def read_into(loaded: LoadedJudge, path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Stored:
-    """A judge on disk: the file that describes it, what that says, and the trained weights of a checkpoint. None = they
-    lie in the folder."""
+    """A judge on disk."""
 
-    file: Path
-    description: dict[str, Any]
-    weights: Mapping[str, Tensor] | None = None
+    file: Path  # that describes it
+    description: dict[str, Any]  # what that says, as this version writes it
+    parsed: Description  # the same, checked
+    weights: Mapping[str, Tensor] | None = None  # trained weights of a checkpoint; None = they lie in the folder
 
     def put_into(self, judge: EmpathyJudge) -> None:
         if self.weights is None:
@@ -240,9 +239,8 @@ class _Stored:
 
 
 def _opened(path: Path) -> _Stored:
-    if (path / JUDGE_FILE).is_file():
-        return _Stored(path / JUDGE_FILE, read_description(path))
-    return _in_run(path)
+    file = path / JUDGE_FILE
+    return _stored(file, read_json(file)) if file.is_file() else _in_run(path)
 
 
 def _in_run(path: Path) -> _Stored:
@@ -253,12 +251,16 @@ def _in_run(path: Path) -> _Stored:
     # weights of raters and campaigns are for training alone
     state = checkpoint["state_dict"].items()
     weights = {key.removeprefix("judge."): value for key, value in state if key.startswith("judge.")}
-    return _Stored(file, current(file, checkpoint["description"]), weights)
+    return _stored(file, checkpoint["description"], weights)
+
+
+def _stored(file: Path, description: Any, weights: Mapping[str, Tensor] | None = None) -> _Stored:
+    description = current(file, description)
+    return _Stored(file, description, parse(file, description), weights)
 
 
 def _load(stored: _Stored, placement: Placement) -> LoadedJudge:
-    file, description, in_run = stored.file, stored.description, stored.weights is not None
-    parsed = parse(file, description)
+    file, description, parsed, in_run = stored.file, stored.description, stored.parsed, stored.weights is not None
     judge = _build(file, parsed, placement)
     if parsed.members is None:
         stored.put_into(judge)
@@ -268,7 +270,7 @@ def _load(stored: _Stored, placement: Placement) -> LoadedJudge:
             raise UserError(f"{member}: missing; {file} names this member")
         check_hash(member, parsed.sha256.get(f"{name}/{JUDGE_FILE}"))
         read_into(LoadedJudge(judge, description), member.parent)
-        judge.members.add(judge.trained())
+        judge.members.append({key: weight.detach().clone() for key, weight in judge.trained().items()})
     judge.eval().requires_grad_(False)
     values, where = description.get("calibration"), f"{file}: calibration"
     kept = file.parent.parent / CALIBRATION_FILE

@@ -119,22 +119,6 @@ class Description(BaseModel):
         return self
 
 
-def read_description(folder: Path) -> dict[str, Any]:
-    """`judge.json` of a judge folder, checked; an old one as it would be written today.
-
-    Raises:
-        UserError: If there is none, or as `parse`.
-    """
-    path = folder / JUDGE_FILE
-    try:
-        description = read_json(path)
-    except FileNotFoundError:
-        raise UserError(f"{folder}: not a judge folder: it has no {JUDGE_FILE}") from None
-    description = current(path, description)
-    parse(path, description)
-    return description
-
-
 def current(path: Path, description: Any) -> Any:
     """A description as this version writes it; of an old one a line on standard error says how it is converted."""
     if not is_old(description):

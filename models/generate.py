@@ -25,6 +25,7 @@ from .backbones.base import Checkpoint, Inputs
 from .backbones.deferred import weight_files
 from .backbones.loading import one_line
 from .hub import expected_backbone, require_backbone
+from .weight_files import file_hash
 
 _WEIGHTS_AND_WORDS = {".safetensors", ".json", ".jinja", ".model", ".txt"}
 """Files of a checkpoint that answers depend on."""
@@ -220,8 +221,7 @@ def identity(checkpoint: Checkpoint) -> str:
         for path in sorted(folder.rglob("*")):
             name = path.relative_to(folder).as_posix()
             if path.suffix in _WEIGHTS_AND_WORDS and not name.startswith(".") and "/." not in name:
-                with open(path, "rb") as file:
-                    digest.update(f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+                digest.update(f"{name} {file_hash(path)}\n".encode())
         return digest.hexdigest()
     require_backbone(found.name, found.revision)
     try:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -105,8 +105,13 @@ class EmpathyJudge(nn.Module):
         self.head_input = HeadInput(settings.head_input, self.backbone.hidden_size, self.backbone.layer_sizes)
         of_clips = settings.head_input.of_clips
         self.head: Head = build_head(settings.head, self.head_input.size, dimensions, standardised=of_clips)
-        self.members = Members()
+        self.members: list[dict[str, Tensor]] = []  # of an ensemble: the trained weights of each by name
         self._known_questions: dict[Hashable, int] = {}
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # members move to a device with the judge, but are neither parameters nor part of its state
+        self.members = [{name: fn(weight) for name, weight in own.items()} for own in self.members]
+        return super()._apply(fn, recurse)
 
     @property
     def device(self) -> torch.device:
@@ -337,7 +342,7 @@ class EmpathyJudge(nn.Module):
 
     @torch.no_grad()
     def use(self, weights: Mapping[str, Tensor]) -> None:
-        """Put these values into the weights that training changes, such as those of a member (`members.weights`)."""
+        """Put these values into the weights that training changes, such as those of a member."""
         trained = self.trained()
         for name, weight in weights.items():
             trained[name].copy_(weight)
@@ -351,7 +356,7 @@ class EmpathyJudge(nn.Module):
         """
         exact = self.settings.dtype == "float32" and self.settings.quantization == "none"
         handle, spread = self.adapter[0], hasattr(self.network, "hf_device_map")
-        if handle is not None and exact and not spread and not len(self.members):
+        if handle is not None and exact and not spread and not self.members:
             handle.base_model.merge_adapter()  # pyright: ignore[reportCallIssue] of LoraModel
 
     def trained_in_full(self) -> dict[str, Tensor]:
@@ -373,29 +378,3 @@ class EmpathyJudge(nn.Module):
             limit = max(limit, min(limit * MOST_WINDOWS, _LONGEST))
         samples = decode(source, rate, limit)
         return np.array_split(samples, self._windows(len(samples), long_clips)[0])
-
-
-class Members(nn.Module):
-    """Trained weights of the members of an ensemble; none in a single judge.
-
-    They move to a device with the judge, but are neither parameters nor part of its state.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._names: list[dict[str, str]] = []
-
-    def add(self, weights: Mapping[str, Tensor]) -> None:
-        """Keep a copy of a member's weights, by name."""
-        number = len(self._names)
-        names = {name: f"{number}:{name.replace('.', '/')}" for name in weights}  # no dots in names of buffers
-        for name, weight in weights.items():
-            self.register_buffer(names[name], weight.detach().clone(), persistent=False)
-        self._names.append(names)
-
-    def weights(self, member: int) -> dict[str, Tensor]:
-        """Weights of a member, by name."""
-        return {name: self.get_buffer(buffer) for name, buffer in self._names[member].items()}
-
-    def __len__(self) -> int:
-        return len(self._names)

@@ -103,11 +103,17 @@ def fit_calibration(
     pairs = [pair for pair, *_ in usable]
     human = np.stack([row for _, row, *_ in usable])
     score = np.stack([found.score.numpy() for *_, found in usable])
-    known = [found.deviation.numpy() for *_, found in usable if found.deviation is not None]
-    deviation = np.stack(known) if known else None
-    deviations = [None] * len(dimensions) if deviation is None else deviation.T
+    spread = [found.deviation.numpy() for *_, found in usable if found.deviation is not None]
+    deviations = np.stack(spread).T if spread else [None] * len(dimensions)
     groups = np.array([pair.group_id for pair in pairs])
-    calibration = Calibration(
+    part, fitted = dataset.subset(splits), dict[str, DimensionCalibration]()
+    for own, points, deviation, rating in zip(dimensions, score.T, deviations, human.T, strict=True):
+        made = fit_dimension(own, points, deviation, rating, groups, method=method, abstain=abstain)
+        known = made.apply(own, points, deviation, DEFAULT_LEVEL)
+        fitted[own.name] = replace(made, three_way=_three_way(part, pairs, own, known.score, known.standard_error))
+    if not any(own.n or own.three_way for own in fitted.values()):
+        raise _nothing_known(dataset, splits, [*fitted])
+    return Calibration(
         weights=weights,
         dataset=dataset.card.name,
         synthetic=dataset.card.synthetic,
@@ -117,23 +123,9 @@ def fit_calibration(
         failed=len(heard) - len(usable),
         method=method,
         abstain_share=abstain,
-        dimensions={
-            own.name: fit_dimension(own, points, spread, rated, groups, method=method, abstain=abstain)
-            for own, points, spread, rated in zip(dimensions, score.T, deviations, human.T, strict=True)
-        },
+        dimensions=fitted,
         domain=fit_domain([own.facts for _, _, own, _ in usable]),
     )
-    scored, part = calibration.apply(score, deviation, dimensions, DEFAULT_LEVEL), dataset.subset(splits)
-    complete = {
-        own.name: replace(
-            calibration.dimensions[own.name],
-            three_way=_three_way(part, pairs, own, scored.score[:, n], scored.standard_error[:, n]),
-        )
-        for n, own in enumerate(dimensions)
-    }
-    if not any(own.n or own.three_way for own in complete.values()):
-        raise _nothing_known(dataset, splits, [*complete])
-    return replace(calibration, dimensions=complete)
 
 
 def _three_way(

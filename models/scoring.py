@@ -110,9 +110,9 @@ class PairScorer:
         while some := list(itertools.islice(waiting, self.batch_size * _SORTED_BATCHES)):
             members, batch = [], [pair for pair in some if isinstance(pair, Pair)]
             with self._turn:
-                for member in range(max(len(judge.members), 1)):
-                    if len(judge.members):
-                        judge.use(judge.members.weights(member))
+                for member, weights in enumerate(judge.members or [None]):
+                    if weights is not None:
+                        judge.use(weights)
                     members.append(self._predict(batch, member if own_tower else None))
             found = map(_combined, zip(*members, strict=True))
             yield from (Heard(pair) if isinstance(pair, AudioError) else next(found) for pair in some)

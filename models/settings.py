@@ -16,10 +16,7 @@ Quantization = Literal["none", "nf4"]
 """How the linear layers of the language model are stored: as they are, or in 4 bits (Dettmers et al., 2023)."""
 PartName = Literal["language_model", "projector", "audio_tower", "fusion"]
 """`fusion`: cross-attention of context and response where there is no language model, without pre-trained weights."""
-LoraMethod = Literal["lora", "rslora", "dora"]
-TrainedDtype = Literal["float32", "backbone"]
 PoolingName = Literal["last_token", "response_mean", "attention", "layer_mix"]
-AudioInput = Literal["none", "all_layers"]
 HeadName = Literal["regression", "gaussian", "coral", "corn", "histogram"]
 LongClips = Literal["refuse", "window"]
 MOST_RANK = 4_096
@@ -48,10 +45,10 @@ class LoraSettings:
     rank: int = 16
     alpha: float = 32.0
     dropout: float = 0.0
-    method: LoraMethod = "lora"
+    method: Literal["lora", "rslora", "dora"] = "lora"
     layers: tuple[int, int] | None = None
     full_parts: list[PartName] = field(default_factory=list)
-    trained_dtype: TrainedDtype = "float32"
+    trained_dtype: Literal["float32", "backbone"] = "float32"
 
     def __post_init__(self) -> None:
         if not 1 <= self.rank <= MOST_RANK:
@@ -79,7 +76,7 @@ class HeadInputSettings:
         landmarks: Training pairs that a pair is compared with, by a Gaussian kernel; set by method probe, else 0.
     """
 
-    audio: AudioInput = "none"
+    audio: Literal["none", "all_layers"] = "none"
     functionals: bool = False
     landmarks: int = 0
 

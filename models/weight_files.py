@@ -194,8 +194,7 @@ def fingerprint(judge: EmpathyJudge, quantizable: bool = True) -> str:
 def weights_hash(judge: EmpathyJudge) -> str:
     """SHA-256 over name, shape and values of all that was trained, of every member of an ensemble: the same in a
     checkpoint and in a judge folder."""
-    members = [judge.members.weights(number) for number in range(len(judge.members))]
-    return hash_of(members or [judge.trained()])
+    return hash_of(judge.members or [judge.trained()])
 
 
 def hash_of(members: Sequence[Mapping[str, Tensor]]) -> str:

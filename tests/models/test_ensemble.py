@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ import torch
 from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension, PairDataset
-from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_any, save_judge
+from empathy_judge.models.artifact import LoadedJudge, load_any, save_judge
 from empathy_judge.models.ensemble import average, likeness, write_average, write_ensemble
 from empathy_judge.models.heads import Prediction, combine
 from empathy_judge.models.judge import EmpathyJudge
@@ -23,13 +21,9 @@ from empathy_judge.models.weight_files import weights_hash
 from empathy_judge.reward import EmpathyReward
 from empathy_judge.scorer import Scorer
 
+from .conftest import described, edit, saved
+
 LORA = LoraSettings(rank=2, alpha=4.0)
-
-
-def origin(**changes) -> Provenance:
-    values = {"empathy": 0.5, "warmth": 0.25}
-    plain = Provenance("tones", True, "c" * 64, "s" * 64, values, ["fold1"], ["fold2"], "mean")
-    return replace(plain, **changes)
 
 
 def predicted(judge: EmpathyJudge, pairs) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -44,8 +38,7 @@ def folders(make_judge, tmp_path_factory) -> list[Path]:
     """Two judges that differ in what was trained and where."""
     root = tmp_path_factory.mktemp("members")
     for seed, splits in ((1, ["fold1"]), (2, ["fold3", "fold1"])):
-        judge = make_judge(LORA, seed)
-        save_judge(LoadedJudge(judge, describe(judge, origin(train_splits=splits))), root / f"{seed}", "")
+        saved(make_judge(LORA, seed), root / f"{seed}", train_splits=splits)
     return [root / "1", root / "2"]
 
 
@@ -122,7 +115,7 @@ def test_members_with_trained_towers_hear_for_themselves(depth, make_judge, pair
     each = []
     for seed in (1, 2):
         judge = make_judge(lora, seed, head="gaussian", depth=depth)
-        save_judge(LoadedJudge(judge, describe(judge, origin())), tmp_path / f"{seed}", "")
+        saved(judge, tmp_path / f"{seed}")
         each.append(predicted(judge, pairs[:2]))
     write_ensemble([tmp_path / "1", tmp_path / "2"], tmp_path / "both")
     ensemble = load_any(tmp_path / "both").judge
@@ -148,39 +141,40 @@ def test_an_ensemble_says_where_its_members_come_from(ensemble, folders):
     assert weights_hash(members[0]) == weights_hash(load_any(folders[0]).judge)
 
 
-def test_an_ensemble_is_calibrated_by_how_far_its_members_lie_apart(ensemble, dataset_folder, pairs, tmp_path):
-    copy = tmp_path / "copy"
-    shutil.copytree(ensemble, copy)
-    calibration = calibrate_judge(load_any(copy), PairDataset.load(dataset_folder), ["validation"])
-    store_calibration(calibration, copy)
-    loaded = load_any(copy)
+@pytest.fixture(scope="module")
+def calibrated(ensemble, dataset_folder, tmp_path_factory) -> Path:
+    copy = shutil.copytree(ensemble, tmp_path_factory.mktemp("calibrated") / "copy")
+    store_calibration(calibrate_judge(load_any(copy), PairDataset.load(dataset_folder), ["validation"]), copy)
+    return copy
+
+
+def factors_of(folder: Path) -> torch.Tensor:
+    calibration = load_any(folder).calibration
+    return torch.tensor([calibration.dimensions[name].factor for name in ("empathy", "warmth")])
+
+
+def test_an_ensemble_is_calibrated_by_how_far_its_members_lie_apart(calibrated, pairs):
+    loaded = load_any(calibrated)
     _, deviations = predicted(loaded.judge, pairs)
     scored = list(PairScorer(loaded.judge, 4, loaded.calibration).assess(pairs))
-    factors = torch.tensor([calibration.dimensions[name].factor for name in ("empathy", "warmth")])
     errors = torch.tensor([[own.standard_error for own in found.scores.values()] for found in scored])
-    assert (errors / (deviations * factors) - 1).abs().max() < 1e-5
+    assert (errors / (deviations * factors_of(calibrated)) - 1).abs().max() < 1e-5
 
 
-def test_judges_that_disagree_pay_less(ensemble, folders, dataset_folder, tmp_path):
+def test_judges_that_disagree_pay_less(calibrated, folders, dataset_folder):
     """The reward of an ensemble is the mean of its members less k standard errors, which grow with how far apart they
     are on this response."""
-    copy = tmp_path / "copy"
-    shutil.copytree(ensemble, copy)
-    data = PairDataset.load(dataset_folder)
-    calibration = calibrate_judge(load_any(copy), data, ["validation"])
-    store_calibration(calibration, copy)
-    pairs = data.subset("validation").pairs
+    pairs = PairDataset.load(dataset_folder).subset("validation").pairs
     each = torch.stack([predicted(load_any(folder).judge, pairs)[0] for folder in folders])
-    factors = torch.tensor([calibration.dimensions[name].factor for name in ("empathy", "warmth")])
     start, span = torch.tensor([1.0, 0.0]), torch.tensor([4.0, 10.0])
     plain = ((each.mean(0) - start) / span).mean(-1)
-    apart = ((each[0] - each[1]).abs() / 2**0.5 * factors / span).mean(-1)
+    apart = ((each[0] - each[1]).abs() / 2**0.5 * factors_of(calibrated) / span).mean(-1)
     columns = {
         "context_audio": [pair.context[0].audio for pair in pairs], "situation": [pair.situation for pair in pairs]
     }  # fmt: skip
     for k in (0.0, 0.25, 1.0):
         reward = EmpathyReward(
-            Scorer.from_pretrained(copy), lambda **_: [pair.response for pair in pairs], deviations=k
+            Scorer.from_pretrained(calibrated), lambda **_: [pair.response for pair in pairs], deviations=k
         )
         found = torch.tensor(reward([""] * len(pairs), [""] * len(pairs), **columns))
         torch.testing.assert_close(found, (plain - k * apart).clamp(0, 1), atol=1e-5, rtol=0)
@@ -188,8 +182,7 @@ def test_judges_that_disagree_pay_less(ensemble, folders, dataset_folder, tmp_pa
 
 
 def test_a_changed_member_is_refused(ensemble, tmp_path):
-    copy = tmp_path / "copy"
-    shutil.copytree(ensemble, copy)
+    copy = shutil.copytree(ensemble, tmp_path / "copy")
     member = copy / "members" / "02" / "judge.json"
     member.write_text(member.read_text().replace('"tones"', '"songs"'))
     with pytest.raises(UserError, match=r"members/02/judge\.json: not the file that was exported"):
@@ -198,8 +191,7 @@ def test_a_changed_member_is_refused(ensemble, tmp_path):
     with pytest.raises(UserError, match=r"members/02/judge\.json: missing"):
         load_any(copy)
     for names in (["members/01"], ["members/01", "../1"], "members/01"):
-        description = json.loads((ensemble / "judge.json").read_text())
-        (copy / "judge.json").write_text(json.dumps({**description, "members": names}))
+        edit(copy / "judge.json", lambda values, names=names: values.update(members=names))
         with pytest.raises(UserError, match=r"judge\.json: members"):
             load_any(copy)
 
@@ -217,7 +209,7 @@ def test_an_averaged_judge_has_the_mean_of_the_weights(folders, pairs, tmp_path,
         assert torch.equal(weight, ((one[name].double() + other[name].double()) / 2).float())
     loaded = load_any(out)
     assert loaded.description["averaged"] == 2
-    assert not len(loaded.judge.members)
+    assert not loaded.judge.members
     assert "mean of those of 2 judges" in (out / "README.md").read_text()
 
 
@@ -227,14 +219,14 @@ def test_checkpoints_can_be_members(folders, make_judge, tmp_path):
     state = {f"judge.{name}": weight.detach() for name, weight in judge.trained().items()}
     run = tmp_path / "run" / "checkpoints"
     run.mkdir(parents=True)
-    torch.save({"state_dict": state, "description": describe(judge, origin())}, run / "best.ckpt")
+    torch.save({"state_dict": state, "description": described(judge).description}, run / "best.ckpt")
     same = write_average([folders[0], run / "best.ckpt"], tmp_path / "mean")
     assert same > 0.9
     write_ensemble([run.parent, folders[0]], tmp_path / "both")
     members = load_any(tmp_path / "both").judge.members
     for member, other in ((0, judge), (1, load_any(folders[0]).judge)):
         weights = other.trained()
-        assert all(torch.equal(weight, weights[name]) for name, weight in members.weights(member).items())
+        assert all(torch.equal(weight, weights[name]) for name, weight in members[member].items())
 
 
 # ---------------------------------------------------------------- refusals
@@ -251,22 +243,21 @@ def test_checkpoints_can_be_members(folders, make_judge, tmp_path):
     ],
 )
 def test_judges_that_were_built_otherwise_are_refused(folders, make_judge, tmp_path, changes, text):
-    judge = make_judge(**{"lora": LORA, **changes})
-    save_judge(LoadedJudge(judge, describe(judge, origin())), tmp_path / "other", "")
+    other = saved(make_judge(**{"lora": LORA, **changes}), tmp_path / "other")
     with pytest.raises(UserError) as found:
-        write_ensemble([folders[0], tmp_path / "other"], tmp_path / "out")
+        write_ensemble([folders[0], other], tmp_path / "out")
     assert text in str(found.value)
     assert not (tmp_path / "out").exists()
 
 
 def test_judges_of_other_dimensions_or_backbones_are_refused(folders, make_judge, tmp_path):
     judge = make_judge(LORA)
-    description = describe(judge, origin())
-    save_judge(LoadedJudge(judge, {**description, "backbone_fingerprint": "f" * 64}), tmp_path / "backbone", "")
+    description = {**described(judge).description, "backbone_fingerprint": "f" * 64}
+    save_judge(LoadedJudge(judge, description), tmp_path / "backbone", "")
     with pytest.raises(UserError, match="fingerprint ffffffffffff, of the first judge"):
         write_ensemble([folders[0], tmp_path / "backbone"], tmp_path / "out")
     judge.dimensions = (Dimension("empathy", 1, 7, 1), judge.dimensions[1])
-    save_judge(LoadedJudge(judge, describe(judge, origin())), tmp_path / "scale", "")
+    saved(judge, tmp_path / "scale")
     with pytest.raises(UserError, match=r'scores \[\["empathy", 1.*, 7'):
         write_average([folders[0], tmp_path / "scale"], tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -1,26 +1,24 @@
-"""What the head reads of the clips beside the pooled state of the language model."""
+"""What the head reads: the pooled state of the language model, and of the clips beside it."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
 import torch
-from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.functionals import DELIVERY, FUNCTIONALS, delivery
 from empathy_judge.data_modules.schema import Pair, Turn
-from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_any, save_judge
+from empathy_judge.models.artifact import load_any
 from empathy_judge.models.feature_cache import DiskStore
-from empathy_judge.models.head_input import HeadInput
+from empathy_judge.models.head_input import HeadInput, build_pooling
 from empathy_judge.models.scoring import PairScorer
-from empathy_judge.models.settings import HeadInputSettings, LoraSettings
+from empathy_judge.models.settings import HeadInputSettings, LoraSettings, PoolingName
 
-RATE = 16_000
+from .conftest import clip, saved
+
 SPANS = torch.tensor([4.0, 10.0])
 BOTH = HeadInputSettings("all_layers", functionals=True)
-
-
-def clip(seconds: float, seed: int) -> Clip:
-    return Clip(np.random.default_rng(seed).normal(scale=0.2, size=int(seconds * RATE)).astype(np.float32), RATE)
 
 
 def pair(number: int, turns: int = 1) -> Pair:
@@ -119,8 +117,50 @@ def test_a_judge_with_landmarks_is_written_and_loaded(judge, tmp_path):
     torch.testing.assert_close(compared[:4].diagonal(), torch.ones(4))
     expected = torch.exp(-((features[5] - features[1]) * reach).square().sum())
     torch.testing.assert_close(compared[5, 1], expected, rtol=1e-4, atol=1e-6)
-    origin = Provenance("tones", True, "c" * 64, "s" * 64, {}, ["train"], ["validation"], "mean")
-    save_judge(LoadedJudge(judge, describe(judge, origin)), tmp_path / "judge", "card")
-    loaded = load_any(tmp_path / "judge").judge
+    loaded = load_any(saved(judge, tmp_path / "judge")).judge
     assert loaded.settings.head_input.landmarks == 4
     assert torch.equal(loaded(loaded.build_inputs(pairs)), judge(judge.build_inputs(pairs)))
+
+
+# ---------------------------------------------------------------- poolings, by hand
+
+# two rows of four tokens, width 2; row 0 has padding on the right, row 1 on the left
+HIDDEN = torch.tensor([[[1.0, 2], [3, 4], [5, 6], [9, 9]], [[9, 9], [1, 1], [2, 4], [4, 8]]])
+REAL = torch.tensor([[1, 1, 1, 0], [0, 1, 1, 1]])
+RESPONSE = torch.tensor([[False, True, True, False], [False, False, True, False]])
+EXPECTED: dict[PoolingName, list[list[float]]] = {
+    "last_token": [[5.0, 6.0], [4.0, 8.0]],
+    "response_mean": [[4.0, 5.0], [2.0, 4.0]],
+    "attention": [[3.0, 4.0], [7 / 3, 13 / 3]],  # starts as the plain mean over real tokens
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("padding", [9.0, float("nan"), float("inf")])
+def test_padding_does_not_count(name, padding):
+    hidden = HIDDEN.clone()
+    hidden[REAL == 0] = padding
+    pooled = build_pooling(name, 2, 1)(hidden, REAL, RESPONSE)
+    torch.testing.assert_close(pooled, torch.tensor(EXPECTED[name]))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_padding_gets_no_gradient(name):
+    hidden = HIDDEN.clone()
+    hidden[REAL == 0] = float("nan")
+    hidden.requires_grad_()
+    build_pooling(name, 2, 1)(hidden, REAL, RESPONSE).sum().backward()
+    assert (hidden.grad[REAL == 0] == 0).all()
+    assert hidden.grad.isfinite().all()
+    assert hidden.grad.sum() == 4  # each of two rows and two columns passes on its whole gradient
+
+
+def test_attention_weighs_tokens_by_a_softmax():
+    pooling = build_pooling("attention", 2, 1)
+    with torch.no_grad():
+        pooling.score.weight.copy_(torch.tensor([[math.log(2), 0.0]]))
+    pooled = pooling(HIDDEN, REAL, RESPONSE)
+    # row 0: weights 2^1, 2^3, 2^5 over 42; row 1: 2^1, 2^2, 2^4 over 22
+    expected = [[(2 * 1 + 8 * 3 + 32 * 5) / 42, (2 * 2 + 8 * 4 + 32 * 6) / 42],
+                [(2 * 1 + 4 * 2 + 16 * 4) / 22, (2 * 1 + 4 * 4 + 16 * 8) / 22]]  # fmt: skip
+    torch.testing.assert_close(pooled, torch.tensor(expected))

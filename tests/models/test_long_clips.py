@@ -11,18 +11,14 @@ import torch
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.data_modules.schema import Pair, Turn
-from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_any, save_judge
+from empathy_judge.models.artifact import load_any
 from empathy_judge.models.feature_cache import DiskStore
 from empathy_judge.models.model_card import render_card
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.models.settings import LoraSettings
 from empathy_judge.train.features import Features
 
-RATE = 16_000
-
-
-def noise(seconds: float, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(scale=0.2, size=round(seconds * RATE)).astype(np.float32)
+from .conftest import RATE, clip, described, noise, saved
 
 
 def pair(context: np.ndarray | None, response: np.ndarray) -> Pair:
@@ -45,8 +41,8 @@ def test_a_long_clip_is_refused_unless_it_may_be_cut(make_judge, judge):
     with pytest.raises(AudioError, match="10 s"):
         make_judge(LoraSettings(parts=[])).build_inputs([long])
     assert [len(window) for window in judge.decode(long.response)] == [6 * RATE, 6 * RATE]
-    assert [len(window) for window in judge.decode(Clip(noise(10), RATE))] == [10 * RATE]
-    assert [len(window) for window in judge.decode(Clip(noise(20.5), RATE))] == [109_334, 109_333, 109_333]
+    assert [len(window) for window in judge.decode(clip(10))] == [10 * RATE]
+    assert [len(window) for window in judge.decode(clip(20.5))] == [109_334, 109_333, 109_333]
 
 
 def test_what_the_head_reads_is_the_mean_over_windows(judge):
@@ -115,11 +111,9 @@ def test_scores_do_not_depend_on_whether_audio_was_encoded_before(judge, tmp_pat
 
 
 def test_the_policy_is_in_the_artifact(judge, tmp_path):
-    origin = Provenance("tones", True, "c" * 64, "s" * 64, {"empathy": 0.5, "warmth": None}, ["train"], ["v"], "mean")
-    description = describe(judge, origin)
-    card = render_card(description, None)
+    card = render_card(described(judge).description, None)
     assert "clips up to 10 s at 16000 Hz; longer ones are cut into windows of equal length" in card
-    save_judge(LoadedJudge(judge, description), tmp_path / "judge", card)
-    stored = json.loads((tmp_path / "judge" / "judge.json").read_text())
+    folder = saved(judge, tmp_path / "judge")
+    stored = json.loads((folder / "judge.json").read_text())
     assert (stored["settings"]["long_clips"], stored["max_seconds"]) == ("window", 10.0)
-    assert len(load_any(tmp_path / "judge").judge.decode(Clip(noise(12), RATE))) == 2
+    assert len(load_any(folder).judge.decode(clip(12))) == 2

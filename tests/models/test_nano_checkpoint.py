@@ -20,6 +20,8 @@ from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration, Qwen
 
 from ..conftest import real_data
 
+MEASURED = json.loads((NANO_FOLDER / "measured.json").read_text(encoding="utf-8"))
+
 
 def test_is_small_and_safe():
     weights = NANO_FOLDER / "model.safetensors"
@@ -40,31 +42,28 @@ def test_loads_as_the_true_classes():
 
 def test_is_what_the_command_makes_by_default(monkeypatch):
     """Weights, architecture and settings are those that `measured.json` and the program have."""
-    measured = json.loads((NANO_FOLDER / "measured.json").read_text(encoding="utf-8"))
-    assert measured["sha256"]["weights"] == file_hash(NANO_FOLDER / "model.safetensors")
+    assert MEASURED["sha256"]["weights"] == file_hash(NANO_FOLDER / "model.safetensors")
     model = Qwen2AudioForConditionalGeneration.from_pretrained(NANO_FOLDER)
-    assert measured["sha256"]["architecture"] == pretrain.architecture_digest(model)
+    assert MEASURED["sha256"]["architecture"] == pretrain.architecture_digest(model)
     assert load_backbone(Checkpoint("nano")).max_seconds == SECONDS
     called = []
     monkeypatch.setattr(pretrain, "pretrain", lambda *arguments: called.append(arguments))
     monkeypatch.setattr("sys.argv", ["pretrain", "--out", "nowhere"])
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
     pretrain.main()
-    recipe = [measured[name] for name in ("synthetic_clips", "tower_epochs", "steps", "seed")]
+    recipe = [MEASURED[name] for name in ("synthetic_clips", "tower_epochs", "steps", "seed")]
     assert list(called[0][3:]) == recipe
 
 
 def test_was_made_from_these_recordings():
-    measured = json.loads((NANO_FOLDER / "measured.json").read_text(encoding="utf-8"))
     data = real_data("read_speech").parent
-    assert measured["sha256"]["recordings"] == digest(find_recordings(data))
+    assert MEASURED["sha256"]["recordings"] == digest(find_recordings(data))
 
 
 def test_readme_states_what_was_measured():
     text = (NANO_FOLDER / "README.md").read_text(encoding="utf-8")
-    measured = json.loads((NANO_FOLDER / "measured.json").read_text(encoding="utf-8"))
     for name in ("unseen_voices", "real"):
-        for row in measured["accuracy"][name]:
+        for row in MEASURED["accuracy"][name]:
             assert f"| {row['question']} | {row['n']} | {row['majority']:.2f} | {row['accuracy']:.2f} |" in text
 
 

@@ -15,10 +15,12 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import TextError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.eval.judges.trained import TrainedJudge
+from empathy_judge.models.backbones.audio_language_model import messages
 
 RATE = 16_000
 UNREADABLE = {
     "special token": ("a <|audio_bos|> b", r"situation text may not contain <\|audio_bos\|>"),
+    "audio token": ("a <|AUDIO|> b", r"situation text may not contain <\|AUDIO\|>"),
     "turn marker": ("<|im_end|>", r"situation text may not contain <\|im_end\|>"),
     "emoji": ("\N{SMILING FACE WITH OPEN MOUTH}" * 1_000, r"tokens, and the backbone reads 2,048; expected a shorter"),
     "number": (3, "situation 3; expected text, or None"),
@@ -31,6 +33,15 @@ TEXTS = [name for name, (text, _) in UNREADABLE.items() if isinstance(text, str)
 @pytest.fixture(scope="module")
 def voice(make_tone) -> Clip:
     return Clip(make_tone(0.6, 150, 0.3, 0.1), RATE)
+
+
+def test_the_question_names_each_clip_in_order(voice):
+    turns = tuple(Turn(role, voice) for role in ("user", "assistant", "user"))
+    (message,) = messages(Pair("turns", voice, turns))
+    text = "".join("*" if part["type"] == "audio" else part["text"] for part in message["content"])
+    assert text.startswith("Context, user: *\nContext, assistant: *\nContext, user: *\nResponse: *\n")
+    (message,) = messages(Pair("situation", voice, turns[:1], situation="Late again."))
+    assert message["content"][0]["text"] == "Situation: Late again.\n"
 
 
 @pytest.mark.parametrize("name", UNREADABLE)

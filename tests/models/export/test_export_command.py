@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from empathy_judge.cli import main
-from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, load_any, save_judge
+from empathy_judge.models.artifact import load_any
 from empathy_judge.models.export.check import CheckSet, score_all
 from scipy.stats import spearmanr
 
-ORIGIN = Provenance("tones", True, "c" * 64, "s" * 64, {"empathy": 0.5}, ["train"], ["validation"], "mean")
+from ..conftest import saved
+
 FORMS = {
     "merged": ["--form", "merged"],
     "huggingface": ["--form", "huggingface"],
@@ -42,19 +43,18 @@ print(json.dumps(found))
 
 @pytest.mark.long
 def test_every_form_scores_as_the_judge_does(make_judge, tones, dataset_folder, tmp_path, capsys):
-    judge = make_judge(backbone="nano")
-    save_judge(LoadedJudge(judge, describe(judge, ORIGIN)), tmp_path / "small", "card")
-    before = score_all(load_any(tmp_path / "small"), CheckSet("tones", tones.pairs), "cpu")
+    small = saved(make_judge(backbone="nano"), tmp_path / "small")
+    before = score_all(load_any(small), CheckSet("tones", tones.pairs), "cpu")
     folders = {}
     for name, options in FORMS.items():
         out = tmp_path / name
         data = ["--check-data", str(dataset_folder), "--check-split", "all", "--accept-loss"]
-        assert main(["export", str(tmp_path / "small"), "--out", str(out), *options, *data, "--device", "cpu"]) == 0
+        assert main(["export", str(small), "--out", str(out), *options, *data, "--device", "cpu"]) == 0
         assert "(24 pairs: tones, all)" in capsys.readouterr().out
         folders[name] = tmp_path / "moved" / f"{name} too"
         folders[name].parent.mkdir(exist_ok=True)
         shutil.move(out, folders[name])
-    shutil.rmtree(tmp_path / "small")
+    shutil.rmtree(small)
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "empty"), "CUDA_VISIBLE_DEVICES": ""}
     words = [sys.executable, "-c", SCORE, str(dataset_folder), *map(str, folders.values())]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=300, env=environment, check=False)
@@ -111,20 +111,14 @@ def test_what_was_written_can_be_had_as_json(judge_folder, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out) == {"judge": str(tmp_path / "both")}
 
 
-def test_a_report_of_another_judge_is_not_put_on_the_card(judge_folder, tmp_path, capsys):
-    (tmp_path / "agreement.json").write_text(json.dumps({"judge": "other", "dimensions": {}, "provenance": {}}))
-    words = ["export", str(judge_folder), "--out", str(tmp_path / "out"), "--report", str(tmp_path / "agreement.json")]
-    assert main(words) == 2
-    assert "--report: it is of another judge (other)" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_report_of_an_older_version_is_not_put_on_the_card(judge_folder, tmp_path, capsys):
-    """Its "share of one rater" was not like for like."""
+@pytest.mark.parametrize("other", [{"judge": "other"}, {"schema_version": 2}], ids=["judge", "version"])
+def test_a_report_of_another_judge_or_an_older_version_is_not_put_on_the_card(other, judge_folder, tmp_path, capsys):
+    """In reports of schema 2 "share of one rater" was not like for like."""
     provenance = {"provenance": json.loads((judge_folder / "judge.json").read_text())["provenance"]}
-    report = {"judge": "this", "schema_version": 2, "dimensions": {}, "provenance": provenance}
+    report = {"judge": "this", "dimensions": {}, "provenance": {} if "judge" in other else provenance, **other}
     (tmp_path / "agreement.json").write_text(json.dumps(report))
     words = ["export", str(judge_folder), "--out", str(tmp_path / "out"), "--report", str(tmp_path / "agreement.json")]
     assert main(words) == 2
-    assert "--report: it is of another version; measure again" in capsys.readouterr().err
+    expected = "another judge (other)" if "judge" in other else "another version; measure again"
+    assert f"--report: it is of {expected}" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

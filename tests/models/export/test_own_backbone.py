@@ -11,7 +11,8 @@ from empathy_judge.models.artifact import Placement, load_any
 from empathy_judge.models.weight_files import file_hash
 from safetensors.torch import load_file, save_file
 
-from ..test_artifact import edit, refused
+from ..conftest import edit
+from ..test_artifact import refused
 
 WEIGHTS = "backbone/model.safetensors"
 

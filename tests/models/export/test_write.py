@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from empathy_judge.data_modules.errors import AudioError, UserError
-from empathy_judge.models.artifact import LoadedJudge, Placement, Provenance, describe, load_any, save_judge
+from empathy_judge.models.artifact import Placement, load_any, save_judge
 from empathy_judge.models.export.check import CheckSet, rated_set, score_all
 from empathy_judge.models.export.write import LossTooLarge, write_whole
 from empathy_judge.models.judge_calibration import calibrate_judge, store_calibration
@@ -19,7 +19,8 @@ from empathy_judge.scorer import Scorer
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-ORIGIN = Provenance("tones", True, "c" * 64, "s" * 64, {"empathy": 0.5}, ["train"], ["validation"], "mean")
+from ..conftest import saved
+
 WIDTHS = np.array([4.0, 10.0])  # of the scales
 
 
@@ -27,11 +28,6 @@ WIDTHS = np.array([4.0, 10.0])  # of the scales
 def scored(tones):
     chosen = CheckSet("tones", tones.pairs)
     return lambda folder, placement=Placement(): score_all(load_any(folder, placement), chosen, "cpu")  # noqa: B008
-
-
-def saved(judge, folder: Path) -> Path:
-    save_judge(LoadedJudge(judge, describe(judge, ORIGIN)), folder, "card")
-    return folder
 
 
 def size(folder: Path) -> int:

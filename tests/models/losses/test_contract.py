@@ -48,32 +48,8 @@ def _counts() -> Tensor:
     return counts
 
 
-def _coral(logits: Tensor, counts: Tensor, mask: Tensor) -> Tensor:
-    return losses.coral(logits, counts, mask, EXISTS)
-
-
-def _corn(logits: Tensor, counts: Tensor, mask: Tensor) -> Tensor:
-    return losses.corn(logits, counts, mask, EXISTS)
-
-
 def _log_probabilities(logits: Tensor) -> Tensor:
     return logits.masked_fill(~EXISTS, -torch.inf).log_softmax(-1)
-
-
-def _cross_entropy(logits: Tensor, counts: Tensor, mask: Tensor) -> Tensor:
-    return losses.histogram_cross_entropy(_log_probabilities(logits), counts, mask)
-
-
-def _emd(logits: Tensor, counts: Tensor, mask: Tensor) -> Tensor:
-    return losses.squared_emd(_log_probabilities(logits), counts, mask, EXISTS)
-
-
-def _bradley_terry(chosen: Tensor, rejected: Tensor, strength: Tensor, mask: Tensor) -> Tensor:
-    return losses.bradley_terry(chosen, rejected, strength, mask, temperature=0.3, strength_margin=0.5)
-
-
-def _centring(chosen: Tensor, rejected: Tensor, _: Tensor, mask: Tensor) -> Tensor:
-    return losses.centring(chosen, rejected, mask)
 
 
 PREDICTION, TARGET = _scores(0), (4 * _scores(1)).round() / 4  # targets with ties
@@ -89,12 +65,31 @@ CASES = {
     "soft_spearman": Case(
         partial(losses.soft_spearman, temperature=0.2), (PREDICTION,), TARGET, twice=False, shift=True
     ),
-    "coral": Case(_coral, (_logits(STEPS - 1),), _counts()),
-    "corn": Case(_corn, (_logits(STEPS - 1),), _counts()),
-    "histogram_cross_entropy": Case(_cross_entropy, (_logits(STEPS),), _counts(), shift=True),
-    "squared_emd": Case(_emd, (_logits(STEPS),), _counts(), shift=True),
-    "bradley_terry": Case(_bradley_terry, (_scores(3), _scores(4)), STRENGTH, shift=True),
-    "centring": Case(_centring, (_scores(3), _scores(4)), STRENGTH),
+    "coral": Case(partial(losses.coral, exists=EXISTS), (_logits(STEPS - 1),), _counts()),
+    "corn": Case(partial(losses.corn, exists=EXISTS), (_logits(STEPS - 1),), _counts()),
+    "histogram_cross_entropy": Case(
+        lambda own, *given: losses.histogram_cross_entropy(_log_probabilities(own), *given),
+        (_logits(STEPS),),
+        _counts(),
+        shift=True,
+    ),
+    "squared_emd": Case(
+        lambda own, *given: losses.squared_emd(_log_probabilities(own), *given, EXISTS),
+        (_logits(STEPS),),
+        _counts(),
+        shift=True,
+    ),
+    "bradley_terry": Case(
+        partial(losses.bradley_terry, temperature=0.3, strength_margin=0.5),
+        (_scores(3), _scores(4)),
+        STRENGTH,
+        shift=True,
+    ),
+    "centring": Case(
+        lambda chosen, rejected, _, mask: losses.centring(chosen, rejected, mask),
+        (_scores(3), _scores(4)),
+        STRENGTH,
+    ),
 }
 MASK = torch.tensor([[1, 1], [1, 0], [0, 1], [1, 1], [1, 1], [0, 0]], dtype=torch.bool)
 every_loss = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
