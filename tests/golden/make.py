@@ -335,8 +335,7 @@ def hidden_states(folder: Path) -> Any:
     from empathy_judge.models.settings import HeadInputSettings
 
     common = _module(HERE.parent / "models" / "backbones" / "conftest.py")
-    families = _module(HERE.parent / "models" / "backbones" / "test_families.py")
-    pairs = families.pairs.__wrapped__(lambda samples, seed=0: _noise(samples, seed))
+    pairs = common.pairs.__wrapped__(common.noise.__wrapped__())
     found: dict[str, Any] = {}
     for name in common.FAMILIES:
         home = folder / name
@@ -344,7 +343,7 @@ def hidden_states(folder: Path) -> Any:
         with _seeded(0):
             common._module(common.FOLDER / f"{name}.py").build(home, common.Tools)
         family = common.Family(name, home, {}, 0.0, print, None, name in common.ENCODERS)
-        judge = families.judge_of(family, head_input=HeadInputSettings(audio="none"))
+        judge = common.judge_of(family, head_input=HeadInputSettings(audio="none"))
         with torch.no_grad():
             pooled = judge.pooled(judge.build_inputs(pairs))
             predicted = [
@@ -353,12 +352,6 @@ def hidden_states(folder: Path) -> Any:
             ]
         found[name] = {"pooled": pooled.tolist(), "scores": predicted}
     return found
-
-
-def _noise(samples: int, seed: int) -> Any:
-    import numpy as np
-
-    return np.random.default_rng(seed).normal(scale=0.2, size=samples).astype(np.float32)
 
 
 GOLDEN: dict[str, Callable[[Path], Any]] = {

@@ -1,4 +1,4 @@
-"""Every family in miniature: its true classes with random weights, saved in the layout of the hub."""
+"""Every family in miniature: its true classes with random weights, saved in the layout of the hub; judges on them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,22 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 import transformers
+from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.schema import Dimension, Pair, Turn
+from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.audio_language_model import QUESTION
+from empathy_judge.models.backbones.base import Checkpoint
+from empathy_judge.models.judge import EmpathyJudge
+from empathy_judge.models.settings import HeadInputSettings, JudgeSettings, LoraSettings
 from huggingface_hub import constants
 from packaging.version import Version
 from safetensors.torch import load_file, save_file
@@ -26,6 +33,8 @@ from torch import Tensor, nn
 FOLDER = Path(__file__).parent / "families"
 NEWEST = Version("5.23")
 """Of transformers: from here on no family is skipped."""
+RATE = 16_000
+SCALES = (Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10))
 
 
 @dataclass(frozen=True)
@@ -58,9 +67,8 @@ class Tools:
     """What the files in `families/` build with."""
 
     @staticmethod
-    def bpe(special_tokens: Sequence[str], vocabulary: int = 512) -> dict[str, Any]:
-        """A small byte-level vocabulary: `{"vocab": ..., "merges": [...]}` of tokenizer.json's model, without the
-        special tokens (add them to the tokenizer)."""
+    def tokenizer(kind: Any, special_tokens: Sequence[str], vocabulary: int = 512, **options: Any) -> Any:
+        """A tokenizer of a class, with a small byte-level vocabulary."""
         bpe = Tokenizer(models.BPE())
         bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         bpe.decoder = decoders.ByteLevel()
@@ -70,7 +78,19 @@ class Tools:
             show_progress=False,
         )
         bpe.train_from_iterator([QUESTION, "Situation: Context: Response: the user the assistant"], trainer)
-        return json.loads(bpe.to_str())["model"]
+        made = json.loads(bpe.to_str())["model"]
+        tokenizer = kind(vocab=made["vocab"], merges=[tuple(pair) for pair in made["merges"]], **options)
+        tokenizer.add_tokens(list(special_tokens), special_tokens=True)
+        return tokenizer
+
+    @staticmethod
+    def omni_processor(kind: Any, folder: Path, template: str) -> Any:
+        """The official processor without those of images and videos, which need torchvision."""
+        nothing = SimpleNamespace(model_input_names=[], merge_size=2)
+        extractor = transformers.WhisperFeatureExtractor.from_pretrained(folder)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        with mock.patch.object(kind, "check_argument_for_proper_class"):
+            return kind(nothing, nothing, extractor, tokenizer, chat_template=template)
 
     @staticmethod
     def louder(model: nn.Module, factor: float = 2.0, but: Sequence[str] = ("embed_positions",)) -> None:
@@ -124,6 +144,30 @@ def _older_layout(prefix: str) -> Callable[[str], str]:
     return rename
 
 
+def _of_version_5(key: str) -> str:
+    """The module paths of transformers 5; what it saves (and the hub has) are still those of 4."""
+    if key.startswith("language_model.lm_head"):
+        return key.removeprefix("language_model.")
+    return "model." + key.replace("language_model.model.", "language_model.")
+
+
+def _omni_of_version_5(key: str) -> str:
+    """As `_of_version_5`, but for the experts, which it stacks."""
+    if key.startswith(("thinker.audio_tower.", "thinker.visual.")):
+        return key.replace("thinker.", "thinker.model.", 1)
+    return key.replace("thinker.model.", "thinker.model.language_model.", 1)
+
+
+OTHER_LAYOUTS = {
+    **dict.fromkeys(
+        ("qwen2_audio", "audioflamingo3", "voxtral", "granite_speech", "granite_speech_plus"), _of_version_5
+    ),
+    **dict.fromkeys(("qwen2_5_omni", "qwen3_omni_moe"), _omni_of_version_5),
+    "wav2vec2_bert": lambda key: "wav2vec2_bert." + key,  # of a model with a head
+    "whisper": lambda key: key.removeprefix("model."),  # what `WhisperModel` saves
+}
+
+
 def _module(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(f"family_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
@@ -141,8 +185,7 @@ def _module(path: Path) -> Any:
 
 
 FAMILIES = sorted(path.stem for path in FOLDER.glob("*.py"))
-# read, not imported: what the installed transformers lacks must stop no other family
-ENCODERS = [name for name in FAMILIES if "IS_ENCODER = True" in (FOLDER / f"{name}.py").read_text()]
+ENCODERS = ["hubert", "wav2vec2", "wav2vec2_bert", "wavlm", "whisper"]
 
 
 @pytest.fixture(scope="session")
@@ -159,16 +202,16 @@ def make_family(tmp_path_factory) -> Callable[[str], Family]:
     def make(name: str) -> Family:
         if name not in made:
             module = _module(FOLDER / f"{name}.py")
-            assert (name in ENCODERS) == module.IS_ENCODER
             folder = tmp_path_factory.mktemp(name)
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 module.build(folder, Tools)
-            layout, official = getattr(module, "other_layout", None), getattr(module, "official", None)
-            if official is None:  # an encoder over the waveform
-                layout, official = _older_layout(module.PREFIX), partial(Tools.official_encoder, module.OFFICIAL)
+            if hasattr(module, "PREFIX"):  # an encoder over the waveform
+                layout, official = _older_layout(module.PREFIX), Tools.official_encoder(module.OFFICIAL, folder)
+            else:
+                layout, official = OTHER_LAYOUTS.get(name), module.official(folder, Tools)
             made[name] = Family(
-                name, folder, module.LORA_LAYERS, module.MAX_SECONDS, official(folder), layout, module.IS_ENCODER
+                name, folder, module.LORA_LAYERS, module.MAX_SECONDS, official, layout, name in ENCODERS
             )
         return made[name]
 
@@ -219,6 +262,57 @@ def noise() -> Callable[..., np.ndarray]:
 
     def make(samples: int, seed: int = 0) -> np.ndarray:
         return np.random.default_rng(seed).normal(scale=0.2, size=samples).astype(np.float32)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def pairs(noise) -> list[Pair]:
+    """One context, a situation, no context, three turns; 0.4 to 2 s."""
+    roles = ("user", "assistant", "user")
+    turns = tuple(Turn(role, Clip(noise(6_000 + 700 * n, n), RATE)) for n, role in enumerate(roles))
+    return [
+        Pair("context", Clip(noise(12_000), RATE), (Turn("user", Clip(noise(20_000, 1), RATE)),)),
+        Pair("situation", Clip(noise(7_001, 2), RATE), (Turn("user", Clip(noise(9_999, 3), RATE)),), situation="Late."),
+        Pair("alone", Clip(noise(31_000, 4), RATE)),
+        Pair("turns", Clip(noise(8_000, 5), RATE), turns),
+    ]
+
+
+def judge_of(family: Family, parts: Sequence[Any] = (), adapters: float = 0.02, **settings: Any) -> EmpathyJudge:
+    """A judge whose adapters, pooling and head are random, as after training; by default its head reads all there
+    is."""
+    settings = {"backbone": str(family.folder), "head_input": HeadInputSettings("all_layers"), **settings}
+    lora = LoraSettings(parts=list(parts), rank=2, alpha=4.0)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(1)
+        judge = EmpathyJudge(JudgeSettings(lora=lora, **settings), SCALES)
+        for name, weight in judge.trainable().items():
+            weight.add_((adapters if "lora_" in name else 0.1) * torch.randn(weight.shape))
+    return judge.eval()
+
+
+def weights_of(folder: Path) -> dict[str, Tensor]:
+    """Of a backbone, as it is loaded, without those of the fusion, which no file holds."""
+    weights = load_backbone(Checkpoint(str(folder))).network.state_dict()
+    return {key: value for key, value in weights.items() if not key.startswith("joiner.")}
+
+
+def equal(some: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> bool:
+    """Whether weights have the same names and values."""
+    return some.keys() == others.keys() and all(torch.equal(some[key], others[key]) for key in some)
+
+
+@pytest.fixture
+def with_config(tmp_path) -> Callable[..., Path]:
+    """A copy of a checkpoint with another `config.json`: of a folder, and of what is laid over it, or changes it."""
+
+    def make(folder: Path, change: Mapping[str, Any] | Callable[[dict[str, Any]], object]) -> Path:
+        copy = Path(shutil.copytree(folder, tmp_path / "changed"))
+        config = json.loads((copy / "config.json").read_text())
+        change(config) if callable(change) else config.update(change)
+        (copy / "config.json").write_text(json.dumps(config))
+        return copy
 
     return make
 

@@ -33,6 +33,10 @@ def chat_of(pair: Pair) -> Chat:
     return Chat(messages(pair), list(pair.clips))
 
 
+def text_alone(text: str) -> Chat:
+    return Chat([{"role": "user", "content": [{"type": "text", "text": text}]}], [])
+
+
 def opened(folder: Path) -> AnsweringModel:
     return AnsweringModel(Checkpoint(str(folder)), CPU)
 
@@ -104,8 +108,7 @@ def test_an_answer_ends_where_its_model_ends_it(pair):
 
 
 def test_samples_vary_with_temperature_and_are_drawn_as_often_as_they_are_likely(backbone_folder):
-    model = opened(backbone_folder)
-    said = Chat([{"role": "user", "content": [{"type": "text", "text": "Late."}]}], [])
+    model, said = opened(backbone_folder), text_alone("Late.")
     chances: Counter[str] = Counter()
     tokenizer = model._backbone.tokenizer
     for token, chance in enumerate(model.first_token(said)[0].div(0.3).softmax(-1).tolist()):
@@ -139,8 +142,7 @@ def test_a_chat_of_several_turns_is_read_in_order(language_model, noise):
 
 
 def test_a_chat_needs_no_audio(language_model):
-    model = opened(language_model.folder)
-    said = Chat([{"role": "user", "content": [{"type": "text", "text": "Late."}]}], [])
+    model, said = opened(language_model.folder), text_alone("Late.")
     scores, text, audio = model.first_token(said)
     assert scores.exp().sum() == pytest.approx(1, abs=1e-4)
     assert (text > 0, audio) == (True, 0)
@@ -153,24 +155,21 @@ def test_an_encoder_cannot_answer(family):
         opened(family.folder)
 
 
-def test_a_checkpoint_without_a_head_of_its_own_that_ties_none_is_refused(backbone_folder, tmp_path):
-    folder = Path(shutil.copytree(backbone_folder, tmp_path / "headless"))
-    tensors = load_file(folder / "model.safetensors")
-    embeddings = tensors["language_model.model.embed_tokens.weight"]
-    save_file({key: tensor for key, tensor in tensors.items() if key != KEY}, folder / "model.safetensors")
-    model = opened(folder)  # its configuration ties both
-    assert torch.equal(model._head.weight, embeddings)
-    config = json.loads((folder / "config.json").read_text())
-    config["tie_word_embeddings"] = config["text_config"]["tie_word_embeddings"] = False
-    (folder / "config.json").write_text(json.dumps(config))
+def test_a_checkpoint_without_a_head_of_its_own_that_ties_none_is_refused(backbone_folder, with_weights, with_config):
+    folder = with_weights(backbone_folder, lambda own: {key: tensor for key, tensor in own.items() if key != KEY})
+    embeddings = load_file(folder / "model.safetensors")["language_model.model.embed_tokens.weight"]
+    assert torch.equal(opened(folder)._head.weight, embeddings)  # its configuration ties both
+
+    def tie_none(config):
+        config["tie_word_embeddings"] = config["text_config"]["tie_word_embeddings"] = False
+
     with pytest.raises(UserError, match="no LM head among its weights"):
-        opened(folder)
+        opened(with_config(folder, tie_none))
 
 
-def test_a_head_of_another_width_is_refused(make_family, tmp_path):
-    folder = Path(shutil.copytree(make_family("qwen2_5_omni").folder, tmp_path / "wide"))
-    tensors = load_file(folder / "model.safetensors")
-    save_file({**tensors, "thinker.lm_head.weight": torch.zeros(512, 100)}, folder / "model.safetensors")
+def test_a_head_of_another_width_is_refused(make_family, with_weights):
+    wide = {"thinker.lm_head.weight": torch.zeros(512, 100)}
+    folder = with_weights(make_family("qwen2_5_omni").folder, lambda tensors: {**tensors, **wide})
     with pytest.raises(UserError, match=r"LM head of shape \(512, 100\); expected \(vocabulary, 64\)"):
         opened(folder)
 
@@ -208,15 +207,13 @@ def test_a_clip_that_is_not_heard_whole_and_a_question_that_is_too_long_are_refu
     model = opened(backbone_folder)
     with pytest.raises(AudioError, match="10"):
         model.first_token(Chat([{"role": "user", "content": [{"type": "audio"}]}], [Clip(noise(170_000), RATE)]))
-    long = [{"role": "user", "content": [{"type": "text", "text": "x1" * 2_000}]}]
     with pytest.raises(UserError, match=r"a question of [\d,]+ tokens; expected at most 2,048"):
-        model.first_token(Chat(long, []))
+        model.first_token(text_alone("x1" * 2_000))
 
 
 def test_a_text_cannot_pass_for_markup(backbone_folder):
-    said = Chat([{"role": "user", "content": [{"type": "text", "text": "Hi<|im_end|>"}]}], [])
     with pytest.raises(UserError, match=r"may not contain <\|im_end\|>"):
-        opened(backbone_folder).first_token(said)
+        opened(backbone_folder).first_token(text_alone("Hi<|im_end|>"))
 
 
 def test_a_checkpoint_is_known_by_its_content(make_backbone, tmp_path):

@@ -18,6 +18,8 @@ from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.export.write import write_backbone
 from safetensors.torch import load_file, save_file
 
+from .conftest import equal, weights_of
+
 
 @pytest.mark.parametrize(
     "error",
@@ -34,7 +36,6 @@ def test_a_family_that_the_installed_transformers_lacks_is_named_in_one_line(err
     ):
         load_backbone(Checkpoint(str(backbone_folder)))
     line = str(found.value)
-    assert "\n" not in line
     assert TRANSFORMERS in line
     assert "Qwen2AudioModel" in line
 
@@ -58,39 +59,21 @@ def _replace(config, key, value) -> bool:
     return any(_replace(part, key, value) for part in config.values() if isinstance(part, dict))
 
 
-def _with_config(folder, tmp_path, change) -> Path:
-    copy = Path(shutil.copytree(folder, tmp_path / "changed"))
-    config = json.loads((copy / "config.json").read_text())
-    change(config)
-    (copy / "config.json").write_text(json.dumps(config))
-    return copy
-
-
 @pytest.mark.parametrize("weights", [True, False])
-def test_layers_that_are_no_number_are_refused_in_one_line(family, weights, tmp_path):
+def test_layers_that_are_no_number_are_refused_in_one_line(family, weights, with_config):
     def change(config):
         assert _replace(config, "num_hidden_layers", "many") or _replace(config, "encoder_layers", "many")
 
-    folder = _with_config(family.folder, tmp_path, change)
-    with pytest.raises(UserError, match=r"^backbone '.*changed': config\.json: .*layers'.* got str") as found:
+    folder = with_config(family.folder, change)
+    with pytest.raises(UserError, match=r"^backbone '.*changed': config\.json: .*layers'.* got str"):
         load_backbone(Checkpoint(str(folder), weights=weights))
-    assert "\n" not in str(found.value)
 
 
-def test_more_types_of_layers_than_layers_are_refused_in_one_line(backbone_folder, tmp_path):
-    def change(config):
-        config["text_config"]["layer_types"] = ["full_attention"] * 5
-
-    folder = _with_config(backbone_folder, tmp_path, change)
-    with pytest.raises(UserError, match=r"^backbone '.*changed': config\.json: .*\(4\).*layer_types`? \(5\)") as found:
+def test_more_types_of_layers_than_layers_are_refused_in_one_line(backbone_folder, with_config):
+    kinds = {"layer_types": ["full_attention"] * 5}
+    folder = with_config(backbone_folder, lambda config: config["text_config"].update(kinds))
+    with pytest.raises(UserError, match=r"^backbone '.*changed': config\.json: .*\(4\).*layer_types`? \(5\)"):
         load_backbone(Checkpoint(str(folder)))
-    assert "\n" not in str(found.value)
-
-
-def weights_of(folder, all_of_it: bool = False) -> dict[str, torch.Tensor]:
-    """By default without those of the fusion, which no file holds."""
-    weights = load_backbone(Checkpoint(str(folder))).network.state_dict()
-    return {key: value for key, value in weights.items() if all_of_it or not key.startswith("joiner.")}
 
 
 def renamed(rename):
@@ -105,10 +88,7 @@ def renamed(rename):
 def test_both_layouts_of_the_hub_load_the_same_weights(family, with_weights):
     if family.other_layout is None:
         pytest.skip("no file of this family was ever written in another layout")
-    plain = weights_of(family.folder)
-    other = weights_of(with_weights(family.folder, renamed(family.other_layout)))
-    assert plain.keys() == other.keys()
-    assert all(torch.equal(plain[key], other[key]) for key in plain)
+    assert equal(weights_of(with_weights(family.folder, renamed(family.other_layout))), weights_of(family.folder))
 
 
 def test_a_foreign_layout_is_refused(family, with_weights):
@@ -153,9 +133,7 @@ def test_shards_are_read(family, tmp_path):
     total = sum(tensor.nbytes for tensor in tensors.values())
     index = {"metadata": {"total_size": total}, "weight_map": where}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    plain, sharded = weights_of(family.folder), weights_of(folder)
-    assert plain.keys() == sharded.keys()
-    assert all(torch.equal(plain[key], sharded[key]) for key in plain)
+    assert equal(weights_of(folder), weights_of(family.folder))
 
 
 def test_an_adapter_of_somebody_else_beside_the_weights_is_refused(family, tmp_path):
@@ -202,7 +180,23 @@ def test_what_a_judge_does_not_use_is_neither_made_nor_needed(family, unused, wi
         assert len(kept) < len(tensors)
         return kept
 
-    network = load_backbone(Checkpoint(str(with_weights(family.folder, without)))).network
-    assert network.state_dict().keys() == weights_of(family.folder, all_of_it=True).keys()
-    assert not any(unused in name for name, _ in network.named_modules())
+    some, every = with_weights(family.folder, without), family.folder
+    one, other = (load_backbone(Checkpoint(str(folder))).network for folder in (some, every))
+    assert one.state_dict().keys() == other.state_dict().keys()
+    assert not any(unused in name for name, _ in one.named_modules())
     assert "timm" not in sys.modules
+
+
+def test_unknown_backbones_are_refused(backbone_folder, with_config):
+    with pytest.raises(UserError, match=r"backbone 'no/such-model': expected 'nano', a hub id or a folder"):
+        load_backbone(Checkpoint("no/such-model"))
+    with pytest.raises(UserError, match=r"no class for family 'qwen2'; expected .*qwen2_audio"):
+        load_backbone(Checkpoint(str(with_config(backbone_folder, {"model_type": "qwen2"}))))
+
+
+def test_the_backbone_is_frozen_and_in_evaluation_mode(backbone_folder):
+    backbone = load_backbone(Checkpoint(str(backbone_folder)))
+    assert not any(weight.requires_grad for weight in backbone.network.parameters())
+    assert not any(module.training for module in backbone.network.modules())
+    assert (backbone.sampling_rate, backbone.max_seconds) == (16_000, 10.0)
+    assert (backbone.audio_size, backbone.hidden_size) == (160, 192)

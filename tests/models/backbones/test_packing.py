@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from empathy_judge.data_modules.audio import Clip
-from empathy_judge.data_modules.schema import Dimension, Pair, Turn
+from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models import judge as judge_module
 from empathy_judge.models.backbones import packing
 from empathy_judge.models.backbones.layers import recompute_activations
 from empathy_judge.models.backbones.packing import pack
-from empathy_judge.models.judge import EmpathyJudge
-from empathy_judge.models.scoring import PairScorer
-from empathy_judge.models.settings import JudgeSettings, LoraSettings
+from empathy_judge.models.settings import HeadInputSettings
 from torch import Tensor
 
-RATE = 16_000
-SCALES = (Dimension("empathy", 1, 5, 1),)
+from . import conftest
+from .conftest import RATE
 
 
 @pytest.fixture(scope="module")
@@ -37,19 +36,9 @@ def pairs(noise) -> list[Pair]:
 @pytest.fixture
 def judge_of(monkeypatch):
     """A judge with random adapters that packs every batch, whether or not it saves anything."""
-
-    def make(family, **settings) -> EmpathyJudge:
-        monkeypatch.setattr(packing, "_WORTHWHILE", math.inf)
-        monkeypatch.setattr(packing, "_WIDTHS", (3.0,))
-        lora = LoraSettings(parts=["language_model"], rank=2)
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(0)
-            judge = EmpathyJudge(JudgeSettings(backbone=str(family.folder), lora=lora, **settings), SCALES)
-            for name, weight in judge.trainable().items():
-                weight.add_((0.02 if "lora_" in name else 0.1) * torch.randn(weight.shape))
-        return judge.eval()
-
-    return make
+    monkeypatch.setattr(packing, "_WORTHWHILE", math.inf)
+    monkeypatch.setattr(packing, "_WIDTHS", (3.0,))
+    return partial(conftest.judge_of, parts=["language_model"], head_input=HeadInputSettings())
 
 
 @torch.no_grad()
@@ -98,14 +87,6 @@ def test_nothing_behind_the_response_is_read(language_model, pairs, judge_of, mo
     assert behind >= 4
     assert (judge(whole) - scores).abs().max() <= 1e-5
     assert scores.std() > 1e-3
-
-
-def test_scores_do_not_depend_on_what_shares_a_row(language_model, pairs, judge_of):
-    judge = judge_of(language_model)
-    together, alone = (
-        torch.cat([own.score for _, own in PairScorer(judge, size).predict(pairs)]) for size in (len(pairs), 1)
-    )
-    assert (together - alone).abs().max() <= 1e-5
 
 
 @torch.no_grad()

@@ -17,11 +17,10 @@ from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.audio_language_model import messages
 from empathy_judge.models.backbones.base import Checkpoint
-from empathy_judge.models.judge import EmpathyJudge
-from empathy_judge.models.settings import JudgeSettings
 from transformers import AutoProcessor, VoxtralForConditionalGeneration
 
-RATE = 16_000
+from .conftest import RATE, judge_of
+
 # What mistral-common 1.13.1 makes of the pair below, 25 audio tokens (id 24) for each window of 2 s
 BEFORE = [
     1, 3, 123, 145, 156, 157, 137, 156, 145, 301, 98, 72, 116, 137, 156, 141, 86, 50, 107, 301, 156, 141, 160, 156,
@@ -39,12 +38,8 @@ def pair(noise) -> Pair:
     return Pair("p", Clip(noise(40_000), RATE), (Turn("user", Clip(noise(20_000, 1), RATE)),), situation="Late.")
 
 
-def judge_of(family) -> EmpathyJudge:
-    return EmpathyJudge(JudgeSettings(backbone=str(family.folder), pooling="attention"), ()).eval()
-
-
 def test_token_ids_are_those_of_mistral_common(family, pair):
-    ids = judge_of(family).build_inputs([pair]).input_ids[0].tolist()
+    ids = judge_of(family, pooling="attention").build_inputs([pair]).input_ids[0].tolist()
     assert ids[:24] == BEFORE
     assert ids[24:27] == [98, 72, 25]
     assert ids[27:52] == [24] * 25
@@ -71,7 +66,7 @@ def test_inputs_are_those_of_the_official_template(family, noise, same, situatio
             content += [{"type": "audio", "base64": wav(next(clips))} for _ in pieces]
     options = {"pad_to_multiple_of": 2 * RATE, "max_source_positions": 200}
     made = processor.apply_chat_template([{"role": "user", "content": content}], processor_kwargs=options)
-    judge = judge_of(family)
+    judge = judge_of(family, pooling="attention")
     inputs = judge.build_inputs([pair])
     assert torch.equal(inputs.input_ids, made["input_ids"])
     assert same(judge.backbone.hidden_states(inputs), model.model(**made).last_hidden_state)

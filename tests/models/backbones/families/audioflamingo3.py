@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from empathy_judge.models.backbones.audio_language_model import messages
 from transformers import (
-    AddedToken,
     AudioFlamingo3Config,
     AudioFlamingo3ForConditionalGeneration,
     AudioFlamingo3Processor,
@@ -14,7 +13,6 @@ from transformers import (
     WhisperFeatureExtractor,
 )
 
-IS_ENCODER = False
 MAX_SECONDS = 3.0
 LORA_LAYERS = {"language_model": 2 * 7, "projector": 2, "audio_tower": 2 * 6}
 
@@ -32,12 +30,8 @@ TEMPLATE = (
 
 
 def build(folder, tools):
-    bpe = tools.bpe(SPECIAL)
-    tokenizer = Qwen2Tokenizer(
-        vocab=bpe["vocab"], merges=[tuple(pair) for pair in bpe["merges"]], unk_token="<|endoftext|>",
-        pad_token="<|endoftext|>", eos_token="<|im_end|>",
-    )  # fmt: skip
-    tokenizer.add_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    ends = dict.fromkeys(("unk_token", "pad_token"), "<|endoftext|>")
+    tokenizer = tools.tokenizer(Qwen2Tokenizer, SPECIAL, **ends, eos_token="<|im_end|>")
     extractor = WhisperFeatureExtractor(feature_size=128, chunk_length=1, return_attention_mask=True)
     config = AudioFlamingo3Config(
         audio_config={
@@ -56,7 +50,7 @@ def build(folder, tools):
     AudioFlamingo3Processor(extractor, tokenizer, chat_template=TEMPLATE, max_audio_len=3).save_pretrained(folder)
 
 
-def official(folder):
+def official(folder, tools):
     model = AudioFlamingo3ForConditionalGeneration.from_pretrained(folder).eval()
     processor = AutoProcessor.from_pretrained(folder)
 
@@ -82,10 +76,3 @@ def official(folder):
         return inputs["input_ids"], model.model(**inputs).last_hidden_state
 
     return run
-
-
-def other_layout(key):
-    """transformers 5's own module paths; what it saves (and the hub has) are still those of 4."""
-    if key.startswith("language_model.lm_head"):
-        return key.removeprefix("language_model.")
-    return "model." + key.replace("language_model.model.", "language_model.")

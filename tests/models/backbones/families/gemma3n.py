@@ -21,7 +21,6 @@ from transformers import (
 )
 from transformers.models.gemma3n import modeling_gemma3n
 
-IS_ENCODER = False
 MAX_SECONDS = 5.12
 # the last two of four layers share keys and values and have no layers of their own for them
 LORA_LAYERS = {"language_model": 4 * 7 - 2 * 2, "projector": 1, "audio_tower": 2 * 10}
@@ -109,7 +108,7 @@ def build(folder, tools):
     Gemma3nAudioFeatureExtractor().save_pretrained(folder)
 
 
-def official(folder):
+def official(folder, tools):
     model = official_class(lambda kind: kind.from_pretrained(folder)).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     extractor = Gemma3nAudioFeatureExtractor.from_pretrained(folder)

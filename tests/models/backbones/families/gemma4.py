@@ -21,7 +21,6 @@ from transformers.models.gemma4 import image_processing_pil_gemma4
 with mock.patch.dict(sys.modules, {"transformers.models.gemma4.image_processing_gemma4": image_processing_pil_gemma4}):
     from transformers.models.gemma4.processing_gemma4 import Gemma4Processor
 
-IS_ENCODER = False
 MAX_SECONDS = 30.0
 # the last two of four layers share keys and values and have no layers of their own for them
 LORA_LAYERS = {"language_model": 4 * 7 - 2 * 2, "projector": 1, "audio_tower": 2 * 11}
@@ -93,7 +92,7 @@ def build(folder, tools):
     Gemma4AudioFeatureExtractor(feature_size=BINS).save_pretrained(folder)
 
 
-def official(folder):
+def official(folder, tools):
     model = Gemma4ForConditionalGeneration.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     extractor = Gemma4AudioFeatureExtractor.from_pretrained(folder)

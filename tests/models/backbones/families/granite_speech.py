@@ -6,7 +6,6 @@ import torch
 from empathy_judge.models.backbones.audio_language_model import messages
 from peft import LoraConfig
 from transformers import (
-    AddedToken,
     AutoProcessor,
     GPT2Tokenizer,
     GraniteSpeechFeatureExtractor,
@@ -15,7 +14,6 @@ from transformers import (
     PreTrainedModel,
 )
 
-IS_ENCODER = False
 MAX_SECONDS = 32.0
 # Q-Former layer: self-attention 4, cross-attention 4, feed-forward 2; encoder layer: 2 * 2 and 3, and 3 outside
 LORA_LAYERS = {"language_model": 2 * 7, "projector": 2 * 10 + 1, "audio_tower": 2 * 7 + 3}
@@ -36,12 +34,8 @@ TEMPLATE = (
 
 
 def build(folder, tools, model_class=GraniteSpeechForConditionalGeneration, encoder=None):
-    bpe = tools.bpe(SPECIAL)
-    tokenizer = GPT2Tokenizer(
-        vocab=bpe["vocab"], merges=[tuple(pair) for pair in bpe["merges"]], unk_token="<|end_of_text|>",
-        bos_token="<|end_of_text|>", eos_token="<|end_of_text|>", pad_token="<|end_of_text|>",
-    )  # fmt: skip
-    tokenizer.add_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    ends = dict.fromkeys(("unk_token", "bos_token", "eos_token", "pad_token"), "<|end_of_text|>")
+    tokenizer = tools.tokenizer(GPT2Tokenizer, SPECIAL, **ends)
     tokenizer.chat_template = TEMPLATE
     encoder = encoder or {}
     config = model_class.config_class(
@@ -78,7 +72,7 @@ def build(folder, tools, model_class=GraniteSpeechForConditionalGeneration, enco
     GraniteSpeechProcessor(GraniteSpeechFeatureExtractor(), tokenizer).save_pretrained(folder)
 
 
-def official(folder, model_class=GraniteSpeechForConditionalGeneration):
+def official(folder, tools, model_class=GraniteSpeechForConditionalGeneration):
     model = model_class.from_pretrained(folder).eval()
     processor = AutoProcessor.from_pretrained(folder)
 
@@ -102,10 +96,3 @@ def official(folder, model_class=GraniteSpeechForConditionalGeneration):
         return inputs["input_ids"], states.last_hidden_state
 
     return run
-
-
-def other_layout(key):
-    """transformers 5's own module paths; the hub has those of 4."""
-    if key.startswith("language_model.lm_head"):
-        return key.removeprefix("language_model.")
-    return "model." + key.replace("language_model.model.", "language_model.")

@@ -11,13 +11,12 @@ _spec = importlib.util.spec_from_file_location("granite_speech_family", Path(__f
 plain = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(plain)
 
-IS_ENCODER, MAX_SECONDS, LORA_LAYERS = plain.IS_ENCODER, plain.MAX_SECONDS, plain.LORA_LAYERS
-other_layout = plain.other_layout
+MAX_SECONDS, LORA_LAYERS = plain.MAX_SECONDS, plain.LORA_LAYERS
 
 
 def build(folder, tools):
     plain.build(folder, tools, GraniteSpeechPlusForConditionalGeneration, {"cat_hidden_layers": [1]})
 
 
-def official(folder):
-    return plain.official(folder, GraniteSpeechPlusForConditionalGeneration)
+def official(folder, tools):
+    return plain.official(folder, tools, GraniteSpeechPlusForConditionalGeneration)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from transformers import HubertConfig, HubertModel
 
-IS_ENCODER = True
 MAX_SECONDS = 30.0
 LORA_LAYERS = {"audio_tower": 2 * 6}
 OFFICIAL, PREFIX = HubertModel, "hubert."

@@ -19,7 +19,6 @@ from transformers import (
 )
 from transformers.image_processing_utils import BaseImageProcessor
 
-IS_ENCODER = False
 MAX_SECONDS = 1800.0
 LORA_LAYERS = {"language_model": 2 * 4, "projector": 2, "audio_tower": 2 * 8}
 
@@ -33,13 +32,9 @@ LONG = 150
 
 
 def build(folder, tools):
-    bpe = tools.bpe(SPECIAL)
-    tokenizer = GPT2Tokenizer(
-        vocab=bpe["vocab"], merges=[tuple(pair) for pair in bpe["merges"]], unk_token="<|endoftext|>",
-        bos_token="<|endoftext|>", eos_token="<|endoftext|>", pad_token="<|endoftext|>",
-        extra_special_tokens={"image_token": "<|image|>", "audio_token": "<|audio|>"}, chat_template=TEMPLATE,
-    )  # fmt: skip
-    tokenizer.add_tokens(list(SPECIAL), special_tokens=True)
+    ends = dict.fromkeys(("unk_token", "bos_token", "eos_token", "pad_token"), "<|endoftext|>")
+    named = {"image_token": "<|image|>", "audio_token": "<|audio|>"}
+    tokenizer = tools.tokenizer(GPT2Tokenizer, SPECIAL, **ends, extra_special_tokens=named, chat_template=TEMPLATE)
     config = Phi4MultimodalConfig(
         vocab_size=len(tokenizer),
         hidden_size=64,
@@ -97,7 +92,7 @@ def save_adapter(model, folder):
     (folder / "adapter_config.json").write_text(json.dumps({**settings, "target_modules": names}))
 
 
-def official(folder):
+def official(folder, tools):
     model = Phi4MultimodalForCausalLM.from_pretrained(folder)
     model.load_adapter(str(folder / "speech-lora"), adapter_name="speech")
     model.set_adapter("speech")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import torch
 from empathy_judge.models.backbones.audio_language_model import messages
 from transformers import (
-    AutoTokenizer,
     Qwen2_5OmniConfig,
     Qwen2_5OmniForConditionalGeneration,
     Qwen2_5OmniProcessor,
@@ -17,7 +15,6 @@ from transformers import (
     WhisperFeatureExtractor,
 )
 
-IS_ENCODER = False
 MAX_SECONDS = 5.0
 LORA_LAYERS = {"language_model": 2 * 7, "projector": 1, "audio_tower": 2 * 6}
 NAMED = {
@@ -39,14 +36,7 @@ ROPE = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
 
 
 def build(folder, tools):
-    state = tools.bpe(SPECIAL)
-    tokenizer = Qwen2Tokenizer(
-        vocab=state["vocab"],
-        merges=[tuple(pair) for pair in state["merges"]],
-        eos_token="<|im_end|>",
-        extra_special_tokens=NAMED,
-    )
-    tokenizer.add_tokens(list(SPECIAL), special_tokens=True)
+    tokenizer = tools.tokenizer(Qwen2Tokenizer, SPECIAL, eos_token="<|im_end|>", extra_special_tokens=NAMED)
     tokenizer.save_pretrained(folder)
     WhisperFeatureExtractor(feature_size=128, chunk_length=5, return_attention_mask=True).save_pretrained(folder)
     (folder / "chat_template.json").write_text(json.dumps({"chat_template": CHAT_TEMPLATE}))  # as on the hub
@@ -92,20 +82,10 @@ def build(folder, tools):
     model.save_pretrained(folder)
 
 
-class WithoutVision(Qwen2_5OmniProcessor):
-    """The official processor without those of images and videos, which need torchvision."""
-
-    def check_argument_for_proper_class(self, argument_name, argument):
-        return type(argument)
-
-
-def official(folder):
+def official(folder, tools):
     whole = Qwen2_5OmniConfig.from_pretrained(folder)
     model = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(folder, config=whole.thinker_config).eval()
-    nothing = SimpleNamespace(model_input_names=[], merge_size=2)
-    extractor = WhisperFeatureExtractor.from_pretrained(folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    processor = WithoutVision(nothing, nothing, extractor, tokenizer, chat_template=CHAT_TEMPLATE)
+    processor = tools.omni_processor(Qwen2_5OmniProcessor, folder, CHAT_TEMPLATE)
 
     @torch.no_grad()
     def run(pair):
@@ -115,10 +95,3 @@ def official(folder):
         return inputs["input_ids"], model(**inputs, output_hidden_states=True).hidden_states[-1]
 
     return run
-
-
-def other_layout(key):
-    """The module paths of transformers 5; what it saves (and the hub has) are still those of 4."""
-    if key.startswith(("thinker.audio_tower.", "thinker.visual.")):
-        return key.replace("thinker.", "thinker.model.", 1)
-    return key.replace("thinker.model.", "thinker.model.language_model.", 1)

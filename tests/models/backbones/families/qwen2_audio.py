@@ -7,7 +7,6 @@ from empathy_judge.models.backbones.audio_language_model import QUESTION, messag
 from empathy_judge.train.nano.architecture import build_model, build_processor
 from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration
 
-IS_ENCODER = False
 MAX_SECONDS = 10.0
 LORA_LAYERS = {"language_model": 4 * 7, "projector": 1, "audio_tower": 4 * 6}
 
@@ -20,7 +19,7 @@ def build(folder, tools):
     processor.save_pretrained(folder)
 
 
-def official(folder):
+def official(folder, tools):
     model = Qwen2AudioForConditionalGeneration.from_pretrained(folder).eval()
     processor = AutoProcessor.from_pretrained(folder)
 
@@ -32,10 +31,3 @@ def official(folder):
         return inputs["input_ids"], model.model(**inputs).last_hidden_state
 
     return run
-
-
-def other_layout(key):
-    """transformers 5's own module paths; what it saves (and the hub has) are still those of 4."""
-    if key.startswith("language_model.lm_head"):
-        return key.removeprefix("language_model.")
-    return "model." + key.replace("language_model.model.", "language_model.")

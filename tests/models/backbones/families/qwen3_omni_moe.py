@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import torch
 from empathy_judge.models.backbones.audio_language_model import messages
 from transformers import (
-    AutoTokenizer,
     Qwen2Tokenizer,
     Qwen3OmniMoeConfig,
     Qwen3OmniMoeForConditionalGeneration,
@@ -17,7 +15,6 @@ from transformers import (
     WhisperFeatureExtractor,
 )
 
-IS_ENCODER = False
 MAX_SECONDS = 20.0
 LORA_LAYERS = {"language_model": 2 * 4, "projector": 2, "audio_tower": 1 + 2 * 6}
 NAMED = {
@@ -37,14 +34,7 @@ ROPE = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 2, 2]}
 
 
 def build(folder, tools):
-    state = tools.bpe(SPECIAL)
-    tokenizer = Qwen2Tokenizer(
-        vocab=state["vocab"],
-        merges=[tuple(pair) for pair in state["merges"]],
-        eos_token="<|im_end|>",
-        extra_special_tokens=NAMED,
-    )
-    tokenizer.add_tokens(list(SPECIAL), special_tokens=True)
+    tokenizer = tools.tokenizer(Qwen2Tokenizer, SPECIAL, eos_token="<|im_end|>", extra_special_tokens=NAMED)
     tokenizer.save_pretrained(folder)
     WhisperFeatureExtractor(feature_size=128, return_attention_mask=True).save_pretrained(folder)
     (folder / "chat_template.json").write_text(json.dumps({"chat_template": CHAT_TEMPLATE}))  # as on the hub
@@ -95,21 +85,12 @@ def build(folder, tools):
     model.save_pretrained(folder)
 
 
-class WithoutVision(Qwen3OmniMoeProcessor):
-    """The official processor without those of images and videos, which need torchvision."""
-
-    def check_argument_for_proper_class(self, argument_name, argument):
-        return type(argument)
-
-
-def official(folder):
+def official(folder, tools):
     whole = Qwen3OmniMoeConfig.from_pretrained(folder)
     thinker = Qwen3OmniMoeThinkerForConditionalGeneration.from_pretrained(folder, config=whole.thinker_config).eval()
     language_model = getattr(thinker.model, "language_model", thinker.model)  # as in transformers 5.23, as in 5.17
-    nothing = SimpleNamespace(model_input_names=[], merge_size=2)
-    extractor = WhisperFeatureExtractor.from_pretrained(folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    processor = WithoutVision(nothing, nothing, extractor, tokenizer, chat_template=CHAT_TEMPLATE)
+    processor = tools.omni_processor(Qwen3OmniMoeProcessor, folder, CHAT_TEMPLATE)
+    tokenizer = processor.tokenizer
 
     @torch.no_grad()
     def run(pair):
@@ -132,10 +113,3 @@ def official(folder):
         return inputs["input_ids"], read.last_hidden_state
 
     return run
-
-
-def other_layout(key):
-    """The module paths of transformers 5, but for the experts, which it stacks; the hub has those of 4."""
-    if key.startswith(("thinker.audio_tower.", "thinker.visual.")):
-        return key.replace("thinker.", "thinker.model.", 1)
-    return key.replace("thinker.model.", "thinker.model.language_model.", 1)

@@ -13,7 +13,6 @@ import torch
 from empathy_judge.models.backbones.audio_language_model import messages
 from transformers import AutoProcessor, VoxtralConfig, VoxtralForConditionalGeneration, WhisperFeatureExtractor
 
-IS_ENCODER = False
 MAX_SECONDS = 2_400.0
 LORA_LAYERS = {"language_model": 2 * 7, "projector": 2, "audio_tower": 2 * 6}
 
@@ -72,7 +71,7 @@ def build(folder, tools):
     model.save_pretrained(folder)
 
 
-def official(folder):
+def official(folder, tools):
     model = VoxtralForConditionalGeneration.from_pretrained(folder).eval()
     processor = AutoProcessor.from_pretrained(folder, mistral_format=False)
     # its own defaults but for the window; where they lie differs between versions of transformers
@@ -90,10 +89,3 @@ def official(folder):
         return ids, model.model(input_ids=ids, input_features=features).last_hidden_state
 
     return run
-
-
-def other_layout(key):
-    """transformers 5's own module paths; what it saves (and the hub has) are still those of 4."""
-    if key.startswith("language_model.lm_head"):
-        return key.removeprefix("language_model.")
-    return "model." + key.replace("language_model.model.", "language_model.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from transformers import AutoFeatureExtractor, SeamlessM4TFeatureExtractor, Wav2Vec2BertConfig, Wav2Vec2BertModel
 
-IS_ENCODER = True
 MAX_SECONDS = 30.0
 LORA_LAYERS = {"audio_tower": 2 * 8}
 
@@ -22,7 +21,7 @@ def build(folder, tools):
     SeamlessM4TFeatureExtractor(feature_size=20, num_mel_bins=20, padding_value=1).save_pretrained(folder)
 
 
-def official(folder):
+def official(folder, tools):
     model = Wav2Vec2BertModel.from_pretrained(folder).eval()
     extractor = AutoFeatureExtractor.from_pretrained(folder)
 
@@ -33,8 +32,3 @@ def official(folder):
         return states[inputs["attention_mask"].bool()]
 
     return run
-
-
-def other_layout(key):
-    """The prefix of a model with a head."""
-    return "wav2vec2_bert." + key

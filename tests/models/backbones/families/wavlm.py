@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from transformers import WavLMConfig, WavLMModel
 
-IS_ENCODER = True
 MAX_SECONDS = 30.0
 LORA_LAYERS = {"audio_tower": 2 * 6}
 OFFICIAL, PREFIX = WavLMModel, "wavlm."

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from transformers import AutoFeatureExtractor, WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
-IS_ENCODER = True
 MAX_SECONDS = 5.0
 LORA_LAYERS = {"audio_tower": 2 * 6}
 
@@ -22,7 +21,7 @@ def build(folder, tools):
     WhisperFeatureExtractor(feature_size=80, chunk_length=5).save_pretrained(folder)
 
 
-def official(folder):
+def official(folder, tools):
     model = WhisperForConditionalGeneration.from_pretrained(folder).eval()
     extractor = AutoFeatureExtractor.from_pretrained(folder)
 
@@ -34,8 +33,3 @@ def official(folder):
         return states[: -(-len(samples) // 320)]  # the rest is silence
 
     return run
-
-
-def other_layout(key):
-    """What `WhisperModel` saves."""
-    return key.removeprefix("model.")

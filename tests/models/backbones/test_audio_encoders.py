@@ -1,9 +1,7 @@
-"""HuBERT and WavLM in the builds that their miniatures are not, and what may stand on top of them."""
+"""Encoders in the builds that their miniatures are not, and what may stand on top of them."""
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint, Clips
+from safetensors.torch import load_file
 from transformers import (
     AutoConfig,
     AutoFeatureExtractor,
@@ -94,11 +93,9 @@ def test_heads_and_adapters_are_left_behind(make_family, name, model_class, chan
     assert same(found, expected)
 
 
-def test_a_weight_that_only_pretraining_reads_may_be_there_or_not(make_family, tmp_path):
-    family = make_family("hubert")
-    folder = Path(shutil.copytree(family.folder, tmp_path / "plain"))
-    config = json.loads((folder / "config.json").read_text())
-    assert config["mask_time_prob"] > 0  # so that the official model has it
+def test_a_weight_that_only_pretraining_reads_may_be_there_or_not(make_family):
+    folder = make_family("hubert").folder
+    assert AutoConfig.from_pretrained(folder).mask_time_prob > 0  # so that the official model has it
     network = load_backbone(Checkpoint(str(folder))).network
     assert not [name for name, _ in network.named_parameters() if "masked_spec_embed" in name]
 
@@ -176,3 +173,15 @@ def test_autocast_leaves_the_samples_of_a_tower_that_is_trained_alone(make_famil
     with torch.autocast("cpu", torch.bfloat16):
         backbone.encode_audio(clips)
     assert all(torch.equal(one, other) for one, other in zip(plain, read, strict=True))
+
+
+def test_the_decoder_of_whisper_is_not_there_whatever_its_shape(make_family, with_weights):
+    folder = make_family("whisper").folder
+    network = load_backbone(Checkpoint(str(folder))).network
+    tensors = load_file(folder / "model.safetensors")
+    encoder = sum(tensor.numel() for key, tensor in tensors.items() if key.startswith("model.encoder."))
+    assert sum(weight.numel() for weight in network.encoder.parameters()) == encoder
+    nothing = torch.full((1,), float("nan"))
+    shrunk = with_weights(folder, lambda own: {k: nothing.clone() if ".decoder." in k else v for k, v in own.items()})
+    weights = load_backbone(Checkpoint(str(shrunk))).network.encoder.state_dict()
+    assert all(torch.equal(weights[key], weight) for key, weight in network.encoder.state_dict().items())

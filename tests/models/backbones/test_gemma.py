@@ -1,0 +1,50 @@
+"""Gemma 3n: clips that leave tokens over, and keys and values that layers share. Gemma 4: the tower's clipping, and
+sizes without an audio tower."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.models.backbones import load_backbone
+from empathy_judge.models.backbones.base import Checkpoint
+
+RATE, WINDOW = 16_000, 81_920
+
+
+def test_what_a_short_clip_leaves_over_is_the_embedding_of_one_token(make_family, noise):
+    backbone = load_backbone(Checkpoint(str(make_family("gemma3n").folder)))
+    states = backbone.encode_audio(backbone.prepare_clips([noise(RATE), noise(WINDOW)])).reshape(2, 32, -1)
+    heard = states.any(-1)
+    assert heard[0].tolist() == [True] * 7 + [False] * 25  # 97 frames, one state for each 16
+    assert heard[1].all()
+    for samples in (800, 2_561, 3_000, 5_120, 8_000, 33_333, WINDOW):  # the response is pooled over these alone
+        states = backbone.encode_audio(backbone.prepare_clips([noise(samples)]))
+        assert backbone.real_audio_tokens(samples) == states.any(-1).sum(), samples
+    states = backbone.encode_audio(backbone.prepare_clips([noise(RATE)])).reshape(1, 32, -1)
+    embedded = backbone.project(states[0])
+    assert (embedded[7:] == embedded[7]).all()
+    assert (embedded[:7] != embedded[7]).any(-1).all()
+
+
+def test_keys_and_values_of_layers_that_share_them_are_passed_over(make_family, with_weights):
+    """Checkpoints may hold them; the official class does not read them either."""
+    name = "model.language_model.layers.{}.self_attn.k_proj.weight"
+    copy = with_weights(make_family("gemma3n").folder, lambda own: {**own, name.format(3): own[name.format(1)].clone()})
+    load_backbone(Checkpoint(str(copy)))
+
+
+@torch.no_grad()
+def test_the_tower_of_gemma_4_clips_what_its_linear_layers_read_and_return(make_family):
+    backbone = load_backbone(Checkpoint(str(make_family("gemma4").folder)))
+    assert backbone.real_audio_tokens(480_000) == 750  # what the official processor says 30 s make
+    layer = backbone.network.get_submodule("audio_tower.layers.0.self_attn.q_proj")
+    assert layer.input_max == 1.0
+    assert layer(torch.full((1, 32), 5.0)).abs().max() <= 1.0
+    assert torch.equal(layer(torch.full((1, 32), 5.0)), layer(torch.full((1, 32), 1.0)))
+
+
+def test_a_size_of_gemma_4_without_audio_tower_is_refused(make_family, with_config):
+    deaf = with_config(make_family("gemma4").folder, {"audio_config": None})
+    with pytest.raises(UserError, match="has no audio tower; expected Gemma 4 E2B or E4B"):
+        load_backbone(Checkpoint(str(deaf)))
