@@ -1,4 +1,5 @@
-"""Rows of several pairs, and questions that end with the response: the same states, with less to compute."""
+"""Rows of several pairs, clips of a tower in one row, and questions that end with the response: the same states, with
+less to compute."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ import torch
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models import judge as judge_module
-from empathy_judge.models.backbones import packing
+from empathy_judge.models.backbones import layers, load_backbone, packing
+from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.layers import recompute_activations
 from empathy_judge.models.backbones.packing import pack
 from empathy_judge.models.settings import HeadInputSettings
@@ -157,3 +159,33 @@ def test_every_token_is_where_it_is_said_to_be():
     positions = (mask.cumsum(-1) - 1)[real]
     assert torch.equal(packed.positions.flatten()[packed.where][real], positions)
     assert packed.where[real].unique().numel() == packed.attention_mask.sum() == 30 + 20 + 44 + 7 + 65 + 13
+
+
+# ---------------------------------------------------------------- clips in one row of a tower
+
+
+@pytest.mark.parametrize("name", ["audioflamingo3", "qwen2_audio", "qwen2_5_omni", "qwen3_omni_moe"])
+@pytest.mark.parametrize("way", [layers.clip_by_clip, layers.in_padded_rows])  # on a CPU, on a GPU
+@pytest.mark.parametrize("recompute", [False, True])
+def test_gradients_of_clips_in_one_row_are_those_of_each_clip_alone(
+    make_family, noise, monkeypatch, name, way, recompute
+):
+    monkeypatch.setattr(layers, "clip_by_clip", way)
+    backbone = load_backbone(Checkpoint(str(make_family(name).folder)))
+    tower = backbone.network.get_submodule(backbone.parts["audio_tower"].path)
+    clips = [noise(length, seed) for seed, length in enumerate((16_000, 6_400, 11_931, 9_321))]
+    weights = [layer.fc1.weight.requires_grad_() for layer in tower.layers]
+    rows = []
+    tower.layers[0].fc1.register_forward_pre_hook(lambda _, given: rows.append(given[0].shape[:-1].numel()))
+
+    def gradients(states: Tensor) -> list[Tensor]:
+        return list(torch.autograd.grad(states[:, ::2].square().sum(), weights))
+
+    alone = [gradients(backbone.encode_audio(backbone.prepare_clips([clip]))) for clip in clips]
+    positions = sum(rows)
+    if recompute:
+        recompute_activations(tower)
+    together = gradients(backbone.encode_audio(backbone.prepare_clips(clips)))
+    assert rows[len(clips)] == positions  # no padding
+    for own, each in zip(together, zip(*alone, strict=True), strict=True):
+        torch.testing.assert_close(own, sum(each), rtol=0, atol=2e-5 * own.abs().max().item())
