@@ -129,8 +129,7 @@ class _Engine:
         self._chunks.clear()
         encoded = text.encode() + b"\0"
         self._library.espeak_Synth(encoded, len(encoded), 0, 0, 0, 1, None, None)
-        samples = np.concatenate(self._chunks).astype(np.float32) / 32768.0
-        return samples
+        return np.concatenate(self._chunks).astype(np.float32) / 32768.0
 
 
 @cache

@@ -220,11 +220,7 @@ def _score_columns(
 
 
 def _ratings(
-    table: SourceTable,
-    mapping: TableMapping,
-    given: Mapping[str, str],
-    taken: Collection[str],
-    pair_ids: Sequence[str],
+    table: SourceTable, mapping: TableMapping, given: Mapping[str, str], taken: Collection[str], pair_ids: Sequence[str]
 ) -> tuple[pd.DataFrame, set[str]]:
     """Ratings in long form, checked, and the columns that they stood in; the layout is the one that the header fits.
 

@@ -112,13 +112,6 @@ class TestWhatIsImported:
             assert pair.response.parent == (source.out / "audio").resolve()
         assert len(list((source.out / "audio").iterdir())) == 6  # 4 responses, 2 contexts that are shared
 
-    def test_context_may_be_missing(self, source):
-        source.pairs[0]["context_audio"] = ""
-        assert source.load().pairs[0].context == ()
-        for row in source.pairs:
-            del row["context_audio"]
-        assert [pair.context for pair in source.load(overwrite=True).pairs] == [()] * 4
-
     def test_groups_from_context_and_situation(self, source):
         for row in source.pairs:
             del row["group_id"]
