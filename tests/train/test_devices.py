@@ -26,9 +26,11 @@ SETTINGS = {
     "judge__lora__full_parts": "[projector]", "data__eval_batch_size": 2, "data__num_workers": 1,
     "trainer__precision": "bf16-mixed", "trainer__gradient_clip_val": 0.05, "trainer__deterministic": "true",
     "trainer__max_epochs": 2, "trainer__logger": "false", "checkpoint-steps": 1,
+    "trainer__check_val_every_n_epoch": 2,  # after the last alone: of several, rounding would choose the best one
 }  # fmt: skip
-ALIKE = 0.1
-"""How far scores may lie apart after another strategy (rating points): sums in bfloat16 are made in another order."""
+ALIKE = 0.25
+"""How far scores may lie apart after another strategy (rating points): each process has dropout of its own, and sums in
+bfloat16 are made in another order."""
 
 # Several runs in the same processes, for starting them takes longer than training; each leaves its losses
 PROGRAM = """
