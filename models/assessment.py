@@ -294,13 +294,13 @@ def reward_of(
     low, high = limits
     if isinstance(found, AudioError):
         return Reward(low if found.kind in ENDED else None, None, found.kind, str(found))
-    said = {caution.code: caution.text for caution in found.warnings if caution.about != "context"}
-    if "no_speech" in said:
-        return Reward(low, None, "no_speech", said["no_speech"])
+    warned = {caution.code: caution.text for caution in found.warnings if caution.about != "context"}
+    if "no_speech" in warned:
+        return Reward(low, None, "no_speech", warned["no_speech"])
     if clipped:
         return Reward(low, None, "clipped", f"response: {100 * CLIPPED:g} % or more of its samples are at full scale")
-    if "unlike_training" in said:
-        return Reward(None, None, "unlike_training", said["unlike_training"])
+    if "unlike_training" in warned:
+        return Reward(None, None, "unlike_training", warned["unlike_training"])
     merit = found.merit(dimensions, deviations)
     if not math.isfinite(merit):
         return Reward(None, None, "no finite score", "response: the judge has no finite score for it")
