@@ -24,6 +24,8 @@ from transformers import (
     WavLMModel,
 )
 
+from .conftest import Tools
+
 OFFICIAL = {"hubert": HubertModel, "wavlm": WavLMModel, "wav2vec2": Wav2Vec2Model}
 
 
@@ -35,10 +37,7 @@ def rebuilt(family, folder, model_class, **changes) -> Path:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = model_class(config)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if weight.ndim > 1 and "feature_projection" not in name:
-                weight.mul_(5.0)
+    Tools.louder(model, 5.0, ("feature_projection",))
     model.save_pretrained(folder)
     AutoFeatureExtractor.from_pretrained(family.folder).save_pretrained(folder)
     return folder
