@@ -26,7 +26,7 @@ from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
 from empathy_judge.eval.statistics.reliability import measure as reliability
 from empathy_judge.models.backbones import NANO_FOLDER
 from empathy_judge.train.nano.architecture import build_model
-from small_data import load
+from real_sets import load_set
 from transformers import AutoProcessor
 
 SETS = ("emodb", "speechocean_prosody")
@@ -92,7 +92,7 @@ def main() -> None:
     untrained = random_backbone(options.work / "untrained")
     rows: list[dict[str, Any]] = []
     for name in options.sets:
-        dataset = load(name, options.data, options.work)
+        dataset = load_set(name, options.data, options.work)
         dataset = replace(dataset, pairs=tuple(replace(pair, split="train") for pair in dataset.pairs))
         never = of_layers(untrained, dataset, ", random weights")
         deepest = max(row["depth"] for row in never)

@@ -1,10 +1,12 @@
-"""What some hundred ratings of real speech teach: closed-form regressions on what the frozen nano backbone hears.
+"""What some hundred ratings of real speech teach: closed-form regressions on what the frozen nano backbone hears, and
+adapters that are trained from there on.
 
 Five folds that keep speakers apart, for each seed; training on three folds, or on four (train and validation), or on a
-random part of the four; Spearman on the fifth. The same for four of five folds that are drawn at random. Each clip is
-heard once and kept in the working folder, and so is each fit: a killed command goes on, and `--minutes` ends it early.
+random part of the four; Spearman on the fifth. The same for four of five folds that are drawn at random. Training sets
+a quarter of the speakers aside, to choose the epoch by. Each fit is kept in the working folder: a killed command goes
+on, and `--minutes` ends it early.
 Run: `python benchmarks/small_data.py DATA --work FOLDER`, where DATA has the folders `emodb`, `speechocean_prosody` and
-`mushra_codec`; `--report` writes table and picture of the fits there are.
+`mushra_codec`; `--methods` fits some methods alone; `--report` writes table and picture of the fits there are.
 """
 
 from __future__ import annotations
@@ -12,25 +14,34 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
+import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import empathy_judge
 import numpy as np
 import pandas as pd
 import torch
 from empathy_judge import PairDataset
-from empathy_judge.data_modules.schema import Pair
+from empathy_judge.data_modules.errors import AudioError
+from empathy_judge.data_modules.schema import Pair, write_splits
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
+from empathy_judge.models.artifact import load_run
+from empathy_judge.models.feature_cache import DiskStore
 from empathy_judge.models.head_input import HeadInput
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.probe import ClipReader, OfClips, Probe, Rated, shuffled, standardise
+from empathy_judge.models.scoring import PairScorer, placed
 from empathy_judge.models.settings import HeadInputSettings, JudgeSettings
 from matplotlib.figure import Figure
+from real_sets import load_set
 from sklearn.model_selection import GroupKFold
 
 SETS = ("emodb", "speechocean_prosody", "mushra_codec")
@@ -45,45 +56,11 @@ METHODS = {
     "probe": (True, HeadInputSettings("all_layers", functionals=True), False),
 }
 """Whether the state of the language model is read, what is read of the clips, and whether ridge alone may be chosen."""
-
-
-def load(name: str, data: Path, work: Path) -> PairDataset:
-    """A set as a pair dataset, of which `tag:official` is the split that its makers gave."""
-    folder = work / name / "data"
-    if folder.exists():
-        return PairDataset.load(folder)
-    source = data / name
-    if name == "mushra_codec":
-        rows = pd.read_csv(source / "pairs.csv")
-        pairs = rows.assign(
-            response_speaker=rows["speaker_id"],
-            response_audio=[str(source / file) for file in rows["response_audio"]],
-            context_audio=[str(source / file) for file in rows["context_audio"]],
-        ).drop(columns="speaker_id")
-        ratings = pd.read_csv(source / "ratings.csv", dtype={"rater_id": str})
-        return PairDataset.from_frame(pairs, ratings, dimensions=["fidelity=0:100:1"], folder=folder)
-    rows = pd.read_csv(source / "metadata.csv", dtype={"speaker": str})
-    ids = [Path(clip).stem for clip in rows["clip"]]
-    pairs = pd.DataFrame(
-        {
-            "pair_id": ids,
-            "response_audio": [str(source / clip) for clip in rows["clip"]],
-            "response_speaker": rows["speaker"],
-            "group_id": rows["speaker"],
-        }
-    )
-    if name == "emodb":
-        scores = pd.DataFrame({own: rows[f"{own}_label"] for own in ("valence", "arousal")})
-        ratings = scores.assign(pair_id=ids).melt("pair_id", var_name="dimension", value_name="score")
-        scales = ["valence=-1:1:0.5", "arousal=-1:1:1"]
-        return PairDataset.from_frame(
-            pairs, ratings.assign(rater_id="label"), dimensions=scales, folder=folder, synthetic=True
-        )
-    pairs["tag:official"] = rows["split"]
-    columns = {f"prosodic_r{number}": f"r{number}" for number in range(1, 6)}
-    scores = pd.DataFrame({new: rows[old] for old, new in columns.items()}).assign(pair_id=ids)
-    ratings = scores.melt("pair_id", var_name="rater_id", value_name="score").dropna().assign(dimension="prosodic")
-    return PairDataset.from_frame(pairs, ratings, dimensions=["prosodic=0:10:0.5"], folder=folder)
+TRAINED: dict[str, dict[str, Any]] = {
+    "adapters": {},
+    "adapters, tower too": {"cache": {"what": "none"}, "judge": {"lora": {"parts": ["language_model", "audio_tower"]}}},
+}
+"""What is laid over `configs/small.yaml`, with method lora."""
 
 
 @dataclass(frozen=True)
@@ -185,6 +162,45 @@ class Study:
         return probe.fit().predict(features), reach
 
 
+def train_and_predict(
+    changes: Mapping[str, Any], train: Sequence[Pair], test: Sequence[Pair], seed: int, folder: Path
+) -> np.ndarray:
+    """Scores of the test pairs `(pairs, dimensions)` by a judge that `empathy-judge train` made.
+
+    Args:
+        changes: Of the recipe.
+        train: What it learns from; the speakers of a quarter choose the epoch.
+        test: What it scores.
+        seed: Of that quarter and of training.
+        folder: Has the data set as `data`; its splits are written over.
+    """
+    data = PairDataset.load(folder / "data")
+    quarters = GroupKFold(4, shuffle=True, random_state=seed)
+    _, choosing = next(quarters.split(train, groups=[str(pair.response_speaker) for pair in train]))
+    splits = dict.fromkeys((pair.pair_id for pair in train), "train")
+    splits |= {train[row].pair_id: "validation" for row in choosing}
+    splits |= dict.fromkeys((pair.pair_id for pair in test), "test")
+    write_splits(folder / "data", [splits.get(pair.pair_id) for pair in data.pairs])
+    cache = {"folder": str(folder / "cache")} if "cache" not in changes else {}
+    settings = {
+        **{key: value for key, value in changes.items() if key != "cache"},
+        "config": "small",
+        "method": "lora",
+        "seed": seed,
+        "cache": {**changes.get("cache", {}), **cache},
+        "trainer": {"logger": False, "enable_progress_bar": False},
+    }
+    run = folder / "run"
+    shutil.rmtree(run, ignore_errors=True)
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        done = empathy_judge.train(settings, folder / "data", run)
+    assert done is not None
+    store = DiskStore(folder / "cache") if cache else None
+    own = PairScorer(placed(load_run(run), "cpu"), 64, store=store).predict(test)
+    scores = {pair.pair_id: found.score.numpy() for pair, found in own if not isinstance(found, AudioError)}
+    return np.stack([scores[pair.pair_id] for pair in test])
+
+
 def plans(dataset: PairDataset, folder: Path, seeds: int) -> Iterator[dict[str, Any]]:
     """What is to be fitted, seed by seed, so that what is there of a killed run is whole seeds."""
     for seed in range(seeds):
@@ -217,7 +233,7 @@ def plans(dataset: PairDataset, folder: Path, seeds: int) -> Iterator[dict[str, 
 
 def run(name: str, options: argparse.Namespace, until: float) -> None:
     """All fits of a set that are not there yet."""
-    dataset = load(name, options.data, options.work)
+    dataset = load_set(name, options.data, options.work)
     settings = JudgeSettings(
         backbone="nano", pooling="response_mean", head_input=HeadInputSettings("all_layers", functionals=True)
     )
@@ -226,6 +242,8 @@ def run(name: str, options: argparse.Namespace, until: float) -> None:
     )
     judge.eval().requires_grad_(False)
     study = Study(dataset, judge, hear(dataset, judge, options.work / name / "heard.npz"))
+    if not (copy := options.work / name / "trained" / "data").exists():  # whose splits are others
+        shutil.copytree(options.work / name / "data", copy)
     file = options.work / name / "fits.jsonl"
     done = {(row["seed"], row["fold"], row["size"], row["method"]) for row in _fits(file)}
     first = ["official split", "all", DRAWN]
@@ -235,13 +253,18 @@ def run(name: str, options: argparse.Namespace, until: float) -> None:
     )
     with file.open("a") as out:
         for plan in wanted:
-            for method in METHODS:
+            for method in options.methods:
                 key = plan["seed"], plan["fold"], plan["size"], method
-                if key in done or time.monotonic() > until:
+                twice = method in TRAINED and plan["size"] == "train alone"  # training sets pairs aside by itself
+                if key in done or twice or time.monotonic() > until:
                     continue
-                start = time.perf_counter()
-                with_reach = method == "probe" and plan["size"] == "all" and plan["seed"] == 0
-                scores, reach = study.predict(method, plan["train"], plan["test"], plan["seed"], with_reach)
+                start, reach = time.perf_counter(), None
+                if method in TRAINED:
+                    folder = options.work / name / "trained"
+                    scores = train_and_predict(TRAINED[method], plan["train"], plan["test"], plan["seed"], folder)
+                else:
+                    with_reach = method == "probe" and plan["size"] == "all" and plan["seed"] == 0
+                    scores, reach = study.predict(method, plan["train"], plan["test"], plan["seed"], with_reach)
                 row = {
                     **dict(zip(("seed", "fold", "size", "method"), key, strict=True)),
                     "pairs": len(plan["train"]),
@@ -264,17 +287,10 @@ def summary(name: str, work: Path) -> list[dict[str, Any]]:
     human, found = dataset.mean_scores(), []
     speaker = {pair.pair_id: str(pair.response_speaker) for pair in dataset.pairs}
     fits = pd.DataFrame(_fits(work / name / "fits.jsonl"))
-    parts = fits.groupby(["size", "seed"])
-    folds_of = {"official split": 1}
-    # methods are compared on the same folds: only seeds of which all of them have all folds count
-    finished = {
-        (own["size"].iloc[0], own["seed"].iloc[0])
-        for _, own in parts
-        if len(own) == folds_of.get(own["size"].iloc[0], FOLDS) * len(METHODS)
-    }
     for _, rows in fits.groupby(["size", "method"], sort=False):
         size, method = rows["size"].iloc[0], rows["method"].iloc[0]
-        whole = [own for seed, own in rows.groupby("seed") if (size, seed) in finished]
+        folds_of = 1 if size == "official split" else FOLDS
+        whole = [own for _, own in rows.groupby("seed") if len(own) == folds_of]
         if not whole:
             continue
         for column, dimension in enumerate(own.name for own in dataset.card.dimensions):
@@ -356,7 +372,7 @@ def picture(rows: Sequence[dict[str, Any]], file: Path) -> None:
         own = [
             row for row in rows if (row["set"], row["dimension"]) == panel and row["size"] in ("all", *map(str, SIZES))
         ]
-        for method in METHODS:
+        for method in (*METHODS, *TRAINED):
             points = sorted((row["training_pairs"], row["spearman"]) for row in own if row["method"] == method)
             if points:
                 axes.plot(*zip(*points, strict=True), marker="o", label=method)
@@ -378,6 +394,8 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="folder with the sets")
     parser.add_argument("--work", type=Path, required=True, help="folder for what was heard and fitted")
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    every = [*METHODS, *TRAINED]
+    parser.add_argument("--methods", nargs="+", choices=every, default=every, metavar="METHOD", help=", ".join(every))
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--minutes", type=float, default=math.inf, help="start no fit after so many")
     parser.add_argument("--report", type=Path, metavar="FOLDER", help="fit nothing; write table and picture there")

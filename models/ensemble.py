@@ -65,13 +65,18 @@ def write_average(paths: Sequence[Path], out: Path, backbone: str | None = None)
     """Write one judge whose trained weights are the mean of several judges' (Wortsman et al., 2022); otherwise as
     `write_ensemble`.
 
+    Raises:
+        UserError: As `write_ensemble`, or if one compares pairs with landmarks, which are pairs of its own.
+
     Returns:
         The smallest `likeness` between the first adapter and another; below `ALIKE` the mean hardly means anything.
         None where there are no adapters.
     """
     judge, descriptions, members = None, [], []
-    for loaded in _each(paths, backbone):
+    for path, loaded in zip(paths, _each(paths, backbone), strict=True):
         judge = loaded.judge
+        if judge.settings.head_input.landmarks:
+            raise UserError(f"{path}: compares with training pairs of its own; expected an ensemble, without --average")
         descriptions.append(loaded.description)
         members.append({name: weight.detach().clone() for name, weight in judge.trained().items()})
     assert judge is not None  # `_each` refuses fewer than two

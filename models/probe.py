@@ -89,18 +89,18 @@ class Probe:
         sampled: The pairs of the sample that gives the landmarks.
     """
 
-    def __init__(self, reader: Reader, rated: Rated, linear: bool = False) -> None:
+    def __init__(self, reader: Reader, rated: Rated, linear: bool = False, may_omit_first: bool = True) -> None:
         """Read the sample: all pairs, or where they are too many as many as there shall be landmarks.
 
         Args:
             reader: Runs the backbone.
             rated: What to fit to.
-            linear: Ridge on all that the head reads, from which adapters can be trained on; else kernel, and whether
-                the language model counts, are chosen.
+            linear: Ridge on all that the head reads; else the kernel is chosen, too.
+            may_omit_first: Whether it is chosen, with the kernel, if the language model counts.
         """
         self._reader, self._rated = reader, rated
         self._widths: Sequence[float | None] = (None,) if linear else WIDTHS
-        self._may_omit_first = not linear
+        self._may_omit_first = may_omit_first and not linear
         self._rows = {pair.pair_id: row for row, pair in enumerate(rated.pairs)}
         self._whole = len(rated.pairs) <= EXACT
         few = rated.pairs if self._whole else rated.pairs[:LANDMARKS]

@@ -24,7 +24,7 @@ from ..data_modules.parallel import say
 from ..data_modules.schema import Pair
 from ..data_modules.splits import kept_together
 from ..models.backbones.base import Inputs
-from ..models.closed_form import Solution, fit_preferences
+from ..models.closed_form import EXACT, Solution, fit_preferences
 from ..models.heads import Prediction
 from ..models.probe import OfClips, Probe, Rated, compare_as, head_at, shuffled, standardise
 from .features import Precision, evaluating, of_all, place
@@ -47,7 +47,8 @@ class StartAtProbe(Callback):
         """Of a run.
 
         Args:
-            method: "probe" may compare pairs with landmarks; "lora" trains on from a linear probe.
+            method: "probe", or "lora", which trains on from it: adapters move the states of the language model, which
+                therefore counts.
             resumed: Whether it goes on from a checkpoint, which knows all this.
             task: What the run is for.
         """
@@ -86,10 +87,13 @@ class StartAtProbe(Callback):
             if isinstance(trainer.strategy, ZeroStrategy):
                 say("the head starts at the mean rating: DeepSpeed keeps a copy of its own")
                 return False
-            sharded = getattr(trainer.strategy, "shards_weights", False)
-            linear = self.method != "probe" or sharded
+            sharded, trains = getattr(trainer.strategy, "shards_weights", False), self.method != "probe"
+            # a kernel's head has another size than the one that processes, and raters' vectors, were prepared for
+            prepared = trainer.world_size > 1 or module.raters is not None
+            linear = sharded or (trains and (prepared or len(pairs) > EXACT))
             if data.shares[0]:
-                solution = self._from_ratings(Probe(reader, _rated(pairs, data), linear), data)
+                probe = Probe(reader, _rated(pairs, data), linear, may_omit_first=not trains)
+                solution = self._from_ratings(probe, data)
             else:
                 solution = _from_preferences(reader, data)
             if solution is None:
@@ -97,6 +101,8 @@ class StartAtProbe(Callback):
             if trainer.is_global_zero:
                 say(f"probe: {solution.in_words(data.dimensions)}")
             _put(module, solution, data.mean_ratings())
+            if trains and solution.landmarks is not None:  # the optimizer has the head that was there before
+                trainer.strategy.setup_optimizers(trainer)
         return True
 
     def _from_ratings(self, probe: Probe, data: PairDataModule) -> Solution | None:

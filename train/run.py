@@ -29,6 +29,7 @@ from ..data_modules.sampling import Position
 from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.targets import MAX_STEPS
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE, LAST
+from ..models.artifact import read_settings
 from ..models.assessment import ClipFacts, clip_facts
 from ..models.backbones.layers import recompute_activations
 from ..models.description import start_in_words
@@ -201,6 +202,9 @@ def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None,
         _check_data(recipe, datamodule)
 
         settings = without_adapters(recipe.judge) if recipe.method == "probe" else recipe.judge
+        if start is not None:  # it began at a probe, which may have chosen a kernel
+            own = replace(settings.head_input, landmarks=read_settings(start).head_input.landmarks)
+            settings = replace(settings, head_input=own)
         judge = EmpathyJudge(settings, datamodule.dimensions, deferred=isinstance(trainer.strategy, ShardedStrategy))
         judge.head.start_at(datamodule.mean_ratings())
         if recipe.gradient_checkpointing and not recompute_activations(judge.network):

@@ -13,6 +13,7 @@ from empathy_judge.data_modules.schema import Dimension, PairDataset
 from empathy_judge.models.artifact import load_any, load_run
 from empathy_judge.models.closed_form import Portion, fit
 from empathy_judge.models.heads import build_head
+from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.run import train
 from safetensors import safe_open
@@ -58,25 +59,31 @@ def test_what_was_chosen_is_said_in_one_line(train_arguments, tmp_path, capsys):
     )
 
 
-def test_its_scores_keep_the_order_of_the_regression(probe, dataset_folder):
-    """Fitted here again, on features that the exported judge computes."""
-    judge, dataset = load_run(probe).judge, PairDataset.load(dataset_folder)
+def fitted_again(judge: EmpathyJudge, folder: Path, **options) -> np.ndarray:
+    """What a regression on features that a judge without adapters computes says of the validation split."""
+    dataset = PairDataset.load(folder)
     train_split, held_out = dataset.subset(["train"]), dataset.subset(["validation"])
-    landmarks = judge.settings.head_input.landmarks
     features = [read_by(judge, pair) for pair in train_split.pairs]
     new = torch.stack([read_by(judge, pair) for pair in held_out.pairs])
-    assert landmarks in (0, len(features))
-    means = train_split.mean_scores()
-    targets = means[[d.name for d in judge.dimensions]].to_numpy(float)
+    targets = train_split.mean_scores()[[d.name for d in judge.dimensions]].to_numpy(float)
     groups = np.array([pair.group_id for pair in train_split.pairs], dtype=object)
     # in the order in which training read them, which decides the folds
     order = np.random.default_rng(0).permutation(len(features))
     known = torch.stack(features).numpy()[order]
-    found = fit(Portion(known, targets[order], np.ones_like(targets), groups[order]), judge.head_input.blocks)
-    scores = scores_of(judge, held_out.pairs)
-    expected = found.predict(new.double().numpy())
+    portion = Portion(known, targets[order], np.ones_like(targets), groups[order])
+    return fit(portion, judge.head_input.blocks, **options).predict(new.double().numpy())
+
+
+def assert_same_order(scores: np.ndarray, expected: np.ndarray) -> None:
     for column in range(scores.shape[1]):
         assert spearmanr(scores[:, column], expected[:, column]).statistic > 0.999
+
+
+def test_its_scores_keep_the_order_of_the_regression(probe, dataset_folder):
+    judge, dataset = load_run(probe).judge, PairDataset.load(dataset_folder)
+    assert judge.settings.head_input.landmarks in (0, len(dataset.subset(["train"]).pairs))
+    scores = scores_of(judge, dataset.subset(["validation"]).pairs)
+    assert_same_order(scores, fitted_again(judge, dataset_folder))
 
 
 def test_training_never_publishes_less_than_its_start(train_arguments, tmp_path, capsys):
@@ -96,6 +103,36 @@ def test_training_never_publishes_less_than_its_start(train_arguments, tmp_path,
     said = [line for line in capsys.readouterr().err.splitlines() if "training began at a probe" in line]
     assert len(said) == 2
     assert re.fullmatch(r"empathy: training began at a probe with Spearman -?0\.\d{3} and added \+0\.000", said[0])
+
+
+def test_adapters_start_at_a_kernel_where_it_is_the_better_probe(
+    probe, train_arguments, tmp_path, dataset_folder, monkeypatch
+):
+    """The language model counts in it, whatever the probe alone would choose: the adapters are in there."""
+    monkeypatch.setattr("empathy_judge.models.probe.WIDTHS", (0.25,))
+    run = tmp_path / "run"
+    train(train_arguments(run, **OF_CLIPS, trainer__max_epochs=1))
+    last = read_checkpoint(run / LAST_FILE)
+    assert_same_order(last["start"].numpy(), fitted_again(load_run(probe).judge, dataset_folder, widths=(0.25,)))
+    weights = last["state_dict"]
+    assert weights["judge.head_input.reach"].gt(0).all()
+    assert max(own.abs().max() for name, own in weights.items() if "lora_B" in name) > 1e-4  # zero before training
+    assert weights["judge.head.linear.weight"].shape[1] == len(weights["judge.head_input.landmarks"])
+    assert main(["export", str(run), "--out", str(tmp_path / "judge")]) == 0
+    pairs = PairDataset.load(dataset_folder).pairs[:3]
+    exported, trained = load_any(tmp_path / "judge").judge, load_run(run).judge
+    np.testing.assert_allclose(scores_of(exported, pairs), scores_of(trained, pairs), atol=1e-5)
+
+
+def test_judges_that_compare_with_pairs_of_their_own_have_no_mean(train_arguments, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("empathy_judge.models.probe.WIDTHS", (0.25,))
+    runs = [tmp_path / f"run{seed}" for seed in range(2)]
+    for seed, run in enumerate(runs):
+        train(train_arguments(run, **PROBE, seed=seed))
+    words = [*map(str, runs), "--out", str(tmp_path / "out")]
+    assert "compares with training pairs of its own" in failed(capsys, "ensemble", *words, "--average")
+    assert not (tmp_path / "out").exists()
+    assert main(["ensemble", *words]) == 0
 
 
 @pytest.mark.parametrize("name", ["regression", "gaussian", "histogram", "coral", "corn"])

@@ -32,7 +32,7 @@ from empathy_judge.train.run import train
 from ..conftest import failed
 from .conftest import BEST_FILE as BEST
 from .conftest import LAST_FILE as LAST
-from .conftest import Killed, differing, metrics
+from .conftest import OF_CLIPS, Killed, differing, metrics
 
 
 @pytest.fixture
@@ -75,23 +75,26 @@ IN_MID_EPOCH = {
     "by tokens": {"data__batch_tokens": 200},
     "accumulated": {"data__batch_size": 2, "trainer__accumulate_grad_batches": 2},
     "validated twice an epoch": {"data__batch_size": 2, "trainer__val_check_interval": 3},
+    "from a kernel": OF_CLIPS,
 }
 
 
 @pytest.mark.parametrize(
     "kind",
     [
-        "plain", "workers", "by tokens", pytest.param("accumulated", marks=pytest.mark.long),
+        "plain", "workers", "by tokens", "from a kernel", pytest.param("accumulated", marks=pytest.mark.long),
         pytest.param("validated twice an epoch", marks=pytest.mark.long),
     ],
 )  # fmt: skip
 def test_a_run_stopped_in_mid_epoch_goes_on_with_the_next_batch(
-    kind, train_arguments, tmp_path, in_a_step, batches_read
+    kind, train_arguments, tmp_path, in_a_step, batches_read, monkeypatch
 ):
     """Killed early, at the end of the first epoch, after it and late: what is read is what an uninterrupted run reads.
     Data-loader workers read ahead, so that the order must be right from the start."""
     options = {"judge__lora__dropout": 0.3, "trainer__logger": "false", "trainer__max_epochs": 2, **IN_MID_EPOCH[kind]}
     options["checkpoint-steps"] = 1
+    if kind == "from a kernel":
+        monkeypatch.setattr("empathy_judge.models.probe.WIDTHS", (0.25,))
     train(train_arguments(tmp_path / "whole", **options))
     whole = batches_read.copy()
     accumulated = options.get("trainer__accumulate_grad_batches", 1)
