@@ -30,6 +30,7 @@ FOLDS = 5
 WIDTHS: Sequence[float | None] = (None, 0.1, 0.25, 0.6)
 """Candidates: None = ridge; else the factor of the squared distance, whose mean over pairs is 2, in the exponent."""
 PENALTIES = 10.0 ** np.arange(-4, 4.1, 0.5)
+_FAR = 1e3  # for what is standardised
 _LEAST = 1e-9  # of the largest eigenvalue: directions below it are rounding
 
 
@@ -80,12 +81,12 @@ class Solution:
 
     def with_landmarks(self, count: int) -> Solution:
         """The same with further landmarks that weigh nothing, so that judges of other pairs have as many; ridge stays
-        as it is."""
+        as it is. They are so far from everything that training does not find them either."""
         more = 0 if self.landmarks is None else count - len(self.landmarks)
         if self.landmarks is None or more <= 0:
             return self
-        landmarks, weights = (np.pad(own, ((0, more), (0, 0))) for own in (self.landmarks, self.weights))
-        return replace(self, landmarks=landmarks, weights=weights)
+        landmarks = np.pad(self.landmarks, ((0, more), (0, 0)), constant_values=_FAR)
+        return replace(self, landmarks=landmarks, weights=np.pad(self.weights, ((0, more), (0, 0))))
 
 
 def fit(

@@ -73,7 +73,8 @@ class HeadInputSettings:
             weights; of the response, of the last context turn, and their difference. none: nothing.
         functionals: Whether it reads measures of the signal (pitch, level, timing, spectrum), too. They cost a few
             milliseconds for a second of audio, and help most where the backbone is small.
-        landmarks: Training pairs that a pair is compared with, by a Gaussian kernel; set by method probe, else 0.
+        landmarks: Training pairs that a pair is compared with, by a Gaussian kernel; set where training begins at
+            such a probe, else 0.
     """
 
     audio: Literal["none", "all_layers"] = "none"

@@ -365,7 +365,7 @@ def _check_data(recipe: Recipe, data: PairDataModule) -> None:
         )
     if recipe.judge.head_input.landmarks:
         raise UserError(
-            f"judge.head_input.landmarks {recipe.judge.head_input.landmarks}: method probe sets it; expected 0"
+            f"judge.head_input.landmarks {recipe.judge.head_input.landmarks}: training sets it; expected 0"
         )
     if recipe.method == "probe" and not recipe.judge.head_input.of_clips:
         raise UserError("method probe with judge.head_input.audio none; expected all_layers, or functionals true")

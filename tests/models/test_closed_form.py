@@ -43,6 +43,18 @@ def test_it_is_ridge_and_kernel_ridge_regression(width, monkeypatch):
     np.testing.assert_allclose(found.predict(new)[:, 0], reference, atol=2e-6)
 
 
+def test_further_landmarks_are_never_met():
+    """Not even by training, which would move the weight of all of them at once."""
+    data = portion(bent=True)
+    found = fit(data, BLOCKS, widths=(0.25,))
+    more = found.with_landmarks(100)
+    compared = more.compared(data.features)
+    assert compared.shape == (90, 100)
+    assert not compared[:, 90:].any()
+    np.testing.assert_array_equal(compared[:, :90], found.compared(data.features))
+    np.testing.assert_allclose(more.predict(data.features), found.predict(data.features), atol=1e-12)
+
+
 def test_portions_give_what_all_at_once_gives(monkeypatch):
     """A portion makes folds of its own, so that only the penalty that is chosen may differ."""
     monkeypatch.setattr(closed_form, "PENALTIES", np.array([0.1]))
