@@ -21,7 +21,7 @@ import torch
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.models.backbones import packing
 from empathy_judge.models.backbones.base import Inputs
-from empathy_judge.models.head_input import build_pooling
+from empathy_judge.models.head_input import HeadInput, build_pooling
 from empathy_judge.models.heads import Prediction, build_head
 from empathy_judge.models.judge import EmpathyJudge, EncodedWindow
 from empathy_judge.models.scoring import PairScorer
@@ -182,6 +182,19 @@ def heads_and_losses(gpu: OnCuda) -> None:
             assert OWN_LOSS[name] in terms
             computed |= set(terms)
     assert computed == {field.name for field in fields(LossWeights)}
+    compared_with_landmarks(gpu)
+
+
+def compared_with_landmarks(gpu: OnCuda) -> None:
+    """The kernel that adapters may begin with."""
+    judge, before = gpu.judge, gpu.judge.head_input
+    own = replace(before.settings, landmarks=5)
+    judge.head_input = for_real(HeadInput, own, judge.backbone.hidden_size, judge.backbone.layer_sizes).to(CUDA)
+    with bf16_mixed():
+        features = judge.pooled(gpu.inputs())
+    assert (features.shape, features.dtype) == ((len(PAIRS), 5), torch.float32)
+    assert on_gpu(features)
+    judge.head_input = before
 
 
 def training_step(gpu: OnCuda) -> None:
