@@ -17,7 +17,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -56,11 +56,9 @@ METHODS = {
     "probe": (True, HeadInputSettings("all_layers", functionals=True), False),
 }
 """Whether the state of the language model is read, what is read of the clips, and whether ridge alone may be chosen."""
-TRAINED: dict[str, dict[str, Any]] = {
-    "adapters": {},
-    "adapters, tower too": {"cache": {"what": "none"}, "judge": {"lora": {"parts": ["language_model", "audio_tower"]}}},
-}
-"""What is laid over `configs/small.yaml`, with method lora."""
+ADAPTERS = "adapters"
+"""Recipe `small` with method lora."""
+EVERY = (*METHODS, ADAPTERS)
 
 
 @dataclass(frozen=True)
@@ -162,13 +160,10 @@ class Study:
         return probe.fit().predict(features), reach
 
 
-def train_and_predict(
-    changes: Mapping[str, Any], train: Sequence[Pair], test: Sequence[Pair], seed: int, folder: Path
-) -> np.ndarray:
-    """Scores of the test pairs `(pairs, dimensions)` by a judge that `empathy-judge train` made.
+def train_and_predict(train: Sequence[Pair], test: Sequence[Pair], seed: int, folder: Path) -> np.ndarray:
+    """Scores of the test pairs `(pairs, dimensions)` by adapters that `empathy-judge train` made.
 
     Args:
-        changes: Of the recipe.
         train: What it learns from; the speakers of a quarter choose the epoch.
         test: What it scores.
         seed: Of that quarter and of training.
@@ -181,22 +176,19 @@ def train_and_predict(
     splits |= {train[row].pair_id: "validation" for row in choosing}
     splits |= dict.fromkeys((pair.pair_id for pair in test), "test")
     write_splits(folder / "data", [splits.get(pair.pair_id) for pair in data.pairs])
-    cache = {"folder": str(folder / "cache")} if "cache" not in changes else {}
+    run, cache = folder / "run", folder / "cache"
     settings = {
-        **{key: value for key, value in changes.items() if key != "cache"},
         "config": "small",
         "method": "lora",
         "seed": seed,
-        "cache": {**changes.get("cache", {}), **cache},
+        "cache": {"folder": str(cache)},
         "trainer": {"logger": False, "enable_progress_bar": False},
     }
-    run = folder / "run"
     shutil.rmtree(run, ignore_errors=True)
     with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         done = empathy_judge.train(settings, folder / "data", run)
     assert done is not None
-    store = DiskStore(folder / "cache") if cache else None
-    own = PairScorer(placed(load_run(run), "cpu"), 64, store=store).predict(test)
+    own = PairScorer(placed(load_run(run), "cpu"), 64, store=DiskStore(cache)).predict(test)
     scores = {pair.pair_id: found.score.numpy() for pair, found in own if not isinstance(found, AudioError)}
     return np.stack([scores[pair.pair_id] for pair in test])
 
@@ -242,8 +234,7 @@ def run(name: str, options: argparse.Namespace, until: float) -> None:
     )
     judge.eval().requires_grad_(False)
     study = Study(dataset, judge, hear(dataset, judge, options.work / name / "heard.npz"))
-    if not (copy := options.work / name / "trained" / "data").exists():  # whose splits are others
-        shutil.copytree(options.work / name / "data", copy)
+    load_set(name, options.data, options.work / "trained")  # the set once more, whose splits are others
     file = options.work / name / "fits.jsonl"
     done = {(row["seed"], row["fold"], row["size"], row["method"]) for row in _fits(file)}
     first = ["official split", "all", DRAWN]
@@ -255,13 +246,13 @@ def run(name: str, options: argparse.Namespace, until: float) -> None:
         for plan in wanted:
             for method in options.methods:
                 key = plan["seed"], plan["fold"], plan["size"], method
-                twice = method in TRAINED and plan["size"] == "train alone"  # training sets pairs aside by itself
+                twice = method == ADAPTERS and plan["size"] == "train alone"  # training sets pairs aside by itself
                 if key in done or twice or time.monotonic() > until:
                     continue
                 start, reach = time.perf_counter(), None
-                if method in TRAINED:
-                    folder = options.work / name / "trained"
-                    scores = train_and_predict(TRAINED[method], plan["train"], plan["test"], plan["seed"], folder)
+                if method == ADAPTERS:
+                    folder = options.work / "trained" / name
+                    scores = train_and_predict(plan["train"], plan["test"], plan["seed"], folder)
                 else:
                     with_reach = method == "probe" and plan["size"] == "all" and plan["seed"] == 0
                     scores, reach = study.predict(method, plan["train"], plan["test"], plan["seed"], with_reach)
@@ -372,7 +363,7 @@ def picture(rows: Sequence[dict[str, Any]], file: Path) -> None:
         own = [
             row for row in rows if (row["set"], row["dimension"]) == panel and row["size"] in ("all", *map(str, SIZES))
         ]
-        for method in (*METHODS, *TRAINED):
+        for method in EVERY:
             points = sorted((row["training_pairs"], row["spearman"]) for row in own if row["method"] == method)
             if points:
                 axes.plot(*zip(*points, strict=True), marker="o", label=method)
@@ -394,8 +385,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="folder with the sets")
     parser.add_argument("--work", type=Path, required=True, help="folder for what was heard and fitted")
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
-    every = [*METHODS, *TRAINED]
-    parser.add_argument("--methods", nargs="+", choices=every, default=every, metavar="METHOD", help=", ".join(every))
+    parser.add_argument("--methods", nargs="+", choices=EVERY, default=EVERY, metavar="METHOD", help=", ".join(EVERY))
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--minutes", type=float, default=math.inf, help="start no fit after so many")
     parser.add_argument("--report", type=Path, metavar="FOLDER", help="fit nothing; write table and picture there")

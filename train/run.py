@@ -29,7 +29,6 @@ from ..data_modules.sampling import Position
 from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.targets import MAX_STEPS
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE, LAST
-from ..models.artifact import read_settings
 from ..models.assessment import ClipFacts, clip_facts
 from ..models.backbones.layers import recompute_activations
 from ..models.description import start_in_words
@@ -181,10 +180,12 @@ def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None,
     hush()
     with ExitStack() as until_the_end:
         until_the_end.enter_context(stopped_by_signals())
-        position, reading = Position(), recipe.data
+        position, reading, landmarks = Position(), recipe.data, 0
         if start is not None:
             before = read_checkpoint(start)
             position = position_of(before)
+            # it began at a probe, which may have chosen a kernel
+            landmarks = len(before["state_dict"].get("judge.head_input.landmarks", ()))
             if reading.batch_tokens == "auto":  # what was found then, also where there is more memory now
                 reading = replace(reading, batch_tokens=before["order"].get("data.batch_tokens") or "auto")
         datamodule = PairDataModule(reading, seed=recipe.seed, start=position, parts=task.parts)
@@ -202,9 +203,7 @@ def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None,
         _check_data(recipe, datamodule)
 
         settings = without_adapters(recipe.judge) if recipe.method == "probe" else recipe.judge
-        if start is not None:  # it began at a probe, which may have chosen a kernel
-            own = replace(settings.head_input, landmarks=read_settings(start).head_input.landmarks)
-            settings = replace(settings, head_input=own)
+        settings = replace(settings, head_input=replace(settings.head_input, landmarks=landmarks))
         judge = EmpathyJudge(settings, datamodule.dimensions, deferred=isinstance(trainer.strategy, ShardedStrategy))
         judge.head.start_at(datamodule.mean_ratings())
         if recipe.gradient_checkpointing and not recompute_activations(judge.network):
@@ -364,9 +363,7 @@ def _check_data(recipe: Recipe, data: PairDataModule) -> None:
             "kept; expected cache.what none, or no augmentation"
         )
     if recipe.judge.head_input.landmarks:
-        raise UserError(
-            f"judge.head_input.landmarks {recipe.judge.head_input.landmarks}: training sets it; expected 0"
-        )
+        raise UserError(f"judge.head_input.landmarks {recipe.judge.head_input.landmarks}: training sets it; expected 0")
     if recipe.method == "probe" and not recipe.judge.head_input.of_clips:
         raise UserError("method probe with judge.head_input.audio none; expected all_layers, or functionals true")
     if recipe.method == "probe" and recipe.data.augmentation.active:
