@@ -104,7 +104,7 @@ _HEADS = {"tiny": 2, "mid": 4}
 
 
 def qwen2_audio(shapes: str) -> tuple[PreTrainedConfig, type, str]:
-    """Configuration, class, and what the hub's keys begin with.
+    """Configuration, class, and the part of the checkpoint that the class is.
 
     `mid` is Qwen2-Audio with 98 million parameters and the vocabulary of the real one, embeddings and LM head apart as
     there. These two take 80 million of them, which is what makes it small: of the others, tower and language model have
@@ -115,7 +115,9 @@ def qwen2_audio(shapes: str) -> tuple[PreTrainedConfig, type, str]:
         text |= {"num_attention_heads": _HEADS[shapes], "num_key_value_heads": _HEADS[shapes]}
     config = Qwen2AudioConfig(
         audio_config={"model_type": "qwen2_audio_encoder", **_TOWERS[shapes]},
-        text_config=text,
+        text_config=text | {"pad_token_id": 0},  # this and the next two: what ms-swift asks for
+        pad_token_id=0,
+        ignore_index=-100,
     )
     return config, Qwen2AudioForConditionalGeneration, ""
 
@@ -146,6 +148,23 @@ FAMILIES: dict[str, Callable[[str], tuple[PreTrainedConfig, type, str]]] = {
 }
 
 
+_HUB_NAMES = {
+    "lm_head.": "language_model.lm_head.",
+    "model.language_model.": "language_model.model.",
+    "model.": "",
+    "thinker.model.language_model.": "thinker.model.",
+    "thinker.model.": "thinker.",
+}
+
+
+def hub_name(path: str) -> str:
+    """The hub's name of a weight of Qwen2-Audio or Qwen2.5-Omni, of its path in the modules of transformers 5."""
+    for own, name in _HUB_NAMES.items():
+        if path.startswith(own):
+            return name + path.removeprefix(own)
+    return path
+
+
 def write_checkpoint(family: str, shapes: str, folder: Path, device: str = "cpu") -> int:
     """Write random weights, and a processor with a small vocabulary; returns the number of parameters.
 
@@ -154,7 +173,7 @@ def write_checkpoint(family: str, shapes: str, folder: Path, device: str = "cpu"
     config, model_class, prefix = FAMILIES[family](shapes)
     with torch.device("meta"):
         model = model_class._from_config(getattr(config, "thinker_config", config))
-    weights = {prefix + key: tensor.shape for key, tensor in model.state_dict().items()}
+    weights = {hub_name(prefix + path): tensor.shape for path, tensor in model.state_dict().items()}
     parameters = write_weights(weights, lambda key: _draw(key, weights[key], device).cpu(), folder, SHARD)
     _write_processor(family, config, folder)
     return parameters
@@ -200,6 +219,11 @@ def _write_processor(family: str, config: PreTrainedConfig, folder: Path) -> Non
     processor.feature_extractor = WhisperFeatureExtractor(feature_size=128, return_attention_mask=True)
     processor.save_pretrained(folder)
     processor.feature_extractor.save_pretrained(folder)
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    settings["extra_special_tokens"] = {"audio_token": "<|AUDIO|>"}  # as Omni's tokenizer has it
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    _change(folder / "tokenizer_config.json", extra_special_tokens={"audio_token": "<|AUDIO|>"})  # as Omni's has it
+    _change(folder / "processor_config.json", feature_extractor=None)  # it has a file of its own, as on the hub
+
+
+def _change(file: Path, **values: Any) -> None:
+    """Put other values into a file of JSON; None takes one out."""
+    settings = json.loads(file.read_text()) | values
+    file.write_text(json.dumps({name: value for name, value in settings.items() if value is not None}))

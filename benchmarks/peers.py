@@ -33,7 +33,6 @@ from materials import Conversations, write_conversations
 from naive import ALPHA, LEARNING_RATE, RANK, Collate, NaiveRater, Place, read_items
 from rich.console import Console
 from rich.table import Table
-from safetensors.torch import load_file, save_file
 from timing import Order, Player, Turn, Turns, append_row, players, ratios, spread
 from training import machine_facts, prepare, random_judge, train_naively, train_with_us
 
@@ -58,7 +57,7 @@ def main() -> None:
         pairs = options.batch * options.steps * (options.rounds + 1)  # one to warm up
         write_conversations(folder / "data", Conversations(pairs))
         place = prepare(folder, options.shapes, options.batch)
-        given = older_layout(Path(place.checkpoint), folder / "older"), write_rows(place, folder / "rows.jsonl")
+        given = Path(place.checkpoint), write_rows(place, folder / "rows.jsonl")
         machine = machine_facts(place)
         console.print(" | ".join(f"{name} {value}" for name, value in machine.items()))
         for kind, ways in (("training", training_ways), ("scoring", scoring_ways)):
@@ -121,39 +120,6 @@ def write_rows(place: Place, file: Path) -> Path:
         lines.append({"messages": [{"role": "user", "content": question}], "audios": audios, "label": score})
     file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return file
-
-
-def older_layout(checkpoint: Path, folder: Path) -> Path:
-    """The same weights under the names that the hub has them by, which transformers 4.48 needs, an ignored label and a
-    padding token in the configuration, and no feature extractor inside the processor's file."""
-    folder.mkdir()
-    for file in checkpoint.iterdir():
-        if file.suffix == ".safetensors":
-            save_file(
-                {hub_name(name): value for name, value in load_file(file).items()}, folder / file.name, {"format": "pt"}
-            )
-            continue
-        if file.suffix != ".json":
-            (folder / file.name).write_text(file.read_text())
-            continue
-        values = json.loads(file.read_text())
-        match file.name:
-            case "config.json":
-                values |= {"ignore_index": -100, "pad_token_id": 0}
-                values["text_config"]["pad_token_id"] = 0
-            case "processor_config.json":
-                values.pop("feature_extractor", None)
-            case "model.safetensors.index.json":
-                values["weight_map"] = {hub_name(name): file for name, file in values["weight_map"].items()}
-        (folder / file.name).write_text(json.dumps(values))
-    return folder
-
-
-def hub_name(name: str) -> str:
-    """Of a weight of `Qwen2AudioForConditionalGeneration` in transformers 5."""
-    if name.startswith("lm_head."):
-        return f"language_model.{name}"
-    return name.removeprefix("model.").replace("language_model.", "language_model.model.", 1)
 
 
 def swift_arguments(place: Place, model: Path, rows: Path, out: Path, **further: object) -> list[str]:
