@@ -109,7 +109,7 @@ def measure(side: str, folder: str) -> dict[str, float]:
         "whole": lambda: Qwen2_5OmniForConditionalGeneration.from_pretrained(folder, dtype=torch.bfloat16),
     }[side]
     assert qwen_omni  # imported before the baseline
-    reset_peak()
+    reset_peak(torch.device("cpu"))
     kinds = ("RssAnon", "RssFile")
     before, highest, done = {key: memory(key) for key in ("VmRSS", *kinds)}, dict.fromkeys(kinds, 0), threading.Event()
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,32 +27,32 @@ from transformers import (
 )
 
 RATE = 16_000
+RESPONSES = 4
+"""To each context."""
 
 
-@dataclass(frozen=True)
-class Conversations:
-    """What is made: pairs of two splits, so many responses to each context."""
-
-    training: int
-    validation: int = 16
-    responses: int = 4
-    # Shortest and longest clip. Lengths between are log-normal with the geometric mean of the two in the middle, and
-    # the two ends two standard deviations away, where they are cut off
-    seconds: tuple[float, float] = (2.0, 8.0)
-
-
-def write_conversations(folder: Path, wanted: Conversations) -> None:
+def write_conversations(
+    folder: Path, training: int, validation: int = 16, seconds: tuple[float, float] = (2.0, 8.0)
+) -> None:
     """Write the dataset, the same in every run. A chirp that rises more is rated better, so that there is something
-    to learn."""
+    to learn.
+
+    Args:
+        folder: Where to.
+        training: Pairs of the split ``train``.
+        validation: Pairs of the split ``validation``.
+        seconds: Shortest and longest clip. Lengths between are log-normal with the geometric mean of the two in the
+            middle, and the two ends two standard deviations away, where they are cut off.
+    """
     rng = np.random.default_rng(0)
     (folder / "audio").mkdir(parents=True)
     rows, scores = [], []
-    for split, pairs in (("train", wanted.training), ("validation", wanted.validation)):
+    for split, pairs in (("train", training), ("validation", validation)):
         context = ""
         for number in range(pairs):
-            group = f"{split}-{number // wanted.responses}"
-            if number % wanted.responses == 0:
-                context = _clip(folder, f"{group}-context", rng, wanted, 0.0)
+            group = f"{split}-{number // RESPONSES}"
+            if number % RESPONSES == 0:
+                context = _clip(folder, f"{group}-context", rng, seconds, 0.0)
             rise = rng.uniform(-1, 1)
             rows.append(
                 {
@@ -61,7 +60,7 @@ def write_conversations(folder: Path, wanted: Conversations) -> None:
                     "group_id": group,
                     "split": split,
                     "context_audio": context,
-                    "response_audio": _clip(folder, f"{split}-{number}", rng, wanted, rise),
+                    "response_audio": _clip(folder, f"{split}-{number}", rng, seconds, rise),
                 }
             )
             scores.append(float(np.clip(np.round(3 + 2 * rise), 1, 5)))
@@ -73,9 +72,9 @@ def write_conversations(folder: Path, wanted: Conversations) -> None:
     write_dataset(folder, card, pairs, ratings)
 
 
-def _clip(folder: Path, name: str, rng: np.random.Generator, wanted: Conversations, rise: float) -> str:
+def _clip(folder: Path, name: str, rng: np.random.Generator, seconds: tuple[float, float], rise: float) -> str:
     """A chirp in noise: its file inside the folder."""
-    shortest, longest = np.log(wanted.seconds)
+    shortest, longest = np.log(seconds)
     drawn = rng.normal((shortest + longest) / 2, (longest - shortest) / 4)
     count = int(np.exp(np.clip(drawn, shortest, longest)) * RATE)
     octaves = rng.uniform(7, 9) + rise * np.linspace(-0.5, 0.5, count)

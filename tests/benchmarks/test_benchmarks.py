@@ -56,7 +56,7 @@ def toy(tmp_path, programs, monkeypatch) -> Any:
 class TestMaterials:
     def test_lengths_splits_and_shared_contexts_are_as_wanted(self, tmp_path, programs):
         made = programs("materials")
-        made.write_conversations(tmp_path, made.Conversations(12, validation=4, responses=4, seconds=(0.2, 0.8)))
+        made.write_conversations(tmp_path, 12, validation=4, seconds=(0.2, 0.8))
         dataset = PairDataset.load(tmp_path)
         assert len(dataset.subset("train").pairs) == 12
         assert len(dataset.subset("validation").pairs) == 4
@@ -81,12 +81,12 @@ class TestTurns:
     def test_a_way_makes_as_many_steps_as_it_is_told(self, tmp_path, toy, programs):
         turns = programs("timing")
         player = turns.Player.of(toy.run, 8, log=tmp_path / "log")
-        assert len(player.play(turns.Order(3)).steps) == 3
+        assert player.play(turns.Order(3, warm_up=2)).pairs == 24
         turn = player.play(turns.Order(2, count=True))
         assert turn.flops == 2 * (2 * 2 * 3 * 5)
-        assert [(step.pairs, step.tokens, step.real) for step in turn.steps] == [(8, 6, 4)] * 2
-        assert all(0 <= step.waited <= step.seconds for step in turn.steps)
-        assert turn.rate == 16 / sum(step.seconds for step in turn.steps)
+        assert (turn.pairs, turn.tokens, turn.real) == (16, 12, 8)
+        assert 0 <= turn.waited <= turn.seconds
+        assert turn.rate == 16 / turn.seconds
         assert turn.peak > 10**7
         player.stop()
         assert player._ended.__self__.exitcode == 0  # it is the join of its process
@@ -116,7 +116,7 @@ def test_the_baseline_is_the_same_model(tmp_path, programs):
     from empathy_judge.models.backbones import NANO_FOLDER
 
     made = programs("materials")
-    made.write_conversations(tmp_path / "data", made.Conversations(12, validation=4, seconds=(0.4, 1.2)))
+    made.write_conversations(tmp_path / "data", 12, validation=4, seconds=(0.4, 1.2))
     place = programs("naive").Place(str(NANO_FOLDER), str(tmp_path / "data"), (3, 4), 4, 0, "cpu")
     same = programs("naive").train_both(place, tmp_path / "run", steps=3)
     assert len(same.losses) == 3
