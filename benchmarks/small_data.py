@@ -303,7 +303,7 @@ def summary(name: str, work: Path) -> list[dict[str, Any]]:
                     "dimension": dimension,
                     "size": size,
                     "method": method,
-                    "training_pairs": round(float(used["pairs"].mean())),
+                    "training_pairs": round(float(np.mean(used["pairs"].to_numpy()))),
                     "seeds": len(whole),
                     "folds": len(folds),
                     "spearman": float(np.mean(folds)),
@@ -311,7 +311,7 @@ def summary(name: str, work: Path) -> list[dict[str, Any]]:
                     "pooled": [pooled.value, pooled.low, pooled.high],
                     "speakers": len({speaker[pair] for pair in ids}),
                     "coverage": float(np.concatenate(covered).mean()) if covered else None,
-                    "seconds": float(used["seconds"].median()),
+                    "seconds": float(np.median(used["seconds"].to_numpy())),
                 }
             )
     return found
