@@ -48,7 +48,7 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(READY)
-	$(BIN)/python benchmarks/training.py --rounds 3 --steps 2
+	$(BIN)/python benchmarks/peers.py --shapes nano --rounds 3 --steps 2
 	$(BIN)/python benchmarks/scorer.py --rounds 3
 	$(BIN)/python benchmarks/bootstrap.py
 	$(BIN)/python benchmarks/loading.py

@@ -22,7 +22,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -35,19 +34,16 @@ import torch
 import transformers
 from empathy_judge.data_modules.folders import replace_text
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.models.heads import Prediction
 from empathy_judge.models.judge import EmpathyJudge
-from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.memory import step_memory
 from empathy_judge.train.recipe import RecipeParser
-from gpu_step import FIXED, PAIRED, PREDICTED_AT, WAYS, Bench, begin, peak_memory, predicted_bytes, step, words, work_of
-from materials import Conversations, write_checkpoint, write_conversations
-from naive import Collate, read_items
-from timing import in_turns, memory, ratios, reset_peak, spread, synchronize
+from gpu_step import FIXED, PAIRED, PREDICTED_AT, WAYS, Bench, predicted_bytes, step, words, work_of
+from materials import write_checkpoint, write_conversations
+from naive import Collate, read_items, scores
+from timing import in_turns, memory, peak_memory, ratios, reset_peak, spread, synchronize
 
 BACKBONES, PIECES = ("qwen2_audio", "qwen2_5_omni"), ("step", "score", "naive")
 GIB = 2**30
-GRACE = 20.0  # seconds after its time is over that a process may take to end a piece
 LONGEST = 8.0  # seconds of a clip
 LARGEST = 0.9  # share of the card's memory that a dry run may say
 RESPONSES = 16  # to one context, where a context is shared
@@ -69,74 +65,56 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=1600, help="of the data")
     parser.add_argument("--matrix", type=int, default=8192, help="rows and columns of the product")
     parser.add_argument("--workers", type=int, default=min(4, (os.cpu_count() or 1) - 1), help="data-loader processes")
-    parser.add_argument("--until", type=float, help=argparse.SUPPRESS)  # of the process of one backbone
+    parser.add_argument("--here", type=Path, help=argparse.SUPPRESS)  # folder of the process of one backbone
     options = parser.parse_args()
-    if options.until is not None:
+    if options.here:
         options.family = options.backbones[0]
         measure_backbone(options)
         return
+    write(options.out, [])
     end = time.time() + 60 * options.minutes
-    rows: list[dict[str, Any]] = []
     for number, family in enumerate(options.backbones):
-        until = time.time() + (end - time.time()) / (len(options.backbones) - number)
-        for row in in_process(family, until):
-            rows.append(row)
-            write(options.out, rows)
-            print(next(iter(remarks([row])), f"{family}: {row['piece']} {row['way']}"), flush=True)
-    sys.exit(any("failed" in row for row in rows))
-
-
-def in_process(family: str, until: float) -> Iterator[dict[str, Any]]:
-    """Results of one backbone, out of a process that is killed when its time is over."""
-    words = [sys.executable, *sys.argv, "--backbones", family, f"--until={until}"]
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, text=True, bufsize=1)
-        killer = threading.Timer(max(0.0, until + GRACE - time.time()), process.kill)
-        killer.start()
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("{"):
-                yield json.loads(line)
-        killer.cancel()
-        code = process.wait()
-        log.seek(0)
-        if code == -9:
-            yield {"piece": "end", "backbone": family, "way": "", "left_out": "killed when its time was over"}
-        elif code != 0:
-            yield {"piece": "end", "backbone": family, "way": "", "failed": log.read()[-3000:]}
+        allowed = (end - time.time()) / (len(options.backbones) - number)
+        ended: dict[str, Any] = {"piece": "end", "backbone": family, "way": ""}
+        with tempfile.TemporaryDirectory() as folder:  # a process that is killed leaves its files
+            command = [sys.executable, *sys.argv, "--backbones", family, "--here", folder]
+            try:
+                subprocess.run(command, timeout=max(0.0, allowed), check=True)
+            except subprocess.TimeoutExpired:
+                add(options.out, ended | {"left_out": "killed when its time was over"})
+            except subprocess.CalledProcessError as error:
+                add(options.out, ended | {"failed": str(error)})
+    sys.exit(any("failed" in row for row in read(options.out)))
 
 
 # ---------------------------------------------------------------- one backbone
 
 
 def measure_backbone(options: argparse.Namespace) -> None:
-    """Print each result as a line of JSON, at once.
+    """Write each result at once.
 
     The judge is loaded once, as `train` and `score` load it. The command `train` then runs with the recipe of the
     family, one way of training after the other, on this judge; the naive model shares its frozen weights, so that both
     fit into a card and take turns.
     """
-    with tempfile.TemporaryDirectory() as name:
-        bench: Bench | None = None
-        for piece, way, measure in pieces(options, Path(name)):
-            found: dict[str, Any] = {"piece": piece, "backbone": options.family, "way": way}
-            begun = time.time()
-            if begun > options.until:
-                found["left_out"] = "no time was left"
-            elif bench is None and piece != "load":
-                found["left_out"] = "the judge could not be loaded"
-            else:
-                try:
-                    result = measure(bench)
-                    bench = result.pop("bench", bench)
-                    found |= result
-                except torch.OutOfMemoryError as error:
-                    found["left_out"] = "out of memory: " + str(error).partition(".")[0]
-                except Exception as error:  # the other pieces are still worth having
-                    found["failed"] = "".join(traceback.format_exception(error))[-3000:]
-            if options.device == "cuda":
-                torch.cuda.empty_cache()
-            print(json.dumps(found | {"took_seconds": round(time.time() - begun, 1)}), flush=True)
+    bench: Bench | None = None
+    for piece, way, measure in pieces(options, options.here):
+        found: dict[str, Any] = {"piece": piece, "backbone": options.family, "way": way}
+        begun = time.time()
+        if bench is None and piece != "load":
+            found["left_out"] = "the judge could not be loaded"
+        else:
+            try:
+                result = measure(bench)
+                bench = result.pop("bench", bench)
+                found |= result
+            except torch.OutOfMemoryError as error:
+                found["left_out"] = "out of memory: " + str(error).partition(".")[0]
+            except Exception as error:  # the other pieces are still worth having
+                found["failed"] = "".join(traceback.format_exception(error))[-3000:]
+        if options.device == "cuda":
+            torch.cuda.empty_cache()
+        add(options.out, found | {"took_seconds": round(time.time() - begun, 1)})
 
 
 def pieces(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, str, Callable[[Any], dict[str, Any]]]]:
@@ -159,14 +137,14 @@ def load(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     begun = time.perf_counter()
     parameters = write_checkpoint(options.family, options.shapes, folder / "backbone", options.device)
     writing = time.perf_counter() - begun
-    write_conversations(folder / "data", Conversations(options.pairs, validation=4, seconds=(LONGEST / 4, LONGEST)))
+    write_conversations(folder / "data", options.pairs, validation=4, seconds=(LONGEST / 4, LONGEST))
     parser = RecipeParser()
     settings = parser.recipe(parser.parse([*words(options, folder, FIXED), f"--run={folder / 'unused'}"])).judge
     same: dict[str, Any] = {"batch": PREDICTED_AT, "seconds": LONGEST, "mixed_precision": True}
     predicted = {again: step_memory(settings, **same, gradient_checkpointing=again) for again in (False, True)}
     room = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 2**34
     fitting = [batch for batch in (16, 8, 4, 2, 1) if predicted_bytes(predicted[False], batch) < LARGEST * room]
-    reset_peak()
+    reset_peak(torch.device("cpu"))
     before, begun = memory("VmRSS"), time.perf_counter()
     judge = EmpathyJudge(settings, PairDataset.load(folder / "data").card.dimensions).to(device)
     synchronize(device)
@@ -198,12 +176,11 @@ def score(bench: Bench, naively: bool) -> dict[str, Any]:
     first, few = pairs[0].context, items[:NAIVELY]
     shared = [replace(pair, context=first) for pair in pairs[:RESPONSES]]
     own = [
-        replace(pair, context=(replace(first[0], audio=pairs[-1 - n].response),))
-        for n, pair in enumerate(pairs[:RESPONSES])
+        replace(pair, context=(replace(first[0], audio=other.response),))
+        for pair, other in zip(pairs[:RESPONSES], reversed(pairs), strict=False)
     ]
-    size = 2 * bench.batch
     ways: dict[str, tuple[int, Callable[[], object]]] = {
-        name: (len(wanted), lambda wanted=wanted: list(PairScorer(bench.judge, size).predict(wanted)))
+        name: (len(wanted), partial(scores, bench.judge, wanted, 2 * bench.batch))
         for name, wanted in (
             ("all pairs", pairs),
             (f"{RESPONSES} responses, contexts of their own", own),
@@ -228,23 +205,16 @@ def score_quantized(bench: Bench, quantization: str) -> dict[str, Any]:
     judge = EmpathyJudge(settings, bench.judge.dimensions).to(bench.device).eval()
     loading = time.perf_counter() - begun
     pairs = [pair for pair, _ in read_items(bench.data, "train")[:SCORED]]
-    way = (len(pairs), lambda: list(PairScorer(judge, 2 * bench.batch).predict(pairs)))
+    way = (len(pairs), partial(scores, judge, pairs, 2 * bench.batch))
     return {"load_seconds": loading, **scored_in_turns(bench, {"all pairs": way})}
 
 
 def scored_in_turns(bench: Bench, ways: dict[str, tuple[int, Callable[[], object]]]) -> dict[str, Any]:
     """Pairs per second of each way in each round, after one that is not counted."""
-    begin(bench.device)
+    reset_peak(bench.device)
     machine: list[float] = []
-
-    def checked(way: Callable[[], object]) -> None:
-        made = way()
-        synchronize(bench.device)
-        if isinstance(made, list):
-            assert all(isinstance(one, Prediction) and one.score.isfinite().all() for _, one in made)
-
-    turns: dict[str, Callable[[], object]] = {name: partial(checked, way) for name, (_, way) in ways.items()}
-    seconds, _ = in_turns(turns | {"": lambda: machine.append(bench.measure_machine())}, bench.options.rounds)
+    turns = {name: way for name, (_, way) in ways.items()} | {"": lambda: machine.append(bench.measure_machine())}
+    seconds, _ = in_turns(turns, bench.options.rounds)
     rates = {name: [count / own for own in seconds[name]] for name, (count, _) in ways.items()}
     return {"ways": rates, "matrix_rate": machine[1:], "batch": 2 * bench.batch}
 
@@ -252,10 +222,21 @@ def scored_in_turns(bench: Bench, ways: dict[str, tuple[int, Callable[[], object
 # ---------------------------------------------------------------- what is written
 
 
-def write(out: Path, rows: Sequence[dict[str, Any]]) -> None:
+def add(out: Path, row: dict[str, Any]) -> None:
+    """Put a result beside those there are."""
+    write(out, [*read(out), row])
+    print(next(iter(remarks([row])), f"{row['backbone']}: {row['piece']} {row['way']}"), flush=True)
+
+
+def read(out: Path) -> list[dict[str, Any]]:
     """All results so far."""
+    return json.loads(out.with_name(f"{out.name}.json").read_text())
+
+
+def write(out: Path, rows: list[dict[str, Any]]) -> None:
+    """All results so far, for programs and for people."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    for suffix, text in ((".json", json.dumps(list(rows), indent=1)), (".md", "\n".join(page(rows)))):
+    for suffix, text in ((".json", json.dumps(rows, indent=1)), (".md", "\n".join(page(rows)))):
         replace_text(out.with_name(out.name + suffix), text + "\n")
 
 

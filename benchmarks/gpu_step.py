@@ -6,17 +6,15 @@ from __future__ import annotations
 import argparse
 import re
 import tempfile
-import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import chain, islice, repeat
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import lightning as L
 import torch
 from accelerate import init_empty_weights
 from empathy_judge.data_modules.schema import PairDataset
@@ -27,9 +25,10 @@ from empathy_judge.train import run as training
 from empathy_judge.train.collate import Batch
 from empathy_judge.train.memory import StepMemory
 from empathy_judge.train.run import train
+from lightning.pytorch.callbacks import LambdaCallback
 from materials import FAMILIES
-from naive import Collate, NaiveRater, read_items, training_loader
-from timing import Finished, matrix_rate, memory, ratios, synchronize
+from naive import NaiveRater, taking_turns, training_batches
+from timing import Finished, Order, Turn, Turns, matrix_rate, one_turn, ratios, reset_peak
 from torch import nn
 from transformers import AutoConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -90,19 +89,6 @@ def words(options: argparse.Namespace, folder: Path, values: dict[str, str]) -> 
 def predicted_bytes(found: StepMemory, batch: int) -> float:
     """What a dry run says of a batch of this size."""
     return found.total + found.activations * (batch / PREDICTED_AT - 1)
-
-
-def begin(device: torch.device) -> float:
-    """Now (seconds), all that was asked of a GPU being done; peaks of its memory count from here."""
-    synchronize(device)
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    return time.perf_counter()
-
-
-def peak_memory(device: torch.device) -> int:
-    """Bytes that this process held at most: in GPU memory by torch's allocator, on a CPU resident in main memory."""
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else memory("VmHWM")
 
 
 @contextmanager
@@ -219,61 +205,6 @@ WAYS: dict[str, dict[str, str]] = {
 """Ways of training, with the values by which they differ from the recipe."""
 
 
-class Rounds(L.Callback):
-    """Times some steps of a training run, round after round, and ends it."""
-
-    def __init__(self, bench: Bench, between: Callable[[], None]) -> None:
-        """After each round `between` runs; steps after a pause are not counted: batches were read ahead meanwhile."""
-        self.bench, self.between = bench, between
-        self.rates: list[float] = []
-        self.waiting: list[float] = []
-        self.machine: list[float] = []
-        self.peak = 0.0
-        self.syncs: Counter[str] = Counter()
-        self.light: list[tuple[int, Inputs]] = []
-        self.used: list[tuple[int, Inputs]] = []
-        self._steps = -bench.options.warm_up
-        self._begun = self._ended = self._waited = 0.0
-        self._watch: Any = None
-
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Batch, batch_idx: int) -> None:
-        """The batch is there."""
-        self._waited += time.perf_counter() - self._ended
-        inputs, clips = batch.inputs, batch.inputs.clips
-        clips = None if clips is None else Clips(torch.empty(0), clips.lengths)
-        self.light.append((len(batch.indices), replace(inputs, clips=clips, audio_states=None)))
-
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
-        """A step was asked for; at the end of a round, wait for it."""
-        self._steps += 1
-        if self._steps == 0:
-            self._start()
-        elif self._steps == self.bench.options.steps:
-            self._finish()
-            self._steps = -self.bench.options.warm_up
-        self._ended = time.perf_counter()
-
-    def _start(self) -> None:
-        self.light.clear()
-        self._waited, self._begun = 0.0, begin(self.bench.device)
-        if len(self.rates) == self.bench.options.rounds:
-            self._watch = watched_syncs(self.bench.device)
-            self.syncs = self._watch.__enter__()
-
-    def _finish(self) -> None:
-        if self._watch is not None:  # the last round, which is not timed
-            self._watch.__exit__(None, None, None)
-            raise Finished
-        synchronize(self.bench.device)
-        seconds = time.perf_counter() - self._begun
-        self.peak = max(self.peak, peak_memory(self.bench.device))
-        self.rates.append(sum(pairs for pairs, _ in self.light) / seconds)
-        self.waiting.append(self._waited / seconds)
-        self.used += self.light
-        self.machine.append(self.bench.measure_machine())
-        self.between()
-
-
 @contextmanager
 def watched_syncs(device: torch.device) -> Iterator[Counter[str]]:
     """Counts where the host waits for a GPU, by line of code."""
@@ -287,40 +218,27 @@ def watched_syncs(device: torch.device) -> Iterator[Counter[str]]:
         finally:
             if device.type == "cuda":
                 torch.cuda.set_sync_debug_mode("default")
-            lines = [f"{Path(one.filename).name}:{one.lineno}" for one in caught if "synchroniz" in str(one.message)]
-            found.update(lines)
+            for one in caught:
+                file = Path(one.filename).name
+                if "synchroniz" in str(one.message) and file != "timing.py":  # which measures
+                    found[f"{file}:{one.lineno}"] += 1
 
 
-class NaiveTurns:
-    """The naive loop: `play` makes a round of it."""
-
-    def __init__(self, bench: Bench) -> None:
-        """Build the naive model."""
-        self.bench, self.rates, self.peak = bench, [], 0.0
-        before = torch.cuda.memory_allocated(bench.device) if bench.device.type == "cuda" else 0
-        self.rater = bench.naive()
-        # beside what the naive model holds: our adapter with its moments, and what training keeps
-        shared = sum(weight.nbytes for name, weight in bench.judge.network.named_parameters() if "lora_" not in name)
-        self.others = max(0, before - shared)
-        self.optimizer = self.rater.optimizer()
-        collate = Collate(str(bench.folder / "backbone"))
-        loader = training_loader(read_items(bench.data, "train"), collate, bench.batch, bench.options.workers)
-        self.batches = chain.from_iterable(repeat(loader))
-
-    def play(self) -> None:
-        """A round, after some steps that are not counted."""
-        options, device = self.bench.options, self.bench.device
-        self._steps(options.warm_up)
-        begun = begin(device)
-        self._steps(options.steps)
-        synchronize(device)
-        self.rates.append(options.steps * self.bench.batch / (time.perf_counter() - begun))
-        self.peak = max(self.peak, peak_memory(device) - self.others)
-        self.optimizer.zero_grad()
-
-    def _steps(self, number: int) -> None:
-        for batch in islice(self.batches, number):
-            self.rater.step(batch.to(self.bench.device), self.optimizer)
+def naive_turns(bench: Bench) -> Iterator[Turn]:
+    """The naive loop, a turn at a time."""
+    before = torch.cuda.memory_allocated(bench.device) if bench.device.type == "cuda" else 0
+    rater = bench.naive()
+    # beside what the naive model holds: our adapter with its moments, and what training keeps
+    shared = sum(weight.nbytes for name, weight in bench.judge.network.named_parameters() if "lora_" not in name)
+    others = max(0, before - shared)
+    options, optimizer = bench.options, rater.optimizer()
+    batches = training_batches(str(bench.folder / "backbone"), bench.data, bench.batch, options.workers)
+    while True:
+        reset_peak(bench.device)
+        run = partial(rater.train_in_turns, batches, optimizer)
+        turn = one_turn(run, Order(options.steps, options.warm_up))
+        optimizer.zero_grad()
+        yield replace(turn, peak=turn.peak - others)
 
 
 def step(bench: Bench, way: str, values: dict[str, str], naively: bool) -> dict[str, Any]:
@@ -329,47 +247,64 @@ def step(bench: Bench, way: str, values: dict[str, str], naively: bool) -> dict[
         # by tokens: as many as a batch of the longest pairs has, which a dry run says fits
         most = str(bench.batch * bench.predicted[False].tokens)
         values = {"data.batch_size": str(bench.batch), "data.batch_tokens": most, **values}
-    again = values.get("gradient_checkpointing") == "true"
-    naive: list[NaiveTurns] = []
-    failure: list[str] = []
+    again, options = values.get("gradient_checkpointing") == "true", bench.options
+    turns, naive, machine = list[Turn](), list[Turn](), list[float]()
+    seen: list[tuple[int, Inputs]] = []
+    syncs, failure = Counter[str](), ""
 
-    def between() -> None:
-        if naively and not failure:
+    def orders() -> Generator[Order | None, Turn]:
+        nonlocal failure
+        theirs = naive_turns(bench)
+        yield None  # to what `next` asks for, before there are turns
+        for _ in range(options.rounds):
+            reset_peak(bench.device)
+            turns.append((yield Order(options.steps, options.warm_up)))
+            machine.append(bench.measure_machine())
             try:
-                if not naive:
-                    naive.append(NaiveTurns(bench))
-                naive[0].play()
+                if naively and not failure:
+                    naive.append(next(theirs))
             except torch.OutOfMemoryError as error:
-                failure.append("out of memory: " + str(error).partition(".")[0])
+                failure = "out of memory: " + str(error).partition(".")[0]
+        with watched_syncs(bench.device) as found:
+            yield Order(options.steps)
+        syncs.update(found)
+        yield None
 
-    rounds = Rounds(bench, between)
+    def look(trainer: Any, module: Any, batch: Batch, number: int) -> None:
+        inputs, clips = batch.inputs, batch.inputs.clips
+        clips = None if clips is None else Clips(torch.empty(0), clips.lengths)
+        seen.append((len(batch.indices), replace(inputs, clips=clips, audio_states=None)))
+
+    ordered = orders()
+    next(ordered)
     run = tempfile.mkdtemp(dir=bench.folder)
+    watching = [taking_turns(Turns(ordered.send)), LambdaCallback(on_train_batch_start=look)]
     with on_this_judge(bench), suppress(Finished):
-        train([*words(bench.options, bench.folder, values), f"--run={run}"], watching=[rounds])
-    batches = [inputs for _, inputs in rounds.used]
-    pairs, tokens = sum(number for number, _ in rounds.used), sum(int(b.attention_mask.sum()) for b in batches)
-    flops = sum(sum(work_of(bench.judge, inputs)) for inputs in batches) / pairs
+        train([*words(options, bench.folder, values), f"--run={run}"], watching=watching)
+    flops = sum(sum(work_of(bench.judge, inputs)) for _, inputs in seen) / sum(pairs for pairs, _ in seen)
+    rates = [turn.rate for turn in turns]
     found: dict[str, Any] = {
-        "batch": round(pairs / len(batches), 1),
-        "pairs_per_second": rounds.rates,
-        "matrix_rate": rounds.machine,
+        "batch": round(sum(turn.pairs for turn in turns) / (options.steps * len(turns)), 1),
+        "pairs_per_second": rates,
+        "matrix_rate": machine,
         "flops_per_pair": flops,
-        "share": [share * flops for share in ratios(rounds.rates, rounds.machine)],
-        "waiting": rounds.waiting,
-        "padding": 1 - tokens / sum(batch.attention_mask.numel() for batch in batches),
-        "peak_bytes": rounds.peak,
+        "share": [share * flops for share in ratios(rates, machine)],
+        "waiting": [turn.waited / turn.seconds for turn in turns],
+        "padding": 1 - sum(turn.real for turn in turns) / sum(turn.tokens for turn in turns),
+        "peak_bytes": max(turn.peak for turn in turns),
         # of as many of the longest clips
         "predicted_bytes": None if way == RECIPE else predicted_bytes(bench.predicted[again], bench.batch),
-        "syncs_per_step": rounds.syncs.total() / bench.options.steps if bench.device.type == "cuda" else None,
-        "sync_lines": dict(rounds.syncs.most_common(5)),
+        "syncs_per_step": syncs.total() / options.steps if bench.device.type == "cuda" else None,
+        "sync_lines": dict(syncs.most_common(5)),
     }
-    if naive and not failure:
-        found |= {
-            "naive_pairs_per_second": naive[0].rates,
-            "naive_share": [share * flops for share in ratios(naive[0].rates, rounds.machine)],
-            "naive_peak_bytes": naive[0].peak,
-            "times_naive": ratios(rounds.rates, naive[0].rates),
-        }
     if failure:
-        found["naive_left_out"] = failure[0]
+        found["naive_left_out"] = failure
+    elif naive:
+        theirs = [turn.rate for turn in naive]
+        found |= {
+            "naive_pairs_per_second": theirs,
+            "naive_share": [share * flops for share in ratios(theirs, machine)],
+            "naive_peak_bytes": max(turn.peak for turn in naive),
+            "times_naive": ratios(rates, theirs),
+        }
     return found

@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 from empathy_judge.models.backbones import load_backbone, qwen_omni
 from empathy_judge.models.backbones.base import Checkpoint
-from materials import write_weights
+from materials import hub_name, write_weights
 from timing import memory, reset_peak
 from transformers import (
     Qwen2_5OmniConfig,
@@ -84,7 +84,7 @@ def write_checkpoint(folder: Path) -> int:
     """Write random weights under the names and in the shapes of the whole model; returns their bytes."""
     with torch.device("meta"):
         shapes = Qwen2_5OmniForConditionalGeneration(CONFIG).state_dict()
-    weights = {hub_key(key): tensor.shape for key, tensor in shapes.items()}
+    weights = {hub_name(key): tensor.shape for key, tensor in shapes.items()}
     noise = torch.randn(max(shape.numel() for shape in weights.values())).mul_(0.02).bfloat16()
 
     def draw(key: str) -> torch.Tensor:
@@ -100,13 +100,6 @@ def write_checkpoint(folder: Path) -> int:
     return 2 * parameters
 
 
-def hub_key(path: str) -> str:
-    """The hub's name of a weight, of its path in the modules of transformers 5."""
-    for part, name in {"audio_tower": "audio_tower", "visual": "visual", "language_model": "model"}.items():
-        path = path.replace(f"thinker.model.{part}.", f"thinker.{name}.")
-    return path
-
-
 def measure(side: str, folder: str) -> dict[str, float]:
     """Load in this process; bytes above what it has now, and seconds."""
     load = {
@@ -116,7 +109,7 @@ def measure(side: str, folder: str) -> dict[str, float]:
         "whole": lambda: Qwen2_5OmniForConditionalGeneration.from_pretrained(folder, dtype=torch.bfloat16),
     }[side]
     assert qwen_omni  # imported before the baseline
-    reset_peak()
+    reset_peak(torch.device("cpu"))
     kinds = ("RssAnon", "RssFile")
     before, highest, done = {key: memory(key) for key in ("VmRSS", *kinds)}, dict.fromkeys(kinds, 0), threading.Event()
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,32 +27,32 @@ from transformers import (
 )
 
 RATE = 16_000
+RESPONSES = 4
+"""To each context."""
 
 
-@dataclass(frozen=True)
-class Conversations:
-    """What is made: pairs of two splits, so many responses to each context."""
-
-    training: int
-    validation: int = 16
-    responses: int = 4
-    # Shortest and longest clip. Lengths between are log-normal with the geometric mean of the two in the middle, and
-    # the two ends two standard deviations away, where they are cut off
-    seconds: tuple[float, float] = (2.0, 8.0)
-
-
-def write_conversations(folder: Path, wanted: Conversations) -> None:
+def write_conversations(
+    folder: Path, training: int, validation: int = 16, seconds: tuple[float, float] = (2.0, 8.0)
+) -> None:
     """Write the dataset, the same in every run. A chirp that rises more is rated better, so that there is something
-    to learn."""
+    to learn.
+
+    Args:
+        folder: Where to.
+        training: Pairs of the split ``train``.
+        validation: Pairs of the split ``validation``.
+        seconds: Shortest and longest clip. Lengths between are log-normal with the geometric mean of the two in the
+            middle, and the two ends two standard deviations away, where they are cut off.
+    """
     rng = np.random.default_rng(0)
     (folder / "audio").mkdir(parents=True)
     rows, scores = [], []
-    for split, pairs in (("train", wanted.training), ("validation", wanted.validation)):
+    for split, pairs in (("train", training), ("validation", validation)):
         context = ""
         for number in range(pairs):
-            group = f"{split}-{number // wanted.responses}"
-            if number % wanted.responses == 0:
-                context = _clip(folder, f"{group}-context", rng, wanted, 0.0)
+            group = f"{split}-{number // RESPONSES}"
+            if number % RESPONSES == 0:
+                context = _clip(folder, f"{group}-context", rng, seconds, 0.0)
             rise = rng.uniform(-1, 1)
             rows.append(
                 {
@@ -61,7 +60,7 @@ def write_conversations(folder: Path, wanted: Conversations) -> None:
                     "group_id": group,
                     "split": split,
                     "context_audio": context,
-                    "response_audio": _clip(folder, f"{split}-{number}", rng, wanted, rise),
+                    "response_audio": _clip(folder, f"{split}-{number}", rng, seconds, rise),
                 }
             )
             scores.append(float(np.clip(np.round(3 + 2 * rise), 1, 5)))
@@ -73,9 +72,9 @@ def write_conversations(folder: Path, wanted: Conversations) -> None:
     write_dataset(folder, card, pairs, ratings)
 
 
-def _clip(folder: Path, name: str, rng: np.random.Generator, wanted: Conversations, rise: float) -> str:
+def _clip(folder: Path, name: str, rng: np.random.Generator, seconds: tuple[float, float], rise: float) -> str:
     """A chirp in noise: its file inside the folder."""
-    shortest, longest = np.log(wanted.seconds)
+    shortest, longest = np.log(seconds)
     drawn = rng.normal((shortest + longest) / 2, (longest - shortest) / 4)
     count = int(np.exp(np.clip(drawn, shortest, longest)) * RATE)
     octaves = rng.uniform(7, 9) + rise * np.linspace(-0.5, 0.5, count)
@@ -104,7 +103,7 @@ _HEADS = {"tiny": 2, "mid": 4}
 
 
 def qwen2_audio(shapes: str) -> tuple[PreTrainedConfig, type, str]:
-    """Configuration, class, and what the hub's keys begin with.
+    """Configuration, class, and the part of the checkpoint that the class is.
 
     `mid` is Qwen2-Audio with 98 million parameters and the vocabulary of the real one, embeddings and LM head apart as
     there. These two take 80 million of them, which is what makes it small: of the others, tower and language model have
@@ -115,7 +114,10 @@ def qwen2_audio(shapes: str) -> tuple[PreTrainedConfig, type, str]:
         text |= {"num_attention_heads": _HEADS[shapes], "num_key_value_heads": _HEADS[shapes]}
     config = Qwen2AudioConfig(
         audio_config={"model_type": "qwen2_audio_encoder", **_TOWERS[shapes]},
-        text_config=text,
+        # all three are for ms-swift
+        text_config=text | {"pad_token_id": 0},
+        pad_token_id=0,  # pyright: ignore[reportCallIssue] further keywords are kept as attributes
+        ignore_index=-100,  # pyright: ignore[reportCallIssue]
     )
     return config, Qwen2AudioForConditionalGeneration, ""
 
@@ -146,6 +148,23 @@ FAMILIES: dict[str, Callable[[str], tuple[PreTrainedConfig, type, str]]] = {
 }
 
 
+_HUB_NAMES = {
+    "lm_head.": "language_model.lm_head.",
+    "model.language_model.": "language_model.model.",
+    "model.": "",
+    "thinker.model.language_model.": "thinker.model.",
+    "thinker.model.": "thinker.",
+}
+
+
+def hub_name(path: str) -> str:
+    """The hub's name of a weight of Qwen2-Audio or Qwen2.5-Omni, of its path in the modules of transformers 5."""
+    for own, name in _HUB_NAMES.items():
+        if path.startswith(own):
+            return name + path.removeprefix(own)
+    return path
+
+
 def write_checkpoint(family: str, shapes: str, folder: Path, device: str = "cpu") -> int:
     """Write random weights, and a processor with a small vocabulary; returns the number of parameters.
 
@@ -154,7 +173,7 @@ def write_checkpoint(family: str, shapes: str, folder: Path, device: str = "cpu"
     config, model_class, prefix = FAMILIES[family](shapes)
     with torch.device("meta"):
         model = model_class._from_config(getattr(config, "thinker_config", config))
-    weights = {prefix + key: tensor.shape for key, tensor in model.state_dict().items()}
+    weights = {hub_name(prefix + path): tensor.shape for path, tensor in model.state_dict().items()}
     parameters = write_weights(weights, lambda key: _draw(key, weights[key], device).cpu(), folder, SHARD)
     _write_processor(family, config, folder)
     return parameters
@@ -200,6 +219,11 @@ def _write_processor(family: str, config: PreTrainedConfig, folder: Path) -> Non
     processor.feature_extractor = WhisperFeatureExtractor(feature_size=128, return_attention_mask=True)
     processor.save_pretrained(folder)
     processor.feature_extractor.save_pretrained(folder)
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    settings["extra_special_tokens"] = {"audio_token": "<|AUDIO|>"}  # as Omni's tokenizer has it
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    _change(folder / "tokenizer_config.json", extra_special_tokens={"audio_token": "<|AUDIO|>"})  # as Omni's has it
+    _change(folder / "processor_config.json", feature_extractor=None)  # it has a file of its own, as on the hub
+
+
+def _change(file: Path, **values: Any) -> None:
+    """Put other values into a file of JSON; None takes one out."""
+    settings = json.loads(file.read_text()) | values
+    file.write_text(json.dumps({name: value for name, value in settings.items() if value is not None}))

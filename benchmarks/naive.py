@@ -8,8 +8,9 @@ in the same template, the same head (layer norm, linear, sigmoid over the scale)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.run import train
 from lightning.pytorch.callbacks import LambdaCallback
 from peft import LoraConfig, get_peft_model
+from timing import Turns
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration
@@ -100,6 +102,14 @@ class NaiveRater(nn.Module):
         optimizer.step()
         return loss.item()
 
+    def train_in_turns(self, batches: Iterable[NaiveBatch], optimizer: torch.optim.Optimizer, turns: Turns) -> None:
+        """A step for each batch, until no further turn is wanted."""
+        turns.wait()
+        for batch in batches:
+            turns.batch_came(len(batch.targets), batch.inputs["attention_mask"])
+            self.step(batch.to(self.device), optimizer)
+            turns.step_done()
+
     @torch.no_grad()
     def score(self, batches: Iterator[NaiveBatch]) -> Tensor:
         """Rating points `(pairs,)` of all pairs of these batches, on the CPU."""
@@ -141,18 +151,17 @@ def read_items(dataset: PairDataset, split: str) -> list[tuple[Pair, float]]:
     return list(zip(part.pairs, part.mean_scores().iloc[:, 0].tolist(), strict=True))
 
 
-def training_loader(
-    items: Sequence[tuple[Pair, float]], collate: Collate, batch: int, workers: int
-) -> DataLoader[tuple[Pair, float]]:
-    """Random batches of fixed size."""
-    return DataLoader(
-        list(items),  # pyright: ignore[reportArgumentType] a list is a data set
+def training_batches(folder: str, dataset: PairDataset, batch: int, workers: int) -> Iterator[NaiveBatch]:
+    """Random batches of fixed size of the training split for the checkpoint in `folder`, epoch after epoch."""
+    loader = DataLoader(
+        read_items(dataset, "train"),  # pyright: ignore[reportArgumentType] a list is a data set
         batch,
         shuffle=True,
         drop_last=True,
-        collate_fn=collate,
+        collate_fn=Collate(folder),
         num_workers=workers,
     )
+    return chain.from_iterable(repeat(loader))
 
 
 # ---------------------------------------------------------------- the command `train`, and whether both are one model
@@ -193,6 +202,17 @@ def command_line(place: Place, run: Path, in_upper: bool, values: Mapping[str, o
         **values,
     }
     return [f"--{name}={value}" for name, value in given.items()]
+
+
+def taking_turns(turns: Turns) -> LambdaCallback:
+    """Lets the command `train` take turns."""
+    return LambdaCallback(
+        on_train_start=lambda *_: turns.wait(),  # all is loaded, and cached activations are computed
+        on_train_batch_start=lambda trainer, module, batch, _: turns.batch_came(
+            len(batch.indices), batch.inputs.attention_mask
+        ),
+        on_train_batch_end=lambda *_: turns.step_done(),
+    )
 
 
 @dataclass(frozen=True)
@@ -254,4 +274,6 @@ def scores(judge: EmpathyJudge, pairs: Sequence[Pair], batch: int = 16) -> Tenso
     """Our scores of these pairs `(pairs,)`, nothing known of them before."""
     found = [prediction for _, prediction in PairScorer(judge, batch).predict(pairs)]
     assert all(isinstance(prediction, Prediction) for prediction in found), found
-    return torch.cat([prediction.score for prediction in found])  # pyright: ignore[reportAttributeAccessIssue] see above
+    made = torch.cat([prediction.score for prediction in found])  # pyright: ignore[reportAttributeAccessIssue] see above
+    assert made.isfinite().all()
+    return made

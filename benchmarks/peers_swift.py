@@ -26,13 +26,13 @@ def train(turns: Turns, settings: dict[str, Any]) -> None:
 
     class InTurns(TrainerCallback):
         def __init__(self, args: Any, trainer: Any) -> None:
-            self._pairs = torch.ones(args.per_device_train_batch_size, 1)  # how much of it is padding is not asked
+            self._pairs = args.per_device_train_batch_size
 
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             turns.wait()
 
         def on_step_begin(self, *_: Any, **__: Any) -> None:
-            turns.batch_came(len(self._pairs), self._pairs)
+            turns.batch_came(self._pairs)
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
             turns.step_done()
@@ -70,7 +70,7 @@ def score(turns: Turns, settings: dict[str, Any]) -> None:
     turns.wait()
     for start in count(step=batch):
         own = requests[start % len(requests) :][:batch]
-        turns.batch_came(len(own), torch.ones(len(own), 1))
+        turns.batch_came(len(own))
         answers = engine.infer(own)
         assert all(isinstance(answer.choices[0].message.content, float | str) for answer in answers)
         turns.step_done()
@@ -80,4 +80,4 @@ if __name__ == "__main__":
     descriptor, file = sys.argv[1:]
     with suppress(Finished), Connection(int(descriptor)) as connection:
         chosen = json.loads(Path(file).read_text(encoding="utf-8"))
-        (train if "arguments" in chosen else score)(Turns(connection), chosen)
+        (train if "arguments" in chosen else score)(Turns.over(connection), chosen)

@@ -28,12 +28,12 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.scoring import PairScorer, choose_device
-from materials import Conversations, write_conversations
+from materials import write_conversations
 from naive import Collate, NaiveRater, read_items, scores
+from peers import TOLERANCE, prepare, random_judge
 from rich.console import Console
 from rich.table import Table
 from timing import in_turns, ratios, spread
-from training import TOLERANCE, prepare, random_judge
 
 SHARED = ((6.0, 6.0), (10.0, 5.0), (15.0, 4.0))
 """Seconds of the context and of each response."""
@@ -51,7 +51,7 @@ def main() -> None:
     console = Console(width=150)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        write_conversations(folder / "data", Conversations(options.pairs))
+        write_conversations(folder / "data", options.pairs)
         checkpoint = prepare(folder, options.shapes, 1).checkpoint
         judge = random_judge(checkpoint, device)
         items = read_items(PairDataset.load(folder / "data"), "train")

@@ -284,9 +284,10 @@ def summary(name: str, work: Path) -> list[dict[str, Any]]:
         whole = [own for _, own in rows.groupby("seed") if len(own) == folds_of]
         if not whole:
             continue
+        used = pd.concat(whole)
         for column, dimension in enumerate(own.name for own in dataset.card.dimensions):
             folds, covered = [], []
-            for row in pd.concat(whole).to_dict("records"):
+            for row in used.to_dict("records"):
                 given, people = np.array(row["scores"])[:, column], human.loc[row["test"], dimension].to_numpy(float)
                 folds.append(spearman(given, people))
                 if row["reach"] is not None:
@@ -302,9 +303,7 @@ def summary(name: str, work: Path) -> list[dict[str, Any]]:
                     "dimension": dimension,
                     "size": size,
                     "method": method,
-                    "training_pairs": round(
-                        float(np.mean([row["pairs"] for own in whole for row in own.to_dict("records")]))
-                    ),
+                    "training_pairs": round(float(np.mean(used["pairs"].to_numpy()))),
                     "seeds": len(whole),
                     "folds": len(folds),
                     "spearman": float(np.mean(folds)),
@@ -312,7 +311,7 @@ def summary(name: str, work: Path) -> list[dict[str, Any]]:
                     "pooled": [pooled.value, pooled.low, pooled.high],
                     "speakers": len({speaker[pair] for pair in ids}),
                     "coverage": float(np.concatenate(covered).mean()) if covered else None,
-                    "seconds": float(np.median(pd.concat(whole)["seconds"].to_numpy())),
+                    "seconds": float(np.median(used["seconds"].to_numpy())),
                 }
             )
     return found

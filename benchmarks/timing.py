@@ -6,7 +6,6 @@ of its own: each goes on by a few steps while all others wait, and the ratio of 
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import statistics
@@ -21,7 +20,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-# ---------------------------------------------------------------- ratios, rows and memory
+# ---------------------------------------------------------------- ratios and memory
 
 
 def ratios(own: Sequence[float], base: Sequence[float]) -> list[float]:
@@ -35,14 +34,6 @@ def spread(values: Sequence[float], form: str = ".1f") -> str:
     return f"{median} ({low} to {high})"
 
 
-def append_row(path: Path | None, row: dict[str, Any]) -> None:
-    """Add a line of JSON in one write, so that several processes may share the file; None = nowhere."""
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-
-
 def memory(key: str) -> int:
     """Of this process (bytes), by the kernel's name: ``VmHWM`` is the peak, ``VmRSS`` is resident now.
 
@@ -51,10 +42,18 @@ def memory(key: str) -> int:
     return int(Path("/proc/self/status").read_text(encoding="utf-8").partition(f"{key}:")[2].split()[0]) * 1024
 
 
-def reset_peak() -> None:
-    """Let ``VmHWM`` of this process start anew, where the system allows it."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
+def peak_memory(device: torch.device) -> int:
+    """Bytes that this process held at most: in GPU memory by torch's allocator, on a CPU resident in main memory."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else memory("VmHWM")
+
+
+def reset_peak(device: torch.device) -> None:
+    """Let `peak_memory` start anew, where the system allows it."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
 
 
 def synchronize(device: torch.device) -> None:
@@ -117,42 +116,42 @@ def matrix_rate(device: torch.device, dtype: torch.dtype, size: int = 1024, of_c
 
 
 @dataclass(frozen=True)
-class Step:
-    """A step of a way."""
-
-    seconds: float  # from the end of the step before to the end of this one
-    waited: float  # of these, until its batch was there
-    cpu: float  # seconds of all threads of the process: what others do on the machine hardly changes it
-    pairs: int
-    tokens: int  # places in its batch, padding included
-    real: int  # those that are not padding
-
-
-@dataclass(frozen=True)
 class Order:
-    """What the next turn is: so many steps. `count`: under a counter of floating-point operations, which is slow."""
+    """What the next turn is.
+
+    Attributes:
+        steps: How many are counted.
+        warm_up: How many before them are not: batches were read ahead in the pause.
+        count: Under a counter of floating-point operations, which is slow.
+    """
 
     steps: int
+    warm_up: int = 0
     count: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass
 class Turn:
-    """What was done in a turn."""
+    """What was done in the counted steps of a turn, all together."""
 
-    steps: tuple[Step, ...]
-    flops: int  # floating-point operations, where they were counted; otherwise 0
-    peak: int  # most memory so far, bytes: of the GPU if there is one, else resident memory of the process
+    pairs: int = 0
+    seconds: float = 0.0
+    waited: float = 0.0  # of these, until batches were there
+    cpu: float = 0.0  # seconds of all threads of the process: what others do on the machine hardly changes it
+    tokens: int = 0  # places in the batches, padding included; 0 = not told
+    real: int = 0  # those that are not padding
+    flops: int = 0  # floating-point operations, where they were counted; otherwise 0
+    peak: int = 0  # most memory so far, bytes: of the GPU if there is one, else resident memory of the process
 
     @property
     def rate(self) -> float:
         """Pairs per second."""
-        return sum(step.pairs for step in self.steps) / sum(step.seconds for step in self.steps)
+        return self.pairs / self.seconds
 
     @property
     def cpu_rate(self) -> float:
         """Pairs per second of CPU time."""
-        return sum(step.pairs for step in self.steps) / sum(step.cpu for step in self.steps)
+        return self.pairs / self.cpu
 
 
 class Finished(Exception):
@@ -162,46 +161,79 @@ class Finished(Exception):
 class Turns:
     """The side of a way: it calls `wait` when it is ready, then `batch_came` and `step_done` in each step."""
 
-    def __init__(self, connection: Connection) -> None:
-        """Talk to the `Player` at the other end."""
-        self._connection = connection
-        self._steps: list[Step] = []
-        self._order = Order(0)
+    def __init__(self, hand_over: Callable[[Turn], Order | None]) -> None:
+        """`hand_over` takes the turn that has ended, at first an empty one, and gives the next order; None = none."""
+        self._hand_over = hand_over
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._order, self._turn = Order(0), Turn()
         self._counter: FlopCounterMode | None = None
-        self._start = self._came = self._cpu = 0.0
-        self._batch = (0, 0, 0)
+        self._masks: list[torch.Tensor] = []
+        self._step = 0
+        self._start = self._cpu = self._last = 0.0
+
+    @classmethod
+    def over(cls, connection: Connection) -> Turns:
+        """With a `Player` at the other end."""
+
+        def hand_over(turn: Turn) -> Order | None:
+            connection.send(turn)
+            return connection.recv()
+
+        return cls(hand_over)
 
     def wait(self) -> None:
         """Report the last turn and wait for the next; raises `Finished` if there is none."""
-        flops = 0
         if self._counter is not None:
             self._counter.__exit__(None, None, None)
-            flops, self._counter = self._counter.get_total_flops(), None
-        peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else memory("VmHWM")
-        self._connection.send(Turn(tuple(self._steps), flops, peak))
-        order = self._connection.recv()
+            self._turn.flops, self._counter = self._counter.get_total_flops(), None
+        self._turn.peak = peak_memory(self._device)
+        order = self._hand_over(self._turn)
         if order is None:
             raise Finished
-        self._order, self._steps = order, []
+        self._order, self._step = order, -order.warm_up
         if order.count:
             self._counter = flop_counter()
             self._counter.__enter__()
-        self._start, self._cpu = time.perf_counter(), time.process_time()
+        self._begin()
 
-    def batch_came(self, pairs: int, mask: torch.Tensor) -> None:
+    def batch_came(self, pairs: int, mask: torch.Tensor | None = None) -> None:
         """A step begins with a batch; `mask` `(batch, tokens)` is 1 where a token is and 0 where padding is."""
-        self._came = time.perf_counter()
-        self._batch = (pairs, mask.numel(), int(mask.sum()))
+        self._turn.waited += time.perf_counter() - self._last
+        self._turn.pairs += pairs
+        if mask is not None:
+            self._masks.append(mask)  # to sum it up now would be to wait for a GPU
 
     def step_done(self) -> None:
-        """A step has ended; wait if it was the last of this turn."""
-        synchronize(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-        end, cpu = time.perf_counter(), time.process_time()
-        self._steps.append(Step(end - self._start, self._came - self._start, cpu - self._cpu, *self._batch))
-        if len(self._steps) == self._order.steps:
+        """A step has ended, or on a GPU been asked for; wait if it was the last of this turn."""
+        self._last = time.perf_counter()
+        self._step += 1
+        if self._step == 0:
+            self._begin()
+        elif self._step == self._order.steps:
+            synchronize(self._device)
+            self._turn.seconds, self._turn.cpu = time.perf_counter() - self._start, time.process_time() - self._cpu
+            self._turn.tokens = sum(mask.numel() for mask in self._masks)
+            self._turn.real = sum(int(mask.sum()) for mask in self._masks)
             self.wait()
-        else:
-            self._start, self._cpu = end, cpu
+
+    def _begin(self) -> None:
+        synchronize(self._device)
+        self._turn, self._masks = Turn(), []
+        self._start = self._last = time.perf_counter()
+        self._cpu = time.process_time()
+
+
+def one_turn(run: Callable[[Turns], object], order: Order) -> Turn:
+    """A turn of a way in this process."""
+    made, orders = list[Turn](), iter((order, None))
+
+    def hand_over(turn: Turn) -> Order | None:
+        made.append(turn)
+        return next(orders)
+
+    with suppress(Finished):
+        run(Turns(hand_over))
+    return made[-1]
 
 
 class Player:
@@ -260,4 +292,4 @@ def _play(run: Callable[..., None], connection: Connection, log: Path, *argument
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     with suppress(Finished):
-        run(Turns(connection), *arguments)
+        run(Turns.over(connection), *arguments)

@@ -56,7 +56,7 @@ def toy(tmp_path, programs, monkeypatch) -> Any:
 class TestMaterials:
     def test_lengths_splits_and_shared_contexts_are_as_wanted(self, tmp_path, programs):
         made = programs("materials")
-        made.write_conversations(tmp_path, made.Conversations(12, validation=4, responses=4, seconds=(0.2, 0.8)))
+        made.write_conversations(tmp_path, 12, validation=4, seconds=(0.2, 0.8))
         dataset = PairDataset.load(tmp_path)
         assert len(dataset.subset("train").pairs) == 12
         assert len(dataset.subset("validation").pairs) == 4
@@ -81,12 +81,12 @@ class TestTurns:
     def test_a_way_makes_as_many_steps_as_it_is_told(self, tmp_path, toy, programs):
         turns = programs("timing")
         player = turns.Player.of(toy.run, 8, log=tmp_path / "log")
-        assert len(player.play(turns.Order(3)).steps) == 3
+        assert player.play(turns.Order(3, warm_up=2)).pairs == 24
         turn = player.play(turns.Order(2, count=True))
         assert turn.flops == 2 * (2 * 2 * 3 * 5)
-        assert [(step.pairs, step.tokens, step.real) for step in turn.steps] == [(8, 6, 4)] * 2
-        assert all(0 <= step.waited <= step.seconds for step in turn.steps)
-        assert turn.rate == 16 / sum(step.seconds for step in turn.steps)
+        assert (turn.pairs, turn.tokens, turn.real) == (16, 12, 8)
+        assert 0 <= turn.waited <= turn.seconds
+        assert turn.rate == 16 / turn.seconds
         assert turn.peak > 10**7
         player.stop()
         assert player._ended.__self__.exitcode == 0  # it is the join of its process
@@ -116,7 +116,7 @@ def test_the_baseline_is_the_same_model(tmp_path, programs):
     from empathy_judge.models.backbones import NANO_FOLDER
 
     made = programs("materials")
-    made.write_conversations(tmp_path / "data", made.Conversations(12, validation=4, seconds=(0.4, 1.2)))
+    made.write_conversations(tmp_path / "data", 12, validation=4, seconds=(0.4, 1.2))
     place = programs("naive").Place(str(NANO_FOLDER), str(tmp_path / "data"), (3, 4), 4, 0, "cpu")
     same = programs("naive").train_both(place, tmp_path / "run", steps=3)
     assert len(same.losses) == 3
@@ -126,24 +126,22 @@ def test_the_baseline_is_the_same_model(tmp_path, programs):
 
 
 def test_ms_swift_reads_the_weights_that_we_read(tmp_path, programs):
-    """Under the hub's names, which transformers maps back to the same weights; all that ms-swift asks for is there."""
+    """They have the hub's names, which transformers maps to its own; all that ms-swift asks for is there."""
     from safetensors.torch import load_file
-    from transformers import Qwen2AudioForConditionalGeneration
+    from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration
 
-    checkpoint = tmp_path / "checkpoint"
-    checkpoint.mkdir()
-    programs("materials").write_checkpoint("qwen2_audio", "tiny", checkpoint)
-    older = programs("peers").older_layout(checkpoint, tmp_path / "older")
-    names = load_file(older / "model-00001.safetensors").keys()
-    assert {name.split(".")[0] for name in names} == {"audio_tower", "language_model", "multi_modal_projector"}
-    assert {"language_model.lm_head.weight", "language_model.model.embed_tokens.weight"} <= names
-    ours, theirs = (Qwen2AudioForConditionalGeneration.from_pretrained(folder) for folder in (checkpoint, older))
-    expected, found = ours.state_dict(), theirs.state_dict()
-    assert expected.keys() == found.keys()
-    assert all(torch.equal(found[name], weight) for name, weight in expected.items())
-    config = json.loads((older / "config.json").read_text())
+    programs("materials").write_checkpoint("qwen2_audio", "tiny", tmp_path)
+    written = load_file(tmp_path / "model-00001.safetensors")
+    assert {name.split(".")[0] for name in written} == {"audio_tower", "language_model", "multi_modal_projector"}
+    found = Qwen2AudioForConditionalGeneration.from_pretrained(tmp_path).state_dict()
+    assert len(found) == len(written)
+    for name in ("lm_head.weight", "model.embed_tokens.weight"):
+        own = name.replace("model.", "model.language_model.")
+        assert torch.equal(found[own], written[f"language_model.{name}"])
+    config = json.loads((tmp_path / "config.json").read_text())
     assert (config["ignore_index"], config["pad_token_id"], config["text_config"]["pad_token_id"]) == (-100, 0, 0)
-    assert "feature_extractor" not in json.loads((older / "processor_config.json").read_text())
+    assert "feature_extractor" not in json.loads((tmp_path / "processor_config.json").read_text())
+    assert AutoProcessor.from_pretrained(tmp_path).feature_extractor.feature_size == 128
 
 
 def test_an_environment_without_ms_swift_is_told(tmp_path, programs):
