@@ -43,8 +43,9 @@ _PLAIN_START = re.compile(
     rb"(?:RIFF.{4}|RF64\xff{4})WAVE|FORM.{4}AIF[FC]|\.snd\x00\x00.{6}\x00\x00\x00[\x01-\x1b]|caff\x00\x01\x00\x00desc|riff\x2e\x91",
     re.DOTALL,
 )
-_OGG_FLAGS = re.compile(rb"OggS\x00(.)", re.DOTALL)
-_BEGINS_STREAM = 2  # flag of an Ogg page (RFC 3533)
+_OGG_PAGE = re.compile(rb"OggS\x00(.)(.{8})(.{4})", re.DOTALL)  # flags, position, stream (RFC 3533)
+_BEGINS_STREAM = 2  # a flag
+_OGG_END = re.compile(r"^ *(?:PCM end|Last Granule pos) *: (\d+)", re.MULTILINE)  # in libsndfile's log
 _UNKNOWN_LENGTH = 1 << 62  # samples; libsndfile has more of a FLAC file whose encoder wrote to a pipe
 # A program that writes to a pipe does not know the length and declares at least about this much.
 _STREAMED_BYTES = 0x7FFF0000
@@ -223,7 +224,7 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.S
     with closing(stream), _decoder(stream, name) as sound:
         if sound.format in _MAY_BE_JOINED:
             position = stream.tell()
-            _check_single(sound.format, stream, name)
+            _check_single(stream, name, sound)
             stream.seek(position)
         _check_rate(sound.samplerate, name)
         _check_complete(sound, name)
@@ -246,7 +247,7 @@ def _decoder(stream: _Stream, name: str) -> soundfile.SoundFile:
         sound = opened(soundfile.SoundFile)
         return sound if sound.frames < _UNKNOWN_LENGTH else opened(_FrontToBack)
     except soundfile.SoundFileError:
-        _check_single("", stream, name)
+        _check_single(stream, name)
         text = f"{name}: not a sound file; expected wav, flac, ogg, mp3, aiff, au"
         raise AudioError(text, "not a sound file") from None
 
@@ -258,18 +259,25 @@ def _file_size(path: Path, name: str) -> int:
     return facts.st_size
 
 
-def _check_single(kind: str, stream: _Stream, name: str) -> None:
-    """Refuses several recordings one after the other, of which libsndfile would read the first."""
+def _check_single(stream: _Stream, name: str, sound: soundfile.SoundFile | None = None) -> None:
+    """Refuses several recordings one after the other, of which libsndfile would read the first, and an Ogg file whose
+    last page it cannot read, which it only notes in its log, if at all."""
     stream.seek(0)
     data = stream.read()
-    if kind == "OGG":
-        begins = [flags[0] & _BEGINS_STREAM for flags in _OGG_FLAGS.findall(data)]
+    kind = None if sound is None else sound.format
+    pages = _OGG_PAGE.findall(data) if kind == "OGG" else []
+    if pages:
+        begins = [flags[0] & _BEGINS_STREAM for flags, _, _ in pages]
         joined = any(later > one for one, later in pairwise(begins))  # a stream begins after content of another
     else:
         joined = len((_FLAC_START if kind == "FLAC" else _PLAIN_START).findall(data)) > 1
     if joined:
         text = "holds several recordings one after the other; expected one recording, joined by decoding"
         raise AudioError(f"{name}: the file {text}")
+    if sound is not None and (end := _OGG_END.search(sound.extra_info)):
+        ends = [int.from_bytes(own, "little", signed=True) for _, own, stream in pages if stream == pages[0][2]]
+        if max(ends) != int(end[1]) or "Ogg: Junk after the last page" in sound.extra_info:
+            raise AudioError(f"{name}: the file is cut off in the middle of an Ogg page", "the file is cut off")
 
 
 def _check_complete(sound: soundfile.SoundFile, name: str) -> None:
@@ -285,8 +293,6 @@ def _check_complete(sound: soundfile.SoundFile, name: str) -> None:
         raise AudioError(
             f"{name}: {rest} bytes follow the samples that the header declares; expected one whole recording"
         )
-    if "Ogg: Junk after the last page" in sound.extra_info:
-        raise AudioError(f"{name}: the file is cut off in the middle of an Ogg page", "the file is cut off")
 
 
 def _read(sound: soundfile.SoundFile, declared: int, name: str) -> np.ndarray:
