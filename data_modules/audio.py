@@ -144,11 +144,7 @@ def load_clip(source: AudioSource, max_seconds: float | None = None, name: str |
             rate = sound.samplerate
             _check_length(frames, rate, max_seconds, name)
             samples = _read(sound, frames, name)
-            rest = _unread(sound, frames, stream)
-        if rest:
-            raise AudioError(
-                f"{name}: {rest} bytes follow the samples that the header declares; expected one whole recording"
-            )
+            _check_rest(_unread(sound, frames, stream), name)
     _check_amplitude(samples, rate, name)
     return Clip(samples, rate, name)
 
@@ -289,10 +285,13 @@ def _check_complete(sound: soundfile.SoundFile, name: str) -> None:
             raise AudioError(text, "the file is cut off")
     length, found = _FILE_LENGTH.search(sound.extra_info), _NO_CHUNK.search(sound.extra_info)
     rest = int(length[1]) - int(found[1]) if length and found else 0
-    if rest > MIN_SECONDS * sound.samplerate * sound.channels:  # a tag is shorter
-        raise AudioError(
-            f"{name}: {rest} bytes follow the samples that the header declares; expected one whole recording"
-        )
+    _check_rest(rest if rest > MIN_SECONDS * sound.samplerate * sound.channels else 0, name)  # a tag is shorter
+
+
+def _check_rest(rest: int, name: str) -> None:
+    if rest:
+        text = f"{name}: {rest} bytes follow the samples that the header declares; expected one whole recording"
+        raise AudioError(text)
 
 
 def _read(sound: soundfile.SoundFile, declared: int, name: str) -> np.ndarray:
