@@ -90,15 +90,16 @@ class Collector:
         self._links.setdefault(pair_id, {pair_id}).update(links)
         return pair_id
 
-    def add_rating(self, pair_id: str, rater: Any, dimension: str, score: Any, where: str, scale: Dimension) -> None:
-        """Takes one score in, as the source says it; on a scale in steps of 1 it has to be a whole number.
+    def add_rating(
+        self, pair_id: str, rater: Any, dimension: str, score: Any, where: str, scale: Dimension, whole: bool = False
+    ) -> None:
+        """Takes one score in, as the source says it; `whole`: it has to be a whole number.
 
         Raises:
             DataError: If it is no score on the scale, the rater has no name, or has scored the same thing before.
         """
         is_number = isinstance(score, int | float) and not isinstance(score, bool)
         on_scale = is_number and scale.minimum <= score <= scale.maximum  # NaN is outside too
-        whole = scale.step == 1
         if not on_scale or (whole and score != int(score)):
             number = "whole number" if whole else "number"
             raise bad_value(where, score, f"a {number} from {scale.minimum:g} to {scale.maximum:g}")

@@ -81,7 +81,8 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
                     where = f"{row.place('annotations')}, {question}, annotator {number}"
                     if answer is not None:
                         with found.skipping(row.place()):
-                            found.add_rating(pair_id, f"{layout}-{number}", question, answer, where, _SCALE)
+                            rater = f"{layout}-{number}"
+                            found.add_rating(pair_id, rater, question, answer, where, _SCALE, whole=True)
     sizes = ", ".join(f"{size} ({count} responses)" for size, count in sorted(panels.items()))
     others = ", ".join(f"{name} ({count})" for name, count in sorted(not_scores.items()))
     card = DatasetCard(
