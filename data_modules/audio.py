@@ -271,7 +271,7 @@ def _check_single(stream: _Stream, name: str, sound: soundfile.SoundFile | None 
         text = "holds several recordings one after the other; expected one recording, joined by decoding"
         raise AudioError(f"{name}: the file {text}")
     if sound is not None and (end := _OGG_END.search(sound.extra_info)):
-        ends = [int.from_bytes(own, "little", signed=True) for _, own, stream in pages if stream == pages[0][2]]
+        ends = [int.from_bytes(own, "little", signed=True) for _, own, serial in pages if serial == pages[0][2]]
         if max(ends) != int(end[1]) or "Ogg: Junk after the last page" in sound.extra_info:
             raise AudioError(f"{name}: the file is cut off in the middle of an Ogg page", "the file is cut off")
 
