@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
@@ -30,7 +29,7 @@ from ..data_modules.schema import Pair
 from ..data_modules.stored_clips import StoredClip
 from .backbones.audio_language_model import AudioLanguageModel
 from .backbones.base import Backbone, Inputs
-from .backbones.layers import skip
+from .backbones.layers import made_by, skip
 from .judge import EmpathyJudge, EncodedClip, EncodedWindow
 from .lora import part_of
 from .settings import LongClips
@@ -331,19 +330,10 @@ class PairStates:
 
 def states_entering(backbone: AudioLanguageModel, inputs: Inputs, first: int) -> Tensor:
     """Hidden states `(batch, tokens, hidden)` that enter layer `first`; the layers from there on are not computed."""
-    found: list[Tensor] = []
-
-    def keep(module: nn.Module, args: tuple[Any, ...]) -> None:
-        found.append(args[0])
-
-    layers, inputs = backbone.layers, replace(inputs, packed=None)
-    hook = layers[first].register_forward_pre_hook(keep)
-    try:
-        with skip(layers[first:]):
-            backbone.hidden_states(inputs)
-    finally:
-        hook.remove()
-    return found[0]
+    layers = backbone.layers[first:]
+    with skip(layers), made_by(layers[:1]) as passed_on:
+        backbone.hidden_states(replace(inputs, packed=None))
+    return passed_on[0]
 
 
 def check_split(backbone: Backbone, inputs: Inputs, first: int) -> None:
