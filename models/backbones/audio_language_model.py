@@ -184,10 +184,12 @@ class AudioLanguageModel(Backbone):
         """From audio states `(states, audio size)` to embeddings `(states * tokens_per_state, hidden)`."""
         return self.network.get_submodule(self.parts["projector"].path)(states)
 
-    def read(self, ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
-        """Last hidden states `(batch, tokens, hidden)` of the language model without its head."""
+    def read(self, ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor, **further: Any) -> Tensor:
+        """Last hidden states `(batch, tokens, hidden)` of the language model without its head, given these and what
+        else it takes.
+        """
         return self.language_model(
-            inputs_embeds=embeddings, attention_mask=mask, position_ids=positions, use_cache=False
+            inputs_embeds=embeddings, attention_mask=mask, position_ids=positions, use_cache=False, **further
         ).last_hidden_state
 
     def hidden_states(self, inputs: Inputs) -> Tensor:
