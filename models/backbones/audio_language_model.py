@@ -71,7 +71,7 @@ class AudioLanguageModel(Backbone):
 
     def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint) -> None:
         self.network, self.processor = network, processor
-        self.name, self.revision = checkpoint.name, checkpoint.revision
+        self.name = checkpoint.name
         self.tokenizer = processor.tokenizer
         # Granite Speech calls it otherwise
         self.extractor = getattr(processor, "audio_processor", None) or processor.feature_extractor
