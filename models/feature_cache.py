@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from ..data_modules.audio import AudioSource, audio_hash
+from ..data_modules.audio import AudioSource, Clip, audio_hash
 from ..data_modules.errors import UserError, os_reason
 from ..data_modules.schema import Pair
 from ..data_modules.stored_clips import StoredClip
@@ -157,7 +157,7 @@ class ClipStates:
         self._tower = _hash(
             _weights(judge, lambda name: part_of(judge.backbone, name) == "audio_tower"), _set_up(judge, _WHOLE)
         )
-        self._names: dict[tuple[str, int, int], str] = {}
+        self._names: dict[Hashable, str] = {}
 
     def name(self, source: AudioSource, in_windows: bool = False) -> str:
         """Under which a clip is stored that is heard whole, or in several windows.
@@ -206,15 +206,9 @@ class ClipStates:
 
     def _content(self, source: AudioSource) -> str:
         """Hash of a clip; a file is read once, unless it was changed."""
-        if isinstance(source, StoredClip):
-            return source.sha256
-        facts = None
-        if isinstance(source, str | Path):
-            with suppress(OSError):  # `audio_hash` says what is wrong
-                facts = os.stat(source)
-        if facts is None:
-            return audio_hash(source)
-        key = str(source), facts.st_mtime_ns, facts.st_size
+        if not isinstance(source, str | Path):
+            return source.sha256 if isinstance(source, StoredClip) else audio_hash(source)
+        key = known_by(source)
         if key not in self._names:
             self._names[key] = audio_hash(source)
         return self._names[key]
@@ -359,6 +353,17 @@ def check_split(backbone: Backbone, inputs: Inputs, first: int) -> None:
     apart = (whole - split)[real].float().abs().max()
     if not apart <= 1e-3 * whole[real].float().abs().max():
         raise refusal
+
+
+def known_by(source: AudioSource) -> Hashable:
+    """What a clip is known by: small, whatever the clip is. A file that was changed is another clip."""
+    if isinstance(source, bytes | Clip):
+        return audio_hash(source)
+    if isinstance(source, str | Path):
+        with suppress(OSError):  # whoever reads it says what is wrong
+            facts = Path(source).stat()
+            return str(source), facts.st_mtime_ns, facts.st_size
+    return source
 
 
 def _of_rows(name: str, stored: Sequence[Mapping[str, Tensor]]) -> Tensor | None:
