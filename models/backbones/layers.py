@@ -282,8 +282,9 @@ def made_by(
         states = found if isinstance(found, Tensor) else found[0]
         made.append(states if of is None else of(states))
 
-    hooks = [layer.register_forward_pre_hook(lambda _, given: keep(given)) for layer in layers[: int(and_given)]]
-    hooks += [layer.register_forward_hook(lambda *call: keep(call[2])) for layer in layers]
+    hooks = [layer.register_forward_hook(lambda *call: keep(call[2])) for layer in layers]
+    if and_given:
+        hooks.append(layers[0].register_forward_pre_hook(lambda _, given: keep(given)))
     try:
         yield made
     finally:
