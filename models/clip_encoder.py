@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
-from ..data_modules.audio import AudioSource, Clip, audio_hash
+from ..data_modules.audio import AudioSource
 from ..data_modules.errors import AudioError
 from .assessment import ClipFacts, clip_facts
-from .feature_cache import ClipStates, DiskStore
+from .feature_cache import ClipStates, DiskStore, known_by
 from .judge import EmpathyJudge, EncodedClip
 from .settings import LongClips
 
@@ -73,7 +71,7 @@ class ClipEncoder:
         decoded: list[tuple[AudioSource, Hashable, list[np.ndarray]]] = []
         for source in clips:
             try:
-                key = _key(source)
+                key = known_by(source)
                 if (windows := self._read(source, key, member, found)) is not None:
                     decoded.append((source, (member, key), windows))
             except AudioError as error:
@@ -129,17 +127,6 @@ class ClipEncoder:
 
 def _size(encoded: EncodedClip) -> int:
     return sum(tensor.nbytes for window in encoded for tensor in window if isinstance(tensor, torch.Tensor))
-
-
-def _key(source: AudioSource) -> Hashable:
-    """What a clip is known by: small, whatever the clip is. A file that was changed is another clip."""
-    if isinstance(source, bytes | Clip):
-        return audio_hash(source)
-    if isinstance(source, str | Path):
-        with suppress(OSError):  # whoever reads it says what is wrong
-            facts = Path(source).stat()
-            return str(source), facts.st_mtime_ns, facts.st_size
-    return source
 
 
 class AutoBatch:

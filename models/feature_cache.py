@@ -11,11 +11,10 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
@@ -24,13 +23,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from ..data_modules.audio import AudioSource, audio_hash
+from ..data_modules.audio import AudioSource, Clip, audio_hash
 from ..data_modules.errors import UserError, os_reason
 from ..data_modules.schema import Pair
 from ..data_modules.stored_clips import StoredClip
 from .backbones.audio_language_model import AudioLanguageModel
 from .backbones.base import Backbone, Inputs
-from .backbones.layers import skip
+from .backbones.layers import made_by, skip
 from .judge import EmpathyJudge, EncodedClip, EncodedWindow
 from .lora import part_of
 from .settings import LongClips
@@ -158,7 +157,7 @@ class ClipStates:
         self._tower = _hash(
             _weights(judge, lambda name: part_of(judge.backbone, name) == "audio_tower"), _set_up(judge, _WHOLE)
         )
-        self._names: dict[tuple[str, int, int], str] = {}
+        self._names: dict[Hashable, str] = {}
 
     def name(self, source: AudioSource, in_windows: bool = False) -> str:
         """Under which a clip is stored that is heard whole, or in several windows.
@@ -207,15 +206,9 @@ class ClipStates:
 
     def _content(self, source: AudioSource) -> str:
         """Hash of a clip; a file is read once, unless it was changed."""
-        if isinstance(source, StoredClip):
-            return source.sha256
-        facts = None
-        if isinstance(source, str | Path):
-            with suppress(OSError):  # `audio_hash` says what is wrong
-                facts = os.stat(source)
-        if facts is None:
-            return audio_hash(source)
-        key = str(source), facts.st_mtime_ns, facts.st_size
+        if not isinstance(source, str | Path):
+            return source.sha256 if isinstance(source, StoredClip) else audio_hash(source)
+        key = known_by(source)
         if key not in self._names:
             self._names[key] = audio_hash(source)
         return self._names[key]
@@ -331,19 +324,10 @@ class PairStates:
 
 def states_entering(backbone: AudioLanguageModel, inputs: Inputs, first: int) -> Tensor:
     """Hidden states `(batch, tokens, hidden)` that enter layer `first`; the layers from there on are not computed."""
-    found: list[Tensor] = []
-
-    def keep(module: nn.Module, args: tuple[Any, ...]) -> None:
-        found.append(args[0])
-
-    layers, inputs = backbone.layers, replace(inputs, packed=None)
-    hook = layers[first].register_forward_pre_hook(keep)
-    try:
-        with skip(layers[first:]):
-            backbone.hidden_states(inputs)
-    finally:
-        hook.remove()
-    return found[0]
+    layers = backbone.layers[first:]
+    with skip(layers), made_by(layers[:1]) as passed_on:
+        backbone.hidden_states(replace(inputs, packed=None))
+    return passed_on[0]
 
 
 def check_split(backbone: Backbone, inputs: Inputs, first: int) -> None:
@@ -369,6 +353,17 @@ def check_split(backbone: Backbone, inputs: Inputs, first: int) -> None:
     apart = (whole - split)[real].float().abs().max()
     if not apart <= 1e-3 * whole[real].float().abs().max():
         raise refusal
+
+
+def known_by(source: AudioSource) -> Hashable:
+    """What a clip is known by: small, whatever the clip is. A file that was changed is another clip."""
+    if isinstance(source, bytes | Clip):
+        return audio_hash(source)
+    if isinstance(source, str | Path):
+        with suppress(OSError):  # whoever reads it says what is wrong
+            facts = Path(source).stat()
+            return str(source), facts.st_mtime_ns, facts.st_size
+    return source
 
 
 def _of_rows(name: str, stored: Sequence[Mapping[str, Tensor]]) -> Tensor | None:

@@ -310,14 +310,15 @@ class EmpathyJudge(nn.Module):
         return {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
 
     def trained(self) -> dict[str, Tensor]:
-        """As `trainable`, but also in a judge that was loaded, where nothing is to be trained any more."""
+        """As `trainable`, but also in a judge that was loaded, where nothing is to be trained any more; and what is not
+        trained but taken from the training split, once: scales, landmarks."""
         in_full = {f"network.{name}" for name in self.trained_in_full()}
         trained = {
             name: weight
             for name, weight in self.named_parameters()
             if name in in_full or "lora_" in name or name.startswith(OWN)
         }
-        return trained | self.fitted()
+        return trained | {f"head_input.{name}": value for name, value in self.head_input.named_buffers()}
 
     def compare_with(self, landmarks: Tensor, reach: Tensor) -> None:
         """Let the head read how near a pair is to each landmark `(landmarks, features)`, where it read features before;
@@ -335,10 +336,6 @@ class EmpathyJudge(nn.Module):
     def own_modules(self) -> dict[str, nn.Module]:
         """What is no part of the backbone, by name."""
         return {"pooling": self.pooling, "head_input": self.head_input, "head": self.head}
-
-    def fitted(self) -> dict[str, Tensor]:
-        """Names and values of what is not trained but taken from the training split, once: scales, landmarks."""
-        return {f"head_input.{name}": value for name, value in self.head_input.named_buffers()}
 
     @torch.no_grad()
     def use(self, weights: Mapping[str, Tensor]) -> None:

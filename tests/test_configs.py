@@ -13,7 +13,7 @@ import yaml
 from empathy_judge.cli import COMMANDS, main
 from empathy_judge.commands.options import build_parser as cli_parser
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.models.backbones import families
+from empathy_judge.models.backbones import FAMILIES
 from empathy_judge.train.memory import CUDA_CONTEXT, GIB, step_memory
 from empathy_judge.train.recipe import RecipeParser
 from empathy_judge.train.shipped import find_recipe, shipped_recipes
@@ -54,7 +54,7 @@ def test_every_sweep_is_valid_and_begins_with_its_command(path):
 def test_the_table_of_backbones_names_every_family_with_the_checkpoint_of_its_recipe():
     page = (ROOT / "docs" / "reference" / "backbones.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)`.*? \| (\S+/\S+(?:, revision \S+)?) \|", page, flags=re.MULTILINE))
-    assert set(rows) == set(families())
+    assert set(rows) == set(FAMILIES)
     for name, checkpoint in rows.items():
         judge = yaml.safe_load(find_recipe(name).read_text(encoding="utf-8"))["judge"]
         revision = f", revision {judge['revision']}" if "revision" in judge else ""

@@ -1,4 +1,4 @@
-"""Backbones by the `model_type` of their `transformers` configuration: one class per family (see `_FAMILIES`).
+"""Backbones by the `model_type` of their `transformers` configuration: one class per family (see `FAMILIES`).
 
 A class has the official model class, where its parts are, its audio token, how many audio tokens a clip has, and
 overrides where the family is special. The base classes are `AudioLanguageModel` and `PairEncoder`.
@@ -27,7 +27,7 @@ TRANSFORMERS = "transformers>=5.17,<6"
 """What every family here can be used with."""
 DEPTH = "empathy_judge_depth"
 """In config.json of a backbone that was exported: how many of the layers are in its files, where these are not all."""
-_FAMILIES: Mapping[str, tuple[str, str]] = {
+FAMILIES: Mapping[str, tuple[str, str]] = {
     "audioflamingo3": ("qwen2_audio", "AudioFlamingo3"),
     "gemma3n": ("gemma", "Gemma3n"),
     "gemma4": ("gemma", "Gemma4"),
@@ -98,9 +98,9 @@ def _family(name: str, model_type: str) -> Any:
     family = model_type.removesuffix("_thinker").replace("-", "_")
     if model_type == "phi4mm":  # the layout of the authors, whose own code it needs: the class says what to use instead
         family = "phi4_multimodal"
-    if family not in _FAMILIES:
-        raise UserError(f"backbone {name!r}: no class for family {model_type!r}; expected {', '.join(_FAMILIES)}")
-    file, class_name = _FAMILIES[family]
+    if family not in FAMILIES:
+        raise UserError(f"backbone {name!r}: no class for family {model_type!r}; expected {', '.join(FAMILIES)}")
+    file, class_name = FAMILIES[family]
     try:
         return getattr(importlib.import_module(f".{file}", __name__), class_name)
     except ImportError as error:
@@ -110,8 +110,3 @@ def _family(name: str, model_type: str) -> Any:
             f"backbone {name!r}: family {model_type!r} cannot be used with the installed transformers "
             f"{transformers.__version__}; expected {TRANSFORMERS}: {one_line(error)}"
         ) from None
-
-
-def families() -> list[str]:
-    """Names of all families."""
-    return list(_FAMILIES)

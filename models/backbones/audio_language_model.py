@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from ...data_modules.errors import TextError, UserError, shown
 from ...data_modules.schema import Pair
 from .base import Backbone, Checkpoint, Clips, Inputs, Layout, Packed, Part
-from .layers import KERNEL, enter_behind, made_by, only_within, padding_last
+from .layers import KERNEL, attending, enter_behind, made_by
 from .loading import load_processor, one_line
 from .packing import pack
 
@@ -71,7 +71,7 @@ class AudioLanguageModel(Backbone):
 
     def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint) -> None:
         self.network, self.processor = network, processor
-        self.name, self.revision = checkpoint.name, checkpoint.revision
+        self.name = checkpoint.name
         self.tokenizer = processor.tokenizer
         # Granite Speech calls it otherwise
         self.extractor = getattr(processor, "audio_processor", None) or processor.feature_extractor
@@ -184,17 +184,19 @@ class AudioLanguageModel(Backbone):
         """From audio states `(states, audio size)` to embeddings `(states * tokens_per_state, hidden)`."""
         return self.network.get_submodule(self.parts["projector"].path)(states)
 
-    def read(self, ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
-        """Last hidden states `(batch, tokens, hidden)` of the language model without its head."""
+    def read(self, ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor, **further: Any) -> Tensor:
+        """Last hidden states `(batch, tokens, hidden)` of the language model without its head, given these and what
+        else it takes.
+        """
         return self.language_model(
-            inputs_embeds=embeddings, attention_mask=mask, position_ids=positions, use_cache=False
+            inputs_embeds=embeddings, attention_mask=mask, position_ids=positions, use_cache=False, **further
         ).last_hidden_state
 
     def hidden_states(self, inputs: Inputs) -> Tensor:
         packed = inputs.packed
         positions = (inputs.attention_mask.cumsum(-1) - 1).clamp(min=0)
         if inputs.hidden is not None:
-            with enter_behind(self.layers[: inputs.first], inputs.hidden), padding_last(inputs.padding_last):
+            with enter_behind(self.layers[: inputs.first], inputs.hidden), attending(inputs.padding_last, None):
                 return self.read(inputs.input_ids, inputs.hidden, inputs.attention_mask, positions)
         states = inputs.audio_states
         if states is None and inputs.clips is not None:
@@ -208,7 +210,7 @@ class AudioLanguageModel(Backbone):
             flat = embeddings.flatten(0, 1).index_copy(0, tokens.audio_positions, audio.to(embeddings))
             embeddings = flat.view_as(embeddings)
         kept = made_by(self.layers if self._every_layer else ())
-        with padding_last(inputs.padding_last), only_within(packed), kept as made:
+        with attending(inputs.padding_last, packed), kept as made:
             last = self.read(tokens.input_ids, embeddings, tokens.attention_mask, positions)
         if any(states.ndim != 3 for states in made):
             raise UserError(f"pooling layer_mix: backbone {self.name} has several states of each token in its layers")

@@ -191,7 +191,6 @@ class Backbone(ABC):
     Attributes:
         network: The module that holds every weight; LoRA is put on it in place.
         name: Hub id or folder it was loaded from.
-        revision: Commit of the hub repository, or None for a folder.
         sampling_rate: Hz of the clips that it reads.
         max_seconds: Maximum audio length (seconds).
         audio_size: Width of the states that `encode_audio` returns.
@@ -218,7 +217,6 @@ class Backbone(ABC):
 
     network: nn.Module
     name: str
-    revision: str | None
     sampling_rate: int
     max_seconds: float
     audio_size: int

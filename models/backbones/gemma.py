@@ -103,16 +103,11 @@ class Gemma3n(AudioLanguageModel):
         projected = self.network.embed_audio(inputs_embeds=states)
         return torch.where(states.any(-1, keepdim=True), projected, padding_embedding)
 
-    def read(self, ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
+    def read(self, ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor, **further: Any) -> Tensor:
         size = self.language_model.config.vocab_size_per_layer_input
-        return self.language_model(
-            inputs_embeds=embeddings,
-            # transformers 5.21 does it itself: hard tokens have no embeddings of each layer
-            per_layer_inputs=self.language_model.get_per_layer_inputs(ids.masked_fill(ids >= size, 0)),
-            attention_mask=mask,
-            position_ids=positions,
-            use_cache=False,
-        ).last_hidden_state
+        # transformers 5.21 does it itself: hard tokens have no embeddings of each layer
+        per_layer = self.language_model.get_per_layer_inputs(ids.masked_fill(ids >= size, 0))
+        return super().read(ids, embeddings, mask, positions, per_layer_inputs=per_layer, **further)
 
     def audio_tokens(self, samples: int) -> int:
         """See `Backbone`: the same for all clips."""
@@ -185,20 +180,14 @@ class Gemma4(AudioLanguageModel):
     def audio_span(self, count: int) -> str:
         return f"{self.tokenizer.boa_token}{self.audio_token * count}{self.tokenizer.eoa_token}"
 
-    def read(self, ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
+    def read(self, ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor, **further: Any) -> Tensor:
         """See `AudioLanguageModel`; in the embeddings of each layer, audio tokens count as padding."""
         text, per_layer = self.language_model, None
         if text.config.hidden_size_per_layer_input:
             audio_token_id: int = self.network.config.audio_token_id  # pyright: ignore
             text_ids = ids.masked_fill(ids == audio_token_id, text.config.pad_token_id)
             per_layer = text.get_per_layer_inputs(text_ids, None)  # transformers 5.17 has no default for embeddings
-        return text(
-            inputs_embeds=embeddings,
-            per_layer_inputs=per_layer,
-            attention_mask=mask,
-            position_ids=positions,
-            use_cache=False,
-        ).last_hidden_state
+        return super().read(ids, embeddings, mask, positions, per_layer_inputs=per_layer, **further)
 
     def audio_tokens(self, samples: int) -> int:
         """See `Backbone`: one for four frames that are wholly in the clip."""

@@ -15,7 +15,7 @@ nothing is padded, and says where all padding follows the real tokens, which a c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,10 +34,10 @@ if TYPE_CHECKING:  # it imports this module
 
 KERNEL = "sdpa_of_known_lengths"
 """Name of such attention in configurations of `transformers`."""
-_padding_is_last: ContextVar[bool] = ContextVar("padding_is_last", default=False)
 SHARED, PADDING = -1, -2
 """Tokens of packed rows that are of no pair alone: see `Packed.branch`."""
-_packed: ContextVar[Packed | None] = ContextVar("packed", default=None)
+_rows: ContextVar[tuple[bool, Packed | None]] = ContextVar("rows", default=(False, None))
+"""See `attending`."""
 _LEAST_VARIANCE = 1e-8
 
 
@@ -61,26 +61,17 @@ def without_padding(rows: Tensor, lengths: Sequence[int]) -> Tensor:
 
 
 @contextmanager
-def only_within(packed: Packed | None) -> Iterator[None]:
-    """Within, a token of packed rows attends to what it follows in its own pair: others share its row."""
-    token = _packed.set(packed)
-    try:
-        yield
-    finally:
-        _packed.reset(token)
-
-
-@contextmanager
-def padding_last(known: bool) -> Iterator[None]:
-    """Within, a causal mask leaves padding out of account if it is known to follow all real tokens.
+def attending(padding_last: bool, packed: Packed | None) -> Iterator[None]:
+    """Within, a causal mask leaves padding out of account if it is known to follow all real tokens; a token of packed
+    rows attends to what it follows in its own pair, as others share its row.
 
     States of real tokens are the same. Those of padding are others, and mean nothing either way.
     """
-    token = _padding_is_last.set(known)
+    token = _rows.set((padding_last, packed))
     try:
         yield
     finally:
-        _padding_is_last.reset(token)
+        _rows.reset(token)
 
 
 def _mask(
@@ -94,10 +85,11 @@ def _mask(
     **options: Any,
 ) -> Tensor | None:
     """`sdpa_mask`, but the values of the padding mask are not read; None = the kernel needs no mask."""
-    if (packed := _packed.get()) is not None:
+    padding_last, packed = _rows.get()
+    if packed is not None:
         return _packed_mask(packed, local_size)
     # tokens in a KV cache (q_length < kv_length) may have padding in between
-    if allow_is_causal_skip and q_length == kv_length and _padding_is_last.get():
+    if allow_is_causal_skip and q_length == kv_length and padding_last:
         attention_mask = None
     return sdpa_mask(
         q_length=q_length,
@@ -222,35 +214,8 @@ class LayerStatistics:
         """Of all clips `(clips, layers, 2, layer size)`, float32."""
         return torch.stack([self._found[clip] for clip in sorted(self._found)])
 
-    @contextmanager
-    def watch(
-        self, layers: Sequence[nn.Module], lengths: Sequence[Sequence[int]], clips: Sequence[int] | None = None
-    ) -> Iterator[None]:
-        """Within, one pass through these layers is summed up.
-
-        Args:
-            layers: Each makes states `(rows, positions, size)`, or a tuple that begins with them.
-            lengths: For each clip the real positions of each of its rows, which may all stand in one row (`OneRow`).
-            clips: Which clips these are; None = those that follow the ones before.
-        """
-        made: list[Tensor] = []  # of each layer (rows, 2, size)
-        rows = [length for clip in lengths for length in clip]
-
-        def keep(states: Any) -> None:
-            states = states if isinstance(states, Tensor) else states[0]
-            made.append(over_time(states if len(states) == len(rows) else states[0].split(rows), rows))
-
-        hooks = [layers[0].register_forward_pre_hook(lambda _, given: keep(given))]
-        hooks += [layer.register_forward_hook(lambda *call: keep(call[2])) for layer in layers]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
-        self.add(torch.stack(made, 1), lengths, clips)
-
     def add(self, rows: Tensor, lengths: Sequence[Sequence[int]], clips: Sequence[int] | None = None) -> None:
-        """Further clips, from the statistics of their rows `(rows, layers, 2, size)`; the others as in `watch`."""
+        """Further clips, from the statistics of their rows `(rows, layers, 2, size)`; the others as in `watching`."""
         numbers = clips or range(len(self._found), len(self._found) + len(lengths))
         of_clips = rows.split([len(clip) for clip in lengths])
         for number, own, counts in zip(numbers, of_clips, lengths, strict=True):
@@ -277,26 +242,49 @@ def _together(rows: Tensor, counts: Sequence[int]) -> Tensor:
     return torch.stack([mean, (shares * (deviations.square() + (means - mean).square())).sum(0).sqrt()], 1)
 
 
+@contextmanager
 def watching(
     heard: LayerStatistics | None,
     layers: Sequence[nn.Module],
     lengths: Sequence[Sequence[int]],
     clips: Sequence[int] | None = None,
-) -> AbstractContextManager[None]:
-    """`LayerStatistics.watch`, if there is anybody who wants it."""
-    return nullcontext() if heard is None else heard.watch(layers, lengths, clips)
+) -> Iterator[None]:
+    """Within, one pass through these layers is summed up, if there is anybody who wants it.
+
+    Args:
+        heard: Who wants it.
+        layers: Each makes states `(rows, positions, size)`, or a tuple that begins with them.
+        lengths: For each clip the real positions of each of its rows, which may all stand in one row (`OneRow`).
+        clips: Which clips these are; None = those that follow the ones before.
+    """
+    if heard is None:
+        yield
+        return
+    rows = [length for clip in lengths for length in clip]
+
+    def summed_up(states: Tensor) -> Tensor:
+        return over_time(states if len(states) == len(rows) else states[0].split(rows), rows)
+
+    with made_by(layers, summed_up, and_given=True) as made:  # of each (rows, 2, size)
+        yield
+    heard.add(torch.stack(made, 1), lengths, clips)
 
 
 @contextmanager
-def made_by(layers: Sequence[nn.Module], of: Callable[[Tensor], Tensor] | None = None) -> Iterator[list[Tensor]]:
-    """Within, what these layers make is kept, in their order, or what a function makes `of` it."""
+def made_by(
+    layers: Sequence[nn.Module], of: Callable[[Tensor], Tensor] | None = None, and_given: bool = False
+) -> Iterator[list[Tensor]]:
+    """Within, what these layers make is kept, in their order, or what a function makes `of` it; `and_given` = before
+    that what the first is given."""
     made: list[Tensor] = []
 
-    def keep(module: nn.Module, args: Any, output: Any) -> None:
-        states = output if isinstance(output, Tensor) else output[0]
+    def keep(found: Any) -> None:
+        states = found if isinstance(found, Tensor) else found[0]
         made.append(states if of is None else of(states))
 
-    hooks = [layer.register_forward_hook(keep) for layer in layers]
+    hooks = [layer.register_forward_hook(lambda *call: keep(call[2])) for layer in layers]
+    if and_given:
+        hooks.append(layers[0].register_forward_pre_hook(lambda _, given: keep(given)))
     try:
         yield made
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -103,7 +103,7 @@ def load_model(family: type[Backbone], checkpoint: Checkpoint) -> Any:
                     f"that you trust: AutoModel.from_pretrained({name!r}).save_pretrained(FOLDER), and copy "
                     "preprocessor_config.json and tokenizer files beside it"
                 ) from None
-    check_report(checkpoint.name, report, family.ignored_keys, weights_above(model))
+    check_report(checkpoint.name, report, family.ignored_keys, model)
     _read_4_bits_alike(model, checkpoint)
     return model
 
@@ -129,18 +129,24 @@ def _shallow(model_class: Any, checkpoint: Checkpoint) -> Any:
 
     `transformers` makes a model without memory for weights, and reads what the model has: what is taken out in between
     is neither read nor allocated. The configuration stays that of the whole: which layers share keys and values (Gemma)
-    and which kind each layer is, is told by it.
+    and which kind each layer is, is told by it. A depth that is a share is rounded, to at least one layer.
+
+    Raises:
+        UserError: When a model is made, if it has not as many layers.
     """
 
     def build(model: Any, *args: Any, **kwargs: Any) -> None:
         model_class.__init__(model, *args, **kwargs)
         layers = model.get_submodule(checkpoint.layers)
         assert isinstance(layers, nn.ModuleList)
-        assert checkpoint.depth is not None
-        kept = layers_at(checkpoint.depth, len(layers), checkpoint.name)
+        depth, count = checkpoint.depth, len(layers)
+        assert depth is not None
+        kept = depth if isinstance(depth, int) else max(1, round(depth * count))
+        if kept > count:
+            raise UserError(f"depth {depth}: backbone {checkpoint.name!r} has {count} layers")
         above = {
             f"{checkpoint.layers}.{number}.{name}"
-            for number in range(kept, len(layers))
+            for number in range(kept, count)
             for name in layers[number].state_dict()
         }
         # a key that finds no weight is reported as it is in the file, with the prefix of the base model
@@ -148,23 +154,6 @@ def _shallow(model_class: Any, checkpoint: Checkpoint) -> Any:
         del layers[kept:]
 
     return type(model_class.__name__, (model_class,), {"__init__": build, "__module__": model_class.__module__})
-
-
-def weights_above(model: Any) -> Container[str]:
-    """Names of the weights that a model would have if all of its layers had been made."""
-    return getattr(model, "weights_above", ())
-
-
-def layers_at(depth: int | float, layers: int, name: str) -> int:
-    """How many of so many layers a depth means: a number as it is, a share rounded, and at least one.
-
-    Raises:
-        UserError: If there are not that many.
-    """
-    kept = depth if isinstance(depth, int) else max(1, round(depth * layers))
-    if kept > layers:
-        raise UserError(f"depth {depth}: backbone {name!r} has {layers} layers")
-    return kept
 
 
 def _across_blocks(model: nn.Module, unquantized: Sequence[str]) -> list[str]:
@@ -241,10 +230,10 @@ def _refuse_adapter(checkpoint: Checkpoint) -> None:
         )
 
 
-def check_report(name: str, report: dict[str, Any], ignored_keys: str, above: Container[str] = ()) -> None:
+def check_report(name: str, report: dict[str, Any], ignored_keys: str, model: Any) -> None:
     """Refuse a checkpoint that does not fit its model, whatever `transformers` makes of it.
 
-    Keys that are ignored (see `Backbone`) and weights `above` the layers that are read are passed over.
+    Keys that are ignored (see `Backbone`) and weights above the layers that are read are passed over.
 
     Raises:
         UserError: Naming the first keys that are missing, unexpected or of another shape.
@@ -253,6 +242,7 @@ def check_report(name: str, report: dict[str, Any], ignored_keys: str, above: Co
         sorted(key for key in report[kind] if not re.search(ignored_keys, key))
         for kind in ("missing_keys", "unexpected_keys")
     )
+    above = getattr(model, "weights_above", ())  # see `_shallow`
     unexpected = [key for key in unexpected if _ADAPTER.sub("", key) not in above]
     mismatched = sorted(str(key) for key in report["mismatched_keys"])
     if missing or unexpected or mismatched:
@@ -302,7 +292,7 @@ def merge_own_adapter(
                 peft_config=config,  # pyright: ignore[reportArgumentType] it takes the object too
                 adapter_state_dict=load_file(str(found["adapter_model.safetensors"])),
             )
-    check_report(f"{checkpoint.name}: adapter", report.to_dict(), r"(?!)", weights_above(model))
+    check_report(f"{checkpoint.name}: adapter", report.to_dict(), r"(?!)", model)
     for name, layer in list(model.named_modules()):
         if isinstance(layer, LoraLayer):
             merge_later(layer) if checkpoint.deferred else layer.merge()

@@ -1,7 +1,7 @@
 """Rows of several pairs, in which what pairs begin with is read once.
 
 Several responses to one context begin with the same tokens, which a causal language model turns into the same states
-whatever follows. A row holds this beginning once and the rest of each pair behind it; a mask (`layers.only_within`)
+whatever follows. A row holds this beginning once and the rest of each pair behind it; a mask (`layers.attending`)
 and the positions let each pair see what it would see alone. A row may hold several beginnings, for less padding.
 
 Attention computes all that the mask leaves out, and so grows with the square of a row's width. How wide rows may

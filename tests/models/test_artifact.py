@@ -27,6 +27,7 @@ from empathy_judge.models.weight_files import fingerprint
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
+from ..conftest import as_before
 from .conftest import described, edit, saved
 
 ADAPTER, HEAD, JUDGE = "adapter/adapter_model.safetensors", "head.safetensors", "judge.json"
@@ -234,12 +235,7 @@ def test_a_backbone_that_moved_is_found_where_it_lies_now(folder, backbone_folde
 
 def test_a_judge_of_the_first_schema_loads_and_says_how_it_is_converted(folder, pairs, capsys):
     expected = scores_of(load_any(folder).judge, pairs)
-
-    def as_before(values):
-        values["schema_version"], lora = 1, values["settings"]["lora"]
-        lora["full"], lora["dtype"] = lora.pop("full_parts"), lora.pop("trained_dtype")
-
-    edit(folder / JUDGE, as_before)
+    (folder / JUDGE).write_text(json.dumps(as_before(json.loads((folder / JUDGE).read_text()))))
     loaded = load_any(folder)
     assert f"`empathy-judge upgrade {folder}` converts it" in capsys.readouterr().err
     assert torch.equal(expected, scores_of(loaded.judge, pairs))

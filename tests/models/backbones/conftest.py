@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,14 +26,12 @@ from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.settings import HeadInputSettings, JudgeSettings, LoraSettings
 from huggingface_hub import constants
-from packaging.version import Version
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
+from transformers import core_model_loading
 
 FOLDER = Path(__file__).parent / "families"
-NEWEST = Version("5.23")
-"""Of transformers: from here on no family is skipped."""
 RATE = 16_000
 SCALES = (Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10))
 
@@ -169,29 +168,15 @@ OTHER_LAYOUTS = {
 
 
 def _module(path: Path) -> Any:
+    """A file as in `families/`."""
     spec = importlib.util.spec_from_file_location(f"family_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except ImportError as error:
-        # its lazy modules do not say their name
-        of_transformers = (error.name or "").split(".")[0] == "transformers" or (
-            error.name is None and str(error).startswith("Could not import module ")
-        )
-        if not of_transformers or Version(transformers.__version__) >= NEWEST:
-            raise
-        pytest.skip(f"{path.stem} under transformers {transformers.__version__}: {error}")
+    spec.loader.exec_module(module)
     return module
 
 
 FAMILIES = sorted(path.stem for path in FOLDER.glob("*.py"))
 ENCODERS = ["hubert", "wav2vec2", "wav2vec2_bert", "wavlm", "whisper"]
-
-
-@pytest.fixture(scope="session")
-def family_module() -> Callable[..., Any]:
-    """Imports a file as in `families/`; skips where the installed transformers lacks what it needs."""
-    return _module
 
 
 @pytest.fixture(scope="session")
@@ -327,6 +312,34 @@ def same() -> Callable[..., bool]:
         return bool((found.cpu() - expected).abs().max() <= share * max(1.0, float(expected.abs().max())))
 
     return compare
+
+
+@pytest.fixture
+def bytes_read(monkeypatch) -> list[int]:
+    """Of each weight that `transformers` reads from a file, as float32."""
+    read: list[int] = []
+    own = core_model_loading.spawn_materialize
+
+    def counted(pool: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(tensor, Tensor):  # as those of an adapter are
+            read.append(math.prod(tensor.get_shape()) * 4)
+        return own(pool, tensor, *args, **kwargs)
+
+    monkeypatch.setattr(core_model_loading, "spawn_materialize", counted)
+    return read
+
+
+def in_shards(folder: Path, *parts: Mapping[str, Tensor]) -> None:
+    """Weights in several files and an index, in place of the one file."""
+    (folder / "model.safetensors").unlink()
+    places: dict[str, str] = {}
+    for number, part in enumerate(parts, start=1):
+        name = f"model-{number:05d}-of-{len(parts):05d}.safetensors"
+        save_file(dict(part), folder / name, metadata={"format": "pt"})
+        places |= dict.fromkeys(part, name)
+    total = sum(tensor.nbytes for part in parts for tensor in part.values())
+    index = {"metadata": {"total_size": total}, "weight_map": places}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -18,7 +17,9 @@ from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.backbones.audio_language_model import messages
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.generate import AnsweringModel, Chat, LMHead, _continued, identity, kv_cache
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+
+from .conftest import in_shards
 
 RATE, CPU = 16_000, torch.device("cpu")
 KEY = "language_model.lm_head.weight"
@@ -177,12 +178,7 @@ def test_a_head_of_another_width_is_refused(make_family, with_weights):
 def test_a_head_out_of_several_files(backbone_folder, tmp_path, pair, same):
     folder = Path(shutil.copytree(backbone_folder, tmp_path / "shards"))
     tensors = load_file(folder / "model.safetensors")
-    (folder / "model.safetensors").unlink()
-    shards = {"model-1.safetensors": {KEY: 2 * tensors.pop(KEY)}, "model-2.safetensors": tensors}
-    for name, part in shards.items():
-        save_file(part, folder / name, metadata={"format": "pt"})
-    places = {key: name for name, part in shards.items() for key in part}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    in_shards(folder, {KEY: 2 * tensors.pop(KEY)}, tensors)
     doubled, plain = (opened(one).first_token(chat_of(pair))[0] for one in (folder, backbone_folder))
     assert same(doubled, (2 * plain).log_softmax(-1))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import sys
@@ -18,7 +17,7 @@ from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.export.write import write_backbone
 from safetensors.torch import load_file, save_file
 
-from .conftest import equal, weights_of
+from .conftest import equal, in_shards, weights_of
 
 
 @pytest.mark.parametrize(
@@ -113,26 +112,21 @@ def test_a_weight_too_few_or_too_many_is_refused_by_name(family, tmp_path):
         load_backbone(Checkpoint(str(folder)))
 
 
-def test_without_weights_nothing_is_allocated(family):
+def test_without_weights_nothing_is_read_or_allocated(family, bytes_read):
     loaded = load_backbone(Checkpoint(str(family.folder))).network.state_dict()
+    assert bytes_read
+    bytes_read.clear()
     counted = load_backbone(Checkpoint(str(family.folder), weights=False)).network.state_dict()
     assert {key: weight.shape for key, weight in counted.items()} == {key: w.shape for key, w in loaded.items()}
     assert all(weight.is_meta for weight in counted.values())
+    assert not bytes_read
 
 
 def test_shards_are_read(family, tmp_path):
     folder = Path(shutil.copytree(family.folder, tmp_path / "shards"))
-    tensors = load_file(folder / "model.safetensors")
-    (folder / "model.safetensors").unlink()
+    tensors = list(load_file(folder / "model.safetensors").items())
     half = len(tensors) // 2
-    parts = [dict(list(tensors.items())[:half]), dict(list(tensors.items())[half:])]
-    names = [f"model-{n + 1:05d}-of-00002.safetensors" for n in range(2)]
-    for name, part in zip(names, parts, strict=True):
-        save_file(part, folder / name, metadata={"format": "pt"})
-    where = {key: name for name, part in zip(names, parts, strict=True) for key in part}
-    total = sum(tensor.nbytes for tensor in tensors.values())
-    index = {"metadata": {"total_size": total}, "weight_map": where}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    in_shards(folder, dict(tensors[:half]), dict(tensors[half:]))
     assert equal(weights_of(folder), weights_of(family.folder))
 
 

@@ -21,7 +21,6 @@ from empathy_judge.models.settings import HeadInputSettings
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn.functional import layer_norm
-from transformers import core_model_loading
 
 from .conftest import judge_of
 
@@ -111,30 +110,15 @@ def test_states_of_an_encoder_are_those_of_its_first_layers(encoder, depth, norm
     assert same(last, theirs, rounding)
 
 
-def read_at_load(family, depth) -> tuple[int, set[str]]:
-    """Bytes of the weights that are read from the files, and the names of all that the network has."""
-    read: list[int] = []
-    own = core_model_loading.spawn_materialize
-
-    def counted(pool, tensor, *args, **kwargs):
-        if not isinstance(tensor, torch.Tensor):  # as those of an adapter are
-            read.append(math.prod(tensor.get_shape()) * 4)
-        return own(pool, tensor, *args, **kwargs)
-
-    with mock.patch.object(core_model_loading, "spawn_materialize", counted):
-        backbone = load_backbone(Checkpoint(str(family.folder), depth=depth))
-    return sum(read), set(backbone.network.state_dict())
-
-
-def test_layers_above_are_not_read(family):
-    layers = layers_of(family)
-    whole, every = read_at_load(family, None)
-    some, kept = read_at_load(family, 1)
-    path = load_backbone(Checkpoint(str(family.folder), weights=False)).layers_path
-    above = {name for name in every if name.startswith(tuple(f"{path}.{own}." for own in range(1, layers)))}
-    assert kept == every - above
-    network = load_backbone(Checkpoint(str(family.folder))).network.state_dict()
-    assert whole - some == sum(network[name].numel() * 4 for name in above)
+def test_layers_above_are_not_read(family, bytes_read):
+    backbone = load_backbone(Checkpoint(str(family.folder)))
+    whole, weights = sum(bytes_read), backbone.network.state_dict()
+    bytes_read.clear()
+    kept = load_backbone(Checkpoint(str(family.folder), depth=1)).network.state_dict()
+    paths = tuple(f"{backbone.layers_path}.{own}." for own in range(1, len(backbone.layers)))
+    above = {name for name in weights if name.startswith(paths)}
+    assert kept.keys() == weights.keys() - above
+    assert whole - sum(bytes_read) == sum(weights[name].numel() * 4 for name in above)
 
 
 def test_a_surplus_weight_above_is_an_error_still(make_family, tmp_path):

@@ -13,8 +13,8 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.backbones import load_backbone
+from empathy_judge.models.backbones.audio_encoders import OTHER, PADDING, RESPONSE, USER, WIDTH, CrossAttentionFusion
 from empathy_judge.models.backbones.base import Checkpoint
-from empathy_judge.models.backbones.pair_encoder import OTHER, PADDING, RESPONSE, USER, WIDTH, CrossAttentionFusion
 from empathy_judge.models.settings import HeadInputSettings
 from torch.nn.functional import pad
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,30 +24,31 @@ from transformers import (
     VoxtralForConditionalGeneration,
 )
 
-from .conftest import RATE, Tools
+from .conftest import FOLDER, RATE, Tools, _module
 
 EMPATHY = Dimension("empathy", 1, 5, 1)
 SETTINGS = Settings(samples=1, rubric="plain", answers="logprobs")
 
 
-def qwen2_audio(folder, module, turns, clips):
+def qwen2_audio(folder, turns, clips):
     processor = AutoProcessor.from_pretrained(folder)
     text = processor.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     inputs = processor(text=text, audio=clips, sampling_rate=RATE, return_tensors="pt")
     return processor.tokenizer, Qwen2AudioForConditionalGeneration.from_pretrained(folder).eval()(**inputs).logits
 
 
-def qwen2_5_omni(folder, module, turns, clips):
+def qwen2_5_omni(folder, turns, clips):
     config = Qwen2_5OmniConfig.from_pretrained(folder).thinker_config
     model = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(folder, config=config).eval()
-    processor = Tools.omni_processor(Qwen2_5OmniProcessor, folder, module.CHAT_TEMPLATE)
+    template = _module(FOLDER / "qwen2_5_omni.py").CHAT_TEMPLATE
+    processor = Tools.omni_processor(Qwen2_5OmniProcessor, folder, template)
     text = processor.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     return processor.tokenizer, model(
         **processor(text=text, audio=clips, sampling_rate=RATE, return_tensors="pt")
     ).logits
 
 
-def granite_speech(folder, module, turns, clips):
+def granite_speech(folder, turns, clips):
     processor = AutoProcessor.from_pretrained(folder)
     said = [{"role": turn["role"], "content": _joined(turn, "<|audio|>")} for turn in turns]
     text = processor.tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
@@ -56,7 +56,7 @@ def granite_speech(folder, module, turns, clips):
     return processor.tokenizer, GraniteSpeechForConditionalGeneration.from_pretrained(folder).eval()(**inputs).logits
 
 
-def voxtral(folder, module, turns, clips):
+def voxtral(folder, turns, clips):
     model = VoxtralForConditionalGeneration.from_pretrained(folder).eval()
     processor = AutoProcessor.from_pretrained(folder, mistral_format=False)
     system, *turns = turns
@@ -95,9 +95,8 @@ def turns_of(question: Question) -> list[dict]:
 
 @pytest.mark.parametrize("official", [qwen2_audio, qwen2_5_omni, granite_speech, voxtral])
 @pytest.mark.parametrize("shown", [0, 1])
-def test_a_score_is_the_mean_under_the_official_logits(official, shown, make_family, family_module, noise):
+def test_a_score_is_the_mean_under_the_official_logits(official, shown, make_family, noise):
     family = make_family(official.__name__)
-    module = family_module(Path(__file__).parent / "families" / f"{family.name}.py")
     pair, other = (
         Pair(f"p{n}", Clip(noise(16_000, n), RATE), (Turn("user", Clip(noise(16_000, n + 5), RATE)),)) for n in (0, 1)
     )
@@ -109,7 +108,7 @@ def test_a_score_is_the_mean_under_the_official_logits(official, shown, make_fam
 
     clips = [soundfile.read(io.BytesIO(sound.wav), dtype="float32")[0] for sound in question.sounds]
     with torch.no_grad():
-        tokenizer, logits = official(family.folder, module, turns_of(question), clips)
+        tokenizer, logits = official(family.folder, turns_of(question), clips)
     digits = [logits[0, -1, tokenizer.convert_tokens_to_ids(str(score))].item() for score in range(1, 6)]
     chances = np.exp(digits) / np.exp(digits).sum()
     assert found == pytest.approx(float(chances @ np.arange(1, 6)), abs=1e-4)

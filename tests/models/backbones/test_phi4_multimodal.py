@@ -1,8 +1,7 @@
-"""Phi-4-multimodal: speech adapter, the layout that needs code of its own, positions of long pairs."""
+"""Phi-4-multimodal: the layout that needs code of its own, positions of long pairs."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,49 +11,13 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
-from safetensors.torch import load_file, save_file
 
-from .conftest import RATE, judge_of, weights_of
-
-ADAPTER = "speech-lora/adapter_model.safetensors"
+from .conftest import RATE, judge_of
 
 
 @pytest.fixture(scope="module")
 def folder(make_family) -> Path:
     return make_family("phi4_multimodal").folder
-
-
-def test_the_speech_adapter_is_merged_into_the_decoder_alone(folder, tmp_path):
-    bare = shutil.copytree(folder, tmp_path / "copy")
-    shutil.rmtree(bare / "speech-lora")
-    without, merged = weights_of(bare), weights_of(folder)
-    assert merged.keys() == without.keys()
-    adapter = load_file(folder / ADAPTER)
-    changed = {key for key in merged if not torch.equal(merged[key], without[key])}
-    assert changed == {
-        key.replace("base_model.model.model.", "language_model.").replace("lora_A.", "")
-        for key in adapter
-        if "lora_A" in key
-    }
-    name = "language_model.layers.1.mlp.down_proj.weight"
-    low = {half: adapter[f"base_model.model.model.layers.1.mlp.down_proj.lora_{half}.weight"] for half in "AB"}
-    expected = without[name] + 8 / 4 * low["B"] @ low["A"]  # alpha / rank
-    assert (merged[name] - expected).abs().max() <= 1e-6
-    assert (merged[name] - without[name]).abs().max() > 1e-3
-
-
-def test_an_adapter_that_lacks_a_tensor_or_has_a_foreign_one_is_refused(folder, tmp_path):
-    broken = shutil.copytree(folder, tmp_path / "copy")
-    tensors = load_file(broken / ADAPTER)
-    gone = tensors.pop("base_model.model.model.layers.1.self_attn.o_proj.lora_B.weight")
-    save_file(tensors, broken / ADAPTER, metadata={"format": "pt"})
-    with pytest.raises(UserError, match=r"adapter: .*missing \['model\.layers\.1\.self_attn\.o_proj\.lora_B"):
-        load_backbone(Checkpoint(str(broken)))
-    tensors["base_model.model.model.layers.1.self_attn.o_proj.lora_B.weight"] = gone
-    tensors["base_model.model.model.layers.7.self_attn.o_proj.lora_B.weight"] = gone.clone()
-    save_file(tensors, broken / ADAPTER, metadata={"format": "pt"})
-    with pytest.raises(UserError, match=r"adapter: .*unexpected \['.*layers\.7"):
-        load_backbone(Checkpoint(str(broken)))
 
 
 def test_the_layout_that_needs_code_of_its_own_is_refused_and_its_code_not_run(folder, with_config, tmp_path):

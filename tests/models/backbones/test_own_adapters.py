@@ -1,0 +1,127 @@
+"""Granite Speech and Phi-4-multimodal come with an adapter of their own, which is in the weights of a judge."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.schema import Pair
+from empathy_judge.models.backbones import load_backbone
+from empathy_judge.models.backbones.base import Checkpoint
+from safetensors.torch import load_file, save_file
+from transformers import GraniteSpeechForConditionalGeneration
+
+from .conftest import RATE, equal, judge_of, weights_of
+
+ADAPTERS = {
+    "granite_speech": "adapter_model.safetensors",
+    "phi4_multimodal": "speech-lora/adapter_model.safetensors",
+}
+
+
+@pytest.fixture(params=ADAPTERS)
+def family(request, make_family):
+    return make_family(request.param)
+
+
+@pytest.fixture
+def copy(family, tmp_path) -> Path:
+    return Path(shutil.copytree(family.folder, tmp_path / "copy"))
+
+
+@pytest.fixture
+def adapter(family, copy) -> Path:
+    """Its weights, to be spoilt."""
+    return copy / ADAPTERS[family.name]
+
+
+def without_adapter(folder: Path, adapter: Path) -> Path:
+    for name in (adapter.name, "adapter_config.json"):
+        adapter.with_name(name).unlink()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"has_lora_adapter": False}))
+    return folder
+
+
+def in_network(key: str) -> str:
+    """The weight that a tensor of an adapter changes."""
+    name = key.removeprefix("base_model.model.model.").replace(".lora_A", "")
+    return name if name.startswith("language_model.") else f"language_model.{name}"
+
+
+@torch.no_grad()
+def test_it_is_merged_into_the_language_model_alone(family, copy, adapter):
+    tensors = load_file(adapter)
+    merged, plain = weights_of(family.folder), weights_of(without_adapter(copy, adapter))
+    assert merged.keys() == plain.keys()
+    changed = {key for key in merged if not torch.equal(merged[key], plain[key])}
+    assert changed == {in_network(key) for key in tensors if "lora_A" in key}
+    assert len(changed) == len(tensors) // 2 >= 4
+    for key, down in tensors.items():
+        if "lora_A" in key:
+            own = in_network(key)
+            expected = plain[own] + 8 / 4 * tensors[key.replace("lora_A", "lora_B")] @ down  # alpha / rank
+            assert (merged[own] - expected).abs().max() <= 1e-6
+            assert (merged[own] - plain[own]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda tensors: dict(list(tensors.items())[1:]), r"adapter: .*missing \['.*lora_A"),
+        (
+            lambda tensors: (
+                tensors | {key.replace("layers.1", "layers.7"): own.clone() for key, own in tensors.items()}
+            ),
+            r"adapter: .*unexpected \['.*layers\.7",
+        ),
+        (lambda tensors: {key: own[:-1].contiguous() for key, own in tensors.items()}, "adapter"),
+    ],
+    ids=["lacks one", "foreign", "shape"],
+)
+def test_one_that_does_not_fit_is_refused(copy, adapter, change, text):
+    save_file(change(load_file(adapter)), adapter, metadata={"format": "pt"})
+    with pytest.raises(UserError, match=text):
+        load_backbone(Checkpoint(str(copy)))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["granite_speech"], indirect=True)
+def test_a_checkpoint_without_one_is_the_official_one(family, copy, adapter, noise, same):
+    model = GraniteSpeechForConditionalGeneration.from_pretrained(without_adapter(copy, adapter)).eval()
+    judge = judge_of(family, backbone=str(copy))
+    inputs = judge.build_inputs([Pair("p", Clip(noise(20_000), RATE))])
+    features, mask = inputs.clips.features, inputs.attention_mask
+    expected = model.model(input_ids=inputs.input_ids, input_features=features, attention_mask=mask).last_hidden_state
+    assert same(judge.backbone.hidden_states(inputs), expected)
+
+
+@pytest.mark.parametrize("family", ["granite_speech"], indirect=True)
+def test_the_layout_of_transformers_4_is_read(family, copy, adapter):
+    older = {
+        key.replace("model.language_model", "language_model.model"): own for key, own in load_file(adapter).items()
+    }
+    assert any(".model.language_model.model.layers." in key for key in older)
+    save_file(older, adapter, metadata={"format": "pt"})
+    assert equal(weights_of(copy), weights_of(family.folder))
+
+
+@pytest.mark.parametrize("family", ["granite_speech"], indirect=True)
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["adapter_model.safetensors"], r"no adapter_model\.safetensors"),
+        (["adapter_config.json"], r"no adapter_config\.json"),
+        (["adapter_model.safetensors", "adapter_config.json"], "adapter is incomplete"),
+    ],
+)
+def test_one_that_is_announced_must_be_there(copy, names, text):
+    for name in names:
+        (copy / name).unlink()
+    with pytest.raises(UserError, match=text):
+        load_backbone(Checkpoint(str(copy)))
