@@ -21,7 +21,8 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins import CheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from ..data_modules.errors import ASKED_TO_STOP, UserError, disk_error, system_error
+from ..data_modules.errors import ASKED_TO_STOP, UserError, disk_error
+from ..data_modules.folders import replace_file
 from ..data_modules.parallel import listen, restore, say
 from ..data_modules.sampling import Position
 from ..models import LAST
@@ -194,25 +195,22 @@ class AtomicCheckpoints(CheckpointIO):
             CannotWrite: What was there before stays.
         """
         path = Path(path)
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(unfinished, "wb") as file:
+
+        def write(temporary: Path) -> None:
+            with open(temporary, "wb") as file:
                 torch.save(checkpoint, file)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(unfinished, path)
-        except (OSError, RuntimeError) as error:
-            refused = system_error(error)  # torch complains of it in turn
-            if refused is None:
-                raise
+
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, write)
+        except OSError as error:
             kept = "the one before it is whole" if path.exists() else "there is none before it"
             raise CannotWrite(
-                f"{path}: checkpoint not written ({refused.strerror or refused}), {kept}; expected a disk with room, "
-                "then --resume auto"
+                f"{path}: checkpoint not written ({error.strerror or error}), {kept}; expected a disk with room, then "
+                "--resume auto"
             ) from None
-        finally:
-            unfinished.unlink(missing_ok=True)
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any = "cpu", weights_only: bool | None = None

@@ -271,7 +271,7 @@ def _check_accelerator(recipe: Recipe) -> None:
 
 def _starting_point(run: Path, resume: bool | Literal["auto"]) -> Path | None:
     # left by a kill; the other processes must not delete what the first is writing by then
-    for unfinished in (run / CHECKPOINTS).glob(".*.unfinished") if _is_first() else ():
+    for unfinished in (run / CHECKPOINTS).glob(".*.tmp") if _is_first() else ():
         unfinished.unlink(missing_ok=True)
     checkpoint, passed_over = find_resumable(run / CHECKPOINTS)
     for line in passed_over:

@@ -417,16 +417,14 @@ def test_only_the_first_process_deletes_what_a_kill_left(tmp_path, monkeypatch):
     """Another one that starts later would delete what the first is writing; and a file may vanish meanwhile."""
     checkpoints = tmp_path / "checkpoints"
     checkpoints.mkdir()
-    left = checkpoints / ".last.ckpt.1.unfinished"
+    left = checkpoints / ".0123abcd.tmp"
     left.touch()
     monkeypatch.setattr(recipe.rank_zero_only, "rank", 1)
     assert recipe._starting_point(tmp_path, "auto") is None
     assert left.exists()
     monkeypatch.setattr(recipe.rank_zero_only, "rank", 0)
     listed = Path.glob
-    vanished = checkpoints / ".best.ckpt.2.unfinished"
-    monkeypatch.setattr(
-        Path, "glob", lambda *words: [*([vanished] if "unfinished" in words[1] else []), *listed(*words)]
-    )
+    vanished = checkpoints / ".4567abcd.tmp"
+    monkeypatch.setattr(Path, "glob", lambda *words: [*([vanished] if words[1] == ".*.tmp" else []), *listed(*words)])
     assert recipe._starting_point(tmp_path, "auto") is None
     assert not left.exists()
