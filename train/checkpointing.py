@@ -1,5 +1,5 @@
 """Checkpoints of a run: written whole or not at all, in mid-epoch too, and once more when a scheduler asks for the
-machine (preemption).
+machine (preemption); and what a run that goes on takes up from them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins import CheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -180,6 +181,22 @@ class PreemptionCheckpoints(Callback):
         """Leave signals as they were."""
         restore(self._before)
         self._before = {}
+
+
+class EarlyStopping(callbacks.EarlyStopping):
+    """Lightning's, which would train a run on that it had ended, and keep the patience of before.
+
+    It has the same name, under which checkpoints keep its state.
+    """
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with the patience that is asked for now."""
+        super().load_state_dict({**state_dict, "patience": self.patience})
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """There may be nothing to do."""
+        if self.wait_count >= self.patience:
+            trainer.should_stop = True
 
 
 class AtomicCheckpoints(CheckpointIO):

@@ -43,6 +43,7 @@ from ..models.weight_files import hash_of, read_checkpoint
 from ..third_party import hush
 from .checkpointing import (
     AtomicCheckpoints,
+    EarlyStopping,
     PreemptionCheckpoints,
     alone_in,
     find_resumable,
@@ -51,7 +52,7 @@ from .checkpointing import (
 )
 from .collate import Collate
 from .features import Features, of_all, place, temporary_folder
-from .module import MONITOR, CompileLayers, EarlyStopping, FillCache, JudgeModule, StopAfter, Task
+from .module import MONITOR, CompileLayers, FillCache, JudgeModule, StopAfter, Task
 from .objective import Objective, RaterEmbedding
 from .probe import StartAtProbe
 from .recipe import Config, Recipe, RecipeParser

@@ -9,8 +9,7 @@ import pytest
 import torch
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train import module as module_file
-from empathy_judge.train.module import JudgeModule
-from empathy_judge.train.optimization import wants_fused
+from empathy_judge.train.module import JudgeModule, wants_fused
 from empathy_judge.train.run import train
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 
