@@ -30,9 +30,10 @@ from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 
 from ..conftest import failed
+from ..kills.endings import differing
 from .conftest import BEST_FILE as BEST
 from .conftest import LAST_FILE as LAST
-from .conftest import OF_CLIPS, Killed, differing, metrics
+from .conftest import OF_CLIPS, Killed, metrics
 
 
 @pytest.fixture
