@@ -50,7 +50,8 @@ class Collate:
         many raters gave each step, `compare` = which rows may be ranked against each other.
         """
         self._judge, self.features = judge, features
-        self._with_counts, self._compare = with_counts, compare
+        self._with_counts = with_counts
+        self._compare: Comparable = compare
 
     def __call__(self, items: Sequence[RatedPair | Comparison]) -> Batch:
         """Inputs and labels of several items: rated pairs, then the chosen, then the rejected pairs. Pairs of
