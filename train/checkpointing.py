@@ -1,5 +1,5 @@
 """Checkpoints of a run: written whole or not at all, in mid-epoch too, and once more when a scheduler asks for the
-machine (preemption).
+machine (preemption); and what a run that goes on takes up from them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins import CheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from ..data_modules.errors import ASKED_TO_STOP, UserError, disk_error, system_error
+from ..data_modules.errors import ASKED_TO_STOP, UserError, disk_error
+from ..data_modules.folders import replace_file
 from ..data_modules.parallel import listen, restore, say
 from ..data_modules.sampling import Position
 from ..models import LAST
@@ -181,6 +183,22 @@ class PreemptionCheckpoints(Callback):
         self._before = {}
 
 
+class EarlyStopping(callbacks.EarlyStopping):
+    """Lightning's, which would train a run on that it had ended, and keep the patience of before.
+
+    It has the same name, under which checkpoints keep its state.
+    """
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with the patience that is asked for now."""
+        super().load_state_dict({**state_dict, "patience": self.patience})
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """There may be nothing to do."""
+        if self.wait_count >= self.patience:
+            trainer.should_stop = True
+
+
 class AtomicCheckpoints(CheckpointIO):
     """Writes beside the target, flushes to disk and renames: a kill leaves the old checkpoint or the new one.
 
@@ -194,25 +212,22 @@ class AtomicCheckpoints(CheckpointIO):
             CannotWrite: What was there before stays.
         """
         path = Path(path)
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(unfinished, "wb") as file:
+
+        def write(temporary: Path) -> None:
+            with open(temporary, "wb") as file:
                 torch.save(checkpoint, file)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(unfinished, path)
-        except (OSError, RuntimeError) as error:
-            refused = system_error(error)  # torch complains of it in turn
-            if refused is None:
-                raise
+
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, write)
+        except OSError as error:
             kept = "the one before it is whole" if path.exists() else "there is none before it"
             raise CannotWrite(
-                f"{path}: checkpoint not written ({refused.strerror or refused}), {kept}; expected a disk with room, "
-                "then --resume auto"
+                f"{path}: checkpoint not written ({error.strerror or error}), {kept}; expected a disk with room, then "
+                "--resume auto"
             ) from None
-        finally:
-            unfinished.unlink(missing_ok=True)
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any = "cpu", weights_only: bool | None = None

@@ -50,17 +50,31 @@ class Collate:
         many raters gave each step, `compare` = which rows may be ranked against each other.
         """
         self._judge, self.features = judge, features
-        self._labels: dict[str, Any] = {"dimensions": judge.dimensions, "with_counts": with_counts, "compare": compare}
+        self._with_counts = with_counts
+        self._compare: Comparable = compare
 
     def __call__(self, items: Sequence[RatedPair | Comparison]) -> Batch:
-        """Inputs and labels of several items: rated pairs, then the chosen, then the rejected pairs."""
+        """Inputs and labels of several items: rated pairs, then the chosen, then the rejected pairs. Pairs of
+        comparisons have no ratings here, also where people rated them."""
         rated = [item for item in items if isinstance(item, RatedPair)]
         compared = [item for item in items if isinstance(item, Comparison)]
-        pairs = rows_of(rated, compared)
+        pairs = [item.pair for item in rated]
+        pairs += [*(item.chosen for item in compared), *(item.rejected for item in compared)]
+        dimensions, rest = self._judge.dimensions, 2 * len(compared)
+        labels = Labels(
+            targets=_stacked([item.scores for item in rated], rest, torch.nan, len(dimensions)),
+            weights=_stacked([item.weights for item in rated], rest, 0.0, len(dimensions)),
+            counts=_counts(rated, rest, dimensions) if self._with_counts else None,
+            groups=torch.tensor([_group(pair, self._compare) for pair in pairs]),
+            raters=torch.tensor([item.rater for item in rated] + [-1] * rest),
+            chosen=torch.arange(len(rated), len(rated) + len(compared)),
+            rejected=torch.arange(len(rated) + len(compared), len(pairs)),
+            strengths=_stacked([item.strength for item in compared], 0, torch.nan, len(dimensions)),
+        )
         return Batch(
             indices=torch.tensor([item.index for item in rated], dtype=torch.int64),
             inputs=self._judge.build_inputs(pairs) if self.features is None else self.features.inputs(pairs),
-            labels=supervise(rated, compared, **self._labels),
+            labels=labels,
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -85,34 +99,6 @@ def _unpickled(settings: JudgeSettings, dimensions: Sequence[Dimension], pickled
     made = Collate.__new__(Collate)
     vars(made).update(WithJudge(io.BytesIO(pickled)).load())
     return made
-
-
-def rows_of(rated: Sequence[RatedPair], compared: Sequence[Comparison]) -> list[Pair]:
-    """The pairs of a batch in their order: rated pairs, then the chosen, then the rejected of each comparison."""
-    return [*(item.pair for item in rated), *(item.chosen for item in compared), *(item.rejected for item in compared)]
-
-
-def supervise(
-    rated: Sequence[RatedPair],
-    compared: Sequence[Comparison],
-    *,
-    dimensions: Sequence[Dimension],
-    with_counts: bool,
-    compare: Comparable,
-) -> Labels:
-    """Labels of the rows that `rows_of` gives. Pairs of comparisons have none here, also where people rated them."""
-    pairs = rows_of(rated, compared)
-    rest, width = len(pairs) - len(rated), len(dimensions)
-    return Labels(
-        targets=_stacked([item.scores for item in rated], rest, torch.nan, width),
-        weights=_stacked([item.weights for item in rated], rest, 0.0, width),
-        counts=_counts(rated, rest, dimensions) if with_counts else None,
-        groups=torch.tensor([_group(pair, compare) for pair in pairs]),
-        raters=torch.tensor([item.rater for item in rated] + [-1] * rest),
-        chosen=torch.arange(len(rated), len(rated) + len(compared)),
-        rejected=torch.arange(len(rated) + len(compared), len(pairs)),
-        strengths=_stacked([item.strength for item in compared], 0, torch.nan, width),
-    )
 
 
 def _counts(rated: Sequence[RatedPair], rest: int, dimensions: Sequence[Dimension]) -> Tensor:

@@ -12,14 +12,14 @@ import lightning as L
 import numpy as np
 import torch
 from accelerate.utils import find_executable_batch_size
-from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.utilities import GradClipAlgorithmType
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
-from torch.optim import Optimizer
+from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 
 from ..data_modules.audio import AudioSource
 from ..data_modules.datamodule import SHARES, PairDataModule, Parts
@@ -37,7 +37,6 @@ from ..models.weight_files import check_keys, fingerprints
 from .checkpointing import check_continues
 from .collate import Batch, Collate, gather
 from .objective import Objective, RaterEmbedding
-from .optimization import adamw, cosine_schedule, wants_fused
 from .settings import OptimizerSettings
 from .strategies import ShardedStrategy, kept, shard
 from .validation import Agreement, Validation
@@ -201,14 +200,19 @@ class JudgeModule(L.LightningModule):
         """AdamW with linear warm-up and cosine decay; no weight decay on biases and norms."""
         if self.data.settings.batch_tokens == "auto":
             self._find_batch_tokens()
-        judge, trained = self.judge, self._trained()
+        trained, settings = self._trained(), self._settings
         # what has no pre-trained weights may move faster
         fresh = {name for name in trained if not name.startswith("judge.network.")}
-        if FUSION in judge.backbone.parts:
-            fresh |= {f"judge.network.{name}" for name, _ in weights_of(judge.backbone, FUSION)}
-        settings, fused = self._settings, wants_fused(self.trainer.precision_plugin)
-        rates = settings.learning_rate, settings.head_learning_rate
-        optimizer = adamw(trained, fresh, *rates, settings.weight_decay, fused=fused)
+        if FUSION in self.judge.backbone.parts:
+            fresh |= {f"judge.network.{name}" for name, _ in weights_of(self.judge.backbone, FUSION)}
+        groups: dict[tuple[float, float], list[Tensor]] = {}
+        for name, weight in trained.items():
+            rate = settings.head_learning_rate if name in fresh else settings.learning_rate
+            groups.setdefault((rate, settings.weight_decay if weight.ndim > 1 else 0.0), []).append(weight)
+        optimizer = AdamW(
+            [{"params": weights, "lr": rate, "weight_decay": decay} for (rate, decay), weights in groups.items()],
+            fused=wants_fused(self.trainer.precision_plugin),
+        )
         steps = steps_of_training(self.trainer, self.data.batches_per_epoch)
         if steps == math.inf:
             raise UserError("trainer: max_epochs -1 and max_steps -1; expected one of them above 0")
@@ -330,6 +334,27 @@ class JudgeModule(L.LightningModule):
         )
 
 
+def wants_fused(precision: Precision) -> bool:
+    """Whether one kernel shall update all weights: everywhere but where gradients are scaled (float16).
+
+    A fused optimizer takes scaled gradients and divides them itself, so that they could not be clipped before. On a
+    CPU it is fused as well, so that what a test runs is what a GPU runs.
+    """
+    return getattr(precision, "scaler", None) is None
+
+
+def cosine_schedule(optimizer: Optimizer, steps: int, warmup: float) -> LambdaLR:
+    """Learning rates that rise over a share `warmup` of all steps and fall to zero along a cosine."""
+    rise = max(1, round(warmup * steps))
+
+    def factor(step: int) -> float:
+        if step < rise:
+            return (step + 1) / rise
+        return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
+
+    return LambdaLR(optimizer, factor)
+
+
 def steps_of_training(trainer: L.Trainer, batches: int) -> float:
     """Steps of the optimizer in all epochs of so many batches; infinite where nothing but a person ends training.
 
@@ -380,22 +405,6 @@ class CompileLayers(Callback):
         if not compile_layers(pl_module.judge.network, [] if features is None else features.lower_layers):
             name = pl_module.judge.backbone.name
             raise UserError(f"compile_layers: backbone {name} has no layers that can be compiled")
-
-
-class EarlyStopping(callbacks.EarlyStopping):
-    """Lightning's, which would train a run on that it had ended, and keep the patience of before.
-
-    It has the same name, under which checkpoints keep its state.
-    """
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with the patience that is asked for now."""
-        super().load_state_dict({**state_dict, "patience": self.patience})
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """There may be nothing to do."""
-        if self.wait_count >= self.patience:
-            trainer.should_stop = True
 
 
 class StopAfter(Callback):

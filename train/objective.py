@@ -112,11 +112,7 @@ class Objective(nn.Module):
         losses = dict(self._rated(prediction, labels))
         if len(labels.chosen):
             losses |= self._compared(prediction, labels)
-        terms = {}
-        for name, weight in self.weights.items():
-            if name in losses:
-                terms[name] = weight * losses[name]()
-        return terms
+        return {name: weight * losses[name]() for name, weight in self.weights.items() if name in losses}
 
     def _rated(self, prediction: Prediction, labels: Labels) -> Iterator[tuple[str, Callable[[], Tensor]]]:
         """Losses on ratings, each computed when it is called."""

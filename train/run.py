@@ -43,6 +43,7 @@ from ..models.weight_files import hash_of, read_checkpoint
 from ..third_party import hush
 from .checkpointing import (
     AtomicCheckpoints,
+    EarlyStopping,
     PreemptionCheckpoints,
     alone_in,
     find_resumable,
@@ -51,7 +52,7 @@ from .checkpointing import (
 )
 from .collate import Collate
 from .features import Features, of_all, place, temporary_folder
-from .module import MONITOR, CompileLayers, EarlyStopping, FillCache, JudgeModule, StopAfter, Task
+from .module import MONITOR, CompileLayers, FillCache, JudgeModule, StopAfter, Task
 from .objective import Objective, RaterEmbedding
 from .probe import StartAtProbe
 from .recipe import Config, Recipe, RecipeParser
@@ -271,7 +272,7 @@ def _check_accelerator(recipe: Recipe) -> None:
 
 def _starting_point(run: Path, resume: bool | Literal["auto"]) -> Path | None:
     # left by a kill; the other processes must not delete what the first is writing by then
-    for unfinished in (run / CHECKPOINTS).glob(".*.unfinished") if _is_first() else ():
+    for unfinished in (run / CHECKPOINTS).glob(".*.tmp") if _is_first() else ():
         unfinished.unlink(missing_ok=True)
     checkpoint, passed_over = find_resumable(run / CHECKPOINTS)
     for line in passed_over:

@@ -27,7 +27,6 @@ from ..data_modules.errors import DataError, UserError, shown, system_errors
 from ..data_modules.folders import check_unique_keys, replace_file, replace_text
 from ..data_modules.parallel import say
 from ..data_modules.schema import PairDataset
-from ..models import CHECKPOINTS
 from ..models.hub import require_backbone
 from .recipe import RecipeParser
 from .settings import nested
@@ -354,12 +353,10 @@ def _train_trial(study: optuna.Study, sweep: Sweep, number: int, out: Path) -> N
 def _train_seed(recipes: list[str], run: Path, seed: int) -> float:
     """What the best checkpoint of a run reached on the validation split; a killed run is continued."""
     from ..models.weight_files import read_checkpoint
-    from .checkpointing import find_resumable
     from .run import train
 
     words = [word for recipe in recipes for word in ("--config", recipe)]
-    resumable, _ = find_resumable(run / CHECKPOINTS)
-    done = train([*words, "--run", str(run), "--seed", str(seed), "--resume", str(resumable is not None).lower()])
+    done = train([*words, "--run", str(run), "--seed", str(seed), "--resume", "auto"])
     assert done is not None  # only a dry run has none
     return read_checkpoint(done.checkpoint)["agreement"]
 

@@ -138,23 +138,18 @@ def _with_new_tree(text: str, root: yaml.MappingNode) -> tuple[str, Changed]:
             own = [line[indent:] if line[:indent].isspace() else line for line in below]
             own[0] = last + own[0][len(name.value) :]
         made[new] = own
-    merged = [*lines[: key.start_mark.line], *_written(nested(made), root), *lines[end:]]
+    # groups before what stands at the top; a key that the file has already would be one too many
+    tree = dict(sorted(nested(made).items(), key=lambda item: isinstance(item[1], list)))
+    if (twice := next((other.value for other, _ in root.value if other.value in tree), None)) is not None:
+        raise UserError(f"{twice} stands beside model; expected a file of one version")
+    merged = [*lines[: key.start_mark.line], *_written(tree), *lines[end:]]
     return "\n".join(merged) + "\n", changed
 
 
-def _written(tree: Mapping[str, Any], root: yaml.MappingNode) -> Iterator[str]:
-    """Groups before what stands at the top; a key that the file has already would be one too many."""
-    taken = {key.value for key, _ in root.value}
-    for name, content in sorted(tree.items(), key=lambda item: isinstance(item[1], list)):
-        if name in taken:
-            raise UserError(f"{name} stands beside model; expected a file of one version")
-        yield from _indented(name, content, "")
-
-
-def _indented(name: str, content: Any, indent: str) -> Iterator[str]:
-    if isinstance(content, list):
-        yield from (f"{indent}{line}".rstrip() for line in content)
-        return
-    yield f"{indent}{name}:"
-    for inner, own in content.items():
-        yield from _indented(inner, own, f"{indent}  ")
+def _written(tree: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    for name, content in tree.items():
+        if isinstance(content, list):
+            yield from (f"{indent}{line}".rstrip() for line in content)
+        else:
+            yield f"{indent}{name}:"
+            yield from _written(content, f"{indent}  ")

@@ -26,12 +26,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import torch
 from empathy_judge.data_modules.errors import ASKED_TO_STOP
-from empathy_judge.models import LAST
-from empathy_judge.models.weight_files import read_checkpoint
+from empathy_judge.models import BEST, CHECKPOINTS, LAST
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
+from endings import differing
 
 from commands import forked
 
@@ -148,19 +147,6 @@ def _differences(run: Path, whole: Path, steps: list[Step], kept_every: int, fou
         position = first + len(part)
     if position != len(steps):
         return [f"{run.name}: ended after {position} of {len(steps)} steps"]
-    return _other_end(run, whole)
-
-
-def _other_end(run: Path, whole: Path) -> list[str]:
-    name = LAST if (whole / "checkpoints" / LAST).exists() else "best.ckpt"  # of a probe
-    one, other = (read_checkpoint(path / "checkpoints" / name) for path in (run, whole))
-    differing = [name for name, value in other["state_dict"].items() if not torch.equal(one["state_dict"][name], value)]
-    moments, expected = (checkpoint["optimizer_states"][0]["state"] for checkpoint in (one, other))
-    for number, state in expected.items():
-        for name, value in state.items():
-            if not torch.equal(moments[number][name], value):
-                differing.append(f"{name} of weight {number}")
-    for name in ("epoch", "global_step", "lr_schedulers", "agreement"):
-        if one[name] != other[name]:
-            differing.append(name)
-    return [f"{run.name}: other end: {', '.join(differing[:5])}"] if differing else []
+    name = LAST if (whole / CHECKPOINTS / LAST).exists() else BEST  # of a probe
+    other = differing(run, whole, f"{CHECKPOINTS}/{name}")
+    return [f"{run.name}: other end: {', '.join(other[:5])}"] if other else []

@@ -14,7 +14,6 @@ import pytest
 import torch
 from empathy_judge.models import BEST, CHECKPOINTS, LAST
 from empathy_judge.models.scoring import PairScorer
-from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train import run
 from empathy_judge.train.collate import Batch
 from empathy_judge.train.module import JudgeModule
@@ -44,24 +43,6 @@ def under_torchrun(
         [*command, str(folder / "program.py"), *map(str, words)],
         env={**os.environ, **variables}, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
-
-
-def differing(one: Path, other: Path, *files: str) -> list[str]:
-    """What two runs ended with that is not the same, bit for bit, in these checkpoints."""
-    names = []
-    for file in files or (LAST_FILE,):
-        first, second = read_checkpoint(one / file), read_checkpoint(other / file)
-        assert first["state_dict"].keys() == second["state_dict"].keys()
-        weights = second["state_dict"]
-        names += [key for key, value in first["state_dict"].items() if not torch.equal(value, weights[key])]
-        moments, expected = (checkpoint["optimizer_states"][0]["state"] for checkpoint in (first, second))
-        for number, state in expected.items():
-            names += [f"{key} of {number}" for key in state if not torch.equal(moments[number][key], state[key])]
-        for checkpoint in (first, second):
-            checkpoint["provenance"] = checkpoint["description"]["provenance"]
-        same = ("epoch", "global_step", "agreement", "lr_schedulers", "provenance")
-        names += [key for key in same if first[key] != second[key]]
-    return names
 
 
 def frame_of(pairs) -> pd.DataFrame:

@@ -16,7 +16,8 @@ from empathy_judge.models.assessment import Assessment
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.scorer import Scorer
 
-from .conftest import LAST_FILE, differing, under_torchrun
+from ..kills.endings import differing
+from .conftest import LAST_FILE, under_torchrun
 
 ROOT = Path(__file__).parents[2]
 STRATEGIES = {"one device": None, "ddp": "ddp", "fsdp2": "fsdp2", "zero2": "zero2", "zero3": "zero3"}

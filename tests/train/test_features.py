@@ -22,26 +22,12 @@ from empathy_judge.train import module
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 from filelock import FileLock
+from lightning.pytorch.callbacks import LambdaCallback
 
 from .conftest import scores_of
 
 UPPER = {"judge__lora__layers": "[-1, 4]"}  # of four
 CUT = {"judge__depth": 0.5, "judge__lora__layers": "[-1, 2]"}
-
-
-@pytest.fixture
-def losses(monkeypatch) -> list[float]:
-    """Of every step."""
-    found: list[float] = []
-    plain = JudgeModule.training_step
-
-    def step(module: JudgeModule, batch, batch_idx):
-        loss = plain(module, batch, batch_idx)
-        found.append(loss.item())
-        return loss
-
-    monkeypatch.setattr(JudgeModule, "training_step", step)
-    return found
 
 
 @pytest.fixture
@@ -55,24 +41,26 @@ def encoded(monkeypatch) -> list[int]:
     return counts
 
 
-def curve(losses: list[float], words: list[str]) -> np.ndarray:
-    losses.clear()
-    train(words)
-    return np.array(losses)
+def curve(words: list[str], losses: list[float] | None = None) -> np.ndarray:
+    """The loss of every step, also in `losses` as soon as it is made."""
+    found = [] if losses is None else losses
+    noted = LambdaCallback(on_train_batch_end=lambda *given: found.append(given[2]["loss"].item()))
+    train(words, watching=[noted])
+    return np.array(found)
 
 
 @pytest.mark.parametrize(
     ("cache", "options"),
     [("audio", {}), pytest.param("audio", UPPER, marks=pytest.mark.long), ("layers", UPPER), ("layers", CUT)],
 )
-def test_the_loss_curve_is_that_of_the_plain_path(cache, options, train_arguments, tmp_path, losses):
+def test_the_loss_curve_is_that_of_the_plain_path(cache, options, train_arguments, tmp_path):
     common = {
         "trainer__max_epochs": 2, "trainer__logger": "false", "data__num_workers": int(cache == "layers"), **options,
     }  # fmt: skip
-    plain = curve(losses, train_arguments(tmp_path / "plain", cache__what="none", **common))
+    plain = curve(train_arguments(tmp_path / "plain", cache__what="none", **common))
     kept = {"cache__what": cache, "cache__folder": tmp_path / "kept"}
     for name, more in (("memory", {"cache__what": cache}), ("cold", kept), ("warm", kept)):
-        found = curve(losses, train_arguments(tmp_path / name, **common, **more))
+        found = curve(train_arguments(tmp_path / name, **common, **more))
         assert len(found) == len(plain) == 6
         assert np.abs(found - plain).max() < 1e-4 * plain.max(), name
     assert plain.std() > 1e-3
@@ -219,12 +207,10 @@ def test_what_a_killed_process_left_is_deleted(tmp_path, monkeypatch):
     ("options", "compiled", "run"),
     [pytest.param({"cache__what": "none"}, 8, 8, marks=pytest.mark.long), ({"cache__what": "layers", **UPPER}, 5, 1)],
 )
-def test_compiled_layers_make_the_same_curve(
-    options, compiled, run, device, train_arguments, tmp_path, losses, monkeypatch
-):
+def test_compiled_layers_make_the_same_curve(options, compiled, run, device, train_arguments, tmp_path, monkeypatch):
     """They are what every step computes with, in one piece. By Inductor on a GPU; on a CPU, where that takes a minute,
     torch takes them apart and puts them together again."""
-    found, ran = [], []
+    found, ran, losses = [], [], []
 
     def backend(graph, inputs):
         made = torch._dynamo.lookup_backend("aot_eager" if device.type == "cpu" else "inductor")(graph, inputs)
@@ -244,8 +230,8 @@ def test_compiled_layers_make_the_same_curve(
     torch._dynamo.utils.counters.clear()
     common = {"trainer__max_epochs": 1, "trainer__logger": "false", "gradient_checkpointing": "false", **options}
     common["trainer__accelerator"] = "cpu" if device.type == "cpu" else "gpu"
-    plain = curve(losses, train_arguments(tmp_path / "plain", **common))
-    same = curve(losses, train_arguments(tmp_path / "compiled", compile_layers="true", **common))
+    plain = curve(train_arguments(tmp_path / "plain", **common))
+    same = curve(train_arguments(tmp_path / "compiled", compile_layers="true", **common), losses)
     assert found == [compiled]
     assert len(same) == 3
     assert ran.count(0) == ran.count(1) == ran.count(2) == run

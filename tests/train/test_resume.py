@@ -30,9 +30,10 @@ from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 
 from ..conftest import failed
+from ..kills.endings import differing
 from .conftest import BEST_FILE as BEST
 from .conftest import LAST_FILE as LAST
-from .conftest import OF_CLIPS, Killed, differing, metrics
+from .conftest import OF_CLIPS, Killed, metrics
 
 
 @pytest.fixture
@@ -252,11 +253,6 @@ def test_in_mid_epoch_the_batches_may_not_change(option, value, train_arguments,
     )  # fmt: skip
 
 
-def test_a_run_that_may_go_on_starts_where_there_is_nothing(train_arguments, tmp_path):
-    train([*train_arguments(tmp_path / "run", trainer__max_epochs=1), "--resume", "auto"])
-    assert read_checkpoint(tmp_path / "run" / LAST)["epoch"] == 0
-
-
 def test_metrics_of_the_first_part_survive_a_resumption(train_arguments, tmp_path):
     run = tmp_path / "run"
     train(train_arguments(run, trainer__max_epochs=1))
@@ -417,16 +413,14 @@ def test_only_the_first_process_deletes_what_a_kill_left(tmp_path, monkeypatch):
     """Another one that starts later would delete what the first is writing; and a file may vanish meanwhile."""
     checkpoints = tmp_path / "checkpoints"
     checkpoints.mkdir()
-    left = checkpoints / ".last.ckpt.1.unfinished"
+    left = checkpoints / ".0123abcd.tmp"
     left.touch()
     monkeypatch.setattr(recipe.rank_zero_only, "rank", 1)
     assert recipe._starting_point(tmp_path, "auto") is None
     assert left.exists()
     monkeypatch.setattr(recipe.rank_zero_only, "rank", 0)
     listed = Path.glob
-    vanished = checkpoints / ".best.ckpt.2.unfinished"
-    monkeypatch.setattr(
-        Path, "glob", lambda *words: [*([vanished] if "unfinished" in words[1] else []), *listed(*words)]
-    )
+    vanished = checkpoints / ".4567abcd.tmp"
+    monkeypatch.setattr(Path, "glob", lambda *words: [*([vanished] if words[1] == ".*.tmp" else []), *listed(*words)])
     assert recipe._starting_point(tmp_path, "auto") is None
     assert not left.exists()
