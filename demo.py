@@ -29,7 +29,7 @@ _MADE = ("data", "run", "judge", "report")
 _CLEAR_DROP = 0.25  # Spearman that a judge must lose without the right context to count as listening to it
 
 
-def run_demo(out: Path, *, groups: int, epochs: int | None, as_json: bool = False) -> int:
+def run_demo(out: Path, *, groups: int, epochs: int | None, as_json: bool = False) -> None:
     """Sample, train, evaluate, export, score; everything stays under `out`.
 
     Args:
@@ -37,9 +37,6 @@ def run_demo(out: Path, *, groups: int, epochs: int | None, as_json: bool = Fals
         groups: Scripts in the sample.
         epochs: Of training; None = as the configuration says.
         as_json: Print where everything is as JSON; what happens meanwhile goes to standard error.
-
-    Returns:
-        Exit code.
 
     Raises:
         UserError: If `out` holds folders of these names that no demo made.
@@ -75,7 +72,6 @@ def run_demo(out: Path, *, groups: int, epochs: int | None, as_json: bool = Fals
         print(json.dumps({**{name: str(out / name) for name in _MADE}, "seconds": round(seconds, 1)}, indent=2))
     else:
         say(f"report: {out / 'report' / 'index.html'}   judge: {out / 'judge'}   ({seconds:.0f} s)")
-    return 0
 
 
 @contextmanager

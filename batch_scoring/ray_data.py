@@ -133,6 +133,4 @@ class ScoreBatch:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    return value.item() if isinstance(value, np.generic) else value
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value

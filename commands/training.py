@@ -25,7 +25,8 @@ def demo(options: argparse.Namespace) -> int:
     check_ranks()
     from ..demo import run_demo
 
-    return run_demo(options.out, groups=options.groups, epochs=options.epochs, as_json=options.json)
+    run_demo(options.out, groups=options.groups, epochs=options.epochs, as_json=options.json)
+    return DONE
 
 
 def train(arguments: Sequence[str]) -> int:

@@ -33,15 +33,15 @@ _ABOUT = """Scores how well the voice of a spoken response fits its context. Cli
 is kept. Errors always have the form `{"error": {"code", "message"}}`. The page at `/` does the same by hand."""
 
 
-def create_app(scorer: Scorer | Callable[[], Scorer], settings: Settings | None = None) -> FastAPI:
+def create_app(load: Callable[[], Scorer], settings: Settings | None = None) -> FastAPI:
     """An ASGI application that asks a judge.
 
     Args:
-        scorer: The judge, or what loads it: then requests are answered with 503 until it is there.
+        load: Loads the judge; requests are answered with 503 until it is there.
         settings: Limits; by default those of `Settings`.
     """
     settings = settings or Settings()
-    service = Service(scorer, settings)
+    service = Service(load, settings)
     token = settings.token is not None
     app = FastAPI(
         title="Empathy judge",

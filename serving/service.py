@@ -77,11 +77,11 @@ class Heard(Generic[FormT]):
 
 
 class Service:
-    """A judge that is loaded, asked by many at once, and stopped without losing a request. While the source loads it,
+    """A judge that is loaded, asked by many at once, and stopped without losing a request. While it is being loaded,
     requests are answered with 503."""
 
-    def __init__(self, source: Scorer | Callable[[], Scorer], settings: Settings) -> None:
-        self._source, self.settings = source, settings
+    def __init__(self, load: Callable[[], Scorer], settings: Settings) -> None:
+        self._load, self.settings = load, settings
         self.metrics = Metrics(lambda: len(self._judge.batcher.jobs) if self._judge else 0)
         self.starting: asyncio.Task[None] | None = None  # `_start`, as the application runs it
         self._judge: Judge | None = None
@@ -111,10 +111,8 @@ class Service:
 
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncGenerator[None, None]:
-        """Start, meanwhile answering where the judge is still to be loaded; in the end stop threads and processes."""
+        """Start, meanwhile answering; in the end stop threads and processes."""
         self.starting = asyncio.create_task(self._start())
-        if isinstance(self._source, Scorer) or not callable(self._source):
-            await self.starting
         yield
         self.is_stopping = True
         self.starting.cancel()
@@ -128,9 +126,8 @@ class Service:
         Raises:
             UserError: If it cannot be loaded, or the limits do not fit it.
         """
-        begun, settings, scorer = time.monotonic(), self.settings, self._source
-        if not isinstance(scorer, Scorer) and callable(scorer):
-            scorer = await _in_daemon_thread(scorer)
+        begun, settings = time.monotonic(), self.settings
+        scorer = await _in_daemon_thread(self._load)
         max_seconds, rate = longest_clip(scorer, settings), scorer.sampling_rate
         version = hashlib.sha256(json.dumps(scorer.description, sort_keys=True).encode()).hexdigest()[:16]
         patience = min(settings.request_seconds, settings.grace_seconds) / 2  # so that who is let in has an answer

@@ -105,6 +105,18 @@ def make_tone() -> Callable[..., np.ndarray]:
     return tone
 
 
+@pytest.fixture
+def clips(tmp_path) -> Path:
+    """A folder with `c.wav`, a context, and `r0.wav` ... `r3.wav`."""
+    folder = tmp_path / "clips"
+    folder.mkdir()
+    soundfile.write(folder / "c.wav", tone(0.8, 150, 0.3), RATE, subtype="FLOAT")
+    for number in range(4):
+        samples = tone(0.5 + 0.2 * number, 200 + 90 * number, 0.1 + 0.2 * number, 0.1)
+        soundfile.write(folder / f"r{number}.wav", samples, RATE, subtype="FLOAT")
+    return folder
+
+
 @pytest.fixture(scope="session")
 def make_backbone() -> Callable[[Path, int], Path]:
     """Saves Qwen2-Audio in miniature with random weights, and its processor, to a folder; the seed makes the weights.

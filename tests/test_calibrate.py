@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import soundfile
 from empathy_judge import Scorer
 from empathy_judge.audio_inputs import make_pair
 from empathy_judge.cli import main
@@ -40,13 +39,11 @@ def calibrated(judge_folder, dataset_folder, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def clips(tmp_path, make_tone) -> Path:
-    """A folder with a context, a response, and a manifest of that pair and one that cannot be read."""
-    for name, hertz in (("c", 150), ("r", 300)):
-        soundfile.write(tmp_path / f"{name}.wav", make_tone(0.6, hertz, 0.3), RATE)
-    (tmp_path / "bad.wav").write_text("no audio")
-    (tmp_path / "pairs.csv").write_text("pair_id,response_audio\na,r.wav\nb,bad.wav\n")
-    return tmp_path
+def clips(clips) -> Path:
+    """The folder of all tests, with a manifest of a response and one that cannot be read."""
+    (clips / "bad.wav").write_text("no audio")
+    (clips / "pairs.csv").write_text("pair_id,response_audio\na,r0.wav\nb,bad.wav\n")
+    return clips
 
 
 def test_training_leaves_a_calibration_of_its_best_checkpoint(trained_run, dataset_folder):
@@ -112,7 +109,7 @@ def test_a_checkpoint_without_a_calibration_of_its_own_scores_and_gives_no_inter
 def test_a_calibrated_judge_folder_gives_intervals(calibrated, judge_folder, clips):
     scorer, plain = (Scorer.from_pretrained(folder, device="cpu") for folder in (calibrated, judge_folder))
     assert (scorer.calibration.splits, scorer.calibration.dimensions["warmth"].n) == (None, 24)
-    pair = (clips / "c.wav", clips / "r.wav")
+    pair = (clips / "c.wav", clips / "r0.wav")
     scores = plain.score(*pair)
     assert scorer.score(*pair) == scores
     wide, narrow = (scorer.assess(*pair, level=level).scores for level in (0.95, 0.5))
@@ -144,7 +141,7 @@ def test_a_calibrated_judge_folder_gives_intervals(calibrated, judge_folder, cli
 
 
 def test_score_prints_and_writes_what_is_known(calibrated, clips, capsys):
-    words = ["score", str(calibrated), str(clips / "c.wav"), str(clips / "r.wav"), "--device", "cpu"]
+    words = ["score", str(calibrated), str(clips / "c.wav"), str(clips / "r0.wav"), "--device", "cpu"]
     assert main([*words, "--json", "--level", "0.8"]) == 0
     found = json.loads(capsys.readouterr().out)
     kinds = ("standard_error", "low", "high")

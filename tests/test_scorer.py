@@ -8,7 +8,6 @@ import itertools
 import json
 import math
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -33,18 +32,6 @@ RATE = 16_000
 @pytest.fixture(scope="module")
 def scorer(judge_folder, device) -> Scorer:
     return Scorer.from_pretrained(judge_folder, device=device.type, batch_size=3)
-
-
-@pytest.fixture
-def clips(tmp_path, make_tone) -> Path:
-    """A folder with `c.wav` and `r0.wav` ... `r3.wav`."""
-    folder = tmp_path / "clips"
-    folder.mkdir()
-    soundfile.write(folder / "c.wav", make_tone(0.8, 150, 0.3), RATE, subtype="FLOAT")
-    for number in range(4):
-        tone = make_tone(0.5 + 0.2 * number, 200 + 90 * number, 0.1 + 0.2 * number, 0.1)
-        soundfile.write(folder / f"r{number}.wav", tone, RATE, subtype="FLOAT")
-    return folder
 
 
 def close(one: dict[str, float], other: dict[str, float]) -> bool:

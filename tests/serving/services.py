@@ -128,14 +128,21 @@ def _without_processes() -> Any:
     return mock.patch("empathy_judge.serving.service.Decoders", InThreads)
 
 
+def _app(scorer: Any, limits: dict[str, Any]) -> Any:
+    load = scorer if callable(scorer) else lambda: scorer
+    return create_app(load, Settings(**{"decoders": 1, "drain_seconds": 0.0, **limits}))
+
+
 @contextmanager
 def in_process(scorer: Any, processes: bool = False, **limits: Any) -> Iterator[InProcess]:
-    """A service that runs; it decodes in processes only if told to."""
-    app = create_app(scorer, Settings(**{"decoders": 1, "drain_seconds": 0.0, **limits}))
+    """A service that is ready, unless it is given what loads its judge; it decodes in processes only if told to."""
+    app = _app(scorer, limits)
     with anyio.from_thread.start_blocking_portal() as portal, ExitStack() as stack:
         if not processes:
             stack.enter_context(_without_processes())
         stack.enter_context(portal.wrap_async_context_manager(app.router.lifespan_context(app)))
+        if not callable(scorer):
+            portal.call(lambda: app.state.service.starting)
         yield InProcess(app, portal)
 
 
@@ -149,7 +156,7 @@ class Live:
         self.app = app
         self.thread = threading.Thread(target=lambda: asyncio.run(serve(app, self._listener)), daemon=True)
         self.thread.start()
-        until(lambda: hasattr(app.state, "server") and app.state.server.started, 60)
+        until(lambda: hasattr(app.state, "server") and app.state.server.started and app.state.service.is_ready, 60)
 
     def stop(self) -> None:
         """As SIGTERM does."""
@@ -166,7 +173,7 @@ class Live:
 def live(scorer: Any, **limits: Any) -> Iterator[Live]:
     """A service on a socket, stopped at the end; it decodes in threads."""
     with _without_processes():
-        service = Live(create_app(scorer, Settings(**{"decoders": 1, "drain_seconds": 0.0, **limits})))
+        service = Live(_app(scorer, limits))
         try:
             yield service
         finally:
