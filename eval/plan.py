@@ -39,7 +39,7 @@ from ..data_modules.errors import UserError
 from .frame import Frame, Panel
 from .pages.charts import INK, LIGHT, LIGHT_STYLE, png
 from .rendering import filled_table, number, percent, ranged, signed_ranged
-from .results import Report, save_rows
+from .results import Report, write_files
 from .statistics.agreement import Statistic, spearman
 from .statistics.planning import (
     Components,
@@ -335,7 +335,7 @@ def save_plan(report: Report, folder: Path) -> None:
         right.set_ylim(0, 1.02)
         figure.suptitle(report["sentence"], fontsize=10, color=LIGHT[INK])
         drawn = png(figure, facecolor="white")
-    save_rows(report["rows"], folder, "plan.csv", report, {"plan.png": drawn})
+    write_files(folder, {"plan.csv": pd.DataFrame(report["rows"]), "plan.json": report, "plan.png": drawn})
 
 
 def _draw(axes: Axes, report: Report, column: str, label: str) -> None:
