@@ -111,8 +111,9 @@ def compare(
     ]
     scores = {name: own.items for name, own in zip(names, evaluations, strict=True)}
     frame = Frame.of_dataset(part, scores, clusters_of(part.pairs, cluster))
-    panels = (frame.panel(None, own.name, resamples, seed, interval) for own in dataset.card.dimensions)
-    rankings = {panel.dimension: ranking_report(panel) for panel in panels if len(panel.scores) > 1}
+    panels = {panel.dimension: panel for panel in frame.panels(resamples, seed, interval)}
+    several = [own.name for own in dataset.card.dimensions if own.name in panels and len(panels[own.name].scores) > 1]
+    rankings = {name: ranking_report(panels[name]) for name in several}
     return Comparison(evaluations, rankings, list(_measured_otherwise(opened.judges, evaluations)))
 
 

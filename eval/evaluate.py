@@ -150,7 +150,8 @@ def measure(
         raise UserError(f"none of the {len(part.pairs)} pairs has a rating of {', '.join(d.name for d in dimensions)}")
     clusters = clusters_of(part.pairs, plan.cluster)
     frame = Frame.of_dataset(part, {judge.name: pd.concat(parts)}, clusters)
-    panels = [frame.panel(None, own.name, plan.resamples, seed, plan.interval, judge.name) for own in dimensions]
+    names = [dimension.name for dimension in dimensions]
+    panels = [*frame.panels(plan.resamples, seed, plan.interval, names, judged=True)]
     named = {
         panel.dimension: (panel.judged(judge.name), judged_rows(items))
         for panel, items in zip(panels, parts, strict=True)
