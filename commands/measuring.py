@@ -120,15 +120,15 @@ def stress(options: argparse.Namespace) -> int:
     """
     scorer = open_scorer(options)
     from ..data_modules.schema import PairDataset
-    from ..eval.results import save_rows
+    from ..eval.results import write_files
     from ..eval.stress import stress as look
     from ..eval.stress import stress_frame, stress_views
 
     how = chosen(options, "split", "checks", "pairs", "resamples", "seed")
     found = look(scorer, PairDataset.load(options.data), **how)
     if options.out is not None:
-        whole = json.dumps(found, indent=2, allow_nan=False).encode()
-        save_rows(stress_frame(found), options.out, "results.csv", others={"stress.json": whole})
+        whole = json.dumps(found, indent=2, allow_nan=False)
+        write_files(options.out, {"results.csv": stress_frame(found), "stress.json": whole})
     tell(options, found, stress_views)
     return FAILED_CHECKS if found["raised"] else DONE
 
@@ -190,13 +190,15 @@ def suggest(options: argparse.Namespace) -> int:
     opened = _open([options.judge], options)
     if options.dry_run:
         return DONE
-    from ..eval.results import save_rows
+    import pandas as pd
+
+    from ..eval.results import write_files
     from ..eval.suggest import suggest as suggested
     from ..eval.suggest import suggestion_views
 
     found = suggested(opened.judges[0], opened.dataset, **chosen(options, "split", "ratings", "seed"))
     if options.out is not None:
-        save_rows(found["rows"], options.out, "suggestions.csv")
+        write_files(options.out, {"suggestions.csv": pd.DataFrame(found["rows"])})
     return tell(options, found, suggestion_views)
 
 

@@ -81,12 +81,13 @@ def measure_agreement(
     if cluster == "system":
         rows = rows.assign(cluster=rows["system_id"].fillna(rows["pair_id"]))
     frame = replace(frame, rows=rows)
-    keys = [(dataset, dimension) for dataset, dimension, _ in frame.dimensions()]
-    panels = [frame.panel(*key, resamples, seed, interval) for key in keys]
-    panels = [replace(own, scores={name: own.scores[name] for name in judges if name in own.scores}) for own in panels]
-    shown = progress(zip(panels, frame.dimensions(), strict=True), "dimensions", len(panels))
+    panels = [
+        replace(own, scores={name: own.scores[name] for name in judges if name in own.scores})
+        for own in frame.panels(resamples, seed, interval)
+    ]
     dimensions = []
-    for panel, (_, _, own) in shown:
+    for panel in progress(panels, "dimensions", len(panels)):
+        own = panel.rows
         report = {
             "dataset": panel.dataset,
             "dimension": panel.dimension,

@@ -12,7 +12,7 @@ import pandas as pd
 from ..data_modules.errors import UserError, shown
 from ..data_modules.schema import PairDataset
 from .dimension_report import response_lengths
-from .evaluate import CLUSTERS, Cluster, Plan, measure
+from .evaluate import Cluster, Plan, clusters_of, measure
 from .frame import Frame, Panel
 from .judges import Judge
 from .judges.opening import AnyJudge, Loading, open_judges
@@ -109,10 +109,11 @@ def compare(
         measure(judge, dataset, plan, provenance, lengths)
         for judge, provenance in zip(opened.judges, opened.provenances, strict=True)
     ]
-    clusters = {pair.pair_id: CLUSTERS[cluster](pair) for pair in part.pairs}
-    frame = Frame.of_dataset(part, {n: own.items for n, own in zip(names, evaluations, strict=True)}, clusters)
-    panels = (frame.panel(None, own.name, resamples, seed, interval) for own in dataset.card.dimensions)
-    rankings = {panel.dimension: ranking_report(panel) for panel in panels if len(panel.scores) > 1}
+    scores = {name: own.items for name, own in zip(names, evaluations, strict=True)}
+    frame = Frame.of_dataset(part, scores, clusters_of(part.pairs, cluster))
+    panels = {panel.dimension: panel for panel in frame.panels(resamples, seed, interval)}
+    several = [own.name for own in dataset.card.dimensions if own.name in panels and len(panels[own.name].scores) > 1]
+    rankings = {name: ranking_report(panels[name]) for name in several}
     return Comparison(evaluations, rankings, list(_measured_otherwise(opened.judges, evaluations)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Unpack
@@ -45,12 +45,6 @@ MOST_VALUES = 100
 NOT_GIVEN = "(not given)"
 
 Cluster = Literal["group_id", "context_speaker", "response_speaker", "system_id"]
-CLUSTERS: Mapping[Cluster, Callable[[Pair], str]] = {
-    "group_id": group_of,
-    "context_speaker": lambda pair: pair.context_speaker or pair.pair_id,
-    "response_speaker": lambda pair: pair.response_speaker or pair.pair_id,
-    "system_id": lambda pair: pair.system_id or pair.pair_id,
-}
 """What a bootstrap can draw whole."""
 
 LEFT_OUT = "left out by the probe"
@@ -154,9 +148,10 @@ def measure(
     parts = [_items(part, dimension.name, scores, runs, columns) for dimension in dimensions]
     if not any(items["human_mean"].notna().any() for items in parts):
         raise UserError(f"none of the {len(part.pairs)} pairs has a rating of {', '.join(d.name for d in dimensions)}")
-    clusters = {pair.pair_id: CLUSTERS[plan.cluster](pair) for pair in part.pairs}
+    clusters = clusters_of(part.pairs, plan.cluster)
     frame = Frame.of_dataset(part, {judge.name: pd.concat(parts)}, clusters)
-    panels = [frame.panel(None, own.name, plan.resamples, seed, plan.interval, judge.name) for own in dimensions]
+    names = [dimension.name for dimension in dimensions]
+    panels = [*frame.panels(plan.resamples, seed, plan.interval, names, judged=True)]
     named = {
         panel.dimension: (panel.judged(judge.name), judged_rows(items))
         for panel, items in zip(panels, parts, strict=True)
@@ -237,6 +232,11 @@ def measure(
                 for value in sorted(values)
             }
     return Results(report, pd.concat(parts, ignore_index=True), dataset)
+
+
+def clusters_of(pairs: Sequence[Pair], cluster: Cluster) -> dict[str, str]:
+    """Pair id -> what is drawn whole with it; a pair that names none is one of its own."""
+    return {pair.pair_id: getattr(pair, cluster) or pair.pair_id for pair in pairs}
 
 
 def shared_dimensions(judge: Judge, dataset: PairDataset) -> list[Dimension]:

@@ -128,7 +128,8 @@ def explain(
     """
     if not WINDOWS[0] <= window <= WINDOWS[1]:
         raise UserError(f"window {shown(window)}; expected {WINDOWS[0]:g} to {WINDOWS[1]:g} seconds")
-    if method not in ("occlusion", "gradient"):
+    by = {"occlusion": _by_occlusion, "gradient": _by_gradient}
+    if method not in by:
         raise UserError(f"method {shown(method)}; expected occlusion or gradient")
     heard: dict[str, Clip] = {}
     for side, audio in (("context", context), ("response", response)):
@@ -139,10 +140,7 @@ def explain(
         check_situation(situation)
     judge = scorer.pair_scorer.judge
     work = PairScorer(judge, scorer.batch_size, scorer.calibration, windows=scorer.windows)
-    rng = np.random.default_rng(seed)
-    if method == "gradient":
-        return _by_gradient(work, heard, situation, window, rng)
-    return _by_occlusion(work, heard, situation, window, rng)
+    return by[method](work, heard, situation, window, np.random.default_rng(seed))
 
 
 def _pair(clips: Mapping[str, Clip], situation: str | None) -> Pair:

@@ -41,7 +41,7 @@ class Panel:
     dataset: str | None  # its name; None where there is only one
     dimension: str  # its name
     items: pd.DataFrame  # n rows: ``pair_id, group_id, system_id, cluster``
-    ratings: pd.DataFrame  # the rows of the frame that people gave
+    rows: pd.DataFrame  # of the frame, those of the dimension
     scores: Mapping[str, np.ndarray]  # judge -> scores of the items, shape (n,), rating points, NaN = not scored
     draws: Resamples  # over the items
     seed: int  # of the draws and of the halvings of the panel
@@ -49,7 +49,8 @@ class Panel:
     @cached_property
     def table(self) -> RatingTable:
         """The ratings of the items."""
-        return RatingTable.of(self.ratings, self.dimension, self.items["pair_id"].tolist())
+        ratings = self.rows.loc[~self.rows["is_judge"].to_numpy(bool) & self.rows["score"].notna()]
+        return RatingTable.of(ratings, self.dimension, self.items["pair_id"].tolist())
 
     @cached_property
     def human(self) -> np.ndarray:
@@ -161,42 +162,33 @@ class Frame:
             raise UserError(f"--exclude leaves no annotator of {self.source}; it has {has}")
         return replace(self, rows=self.rows.loc[self.rows["rater_id"].isin(kept)])
 
-    def dimensions(self) -> Iterator[tuple[str | None, str, pd.DataFrame]]:
-        """Each dimension of each dataset with its rows, in their order."""
-        for (dataset, dimension), own in self.rows.groupby(["dataset", "dimension"], sort=False, dropna=False):  # type: ignore[misc]
-            yield (dataset if isinstance(dataset, str) else None), str(dimension), own
-
-    def panel(
+    def panels(
         self,
-        dataset: str | None,
-        dimension: str,
         resamples: int,
         seed: int,
         interval: Interval = "percentile",
-        scored_by: str | None = None,
-    ) -> Panel:
-        """The people of a dimension, with draws over the items that they rated (`affordable_draws`).
+        dimensions: Sequence[str] = (),
+        judged: bool = False,
+    ) -> Iterator[Panel]:
+        """The people of each dimension of each dataset, with draws over the items that they rated (`affordable_draws`).
 
-        With `scored_by` only over the items that this judge scored as well.
+        Only of these `dimensions` (none named = all); with `judged` only the items that a judge scored as well.
         """
-        rows = self.rows.loc[self.rows["dimension"] == dimension]
-        if dataset is not None:
-            rows = rows.loc[rows["dataset"] == dataset]
-        by_judge = rows["is_judge"].to_numpy(bool)
-        ratings = rows.loc[~by_judge & rows["score"].notna()]
-        items = rows.loc[rows["score"].notna()].drop_duplicates("pair_id")[
-            ["pair_id", "group_id", "system_id", "cluster"]
-        ]
-        items = items.loc[items["pair_id"].isin(ratings["pair_id"])]
-        if scored_by is not None:
-            own = rows.loc[by_judge & (rows["rater_id"] == scored_by) & rows["score"].notna(), "pair_id"]
-            items = items.loc[items["pair_id"].isin(own)]
-        scores = {
-            str(judge): own.set_index("pair_id")["score"].reindex(items["pair_id"]).to_numpy(np.float64)
-            for judge, own in rows.loc[by_judge].groupby("rater_id", sort=False)
-        }
-        draws = affordable_draws(items["cluster"].tolist(), resamples, seed, interval)
-        return Panel(dataset, dimension, items, ratings, scores, draws, seed)
+        for (dataset, dimension), rows in self.rows.groupby(["dataset", "dimension"], sort=False, dropna=False):  # type: ignore[misc]
+            if dimensions and dimension not in dimensions:
+                continue
+            given = rows.loc[rows["score"].notna()]
+            items = given.drop_duplicates("pair_id")[["pair_id", "group_id", "system_id", "cluster"]]
+            by_judge = given["is_judge"].to_numpy(bool)
+            for scored in (given.loc[~by_judge], *([given.loc[by_judge]] if judged else [])):
+                items = items.loc[items["pair_id"].isin(scored["pair_id"])]
+            scores = {
+                str(judge): own.set_index("pair_id")["score"].reindex(items["pair_id"]).to_numpy(np.float64)
+                for judge, own in rows.loc[rows["is_judge"].to_numpy(bool)].groupby("rater_id", sort=False)
+            }
+            draws = affordable_draws(items["cluster"].tolist(), resamples, seed, interval)
+            name = dataset if isinstance(dataset, str) else None
+            yield Panel(name, str(dimension), items, rows, scores, draws, seed)
 
 
 def read_frame(path: str | Path, columns: Mapping[str, str]) -> Frame:

@@ -37,7 +37,7 @@ from ..models.scoring import choose_device
 from .judges.baselines.probe import settings_of
 from .pages.charts import ACCENT, LIGHT, LIGHT_STYLE, MUTED, png
 from .rendering import percent, ranged
-from .results import Report, save_rows
+from .results import Report, write_files
 from .statistics.agreement import Statistic, spearman
 from .statistics.bootstrap import Resamples, difference, estimate
 
@@ -114,7 +114,8 @@ def measure_layers(
 
 def save_layers(found: Report, folder: Path) -> None:
     """Write `layers.csv`, `layers.json` and `layers.png`."""
-    save_rows(found["rows"], folder, "layers.csv", found, {"layers.png": png(picture(found), dpi=150)})
+    drawn = png(picture(found), dpi=150)
+    write_files(folder, {"layers.csv": pd.DataFrame(found["rows"]), "layers.json": found, "layers.png": drawn})
 
 
 def _costs(judge: EmpathyJudge) -> dict[str, np.ndarray]:

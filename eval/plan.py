@@ -38,8 +38,8 @@ from scipy import stats
 from ..data_modules.errors import UserError
 from .frame import Frame, Panel
 from .pages.charts import INK, LIGHT, LIGHT_STYLE, png
-from .rendering import filled_table, number, percent, ranged, signed_ranged
-from .results import Report, save_rows
+from .rendering import filled_table, number, percent, ranged, signed
+from .results import Report, write_files
 from .statistics.agreement import Statistic, spearman
 from .statistics.planning import (
     Components,
@@ -85,12 +85,11 @@ def pilot_from(frame: Frame, dimensions: Sequence[str] = (), resamples: int = 10
     Raises:
         UserError: If a dimension is unknown, or nothing can be learned about the raters' agreement.
     """
-    keys = [(dataset, name) for dataset, name, _ in frame.dimensions()]
+    known = frame.rows["dimension"].unique()
     for name in dimensions:
-        if all(name != own for _, own in keys):
-            raise UserError(f"--dimension {name!r}: not in {frame.source}; it has {', '.join(own for _, own in keys)}")
-    panels = [frame.panel(*key, resamples, seed) for key in keys if not dimensions or key[1] in dimensions]
-    panels = [panel for panel in panels if len(panel.items)]
+        if name not in known:
+            raise UserError(f"--dimension {name!r}: not in {frame.source}; it has {', '.join(known)}")
+    panels = [panel for panel in frame.panels(resamples, seed, dimensions=dimensions) if len(panel.items)]
     if not panels:
         raise UserError(f"{frame.source}: no item has a rating by a person; expected a pilot with ratings per rater")
     reliability = average_single_reliability([(panel.reliability, panel.table) for panel in panels])
@@ -315,7 +314,7 @@ def plan_views(report: Report) -> Iterator[Table | str]:
     yield filled_table(title, ("raters\nper item", "items", "ratings", "cost"), [("", needed)])
     curves: dict[str, list[tuple[str, ...]]] = {}
     for own in report.get("learning", ()):
-        more = "" if own["behind"] is None else signed_ranged(own["behind"])
+        more = "" if own["behind"] is None else ranged(own["behind"], signed)
         row = str(own["pairs"]), ranged(own["spearman"]), more
         curves.setdefault(own["dimension"], []).append(row)
     if curves:
@@ -335,7 +334,7 @@ def save_plan(report: Report, folder: Path) -> None:
         right.set_ylim(0, 1.02)
         figure.suptitle(report["sentence"], fontsize=10, color=LIGHT[INK])
         drawn = png(figure, facecolor="white")
-    save_rows(report["rows"], folder, "plan.csv", report, {"plan.png": drawn})
+    write_files(folder, {"plan.csv": pd.DataFrame(report["rows"]), "plan.json": report, "plan.png": drawn})
 
 
 def _draw(axes: Axes, report: Report, column: str, label: str) -> None:

@@ -81,21 +81,11 @@ def listed(names: Sequence[str], last: str = "and") -> str:
 
 
 def ranged(statistic: Statistic, show: Callable[[float | None], str] = number) -> str:
-    """Value and interval, each number written by `show`: ``0.83 [0.80, 0.85]``, ``97 % [90, 104]``."""
+    """Value and interval, each number written by `show`: ``0.83 [0.80, 0.85]``, with `percent` ``97 % [90, 104]``."""
     if statistic["value"] is None or statistic["low"] is None or statistic["high"] is None:
         return show(statistic["value"])
     low, high = (show(statistic[end]).removesuffix(" %") for end in ("low", "high"))
     return f"{show(statistic['value'])} [{low}, {high}]"
-
-
-def signed_ranged(statistic: Statistic) -> str:
-    """A difference with its interval."""
-    return ranged(statistic, signed)
-
-
-def percent_ranged(statistic: Statistic) -> str:
-    """A share with its interval."""
-    return ranged(statistic, percent)
 
 
 def effective_raters(raters: Statistic) -> str:
@@ -133,8 +123,8 @@ STYLE = read("page.css")
 """The style sheet of every page."""
 
 _FORMATS = (
-    number, signed, percent, plain, p_value, dollars, seconds, counted, listed, ranged, signed_ranged, percent_ranged,
-    effective_raters, counted_statuses, markdown,
+    number, signed, percent, plain, p_value, dollars, seconds, counted, listed, ranged, effective_raters,
+    counted_statuses, markdown,
 )  # fmt: skip
 
 
@@ -151,7 +141,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     formats = {own.__name__: own for own in _FORMATS}
-    environment.filters.update(formats, two=number)
+    environment.filters.update(formats)
     environment.globals.update(formats, sentences=sentences, NONE=NONE)
     return environment
 

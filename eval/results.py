@@ -98,22 +98,22 @@ def results_frame(reports: Sequence[Report], rankings: Mapping[str, Report] | No
     return pd.DataFrame(rows, columns=pd.Index(COLUMNS))
 
 
-def save_rows(
-    rows: pd.DataFrame | list[Report],
-    folder: Path,
-    name: str,
-    report: Report | None = None,
-    others: Mapping[str, bytes] | None = None,
-) -> None:
-    """Write a table into a folder, which is made, the report behind it as JSON beside it, ``NAME.json``, and `others`.
+def write_files(folder: Path, files: Mapping[str, Any]) -> None:
+    """Write files into a folder, which is made: tables as CSV, reports as strict JSON, texts and bytes as they are.
 
     Raises:
+        ValueError: If a report holds NaN or infinity; nothing is written.
         OSError: If a file cannot be written, with its name; all earlier ones are kept.
     """
-    files = {name: pd.DataFrame(rows).to_csv(index=False, lineterminator="\n").encode()}
-    if report is not None:
-        files[Path(name).with_suffix(".json").name] = (json.dumps(report, indent=2, allow_nan=False) + "\n").encode()
-    replace_files(folder, files | dict(others or {}))
+    replace_files(folder, {name: _content(own) for name, own in files.items()})
+
+
+def _content(own: pd.DataFrame | Report | str | bytes) -> bytes:
+    if isinstance(own, pd.DataFrame):
+        own = own.to_csv(index=False, lineterminator="\n")
+    elif isinstance(own, dict):
+        own = json.dumps(own, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return own if isinstance(own, bytes) else own.encode()
 
 
 def summary(reports: Sequence[Report]) -> pd.DataFrame:

@@ -23,12 +23,10 @@ from .rendering import (
     new_table,
     number,
     percent,
-    percent_ranged,
     ranged,
     seconds,
     sentences,
     signed,
-    signed_ranged,
 )
 from .results import Report, joined
 from .statistics.krippendorff import Distance
@@ -76,7 +74,7 @@ def prompted_rows(reports: Sequence[Report]) -> list[list[str]]:
             cost, failures, *answers = [NONE] * 5
             if asking is not None and asked is not None:
                 cost, failures = dollars(asking["cost_per_1000_pairs"]), percent(asking["failure_rate"])
-                orders = (percent_ranged(asked["orders"][key]) for key in ("inconsistent", "first_preferred"))
+                orders = (ranged(asked["orders"][key], percent) for key in ("inconsistent", "first_preferred"))
                 answers = [ranged(asked["repeats"]["icc"]), *orders]
             time = seconds(report["effort"]["seconds_per_pair"])
             rows.append([report["judge"], name, cost, time, failures, *answers])
@@ -113,14 +111,14 @@ def evaluation_views(report: Report) -> Iterator[Table | str]:
 
     def stated(own: Report) -> str:
         intervals = own["uncertainty"]["intervals"] if own["uncertainty"] else {}
-        return percent_ranged(intervals["90"]["covered"]) if "90" in intervals else ""
+        return ranged(intervals["90"]["covered"], percent) if "90" in intervals else ""
 
     rows: dict[str, Callable[[Report], str]] = {
         "items / groups / raters": lambda d: f"{d['n_items']} / {d['n_groups']} / {d['n_raters']}",
         "Spearman": lambda d: ranged(d["spearman"]),
         "noise ceiling (panel mean)": lambda d: ranged(d["ceiling"]["panel_mean"]),
         "share of the noise ceiling": lambda d: percent(d["share_of_panel_ceiling"]["value"]),
-        "difference from one rater": lambda d: signed_ranged(d["like_for_like"]["difference"]),
+        "difference from one rater": lambda d: ranged(d["like_for_like"]["difference"], signed),
         "effective number of raters": lambda d: effective_raters(d["like_for_like"]["effective_raters"]),
         "CCC": lambda d: ranged(d["ccc"]),
         "mean absolute error": lambda d: ranged(d["mae"]),
@@ -163,7 +161,7 @@ def comparison_views(reports: Sequence[Report], rankings: Mapping[str, Report]) 
                 report["judge"],
                 ranged(own["spearman"]),
                 percent(own["share_of_panel_ceiling"]["value"]),
-                signed_ranged(beside["difference"]),
+                ranged(beside["difference"], signed),
                 effective_raters(beside["effective_raters"]),
             )
             sections.setdefault(name, []).append(row)
@@ -360,7 +358,7 @@ def _beside_people(found: Report) -> Table:
         for judge, own in one["judges"].items():
             verdict = own["verdict"]["kind"].replace("_", " ")
             verdict = verdict.removesuffix(" than one rater").removesuffix(" from one rater").removesuffix(" to tell")
-            beside = signed_ranged(own["like_for_like"]["difference"])
+            beside = ranged(own["like_for_like"]["difference"], signed)
             rows.append((judge, str(own["n_items"]), ranged(own["spearman"]), beside, verdict))
         ceiling = number(one["people"]["panel_mean"]["value"])
         rows.append((bold("noise ceiling"), "", bold(ceiling), "", ""))
@@ -375,7 +373,7 @@ def _overall_table(overall: Report) -> Table:
         beside, share = judge["like_for_like"]["difference"], judge["share_of_panel_ceiling"]
         p = "" if own is None or own["p_adjusted"] is None else f"{own['p_adjusted']:.3f}"
         spearman = ranged(judge["spearman"])
-        rows.append((judge["judge"], cluster, spearman, signed_ranged(beside), percent_ranged(share), p))
+        rows.append((judge["judge"], cluster, spearman, ranged(beside, signed), ranged(share, percent), p))
     rows.append((bold("noise ceiling"), "", bold(ranged(overall["people"]["panel_mean"])), "", "", ""))
     title = f"judges over {overall['n_dimensions']} dimensions ({overall['n_groups']} groups)"
     head = (

@@ -18,11 +18,11 @@ from ...data_modules.folders import CARD_FILE, replace_text
 from ...data_modules.inspection import Inspection
 from ...data_modules.ratings import Dimension
 from ...data_modules.schema import Pair, PairDataset
+from ..pages import charts
 from ..pages.report import PAGE_FILE
 from ..pages.sound import RULE, AudioCopies, dot_strip, heard
 from ..rendering import counted, read, render
 from ..results import REPORT_FILE
-from . import charts
 from .facts import DISPUTED_ITEMS, MAX_STEPS, Facts, scale_steps
 
 LISTED = 20

@@ -16,9 +16,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from ..rendering import Statistic, number
+from ..rendering import Statistic, number, plain
 
 # Placeholders that never occur as real colours -> variables of the page's style sheet.
 INK, MUTED, GRID, ACCENT, PALE = "#010201", "#010202", "#010203", "#010204", "#010205"
@@ -55,6 +55,14 @@ def _any_letter() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
+
+
+@contextmanager
+def plot(width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
+    """A figure of so many inches, to be drawn and made an SVG element within: the style of pages holds so long."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure, figure.subplots()
 
 
 def pixels(figure: Figure) -> np.ndarray:
@@ -114,9 +122,7 @@ def rows_with_intervals(
     known = [own for _, own in rows if own["value"] is not None]
     lowest = min([0.0, *(own["value"] if own["low"] is None else own["low"] for own in known)])
     left = lowest - (0.03 if lowest < 0 else 0.0)
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(5.2, 1.0 + gap * len(rows)), layout="constrained")
-        axes = figure.subplots()
+    with plot(5.2, 1.0 + gap * len(rows)) as (figure, axes):
         axes.set_xlim(left, 1.0)
         axes.set_ylim(len(rows) - 0.45, -0.55)
         axes.axvline(0, color=GRID, linewidth=0.8)
@@ -173,9 +179,7 @@ def scatter(score: np.ndarray, human: np.ndarray, scale: tuple[float, float], al
         scale: Lowest and highest rating; the axes also hold scores beyond.
         alt: The plot in words.
     """
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(4.3, 4.0), layout="constrained")
-        axes = figure.subplots()
+    with plot(4.3, 4.0) as (figure, axes):
         pixels = len(score) > MAX_VECTOR_POINTS
         alpha = float(np.clip(6 / np.sqrt(max(len(score), 1)), 0.12, 0.75))
         color = PIXEL_BLUE if pixels else ACCENT
@@ -193,9 +197,7 @@ def calibration(curve: Sequence[dict[str, Any]], scale: tuple[float, float], alt
         alt: The plot in words.
     """
     score, human = np.array([own["score"] for own in curve]), np.array([own["human"] for own in curve])
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(4.3, 4.0), layout="constrained")
-        axes = figure.subplots()
+    with plot(4.3, 4.0) as (figure, axes):
         axes.plot(score, human, color=PALE, linewidth=1.2, zorder=2)
         for own in curve:
             if own["standard_error"] is not None:
@@ -209,9 +211,7 @@ def calibration(curve: Sequence[dict[str, Any]], scale: tuple[float, float], alt
 
 def risk_coverage(verdicts: Mapping[str, Any], alt: str) -> Markup:
     """Share of wrong verdicts among the surest ones (El-Yaniv and Wiener, 2010), of a report's ``verdicts``."""
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(4.3, 3.4), layout="constrained")
-        axes = figure.subplots()
+    with plot(4.3, 3.4) as (figure, axes):
         shares, risks = zip(*((own["coverage"], own["risk"]) for own in verdicts["curve"]), strict=True)
         axes.plot(shares, risks, color=ACCENT, linewidth=1.6)
         for own in verdicts["promised"].values():
@@ -249,3 +249,111 @@ def rating_axes(
     axes.tick_params(length=0)
     axes.set_xlabel("judge score")
     axes.set_ylabel("mean human score")
+
+
+# ---------------------------------------------------------------- of a dataset
+
+MAX_LABELLED_BARS = 11
+"""A histogram with at most so many bars has a tick and a percentage at each."""
+MAX_STRIPS = 60
+"""Raters that have a strip of their own; of more raters those with the most ratings."""
+_LONGEST_NAME = 16  # of a rater
+_TICK_STEPS = (1, 2, 5, 10)
+
+
+def histogram(
+    edges: Sequence[float],
+    counts: Sequence[int],
+    label: str,
+    alt: str,
+    *,
+    ticks: Sequence[float] | None = None,
+    logarithmic: bool = False,
+) -> Markup:
+    """Bars over bins.
+
+    Args:
+        edges: Of the bins, ascending; at least one is wider than 0.
+        counts: In each bin.
+        label: What lies on the axis, with its unit.
+        alt: The plot in words.
+        ticks: One value per bin, where a bin stands for one value. With at most `MAX_LABELLED_BARS` of them every bar
+            has its percentage; otherwise an axis counts.
+        logarithmic: Bins of equal ratio are drawn equally wide.
+    """
+    labelled, left = ticks is not None and len(counts) <= MAX_LABELLED_BARS, np.array(edges[:-1])
+    with plot(4.3, 2.3) as (figure, axes):
+        gap = 0.12 if labelled else 0.04
+        widths = np.diff(edges)
+        axes.bar(left + gap / 2 * widths, counts, width=(1 - gap) * widths, align="edge", color=ACCENT)
+        if logarithmic:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
+            axes.xaxis.set_minor_formatter(NullFormatter())
+        elif labelled and ticks is not None:
+            axes.set_xticks(ticks, [plain(tick) for tick in ticks])
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(7, steps=_TICK_STEPS))
+        if labelled:
+            for x, count in zip(left + widths / 2, counts, strict=True):
+                share = count / sum(counts)
+                text = "0" if not count else "<1 %" if share < 0.005 else f"{100 * share:.0f} %"
+                axes.annotate(text, (x, count), xytext=(0, 3), textcoords="offset points", ha="center", color=INK)
+            axes.yaxis.set_visible(False)
+            axes.spines["left"].set_visible(False)
+        else:
+            axes.yaxis.set_major_locator(MaxNLocator(4, steps=_TICK_STEPS, integer=True))
+            axes.grid(True, axis="y")
+            axes.set_axisbelow(True)
+            axes.spines["left"].set_visible(False)
+        axes.tick_params(length=0)
+        axes.set_xlabel(label)
+        axes.margins(x=0.02, y=0.12 if labelled else 0.05)
+        return svg(figure, alt)
+
+
+def rater_strips(
+    rows: Sequence[tuple[str, Sequence[float], float, float]],
+    edges: Sequence[float],
+    panel_mean: float,
+    alt: str,
+    *,
+    ticks: Sequence[float] | None = None,
+) -> Markup:
+    """One line per rater: how often each part of the scale was used, the mean, and a deviation to either side.
+
+    Args:
+        rows: From top to bottom, of each rater its name, the share of its ratings in each bin, mean and deviation.
+        edges: Of the bins.
+        panel_mean: Mean of all ratings; a dashed line.
+        alt: The plot in words.
+        ticks: One value per bin, where a bin stands for one value; at most `MAX_LABELLED_BARS` are written.
+    """
+    small = len(rows) > 24
+    height, size = (0.16, 8) if small else (0.26, 10)
+    centres, width = (np.array(edges[:-1]) + np.array(edges[1:])) / 2, edges[1] - edges[0]
+    with plot(4.3, 0.65 + height * len(rows)) as (figure, axes):
+        for position, (_, shares, mean, sd) in enumerate(rows):
+            for centre, part in zip(centres, shares, strict=True):
+                if part == 0:
+                    continue
+                # Never without any ink, and by the square root: a single rating is seen, whatever the number of bins
+                shade = 0.08 + 0.7 * part**0.5
+                axes.barh(position, 0.94 * width, 0.84, centre - 0.47 * width, color=ACCENT, alpha=shade)
+            axes.plot([mean - sd, mean + sd], [position, position], color=INK, linewidth=1.0)
+            axes.plot(mean, position, "o", color=INK, markersize=3 if small else 4.5)
+        axes.axvline(panel_mean, color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
+        axes.set_yticks(range(len(rows)), [shortened(row[0], _LONGEST_NAME) for row in rows], fontsize=size)
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.set_xlim(edges[0], edges[-1])
+        if ticks is not None and len(ticks) <= MAX_LABELLED_BARS:
+            axes.set_xticks(ticks, [plain(tick) for tick in ticks])
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(6, steps=_TICK_STEPS))
+        axes.tick_params(length=0)
+        axes.tick_params(axis="y", labelcolor=INK)
+        axes.spines["left"].set_visible(False)
+        axes.spines["bottom"].set_color(GRID)
+        axes.set_xlabel("rating")
+        return svg(figure, alt)

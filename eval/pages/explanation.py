@@ -23,7 +23,7 @@ from ..explain import Curve, Explanation, explain
 from ..probes.voice import RATE
 from ..rendering import read, render
 from ..results import Results
-from .charts import ACCENT, GRID, INK, LIGHT, LIGHT_STYLE, MUTED, PALE, STYLE, png, svg
+from .charts import ACCENT, GRID, INK, LIGHT, LIGHT_STYLE, MUTED, PALE, plot, png, svg
 from .report import worst_items
 from .sound import embedded
 
@@ -95,9 +95,8 @@ def _samples(context: Audio | None, response: Audio) -> dict[str, np.ndarray]:
 
 
 def _picture(curve: Curve, samples: np.ndarray) -> Markup:
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(8, 2.4), layout="constrained")
-        _draw(figure.subplots(), curve, samples, {})
+    with plot(8, 2.4) as (figure, axes):
+        _draw(axes, curve, samples, {})
         named = "; ".join(own.reason for own in (*curve.worst, *curve.best)) or "nothing stands out"
         return svg(figure, f"What the seconds of the {curve.clip} contribute to {curve.dimension}: {named}")
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ...data_modules.folders import replace_files
 from ...data_modules.rows import TAG_PREFIX
 from ...data_modules.schema import PairDataset
 from ...models.description import start_in_words
@@ -22,7 +21,7 @@ from ..listening import Listening, check_view, listening_sentence
 from ..overall import told_apart, turned
 from ..probes import PROBES
 from ..rendering import read, render, sentences
-from ..results import ITEMS_FILE, REPORT_FILE, Report, joined, results_frame
+from ..results import ITEMS_FILE, REPORT_FILE, Report, joined, results_frame, write_files
 from ..views import PANEL_HEAD, PROMPTED_HEAD, notes, panel_rows, prompted_rows, split_name
 from . import charts
 from .sound import EMBEDDED_RULE, disagreements
@@ -44,7 +43,7 @@ SHOWN_SLICES = 20
 
 
 def write_report(report: Report, items: pd.DataFrame, out: Path, dataset: PairDataset | None = None) -> None:
-    """Writes the files of a report into a folder, each complete or not at all; the page last.
+    """Writes the files of a report into a folder, all or none of them.
 
     Args:
         report: From `evaluate.evaluate`.
@@ -55,10 +54,10 @@ def write_report(report: Report, items: pd.DataFrame, out: Path, dataset: PairDa
     Raises:
         ValueError: If the report holds NaN or infinity.
     """
-    _write_files(
+    write_files(
         out,
         {
-            REPORT_FILE: strict_json(report),
+            REPORT_FILE: report,
             ITEMS_FILE: items,
             RESULTS_FILE: results_frame([report]),
             TABLE_FILE: markdown_report(report),
@@ -69,29 +68,15 @@ def write_report(report: Report, items: pd.DataFrame, out: Path, dataset: PairDa
 
 def write_comparison(reports: Sequence[Report], rankings: Mapping[str, Report], out: Path) -> None:
     """Likewise the files of a comparison: reports, one per judge on the same pairs, and dimension -> judges ranked."""
-    _write_files(
+    write_files(
         out,
         {
-            COMPARISON_FILE: strict_json({"reports": reports, "rankings": rankings}),
+            COMPARISON_FILE: {"reports": reports, "rankings": rankings},
             RESULTS_FILE: results_frame(reports, rankings),
             COMPARISON_TABLE_FILE: markdown_comparison(reports, rankings),
             PAGE_FILE: render_comparison(reports, rankings),
         },
     )
-
-
-def strict_json(tree: Any) -> str:
-    """The text of a file; ValueError if it holds NaN or infinity."""
-    return json.dumps(tree, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _write_files(out: Path, files: Mapping[str, str | pd.DataFrame]) -> None:
-    """Texts and tables; where there is no room for all, all old ones stay."""
-    texts = {
-        name: content if isinstance(content, str) else content.to_csv(index=False, lineterminator="\n")
-        for name, content in files.items()
-    }
-    replace_files(out, {name: text.encode() for name, text in texts.items()})
 
 
 def markdown_report(report: Report) -> str:

@@ -16,7 +16,7 @@ from empathy_judge.data_modules import prosody
 from empathy_judge.data_modules.audio import AudioSource, Clip, decode
 from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
-from empathy_judge.eval.judges import score_table
+from empathy_judge.eval.judges import ABSTAINED, INTERVAL_COLUMNS, score_table
 from empathy_judge.eval.probes import PROBES
 
 RATE = 8000
@@ -197,6 +197,22 @@ class AnyJudge:
 
     def __init__(self, score: Callable[[Sequence[Pair]], pd.DataFrame], name="judge", dimensions=("empathy",)) -> None:
         self.score, self.name, self.dimensions = score, name, dimensions
+
+
+def sure_judge(judge: Any, halves: dict[str, float], errors: tuple[float, float]) -> AnyJudge:
+    """Wraps a judge; is unsure of every second pair, and gives intervals of a width that depends on the setting."""
+
+    def score(pairs: Sequence[Pair]) -> pd.DataFrame:
+        table = judge.score(pairs)
+        half = table["pair_id"].map({pair.pair_id: halves[pair.setting or ""] for pair in pairs})
+        odd = table["pair_id"].str.extract(r"(\d+)$")[0].astype(int) % 2
+        columns: dict[str, Any] = {"uncertainty": np.where(odd, errors[1], errors[0])}
+        for level, (low, high) in INTERVAL_COLUMNS.items():
+            share = np.nan if level == 0.95 else 1.0 if level == 0.9 else 0.5
+            columns |= {low: table["score"] - share * half, high: table["score"] + share * half}
+        return table.assign(**columns, **{ABSTAINED: odd == 1})
+
+    return AnyJudge(score, judge.name, judge.dimensions)
 
 
 class MeasureJudge(AnyJudge):

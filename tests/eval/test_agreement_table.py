@@ -137,7 +137,7 @@ def test_raters_stand_in_a_rasch_table(tmp_path, capsys):
     frame = made()
     frame.loc[(frame["annotator"] == "ann") & (frame["score"] > 1), "score"] -= 1
     people = frame[frame["annotator"].isin(PEOPLE)]
-    scores = annotations(tmp_path, people).panel(None, "warmth", 0, 0).table
+    scores = next(annotations(tmp_path, people).panels(0, 0)).table
     model = fit_rasch(scores, Dimension("warmth", 1, 7, 1))
     found = measured(tmp_path, frame, JUDGES, rasch=True)["rasch"]
     assert found["reason"] is None
@@ -283,7 +283,7 @@ def test_printed_tables_fit_and_say_why_values_are_missing(tmp_path, width):
     text = printed_at(width, agreement_views(found, "ordinal"))
     one = found["dimensions"][0]
     assert rendering.ranged(one["judges"]["half"]["system_level"]["icc_a1"]) in text
-    assert rendering.signed_ranged(one["judges"]["half"]["like_for_like"]["difference"]) in text
+    assert rendering.ranged(one["judges"]["half"]["like_for_like"]["difference"], rendering.signed) in text
     assert f"{one['people']['alpha']['ordinal']['value']:.2f}" in text
     assert "a_long_name/[bold]demonstrating_understanding" in "".join(text.split())
     assert "constant: the judge scores are constant" in " ".join(text.split())
@@ -362,6 +362,6 @@ def test_long_names_fold_between_their_parts(tmp_path):
     for parts in (["lend_an_ear/", "validating_", "emotions"], ["gemini:gemini-", "3.1-pro-preview"]):
         assert any(first[at : at + len(parts)] == parts for at in range(len(first))), first
     own = found["dimensions"][0]["judges"][long["half"]]
-    (line,) = [line for line in lines if rendering.signed_ranged(own["like_for_like"]["difference"]) in line]
+    (line,) = [line for line in lines if rendering.ranged(own["like_for_like"]["difference"], rendering.signed) in line]
     assert line.startswith(" openai:gpt-")
     assert rendering.ranged(own["spearman"]) in line

@@ -25,7 +25,7 @@ from empathy_judge.eval.pages.report import render_page
 from empathy_judge.eval.probes.pairs import context_swapped
 from scipy.stats import kendalltau, pearsonr, spearmanr
 
-from .conftest import AnyJudge
+from .conftest import AnyJudge, sure_judge
 from .statistics.conftest import reliability
 
 DEFINED = ("spearman", "pearson", "kendall", "ccc", "mae", "rmse", "bias")
@@ -44,18 +44,6 @@ def failing(judge: Any, failed: Sequence[str], missing: Sequence[str]) -> AnyJud
         table = judge.score(pairs)
         table.loc[table["pair_id"].isin(failed), ["score", "status"]] = [math.nan, "refused"]
         return table.loc[~table["pair_id"].isin(missing)]
-
-    return AnyJudge(score, judge.name, judge.dimensions)
-
-
-def unsure(judge: Any) -> AnyJudge:
-    """Another judge, with standard errors and intervals."""
-
-    def score(pairs: Sequence[Pair]) -> pd.DataFrame:
-        table = judge.score(pairs)
-        ends = [(name, sign) for both in INTERVAL_COLUMNS.values() for name, sign in zip(both, (-1, 1), strict=True)]
-        errors = np.linspace(0.2, 0.4, len(table))
-        return table.assign(uncertainty=errors, **{name: table["score"] + sign for name, sign in ends})
 
     return AnyJudge(score, judge.name, judge.dimensions)
 
@@ -287,7 +275,7 @@ def test_the_report_follows_its_schema_and_is_strict_json(make_dataset, make_jud
         make_judge(noise=0.3, dimensions=("warmth", "empathy", "humour")),
         failing(make_judge(), failed=["pair-40"], missing=["pair-41"]),
         ConstantJudge({"clarity": 3.0}),
-        unsure(make_judge(noise=0.3)),
+        sure_judge(make_judge(noise=0.3), {"context_variant": 1.0, "tone_variant": 1.0}, (0.2, 0.4)),
     ]
     for judge in judges:
         report = evaluate(judge, dataset, resamples=20, provenance={"artifact": "abc"})[0]

@@ -165,7 +165,7 @@ def test_a_fifth_of_real_ratings_foretells_the_ceiling_of_all(name):
         rows = rows.merge(pd.read_csv(real_data("mushra_codec/pairs.csv"))[["pair_id", "group_id"]], on="pair_id")
     rows = rows.assign(dataset=None, is_judge=False, system_id=None, cluster=rows["group_id"])
     frame = Frame(rows[list(COLUMNS)], name)
-    full = frame.panel(None, rows["dimension"].iloc[0], 0, 0)
+    (full,) = frame.panels(0, 0)
     groups, k = sorted(set(rows["group_id"])), 1 / (1 / full.table.counts).mean()
     off = []
     for seed in range(20):

@@ -9,10 +9,12 @@ import pytest
 import torch
 import torchaudio
 from empathy_judge.data_modules import prosody
-from empathy_judge.data_modules.audio import AudioSource, Clip, decode
+from empathy_judge.data_modules.audio import Clip, decode
 from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
 from empathy_judge.eval.probes import recording, voice
 from empathy_judge.eval.probes.voice import pulses
+
+from .conftest import heard as measured
 
 RATE = 16_000
 TEXT = "The parcel came on Tuesday with the morning post."
@@ -30,10 +32,6 @@ def spoken(speaker: Voice, tone: Tone, rate: int = RATE, text: str = TEXT) -> Cl
 
 def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
-
-
-def measured(clip: AudioSource) -> prosody.Prosody:
-    return prosody.summarise(prosody.track(decode(clip, RATE)))
 
 
 def rms(samples: np.ndarray) -> float:

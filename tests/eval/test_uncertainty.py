@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
-from empathy_judge.data_modules.schema import Pair
 from empathy_judge.eval.evaluate import evaluate
-from empathy_judge.eval.judges import ABSTAINED, INTERVAL_COLUMNS
 from empathy_judge.eval.pages.report import markdown_report, render_page
 from empathy_judge.eval.rendering import sentences
 from empathy_judge.eval.views import evaluation_views
@@ -21,23 +17,7 @@ from empathy_judge.models.three_way import ThreeWay, beside_one_rater, compariso
 from rich.console import Console
 from scipy.stats import spearmanr
 
-from .conftest import AnyJudge
-
-
-def sure_judge(judge: Any, halves: dict[str, float], errors: tuple[float, float]) -> AnyJudge:
-    """Wraps a judge; is unsure of every second pair, and gives intervals of a width that depends on the setting."""
-
-    def score(pairs: Sequence[Pair]) -> pd.DataFrame:
-        table = judge.score(pairs)
-        half = table["pair_id"].map({pair.pair_id: halves[pair.setting or ""] for pair in pairs})
-        odd = table["pair_id"].str.extract(r"(\d+)$")[0].astype(int) % 2
-        columns: dict[str, Any] = {"uncertainty": np.where(odd, errors[1], errors[0])}
-        for level, (low, high) in INTERVAL_COLUMNS.items():
-            share = np.nan if level == 0.95 else 1.0 if level == 0.9 else 0.5
-            columns |= {low: table["score"] - share * half, high: table["score"] + share * half}
-        return table.assign(**columns, **{ABSTAINED: odd == 1})
-
-    return AnyJudge(score, judge.name, judge.dimensions)
+from .conftest import sure_judge
 
 
 @pytest.fixture

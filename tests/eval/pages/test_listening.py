@@ -123,6 +123,3 @@ def test_a_weak_judge_must_lose_half_not_a_tenth():
     assert sentence(0.12, narrow, context_swapped=0.08, flat_prosody=0.08).kind == "listens"
     found = sentence(0.12, {"context_swapped": 0.02, "flat_prosody": 0.06}, context_swapped=0.08, flat_prosody=0.03)
     assert found.kind == "context_heard"
-
-
-# ---------------------------------------------------------------- judges that hear
