@@ -64,8 +64,8 @@ def open_prompted(
             settings = settings.model_copy(update={"answers": "logprobs" if by_digit else "text"})
         if settings.answers == "logprobs" and settings.samples > 1:  # they are the same each time
             raise UserError(f"judge {shown(spec)}: probabilities do not vary; use samples=1, or answers=text")
-        provider = LocalProvider(model, loading.get("device"), loading.get("quantization") or "none")
-        provider.check_mode("text" if settings.answers == "text" else "logprobs")
+        quantization = loading.get("quantization") or "none"
+        provider = LocalProvider(model, loading.get("device"), quantization, settings.answers == "logprobs")
     else:
         provider = (OpenAIProvider if name == "openai" else GeminiProvider)(model, settings, dry_run)
     file = loading.get("answers")
