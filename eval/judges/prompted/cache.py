@@ -9,7 +9,6 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from platformdirs import user_cache_path
 from pydantic import TypeAdapter, ValidationError
 
 from ....data_modules.errors import UserError
@@ -30,11 +29,6 @@ CREATE TABLE IF NOT EXISTS answers (
 )
 """
 _REPLIES = TypeAdapter(Reply)
-
-
-def default_path() -> Path:
-    """Where answers are kept unless a command says otherwise."""
-    return user_cache_path("empathy-judge") / "answers.sqlite"
 
 
 def cache_key(provider: Provider, question: Question, sample: int) -> str:

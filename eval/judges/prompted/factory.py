@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from platformdirs import user_cache_path
 
 from ....data_modules.errors import UserError, shown
 from ....data_modules.ratings import Dimension
 from ....data_modules.schema import PairDataset
-from .cache import AnswerCache, default_path
+from .cache import AnswerCache
 from .gemini import GeminiProvider
 from .judges import PairwiseJudge, PointwiseJudge, PromptedJudge
 from .openai import OpenAIProvider
@@ -68,8 +69,8 @@ def open_prompted(
         provider = LocalProvider(model, loading.get("device"), quantization, settings.answers == "logprobs")
     else:
         provider = (OpenAIProvider if name == "openai" else GeminiProvider)(model, settings, dry_run)
-    file = loading.get("answers")
-    session = Session(provider, settings, AnswerCache(Path(file) if file else default_path()), loading.get("budget"))
+    answers = AnswerCache(Path(loading.get("answers") or user_cache_path("empathy-judge") / "answers.sqlite"))
+    session = Session(provider, settings, answers, loading.get("budget"))
     named, only_given = _name(provider, settings), None if probes_asked_for else _COSTLY
     by_number = session.settings.answers == "logprobs"
     if settings.mode == "pairwise":
