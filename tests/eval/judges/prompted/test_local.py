@@ -144,7 +144,6 @@ def test_markup_in_a_transcript_stops_no_run(opened, make_pairs):
         ("price=1:1:1", "setting 'price=1:1:1'; expected NAME=VALUE of mode"),
         ("base_url=http://localhost", "setting 'base_url=http://localhost'; expected NAME=VALUE of mode"),
         ("answers=schema", "answers=schema; expected one of logprobs, text"),
-        ("mode=pairwise,answers=logprobs", "is for mode=pointwise alone"),
     ],
 )
 def test_settings_that_do_not_apply_are_refused(settings, message, opened):
