@@ -93,7 +93,3 @@ class AnswerCache:
             self._base.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, time.time()))
         except sqlite3.Error as error:
             raise UserError(f"{self.path}: an answer cannot be kept ({error})") from None
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._base.close()
