@@ -41,42 +41,32 @@ def krippendorff_alpha(table: RatingTable, distance: Distance, resamples: Resamp
     cells = (np.ones(len(codes)), (np.searchsorted(shared, table.items[kept]), codes))
     counts = sparse.csr_array(cells, shape=(len(shared), len(values)))  # how often an item got each score
     counts.sum_duplicates()
-    alpha = _Alpha(values, counts, distance)
+    of_score, sizes = sparse.csr_array(counts.T), np.asarray(counts.sum(axis=1))
+    equal = np.asarray(counts.power(2).sum(axis=1))  # ordered pairs of equal ratings of an item, with themselves
+
+    def alpha(weights: np.ndarray) -> float:
+        """With item i taken weights[i] times; NaN = the ratings are constant."""
+        given = of_score @ weights  # how often each score
+        if (given > 0).sum() < 2:
+            return math.nan
+        n = given.sum()
+        # Squared distances over ordered pairs of ratings, of the same item and of all
+        if distance == "nominal":
+            within, between = sizes**2 - equal, n**2 - given @ given
+        else:
+            positions = values - values.mean()
+            if distance == "ordinal":
+                positions = np.cumsum(given) - given / 2 - n / 2  # mean ranks among all ratings
+            # Over the ordered pairs of m numbers they sum to 2 (m times their squares - their squared sum)
+            totals, squares = counts @ positions, counts @ positions**2
+            within = 2 * (sizes * squares - totals**2)
+            between = 2 * (n * (given @ positions**2) - (given @ positions) ** 2)
+        return float(1 - (n - 1) * (weights @ (within / (sizes - 1))) / between)
+
     value = alpha(np.ones(len(shared)))
     if np.isnan(value):
         return replace(point, reason="the ratings are constant")
     point = replace(point, value=value, dropped=int((table.counts == 1).sum()))
     seen = resamples.select(shared)
     draws = seen.draws(lambda items: alpha(np.bincount(items, minlength=len(shared)).astype(np.float64)))
-    return with_interval(point, draws, seen, correlation=True, ratings=float(1 / np.mean(1 / alpha.sizes)))
-
-
-class _Alpha:
-    """Alpha of items with two ratings or more, each taken so many times."""
-
-    def __init__(self, values: np.ndarray, counts: sparse.csr_array, distance: Distance) -> None:
-        """Take the distinct scores, rising, and how often each item got each of them, shape (items, values)."""
-        self._values, self._counts, self._distance = values, counts, distance
-        self._of_score = sparse.csr_array(counts.T)
-        self.sizes = np.asarray(counts.sum(axis=1))
-        if distance == "nominal":
-            self._within = self.sizes**2 - np.asarray(counts.power(2).sum(axis=1))
-
-    def __call__(self, weights: np.ndarray) -> float:
-        """With item i taken weights[i] times; NaN = the ratings are constant."""
-        given = self._of_score @ weights  # how often each score
-        if (given > 0).sum() < 2:
-            return math.nan
-        n = given.sum()
-        # Squared distances over ordered pairs of ratings, of the same item and of all
-        if self._distance == "nominal":
-            within, between = self._within, n**2 - given @ given
-        else:
-            positions = self._values - self._values.mean()
-            if self._distance == "ordinal":
-                positions = np.cumsum(given) - given / 2 - n / 2  # mean ranks among all ratings
-            # Over the ordered pairs of m numbers they sum to 2 (m times their squares - their squared sum)
-            totals, squares = self._counts @ positions, self._counts @ positions**2
-            within = 2 * (self.sizes * squares - totals**2)
-            between = 2 * (n * (given @ positions**2) - (given @ positions) ** 2)
-        return float(1 - (n - 1) * (weights @ (within / (self.sizes - 1))) / between)
+    return with_interval(point, draws, seen, correlation=True, ratings=float(1 / np.mean(1 / sizes)))

@@ -131,7 +131,7 @@ def permutation_test(
     Scores have shape (n,) and are finite and not constant; `units`, shape (n,), are exchanged as wholes.
     """
     # Every sum that the correlations need is linear in the exchanges: one costs the number of units, not of items
-    x, y, z = (_standardised(values) for values in (first, second, human))
+    x, y, z = (np.asarray(stats.zscore(stats.rankdata(own))) for own in (first, second, human))
     n, codes = len(z), np.unique(units, return_inverse=True)[1]
     changes = np.stack([np.bincount(codes, weights=change) for change in (y - x, y**2 - x**2, (y - x) * z)])
     n_units = changes.shape[1]
@@ -179,12 +179,6 @@ def bootstrap_p(draws: np.ndarray) -> float:
     defined = draws[~np.isnan(draws)]
     smaller = min((defined <= 0).sum(), (defined >= 0).sum())
     return float(min(1.0, 2 * (smaller + 1) / (len(defined) + 1)))
-
-
-def _standardised(values: np.ndarray) -> np.ndarray:
-    values = stats.rankdata(values)
-    centred = values - values.mean()
-    return centred / np.sqrt((centred**2).mean())
 
 
 def _swaps(start: int, end: int, n_units: int, rng: np.random.Generator | None) -> np.ndarray:

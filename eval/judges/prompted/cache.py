@@ -9,7 +9,6 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from platformdirs import user_cache_path
 from pydantic import TypeAdapter, ValidationError
 
 from ....data_modules.errors import UserError
@@ -30,11 +29,6 @@ CREATE TABLE IF NOT EXISTS answers (
 )
 """
 _REPLIES = TypeAdapter(Reply)
-
-
-def default_path() -> Path:
-    """Where answers are kept unless a command says otherwise."""
-    return user_cache_path("empathy-judge") / "answers.sqlite"
 
 
 def cache_key(provider: Provider, question: Question, sample: int) -> str:
@@ -99,7 +93,3 @@ class AnswerCache:
             self._base.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, time.time()))
         except sqlite3.Error as error:
             raise UserError(f"{self.path}: an answer cannot be kept ({error})") from None
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._base.close()

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from platformdirs import user_cache_path
 
 from ....data_modules.errors import UserError, shown
 from ....data_modules.ratings import Dimension
 from ....data_modules.schema import PairDataset
-from .cache import AnswerCache, default_path
+from .cache import AnswerCache
 from .gemini import GeminiProvider
 from .judges import PairwiseJudge, PointwiseJudge, PromptedJudge
 from .openai import OpenAIProvider
@@ -64,12 +65,12 @@ def open_prompted(
             settings = settings.model_copy(update={"answers": "logprobs" if by_digit else "text"})
         if settings.answers == "logprobs" and settings.samples > 1:  # they are the same each time
             raise UserError(f"judge {shown(spec)}: probabilities do not vary; use samples=1, or answers=text")
-        provider = LocalProvider(model, loading.get("device"), loading.get("quantization") or "none")
-        provider.check_mode("text" if settings.answers == "text" else "logprobs")
+        quantization = loading.get("quantization") or "none"
+        provider = LocalProvider(model, loading.get("device"), quantization, settings.answers == "logprobs")
     else:
         provider = (OpenAIProvider if name == "openai" else GeminiProvider)(model, settings, dry_run)
-    file = loading.get("answers")
-    session = Session(provider, settings, AnswerCache(Path(file) if file else default_path()), loading.get("budget"))
+    answers = AnswerCache(Path(loading.get("answers") or user_cache_path("empathy-judge") / "answers.sqlite"))
+    session = Session(provider, settings, answers, loading.get("budget"))
     named, only_given = _name(provider, settings), None if probes_asked_for else _COSTLY
     by_number = session.settings.answers == "logprobs"
     if settings.mode == "pairwise":

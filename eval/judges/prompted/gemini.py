@@ -70,21 +70,27 @@ class GeminiProvider(HttpProvider):
 
     def reply(self, body: Any) -> Reply:
         version, blocked = read(body, "modelVersion", str), read(body, "promptFeedback.blockReason", str)
-        usage = _usage(body.get("usageMetadata"))
         if blocked is not None:
-            return Reply(BLOCKED, version=version, usage=usage)
+            return Reply(BLOCKED, version=version)
         if not read(body, "candidates", list):
-            return Reply(EMPTY, version=version, usage=usage)
+            return Reply(EMPTY, version=version)
         parts = read(body, "candidates.0.content.parts", list) or ()
         content = "".join(read(part, "text", str) or "" for part in parts if not read(part, "thought", bool))
         finish = read(body, "candidates.0.finishReason", str)
         first = read(body, "candidates.0.logprobsResult.topCandidates.0.candidates", list) or ()
         alternatives = {read(one, "token", str): read(one, "logProbability", float) for one in first}
         if finish in _SAFETY:
-            return Reply(BLOCKED, content, version, usage)
+            return Reply(BLOCKED, content, version)
         kind = CUT_OFF if finish == "MAX_TOKENS" else ANSWERED if content.strip() else EMPTY
         known = {token: chance for token, chance in alternatives.items() if token is not None and chance is not None}
-        return Reply(kind, content, version, usage, known)
+        return Reply(kind, content, version, alternatives=known)
+
+    def usage(self, body: Any) -> Usage:
+        kinds = read(body, "usageMetadata.promptTokensDetails", list) or ()
+        audio = sum(tokens(own, "tokenCount") for own in kinds if read(own, "modality", str) == "AUDIO")
+        text = tokens(body, "usageMetadata.promptTokenCount", required=True) - audio
+        written = (tokens(body, f"usageMetadata.{name}TokenCount") for name in ("candidates", "thoughts"))
+        return Usage(max(0, text), audio, sum(written))
 
 
 def _content(message: Message) -> dict[str, Any]:
@@ -95,13 +101,3 @@ def _content(message: Message) -> dict[str, Any]:
         for part in message.parts
     ]
     return {"role": "model" if message.role == "assistant" else "user", "parts": parts}
-
-
-def _usage(found: Any) -> Usage:
-    try:
-        kinds = read(found, "promptTokensDetails", list) or ()
-        audio = sum(tokens(own, "tokenCount") for own in kinds if read(own, "modality", str) == "AUDIO")
-        text = tokens(found, "promptTokenCount", required=True) - audio
-        return Usage(max(0, text), audio, tokens(found, "candidatesTokenCount") + tokens(found, "thoughtsTokenCount"))
-    except ValueError:  # the answer counts all the same
-        return Usage()

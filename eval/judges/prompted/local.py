@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +34,11 @@ class LocalProvider(Provider):
         device: "cpu", "cuda", ...; "auto" = all GPUs, then main memory; None = a GPU if there is one. On a GPU the
             weights are bfloat16, else float32.
         quantization: Of the language model.
+        by_digit: Whether it will be asked for probabilities of scores, which are those of single tokens.
 
     Raises:
-        UserError: If there is no such model or it cannot answer in words, or there is no such device.
+        UserError: If there is no such model or it cannot answer in words, there is no such device, or probabilities
+            are wanted and the tokenizer does not write each digit as one token.
     """
 
     name = "local"
@@ -47,7 +48,9 @@ class LocalProvider(Provider):
     likely_tokens = 60
     max_tokens = 400
 
-    def __init__(self, model: str, device: str | None = None, quantization: Quantization = "none") -> None:
+    def __init__(
+        self, model: str, device: str | None = None, quantization: Quantization = "none", by_digit: bool = True
+    ) -> None:
         self._device = choose_device(None if device == SPREAD else device)
         dtype = torch.float32 if self._device.type == "cpu" else torch.bfloat16
         precision = str(dtype).removeprefix("torch.") if quantization == "none" else quantization
@@ -58,29 +61,19 @@ class LocalProvider(Provider):
             name, revision, dtype, quantization=quantization, device_map="auto" if device == SPREAD else None
         )
         # shapes alone: whether it can answer is known before a run, and without its gigabytes
-        self._sketch = AnsweringModel(Checkpoint(name, revision, weights=False), self._device)
+        sketch = AnsweringModel(Checkpoint(name, revision, weights=False), self._device)
+        self._digits = sketch.spellings(_DIGITS) if by_digit else {}
         self.version = f"{known[:16]}:{precision}"
         self.model = f"{Path(name).name}@{self.version}"  # answers of other weights are other answers
         self.place = f"this machine ({self._device.type}, {precision})"
         self._loaded: AnsweringModel | None = None
-        self._digits: dict[int, str] = {}
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="local judge")
-
-    def check_mode(self, mode: AnswerMode) -> None:
-        """Probabilities of scores are those of single tokens.
-
-        Raises:
-            UserError: If they are asked for and the tokenizer does not write each digit as one token.
-        """
-        if mode == "logprobs":
-            self._digits = self._sketch.spellings(_DIGITS)
 
     def request(self, question: Question) -> dict[str, Any]:
         """See `Provider.request`: what the model's own chat template is given."""
         return {"model": self.model, "messages": _chat(question).messages, "answers": question.mode}
 
     async def ask(self, question: Question) -> Reply:
-        return await asyncio.get_running_loop().run_in_executor(self._worker, self._answer, question)
+        return await asyncio.to_thread(self._answer, question)
 
     def _answer(self, question: Question) -> Reply:
         model = self._loaded = self._loaded or AnsweringModel(self._checkpoint, self._device)
@@ -95,7 +88,6 @@ class LocalProvider(Provider):
             raise RequestError("out of memory", advice, final=True) from None
 
     def _rated(self, model: AnsweringModel, question: Question) -> Reply:
-        assert self._digits, "check_mode comes first"
         scores, text, audio = model.first_token(_chat(question))
         logarithms: dict[str, list[float]] = {}  # several tokens may spell one digit
         for token, digit in self._digits.items():

@@ -79,9 +79,9 @@ class OpenAIProvider(HttpProvider):
         choices = read(body, "choices", list)
         if choices is None:
             raise ValueError("choices: absent")
-        version, usage = read(body, "model", str), _usage(body.get("usage"))
+        version = read(body, "model", str)
         if not choices:
-            return Reply(EMPTY, version=version, usage=usage)
+            return Reply(EMPTY, version=version)
         choice = choices[0]
         if read(choice, "message", dict) is None:
             raise ValueError("choices.0.message: absent")
@@ -97,7 +97,12 @@ class OpenAIProvider(HttpProvider):
         else:
             kind = ANSWERED if content.strip() else EMPTY
         known = {token: logprob for token, logprob in alternatives.items() if logprob is not None}
-        return Reply(kind, content, version, usage, known)
+        return Reply(kind, content, version, alternatives=known)
+
+    def usage(self, body: Any) -> Usage:
+        audio = tokens(body, "usage.prompt_tokens_details.audio_tokens")
+        text = tokens(body, "usage.prompt_tokens", required=True) - audio
+        return Usage(max(0, text), audio, tokens(body, "usage.completion_tokens", required=True))
 
 
 def _message(message: Message) -> dict[str, Any]:
@@ -110,12 +115,3 @@ def _part(part: str | Sound) -> dict[str, Any]:
     if isinstance(part, str):
         return {"type": "text", "text": part}
     return {"type": "input_audio", "input_audio": {"data": base64.b64encode(part.wav).decode(), "format": "wav"}}
-
-
-def _usage(found: Any) -> Usage:
-    try:
-        audio = tokens(found, "prompt_tokens_details.audio_tokens")
-        text = tokens(found, "prompt_tokens", required=True) - audio
-        return Usage(max(0, text), audio, tokens(found, "completion_tokens", required=True))
-    except ValueError:  # the answer counts all the same
-        return Usage()

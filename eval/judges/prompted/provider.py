@@ -40,7 +40,7 @@ class RequestError(Exception):
     """A request without an answer."""
 
     kind: str  # what goes into statistics, such as ``server error``
-    detail: str  # the server's words
+    detail: str = ""  # the server's words
     retry: bool = False  # whether asking again may help
     wait: float | None = None  # seconds to wait before, where the server says so
     limited: bool = False  # the server wants fewer requests

@@ -220,44 +220,39 @@ class Session:
     async def _outcome(self, task: Task) -> Outcome:
         try:
             question = await asyncio.to_thread(task.build)
-        except AudioError as error:
-            return Outcome(failure=str(error))
-        key = cache_key(self.provider, question, task.sample)
-        answer = self._answers.get(key)
-        kept = answer is not None
-        if answer is None:
-            found = await self._asked(question)
-            if isinstance(found, str):
-                return Outcome(failure=found)
-            answer = found
-            self._answers.put(key, self._name, task.sample, answer)
+            key = cache_key(self.provider, question, task.sample)
+            answer = self._answers.get(key)
+            kept = answer is not None
+            if answer is None:
+                answer = await self._asked(question)
+                self._answers.put(key, self._name, task.sample, answer)
+        except (AudioError, RequestError) as error:
+            return Outcome(failure=error.kind if isinstance(error, RequestError) else str(error))
         try:
             return Outcome(answer, values_in(answer.reply, question.form), kept=kept)
         except Unread as error:
             return Outcome(answer, failure=str(error), kept=kept)
 
-    async def _asked(self, question: Question) -> Answer | str:
-        """The answer, or why there is none."""
+    async def _asked(self, question: Question) -> Answer:
+        """The answer; raises `RequestError` with why there is none."""
         reserved = await self.budget.reserve(question)
         if reserved is None:
-            return OVER_BUDGET
-        begun, found = time.monotonic(), None
+            raise RequestError(OVER_BUDGET)
+        begun, reply = time.monotonic(), None
         tries = Counter[bool]()  # that failed; True: that were refused for want of speed
         try:
-            while found is None:
-                found = await self._attempt(question, tries, reserved)
+            while reply is None:
+                reply = await self._attempt(question, tries, reserved)
         finally:
             self.budget.release(reserved)
-        if isinstance(found, str):
-            return found
-        cost = self.budget.charge(found.usage, question, reserved)
-        return Answer(found, cost, time.monotonic() - begun, 1 + tries.total())
+        cost = self.budget.charge(reply.usage, question, reserved)
+        return Answer(reply, cost, time.monotonic() - begun, 1 + tries.total())
 
-    async def _attempt(self, question: Question, tries: Counter[bool], reserved: float) -> Reply | str | None:
-        """The reply; why there is none; None = ask again."""
+    async def _attempt(self, question: Question, tries: Counter[bool], reserved: float) -> Reply | None:
+        """The reply; None = ask again."""
         started = await self._rate.acquire()
         if self._stop.is_set():
-            return STOPPED
+            raise RequestError(STOPPED)
         try:
             async with asyncio.timeout(self.settings.timeout):
                 reply = await self.provider.ask(question)
@@ -286,7 +281,7 @@ class Session:
             if self._bad >= _HOPELESS and not self._good:  # then the others will be bad too
                 first = f"the first {self._bad} requests failed, the last with {error.kind}: {error}"
                 raise UserError(f"{self._name}: {first}")
-            return error.kind
+            raise error
         if not error.limited:
             await asyncio.sleep(delay)
         return None

@@ -11,12 +11,13 @@ import os
 import re
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 import pydantic_core
 
 from ....data_modules.errors import UserError, shown
-from .provider import Provider, Reply, RequestError
+from .provider import Provider, Reply, RequestError, Usage
 from .questions import Question
 from .settings import Settings, server_address
 
@@ -85,7 +86,12 @@ class HttpProvider(Provider):
 
     @abstractmethod
     def reply(self, body: Any) -> Reply:
-        """What an answer of status 200 says; raises ValueError where a field has another type (`read`)."""
+        """What an answer of status 200 says, but for its tokens; raises ValueError where a field has another type
+        (`read`)."""
+
+    @abstractmethod
+    def usage(self, body: Any) -> Usage:
+        """The tokens of such an answer; raises ValueError where they are not told or not to be believed."""
 
     @abstractmethod
     def error(self, status: int, headers: Mapping[str, str], fields: dict[str, Any], text: str) -> RequestError:
@@ -101,9 +107,13 @@ class HttpProvider(Provider):
             body = None
         if status == 200:
             try:
-                return self.reply(body)
+                reply = self.reply(body)
             except ValueError as error:
                 raise self._malformed(str(error)) from None
+            try:
+                return replace(reply, usage=self.usage(body))
+            except ValueError:  # the answer counts all the same
+                return reply
         inner = body.get("error", body) if isinstance(body, dict) else None
         fields = inner if isinstance(inner, dict) else {}
         said = fields.get("message")

@@ -23,6 +23,17 @@ def table_of(scores: np.ndarray) -> RatingTable:
     return RatingTable(items, raters, scores[raters, items], scores.shape[1], names)
 
 
+def simulated(
+    n: int, raters: int, bias: float, noise: float, missing: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """True scores (sd 1), shape (n,), and ratings, shape (raters, n)."""
+    rng = np.random.default_rng(seed)
+    truth = rng.normal(size=n)
+    scores = truth + bias * rng.normal(size=(raters, 1)) + noise * rng.normal(size=(raters, n))
+    scores[rng.random((raters, n)) < missing] = NAN
+    return truth, scores
+
+
 def own_groups(n: int, resamples: int = 0) -> Resamples:
     """Draws of n items, each a group of its own."""
     return Resamples.draw([f"g{item}" for item in range(n)], resamples, 0)

@@ -10,7 +10,7 @@ from empathy_judge.eval.statistics.agreement import Statistic
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.statistics.icc import FORMS, Form, icc
 
-from .conftest import NAN, SHROUT_FLEISS, own_groups, redrawn, table_of
+from .conftest import NAN, SHROUT_FLEISS, own_groups, redrawn, simulated, table_of
 
 # pingouin 0.7.0: intraclass_corr with options["round.column.CI95"] = 10
 PINGOUIN: dict[Form, tuple[float, float, float]] = {
@@ -27,13 +27,10 @@ def measured(scores: np.ndarray, resamples: int = 0) -> dict[Form, Statistic]:
     return icc(table_of(scores.T), own_groups(len(scores), resamples))
 
 
-def simulated(missing: float, seed: int, n: int = 200, raters: int = 10) -> np.ndarray:
-    """Variance 1 of items, 0.5 of raters, 0.75 of the rest."""
-    rng = np.random.default_rng(seed)
-    bias = np.sqrt(0.5) * rng.normal(size=raters)
-    scores = rng.normal(size=(n, 1)) + bias + np.sqrt(0.75) * rng.normal(size=(n, raters))
-    scores[rng.random(scores.shape) < missing] = NAN
-    return scores
+def panel(n: int, raters: int, missing: float) -> np.ndarray:
+    """Shape (n, raters); variance 1 of items, 0.5 of raters, 0.75 of the rest; items with two ratings or more."""
+    scores = simulated(n, raters, 0.5**0.5, 0.75**0.5, missing, seed=3)[1].T
+    return scores[(~np.isnan(scores)).sum(axis=1) >= 2]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -73,8 +70,7 @@ def brute_force(scores: np.ndarray) -> tuple[float, float, float]:
 
 
 def test_an_incomplete_panel_equals_method_3_written_out():
-    scores = simulated(0.5, 3, n=25, raters=6)
-    scores = scores[(~np.isnan(scores)).sum(axis=1) >= 2]
+    scores = panel(25, 6, missing=0.5)
     item, rater, error = brute_force(scores)
     k = 1 / np.mean(1 / (~np.isnan(scores)).sum(axis=1))
     found = measured(scores)
@@ -99,8 +95,7 @@ def test_one_way_with_raters_of_its_own_for_every_item():
 
 @pytest.mark.parametrize("missing", [0.0, 0.4])  # by the closed form, and by the equations of biases
 def test_every_resample_is_the_icc_of_the_items_that_often(missing):
-    scores = simulated(missing, 2, n=40, raters=5)
-    scores = scores[(~np.isnan(scores)).sum(axis=1) >= 2]
+    scores = panel(40, 5, missing)
     resamples = Resamples.draw(np.arange(len(scores)) // 2, 4, 0)
     found = icc(table_of(scores.T), resamples)
     for row, items in enumerate(redrawn(resamples)):
@@ -135,6 +130,6 @@ def test_undefined_with_a_reason(scores, reason):
 
 def test_very_many_raters_get_no_interval_on_an_incomplete_panel(monkeypatch):
     monkeypatch.setattr(module, "MAX_RESAMPLED_RATERS", 9)
-    found = measured(simulated(0.3, 0, n=30), 20)["ICC(C,1)"]
+    found = measured(panel(30, 10, missing=0.3), 20)["ICC(C,1)"]
     assert found.value is not None
     assert (found.low, found.reason) == (None, "no interval: 10 raters in an incomplete panel, at most 9")

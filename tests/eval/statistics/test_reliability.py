@@ -20,22 +20,11 @@ from empathy_judge.eval.statistics.reliability import (
 from scipy.stats import spearmanr
 
 from ...conftest import real_data
-from .conftest import NAN, long, reliability, table_of
+from .conftest import NAN, long, reliability, simulated, table_of
 
 
 def groups_of(n_items: int, size: int = 1) -> dict[str, str]:
     return {f"p{item}": f"g{item // size}" for item in range(n_items)}
-
-
-def simulated(
-    n: int, raters: int, bias: float, noise: float, missing: float, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """True scores (sd 1), shape (n,), and ratings, shape (raters, n)."""
-    rng = np.random.default_rng(seed)
-    truth = rng.normal(size=n)
-    scores = truth + bias * rng.normal(size=(raters, 1)) + noise * rng.normal(size=(raters, n))
-    scores[rng.random((raters, n)) < missing] = NAN
-    return truth, scores
 
 
 def test_leave_one_rater_out_is_the_mean_over_raters_weighted_by_their_items():

@@ -102,7 +102,6 @@ def test_a_score_is_the_mean_under_the_official_logits(official, shown, make_fam
     )
     question = score_question(pair, [EMPATHY], SETTINGS, 400, [Example(other, {"empathy": 3.8})] * shown)
     provider = LocalProvider(str(family.folder))
-    provider.check_mode("logprobs")
     reply, again = (asyncio.run(provider.ask(question)) for _ in range(2))
     found = expected_score(reply.alternatives, EMPATHY)
 

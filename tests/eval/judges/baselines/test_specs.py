@@ -42,7 +42,10 @@ def test_all_of_a_command_meet_the_raters_that_are_no_judges(dataset_folder, tmp
     by_name = {report["judge"]: report for report in found["reports"]}
     assert list(by_name) == judges
     human = by_name["human:r1"]["dimensions"]["empathy"]
-    assert human["spearman"]["value"] == pytest.approx(spearmanr(wide.loc[ids, "r1"], rest.loc[ids])[0])
+    expected = spearmanr(wide.loc[ids, "r1"], rest.loc[ids])[0]
+    assert human["spearman"]["value"] == pytest.approx(expected, abs=1e-12)
+    with_the_mean_of_all = spearmanr(wide.loc[ids, "r1"], wide.loc[ids].mean(axis=1))[0]
+    assert abs(expected - with_the_mean_of_all) > 0.02
     train = [pair.pair_id for pair in dataset.subset("train").pairs]
     # what is learned is learned from the others, too
     assert by_name["constant"]["provenance"]["scores"]["empathy"] == pytest.approx(rest.loc[train].mean())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,11 +58,9 @@ def no_keys(monkeypatch) -> None:
 
 
 @pytest.fixture
-def store(tmp_path) -> Iterator[AnswerCache]:
+def store(tmp_path) -> AnswerCache:
     """An empty one."""
-    opened = AnswerCache(tmp_path / "answers.sqlite")
-    yield opened
-    opened.close()
+    return AnswerCache(tmp_path / "answers.sqlite")
 
 
 @pytest.fixture

@@ -248,7 +248,7 @@ PROBABILITIES = ["samples=1", "answers=logprobs"]
 
 
 def test_expected_score_from_log_probabilities(scored):
-    chances = {"4": 0.5, "5": 0.3, " 3": 0.1, "Four": 0.05, "9": 0.05}
+    chances = {"4": 0.5, "5": 0.2, " 5": 0.1, " 3": 0.1, "Four": 0.04, "9": 0.05, "4.5": 0.01}
     tops = [{"token": token, "logprob": math.log(p), "bytes": None} for token, p in chances.items()]
     logprobs = {"content": [{**tops[0], "top_logprobs": tops}], "refusal": None}
     found = scored("openai", openai_answer("4", logprobs=logprobs), settings=PROBABILITIES)

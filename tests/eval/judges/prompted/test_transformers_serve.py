@@ -17,25 +17,22 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from empathy_judge.data_modules.audio import Clip
-from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import Pair, Turn
-from empathy_judge.eval.judges.prompted.cache import AnswerCache
 from empathy_judge.eval.judges.prompted.judges import PointwiseJudge
 from empathy_judge.eval.judges.prompted.openai import OpenAIProvider
+from empathy_judge.eval.judges.prompted.provider import Reply
 from empathy_judge.eval.judges.prompted.questions import Question, score_question
 from empathy_judge.eval.judges.prompted.runner import Session
-from empathy_judge.eval.judges.prompted.settings import parse_settings
+from empathy_judge.eval.judges.prompted.settings import Settings, parse_settings
 from empathy_judge.models.backbones import NANO_FOLDER
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.generate import AnsweringModel, Chat
 
+from .conftest import EMPATHY, clip
+
 pytestmark = pytest.mark.long
-RATE = 16_000
-EMPATHY = Dimension("vocal_empathy", 1, 5, 1)
 LACKING = [name for name in ("fastapi", "uvicorn", "httpx", "soxr") if importlib.util.find_spec(name) is None]
 
 
@@ -75,43 +72,28 @@ def _wait(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
     pytest.fail(f"the server did not start: {log.read_text()[-2_000:]}")
 
 
-def pair_of(noise: float, seconds: float = 1.0) -> Pair:
-    """A voice-like hum, more or less of it noise, answers a low one."""
-    time_ = np.arange(round(seconds * RATE)) / RATE
-    hum = sum(np.sin(2 * np.pi * 140 * n * time_) / n for n in range(1, 12))
-    breath = np.random.default_rng(0).normal(size=len(time_))
-    response = 0.05 * ((1 - noise) * hum + noise * breath)
-    return Pair(
-        f"noise {noise:g}", Clip(response.astype(np.float32), RATE), (Turn("user", Clip(_low(), RATE)),), group_id="g"
-    )
+PAIRS = [
+    Pair(f"{hertz} Hz", clip(hertz, 1.0, 16_000), (Turn("user", clip(90, 1.0, 16_000)),), group_id="g")
+    for hertz in (140, 500, 3_000)
+]
 
 
-def _low() -> np.ndarray:
-    return (0.1 * np.sin(2 * np.pi * 90 * np.arange(RATE) / RATE)).astype(np.float32)
+def settings_of(server: str, answers: str = "text") -> Settings:
+    return parse_settings([f"base_url={server}", "samples=1", "timeout=120", f"answers={answers}"], "openai")
 
 
-def ask(server: str, question: Question):
-    settings = parse_settings([f"base_url={server}", "samples=1"], "openai")
-
-    async def once():
-        provider = OpenAIProvider(str(NANO_FOLDER), settings)
-        try:
-            return await provider.ask(question)
-        finally:
-            await provider.close()
-
-    return asyncio.run(once())
-
-
-def question_of(server: str, pair: Pair) -> Question:
-    settings = parse_settings([f"base_url={server}", "samples=1", "answers=text"], "openai")
-    return score_question(pair, [EMPATHY], settings, 60)
+async def ask(server: str, question: Question) -> Reply:
+    provider = OpenAIProvider(str(NANO_FOLDER), settings_of(server))
+    try:
+        return await provider.ask(question)
+    finally:
+        await provider.close()
 
 
 def test_the_server_answers_what_the_model_says_of_the_same_audio(server):
     model, answers = AnsweringModel(Checkpoint(str(NANO_FOLDER)), torch.device("cpu")), set()
-    for noise in (0.0, 0.5, 1.0):
-        question = question_of(server, pair_of(noise))
+    for pair in PAIRS:
+        question = score_question(pair, [EMPATHY], settings_of(server), 60)
         (message,) = question.messages
         content = [{"type": "text", "text": p} if isinstance(p, str) else {"type": "audio"} for p in message.parts]
         chat = Chat(
@@ -122,7 +104,7 @@ def test_the_server_answers_what_the_model_says_of_the_same_audio(server):
             [sound.wav for sound in question.sounds],
         )
         expected, text, audio = model.write(chat, 60)
-        reply = ask(server, question)
+        reply = asyncio.run(ask(server, question))
         assert reply.content == expected.text
         assert reply.usage.text_in == text + audio  # it does not tell them apart
         answers.add(reply.content)
@@ -130,13 +112,11 @@ def test_the_server_answers_what_the_model_says_of_the_same_audio(server):
 
 
 @pytest.mark.parametrize("answers", ["text", "logprobs"])
-def test_words_that_are_no_score_count_as_unreadable(answers, server, tmp_path):
+def test_words_that_are_no_score_count_as_unreadable(answers, server, store):
     """The server knows no probabilities and leaves the wish for them unheard."""
-    settings = parse_settings([f"base_url={server}", "samples=1", "timeout=120", f"answers={answers}"], "openai")
-    store = AnswerCache(tmp_path / "answers.sqlite")
+    settings = settings_of(server, answers)
     judge = PointwiseJudge("nano", Session(OpenAIProvider(str(NANO_FOLDER), settings), settings, store), [EMPATHY])
-    table = judge.score([pair_of(0.0), pair_of(1.0)])
-    store.close()
+    table = judge.score(PAIRS[:2])
     assert table["score"].isna().all()
     assert table["status"].tolist() == ["unreadable answer"] * 2
     assert [meta["requests"] for meta in table["meta"]] == [1, 1]
