@@ -134,7 +134,8 @@ def inspect_dataset(dataset: PairDataset, *, max_seconds: float = 30.0) -> Inspe
                 problems += [Problem(kind, pair.pair_id, clip, detail) for kind, detail, applies in possible if applies]
             prints[clip.partition(" ")[0]].add(fingerprint)
     lasting = {clip: found.seconds for clip, found in measured.items() if isinstance(found, Measured)}
-    seconds = {kind: [lasting[clip] for clip in own if clip in lasting] for kind, own in prints.items()}
+    # in one order, in which sums are always the same
+    seconds = {kind: [lasting[clip] for clip in sorted(own) if clip in lasting] for kind, own in prints.items()}
     scores, raters = {}, {}
     for dimension in dataset.card.dimensions:
         ratings = dataset.ratings[dataset.ratings["dimension"] == dimension.name]

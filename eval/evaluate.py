@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Unpack, get_args
 
 import numpy as np
 import pandas as pd
@@ -235,7 +235,13 @@ def measure(
 
 
 def clusters_of(pairs: Sequence[Pair], cluster: Cluster) -> dict[str, str]:
-    """Pair id -> what is drawn whole with it; a pair that names none is one of its own."""
+    """Pair id -> what is drawn whole with it; a pair that names none is one of its own.
+
+    Raises:
+        UserError: If pairs are not drawn by this.
+    """
+    if cluster not in get_args(Cluster):
+        raise UserError(f"cluster {cluster!r}: expected one of {', '.join(get_args(Cluster))}")
     return {pair.pair_id: getattr(pair, cluster) or pair.pair_id for pair in pairs}
 
 

@@ -112,6 +112,8 @@ def test_what_is_no_judge_is_refused(dataset_folder):
     ]:
         with pytest.raises(UserError, match=message):
             evaluate(judge, dataset_folder, split=None)
+    with pytest.raises(UserError, match="cluster 'setting': expected one of group_id, context_speaker"):
+        evaluate("constant", dataset_folder, split="test", cluster="setting")
     with pytest.raises(UserError, match="two judges are called 'constant'"):
         compare(["constant", "constant"], dataset_folder)
 
