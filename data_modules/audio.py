@@ -11,15 +11,15 @@ import io
 import math
 import re
 import stat
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import soundfile
 
+from .encodings import flac_problem, id3_bytes, mp3_problem, ogg_problem, plain_problem, with_flac_length
 from .errors import AudioError, os_reason
 from .stored_clips import StoredClip
 
@@ -34,19 +34,8 @@ CLIPPED = 0.02
 """Share of the samples at full scale from which a clip counts as clipped: none of 1,760 real recordings has it."""
 _FULL_SCALE = 0.999
 _BLOCK_FRAMES = 1 << 18
-# Formats that libsndfile reads up to the declared length without a look at what follows, or as the first of several
-# recordings; it looks in wav and aiff.
-_MAY_BE_JOINED = ("OGG", "FLAC", "AU", "CAF", "RF64", "W64")
-# How recordings begin; chance makes none of these in a terabyte.
-_FLAC_START = re.compile(rb"fLaC[\x00\x80]\x00\x00\x22")
-_PLAIN_START = re.compile(
-    rb"(?:RIFF.{4}|RF64\xff{4})WAVE|FORM.{4}AIF[FC]|\.snd\x00\x00.{6}\x00\x00\x00[\x01-\x1b]|caff\x00\x01\x00\x00desc|riff\x2e\x91",
-    re.DOTALL,
-)
-_OGG_PAGE = re.compile(rb"OggS\x00(.)(.{8})(.{4})", re.DOTALL)  # flags, position, stream (RFC 3533)
-_BEGINS_STREAM = 2  # a flag
-_OGG_END = re.compile(r"^ *(?:PCM end|Last Granule pos) *: (\d+)", re.MULTILINE)  # in libsndfile's log
-_UNKNOWN_LENGTH = 1 << 62  # samples; libsndfile has more of a FLAC file whose encoder wrote to a pipe
+# Formats that libsndfile reads up to the declared length without a look at what follows; it looks in wav and aiff.
+_PLAIN = ("AU", "CAF", "RF64", "W64")
 # A program that writes to a pipe does not know the length and declares at least about this much.
 _STREAMED_BYTES = 0x7FFF0000
 # libsndfile's log where what follows the samples of a wav file is nothing that such files have.
@@ -56,8 +45,6 @@ _NO_CHUNK = re.compile(r"Unknown chunk marker \(\w+\) at position (\d+)")
 _LENGTH_NOTE = re.compile(r"^ *(?:data|Data Size|SSND|Riff size|riff) *: (\d+) \(should be (\d+)\)", re.MULTILINE)
 # The length of an mp3 file without a Xing or Info header is an estimate, good where the bit rate is constant.
 _MP3_TOLERANCE = 0.01
-# Samples that may stay unread at the end of an mp3 file: two frames of padding.
-_TRIMMED = 2_304
 # For two rates without a large common divisor torchaudio's kernel takes gigabytes; SciPy takes over here.
 _MAX_KERNEL_VALUES = 1 << 24
 
@@ -140,11 +127,11 @@ def load_clip(source: AudioSource, max_seconds: float | None = None, name: str |
         samples, rate = source.samples, source.rate
         _check_length(len(samples), rate, max_seconds, name)
     else:
-        with _opened(source, name) as (sound, frames, stream):
-            rate = sound.samplerate
-            _check_length(frames, rate, max_seconds, name)
-            samples = _read(sound, frames, name)
-            _check_rest(_unread(sound, frames, stream), name)
+        with _opened(source, name) as (sound, data):
+            samples, rate = _read(sound, max_seconds, name), sound.samplerate
+            problem = mp3_problem(data(), len(samples)) if sound.format == "MP3" else None
+        if problem is not None:
+            raise AudioError(f"{name}: the file {problem}", "cannot be used")
     _check_amplitude(samples, rate, name)
     return Clip(samples, rate, name)
 
@@ -159,8 +146,8 @@ def probe(source: AudioSource, name: str | None = None) -> AudioInfo:
     source = _here(source)
     if isinstance(source, Clip):
         return AudioInfo(source.seconds, source.rate, 1)
-    with _opened(source, name) as (sound, frames, _):
-        return AudioInfo(frames / sound.samplerate, sound.samplerate, sound.channels)
+    with _opened(source, name) as (sound, _):
+        return AudioInfo(sound.frames / sound.samplerate, sound.samplerate, sound.channels)
 
 
 def audio_hash(source: AudioSource) -> str:
@@ -194,58 +181,38 @@ def _name(source: AudioSource) -> str:
     return f"<{len(source)} bytes of audio>" if isinstance(source, bytes) else str(source)
 
 
-class _FrontToBack(soundfile.SoundFile):
-    """soundfile seeks after each block, which fails at the end of a FLAC file that does not say its length."""
-
-    def seekable(self) -> bool:
-        return False
-
-
-_Stream = io.BytesIO | io.FileIO
-
-
 @contextmanager
-def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.SoundFile, int, _Stream]]:
-    """Opens encoded audio: the decoder, the number of samples, and the stream that it reads. What is no usable audio
-    file is refused before anything is decoded."""
+def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.SoundFile, Callable[[], bytes]]]:
+    """Opens encoded audio, and says how to get at its bytes; what is no usable audio file is refused before anything is
+    decoded."""
+
+    def data() -> bytes:
+        return source if isinstance(source, bytes) else Path(source).read_bytes()
+
     try:
         size = len(source) if isinstance(source, bytes) else _file_size(Path(source), name)
         if size == 0:
             raise AudioError(f"{name}: the file is empty (0 bytes)", "the file is empty")
-        stream = io.BytesIO(source) if isinstance(source, bytes) else io.FileIO(source)
+        checked = _check_length_headers(source, data, name)
+        sound = soundfile.SoundFile(io.BytesIO(checked) if isinstance(checked, bytes) else str(checked))
     except FileNotFoundError:
         raise AudioError(f"{name}: no such file", "no such file") from None
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have, with a zero byte
         raise AudioError(f"{name}: cannot be read ({os_reason(error)})", "cannot be read") from None
-    with closing(stream), _decoder(stream, name) as sound:
-        if sound.format in _MAY_BE_JOINED:
-            position = stream.tell()
-            _check_single(stream, name, sound)
-            stream.seek(position)
-        _check_rate(sound.samplerate, name)
-        _check_complete(sound, name)
-        if sound.frames <= 0:
-            raise AudioError(f"{name}: the file holds no samples", "the file is empty")
-        if sound.frames < _UNKNOWN_LENGTH:
-            yield sound, sound.frames, stream
-            return
-        frames = sum(map(len, _blocks(sound, name)))
-        with _decoder(stream, name) as again:
-            yield again, frames, stream
-
-
-def _decoder(stream: _Stream, name: str) -> soundfile.SoundFile:
-    def opened(kind: type[soundfile.SoundFile]) -> soundfile.SoundFile:
-        stream.seek(0)
-        return kind(stream if isinstance(stream, io.BytesIO) else stream.fileno(), closefd=False)
-
-    try:
-        sound = opened(soundfile.SoundFile)
-        return sound if sound.frames < _UNKNOWN_LENGTH else opened(_FrontToBack)
-    except soundfile.SoundFileError:
-        _check_single(stream, name)
+    except (soundfile.SoundFileError, TypeError):  # TypeError: any "*.raw" passes for headerless samples
+        problem = plain_problem(data())
+        if problem is not None:
+            raise AudioError(f"{name}: the file {problem}") from None
         text = f"{name}: not a sound file; expected wav, flac, ogg, mp3, aiff, au"
         raise AudioError(text, "not a sound file") from None
+    with sound:
+        _check_rate(sound.samplerate, name)
+        _check_complete(sound, name)
+        if sound.format in _PLAIN and (problem := plain_problem(data())) is not None:
+            raise AudioError(f"{name}: the file {problem}")
+        if sound.frames <= 0:
+            raise AudioError(f"{name}: the file holds no samples", "the file is empty")
+        yield sound, data
 
 
 def _file_size(path: Path, name: str) -> int:
@@ -255,25 +222,24 @@ def _file_size(path: Path, name: str) -> int:
     return facts.st_size
 
 
-def _check_single(stream: _Stream, name: str, sound: soundfile.SoundFile | None = None) -> None:
-    """Refuses several recordings one after the other, of which libsndfile would read the first, and an Ogg file whose
-    last page it cannot read, which it only notes in its log, if at all."""
-    stream.seek(0)
-    data = stream.read()
-    kind = None if sound is None else sound.format
-    pages = _OGG_PAGE.findall(data) if kind == "OGG" else []
-    if pages:
-        begins = [flags[0] & _BEGINS_STREAM for flags, _, _ in pages]
-        joined = any(later > one for one, later in pairwise(begins))  # a stream begins after content of another
+def _check_length_headers(source: str | Path | bytes, data: Callable[[], bytes], name: str) -> str | Path | bytes:
+    """Refuses Ogg and FLAC files that would be read in part. The source, or a FLAC file whose length is filled in."""
+    if isinstance(source, bytes):
+        head = source[:4]
     else:
-        joined = len((_FLAC_START if kind == "FLAC" else _PLAIN_START).findall(data)) > 1
-    if joined:
-        text = "holds several recordings one after the other; expected one recording, joined by decoding"
-        raise AudioError(f"{name}: the file {text}")
-    if sound is not None and (end := _OGG_END.search(sound.extra_info)):
-        ends = [int.from_bytes(own, "little", signed=True) for _, own, serial in pages if serial == pages[0][2]]
-        if max(ends) != int(end[1]) or "Ogg: Junk after the last page" in sound.extra_info:
-            raise AudioError(f"{name}: the file is cut off in the middle of an Ogg page", "the file is cut off")
+        with open(source, "rb") as file:
+            head = file.read(4)
+    if head[:3] == b"ID3":  # FLAC files may begin with it, too
+        found = data()
+        head = found[id3_bytes(found, 0) :][:4]
+    if head not in (b"OggS", b"fLaC"):
+        return source
+    found = data()
+    problem = ogg_problem(found) if head == b"OggS" else flac_problem(found)
+    if problem is not None:
+        raise AudioError(f"{name}: the file {problem}", "cannot be used")
+    completed = with_flac_length(found)
+    return source if completed is found else completed
 
 
 def _check_complete(sound: soundfile.SoundFile, name: str) -> None:
@@ -285,53 +251,30 @@ def _check_complete(sound: soundfile.SoundFile, name: str) -> None:
             raise AudioError(text, "the file is cut off")
     length, found = _FILE_LENGTH.search(sound.extra_info), _NO_CHUNK.search(sound.extra_info)
     rest = int(length[1]) - int(found[1]) if length and found else 0
-    _check_rest(rest if rest > MIN_SECONDS * sound.samplerate * sound.channels else 0, name)  # a tag is shorter
+    if rest > MIN_SECONDS * sound.samplerate * sound.channels:  # a tag is shorter
+        raise AudioError(
+            f"{name}: {rest} bytes follow the samples that the header declares; expected one whole recording"
+        )
+    if "Ogg: Junk after the last page" in sound.extra_info:
+        raise AudioError(f"{name}: the file is cut off in the middle of an Ogg page", "the file is cut off")
 
 
-def _check_rest(rest: int, name: str) -> None:
-    if rest:
-        text = f"{name}: {rest} bytes follow the samples that the header declares; expected one whole recording"
-        raise AudioError(text)
-
-
-def _read(sound: soundfile.SoundFile, declared: int, name: str) -> np.ndarray:
+def _read(sound: soundfile.SoundFile, max_seconds: float | None, name: str) -> np.ndarray:
     """All samples, channels averaged, shape (n,). In blocks: a lying header cannot claim the memory."""
-    blocks = [block.mean(axis=1) for block in _blocks(sound, name)]
-    frames = sum(map(len, blocks))
-    allowed = _MP3_TOLERANCE * declared if sound.format == "MP3" else 0
-    if abs(frames - declared) > allowed:
-        text = f"{name}: the file is cut off, {frames} of {declared} samples are there"
-        raise AudioError(text, "the file is cut off")
-    return np.concatenate(blocks)
-
-
-def _blocks(sound: soundfile.SoundFile, name: str) -> Iterator[np.ndarray]:
-    """Shape (samples, channels)."""
-    frames = 0
+    _check_length(sound.frames, sound.samplerate, max_seconds, name)
+    blocks, frames = [], 0
     try:
         while len(block := sound.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)):
-            yield block
+            blocks.append(block.mean(axis=1))
             frames += len(block)
     except soundfile.SoundFileError as error:
         text = f"{name}: the file is damaged, decoding stopped after {frames} samples ({error})"
         raise AudioError(text, "the file is damaged") from None
-
-
-def _unread(sound: soundfile.SoundFile, frames: int, stream: _Stream) -> int:
-    """Bytes behind the samples that were decoded, where they hold more of them: files that were joined, or a header
-    that says too little. A tag holds none."""
-    position = stream.tell()
-    if sound.format == "FLAC":
-        rest = len(stream.read())
-        return rest if rest * frames > _TRIMMED * position else 0
-    if sound.format != "MP3":
-        return 0
-    rest = stream.read()
-    try:
-        with soundfile.SoundFile(io.BytesIO(rest)) as more:
-            return len(rest) if more.frames > _TRIMMED else 0
-    except soundfile.SoundFileError:
-        return 0
+    allowed = _MP3_TOLERANCE * sound.frames if sound.format == "MP3" else 0
+    if abs(frames - sound.frames) > allowed:
+        text = f"{name}: the file is cut off, {frames} of {sound.frames} samples are there"
+        raise AudioError(text, "the file is cut off")
+    return np.concatenate(blocks)
 
 
 def _check_rate(rate: int, name: str) -> None:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from .audio import AudioSource
 from .errors import DataError, Locate, bad_value, place
-from .folders import DataPath, RemotePath, data_path, path_version, replace_file, resolve_inside, resolve_remote
+from .folders import DataPath, RemotePath, path_version, replace_file, resolve_inside, resolve_remote
 from .parquet import batches, open_parquet, parquet_errors, python_values, read_parquet, write_parquet
 from .ratings import is_name
 from .rows import NAME_COLUMNS, OPTIONAL_PAIR_COLUMNS, PAIRS_SCHEMA, TAGS, TEXT_COLUMNS, Tags, checked_pairs, hash_order
@@ -148,18 +148,8 @@ def _row_groups(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str,
         yield group
 
 
-def write_splits(folder: str | Path | RemotePath, splits: Sequence[str | None]) -> None:
-    """Replaces the splits of all pairs; the content hash does not cover them.
-
-    They stand, one per pair, in order, in the column ``split`` of ``pairs.parquet``, or, where the pairs are in shards,
-    in ``splits.parquet``: audio in shards stays where it is.
-
-    Raises:
-        DataError: If the folder is remote.
-    """
-    root = data_path(folder)
-    if isinstance(root, RemotePath):
-        raise DataError(f"{root}: splits are not written to an address; expected a local copy of the folder")
+def write_split_column(root: Path, splits: list[str | None]) -> None:
+    """Replaces the splits of all rows, given in order; audio in shards stays where it is."""
     files = _pairs_files(root)
     if files != [root / PAIRS_FILE]:
         ids: list[str] = []
@@ -190,8 +180,8 @@ def load_pairs(root: DataPath) -> tuple[tuple[Pair, ...], dict[str, tuple[str, .
     """Pairs and the hashes of their clips, from one file or shard after the other. Audio is looked up, not read.
 
     Raises:
-        DataError: If a file is missing, is not Parquet or has another schema, a row breaks the contract, or a path is
-            no file of the folder.
+        DataError: If a file is missing, is not Parquet or has another schema, a row breaks the contract, a clip has not
+            either a path or bytes, or a path is no file of the folder.
     """
     files = _pairs_files(root)
     splits = _stored_splits(root, files)
@@ -286,8 +276,9 @@ def _read_rows(path: DataPath) -> Iterator[dict[str, Any]]:
         places = ((file, group, row) for group, size in enumerate(sizes) for row in range(size))
         paths = [opened.schema.column(index).path for index in range(len(opened.schema))]
         audio = [bytes_leaf(opened, column) for column in (CONTEXT, RESPONSE)]
-        leaves = [path for path in paths if path not in audio]
         known: dict[Tags, Tags] = {}
+        embedded = [0, 0]  # clips of contexts, of responses
+        leaves = [path for path in paths if path not in audio]
         for batch in batches(opened, _BATCH_ROWS, leaves):
             batch.validate(full=True)
             columns = {name: python_values(batch.column(name)) for name in batch.schema.names}
@@ -295,8 +286,40 @@ def _read_rows(path: DataPath) -> Iterator[dict[str, Any]]:
             tags = (tuple((tag["name"], tag["value"]) for tag in cell or ()) for cell in cells)
             columns[TAGS] = [known.setdefault(own, own) for own in tags]
             columns[_AT] = list(islice(places, len(batch)))
+            embedded[0] += sum(
+                turn is not None and turn["path"] is None for own in columns[CONTEXT] for turn in own or ()
+            )
+            embedded[1] += sum(clip is not None and clip["path"] is None for clip in columns[RESPONSE])
             for values in zip(*columns.values(), strict=True):
                 yield dict(zip(columns, values, strict=True))
+        for leaf, found in zip(audio, embedded, strict=True):
+            if _count_values(opened.metadata, paths.index(leaf)) not in (None, found):
+                raise _clip_without_content(path)
+
+
+def _count_values(metadata: pq.FileMetaData, index: int) -> int | None:
+    """How many values of a column are there, by the footer; None = it does not say."""
+    count = 0
+    for number in range(metadata.num_row_groups):
+        chunk = metadata.row_group(number).column(index)
+        if chunk.statistics is None or not chunk.statistics.has_null_count:
+            return None
+        count += chunk.num_values - chunk.statistics.null_count
+    return count
+
+
+def _clip_without_content(path: DataPath) -> DataError:
+    """Names the clip that has not either a path or bytes; reads the audio for it, one row group at a time."""
+    position = 0
+    with open_parquet(path, dictionaries=False) as file:
+        for number in range(file.num_row_groups):
+            for row in file.read_row_group(number, columns=[CONTEXT, RESPONSE], use_threads=False).to_pylist():
+                position += 1
+                for column, clips in ((CONTEXT, row[CONTEXT] or ()), (RESPONSE, [row[RESPONSE]])):
+                    for clip in clips:
+                        if (clip["path"] is None) == (clip["bytes"] is None):
+                            return bad_value(place(path, position, column), clip, "either a path or bytes")
+    return DataError(f"{path}: its footer counts other clips than it has; was the file changed?")
 
 
 class _Finder:

@@ -47,11 +47,16 @@ ANSWER_SECONDS = 1.5
 
 def is_hub_name(name: str) -> bool:
     """Whether it has the form ``OWNER/NAME``."""
+    return "/" in name and _may_be_on_hub(name)
+
+
+def _may_be_on_hub(name: str) -> bool:
+    """Some old models have no owner."""
     try:
         validate_repo_id(name)
     except HFValidationError:
         return False
-    return "/" in name
+    return True
 
 
 def is_judge(path: Path) -> bool:
@@ -133,7 +138,7 @@ def require_hub(name: str, revision: str | None, what: str, file: str = "config.
     """
     if os.path.exists(name):
         return
-    if not is_hub_name(name):
+    if not _may_be_on_hub(name):
         raise UserError(f"{what}: no such folder")
     offline = is_offline_mode()
     if not offline and _hub_answers(name, revision, file):

@@ -169,7 +169,8 @@ def _parquet_tables(files: Sequence[Path], row: int) -> Tables:
     """The files one after the other, from a row on."""
     first = 0
     for file in files:
-        count = pq.read_metadata(file).num_rows
+        with pq.ParquetFile(file) as opened:
+            count = opened.metadata.num_rows
         if first + count > row:
             for start, table in parquet_tables(file, row - first if row > first else 0):
                 yield first + start, table

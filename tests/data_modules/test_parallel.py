@@ -31,7 +31,7 @@ def test_a_log_gets_a_line_every_30_seconds(clock, capsys):
 
 
 def test_what_was_done_before_does_not_count_for_the_rate(clock, capsys):
-    bar = ProgressBar("scoring", 90_000, done=10_000)
+    bar = ProgressBar("scoring", 20_000, done=10_000)
     bar.update(10_000)
     clock(40)
     bar.update(10_000)
@@ -40,8 +40,8 @@ def test_what_was_done_before_does_not_count_for_the_rate(clock, capsys):
     clock(29)
     bar.update(12_000)
     assert capsys.readouterr().err.splitlines() == [
-        "scoring: 10,000 of 90,000, 0.0 per second, no telling when it ends",
-        "scoring: 11,000 of 90,000, 10.0 per second, 2 h 12 min left, 3 without scores",
+        "scoring: 10,000 of 20,000, 0.0 per second, no telling when it ends",
+        "scoring: 11,000 of 20,000, 10.0 per second, 15 min left, 3 without scores",
     ]
 
 
@@ -64,3 +64,10 @@ def test_one_process_of_several_shows_it(terminal, clock, capsys, monkeypatch):
     for _ in progress(range(8), "scoring", 8, quiet=True):
         clock(60)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0, "0 s"), (89, "89 s"), (91, "2 min"), (7_000, "117 min"), (7_500, "2 h 5 min")]
+)
+def test_durations(seconds, words):
+    assert parallel._duration(seconds) == words

@@ -34,6 +34,9 @@ def test_scores_on_a_step_are_the_same_numbers_in_all_parts():
 
 
 def test_a_scale_becomes_continuous_where_a_score_falls_between_its_steps():
+    scale, mapped = onto(FIVE, Dimension("empathy", 1, 7, 1), [1, 2, 7])
+    assert scale == Dimension("empathy", 1, 5)
+    assert mapped == pytest.approx([1, 1 + 2 / 3, 5], abs=1e-12)
     scale, mapped = onto(FIVE, Dimension("empathy", 1, 5, 0.5), [1.5, 4])
     assert (scale, mapped) == (Dimension("empathy", 1, 5), [1.5, 4])
 

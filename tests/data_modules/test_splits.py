@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections import defaultdict
 from pathlib import Path
@@ -142,6 +143,21 @@ def test_a_group_in_two_splits_is_refused(folder):
         check_splits(dataset)
     row = 1 + [pair.pair_id for pair in dataset.pairs].index("001-1")
     assert f"pairs.parquet, row {row}, column 'split': group_id 'g1' is in test and train (1 more)" in str(caught.value)
+
+
+def test_without_room_for_one_file_both_stay(folder, monkeypatch):
+    split_dataset(folder, fractions=HALVES)
+    before = PairDataset.load(folder)
+
+    def full(path: Path, text: str, **_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(DataError, match="No space left"):
+            split_dataset(folder, fractions=HALVES, seed=1, overwrite=True)
+    assert PairDataset.load(folder).split_hash() == before.split_hash()
+    check_splits(before)
 
 
 def test_split_file_of_other_splits_is_refused(folder):
