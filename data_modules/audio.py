@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from .encodings import flac_problem, id3_bytes, mp3_problem, ogg_problem, plain_problem, with_flac_length
+from .encodings import flac_problem, id3_bytes, mp3_problem, ogg_problem, opus_end, plain_problem, with_flac_length
 from .errors import AudioError, os_reason
 from .stored_clips import StoredClip
 
@@ -43,6 +43,8 @@ _FILE_LENGTH = re.compile(r"^Length : (\d+)", re.MULTILINE)
 _NO_CHUNK = re.compile(r"Unknown chunk marker \(\w+\) at position (\d+)")
 # libsndfile's log where the samples of a wav, au, aiff, rf64 or w64 file are not as long as declared.
 _LENGTH_NOTE = re.compile(r"^ *(?:data|Data Size|SSND|Riff size|riff) *: (\d+) \(should be (\d+)\)", re.MULTILINE)
+# libsndfile passes over a last page of Opus that is cut or damaged, and logs where the one before it ends.
+_OPUS_END = re.compile(r"^ *Last Granule pos *: (\d+)", re.MULTILINE)
 # The length of an mp3 file without a Xing or Info header is an estimate, good where the bit rate is constant.
 _MP3_TOLERANCE = 0.01
 # For two rates without a large common divisor torchaudio's kernel takes gigabytes; SciPy takes over here.
@@ -207,7 +209,7 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.S
         raise AudioError(text, "not a sound file") from None
     with sound:
         _check_rate(sound.samplerate, name)
-        _check_complete(sound, name)
+        _check_complete(sound, data, name)
         if sound.format in _PLAIN and (problem := plain_problem(data())) is not None:
             raise AudioError(f"{name}: the file {problem}")
         if sound.frames <= 0:
@@ -242,7 +244,7 @@ def _check_length_headers(source: str | Path | bytes, data: Callable[[], bytes],
     return source if completed is found else completed
 
 
-def _check_complete(sound: soundfile.SoundFile, name: str) -> None:
+def _check_complete(sound: soundfile.SoundFile, data: Callable[[], bytes], name: str) -> None:
     """Refuses a file shorter than its header says, which libsndfile reads and only notes in its log."""
     for declared, found in _LENGTH_NOTE.findall(sound.extra_info):
         missing = int(declared) - int(found)
@@ -255,7 +257,8 @@ def _check_complete(sound: soundfile.SoundFile, name: str) -> None:
         raise AudioError(
             f"{name}: {rest} bytes follow the samples that the header declares; expected one whole recording"
         )
-    if "Ogg: Junk after the last page" in sound.extra_info:
+    opus = _OPUS_END.search(sound.extra_info)
+    if "Ogg: Junk after the last page" in sound.extra_info or (opus and int(opus[1]) < opus_end(data())):
         raise AudioError(f"{name}: the file is cut off in the middle of an Ogg page", "the file is cut off")
 
 

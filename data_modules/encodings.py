@@ -19,6 +19,7 @@ _PLAIN_START = re.compile(  # of files whose samples are not compressed; chance 
     rb"(?:RIFF.{4}|RF64\xff{4})WAVE|FORM.{4}AIF[FC]|\.snd\x00\x00.{6}\x00\x00\x00[\x01-\x1b]|caff\x00\x01\x00\x00desc|riff\x2e\x91",
     re.DOTALL,
 )
+_OGG_POSITION = re.compile(rb"OggS\x00.(.{8})", re.DOTALL)
 _FLAC_SYNC = re.compile(rb"\xff[\xf8\xf9]")
 _MP3_START = re.compile(rb"\xff[\xe0-\xff]|ID3")
 _MP3_KILOBITS = {
@@ -82,6 +83,11 @@ def ogg_problem(data: bytes) -> str | None:
                 f"declares {stream.declared} samples and holds at least {found}; expected a file as encoders write it"
             )
     return None
+
+
+def opus_end(data: bytes) -> int:
+    """The last position (samples at 48 kHz) that the pages of an Opus file declare."""
+    return max(int.from_bytes(position, "little", signed=True) for position in _OGG_POSITION.findall(data))
 
 
 def _vorbis_samples(packets: Sequence[bytes]) -> int:

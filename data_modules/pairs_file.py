@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from .audio import AudioSource
 from .errors import DataError, Locate, bad_value, place
-from .folders import DataPath, RemotePath, path_version, replace_file, resolve_inside, resolve_remote
+from .folders import DataPath, RemotePath, data_path, path_version, replace_file, resolve_inside, resolve_remote
 from .parquet import batches, open_parquet, parquet_errors, python_values, read_parquet, write_parquet
 from .ratings import is_name
 from .rows import NAME_COLUMNS, OPTIONAL_PAIR_COLUMNS, PAIRS_SCHEMA, TAGS, TEXT_COLUMNS, Tags, checked_pairs, hash_order
@@ -148,8 +148,18 @@ def _row_groups(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str,
         yield group
 
 
-def write_split_column(root: Path, splits: list[str | None]) -> None:
-    """Replaces the splits of all rows, given in order; audio in shards stays where it is."""
+def write_splits(folder: str | Path | RemotePath, splits: Sequence[str | None]) -> None:
+    """Replaces the splits of all pairs; the content hash does not cover them.
+
+    They stand, one per pair, in order, in the column ``split`` of ``pairs.parquet``, or, where the pairs are in shards,
+    in ``splits.parquet``: audio in shards stays where it is.
+
+    Raises:
+        DataError: If the folder is remote.
+    """
+    root = data_path(folder)
+    if isinstance(root, RemotePath):
+        raise DataError(f"{root}: splits are not written to an address; expected a local copy of the folder")
     files = _pairs_files(root)
     if files != [root / PAIRS_FILE]:
         ids: list[str] = []

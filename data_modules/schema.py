@@ -20,7 +20,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from .errors import DataError, first_problem, shown, system_errors
 from .folders import CARD_FILE, DataPath, RemotePath, data_path, read_yaml, replace_text
-from .pairs_file import PAIRS_FILE, Pair, Turn, hashed_rows, load_pairs, write_pairs, write_split_column
+from .pairs_file import PAIRS_FILE, Pair, Turn, hashed_rows, load_pairs, write_pairs, write_splits
 from .parquet import read_parquet, write_parquet
 from .ratings import SECONDS, Dimension, check_preferences, check_ratings
 from .rows import (
@@ -327,21 +327,6 @@ def check_annotations(
     check_ratings(ratings, pair_ids, card.dimensions, root / RATINGS_FILE)
     if preferences is not None:
         check_preferences(preferences, pair_ids, card.dimensions, root / PREFERENCES_FILE)
-
-
-def write_splits(folder: str | Path | RemotePath, splits: Sequence[str | None]) -> None:
-    """Replaces the splits of all pairs; the content hash does not cover them.
-
-    They stand, one per pair, in order, in the column ``split`` of ``pairs.parquet``, or, where the pairs are in shards,
-    in ``splits.parquet``.
-
-    Raises:
-        DataError: If the folder is remote.
-    """
-    root = data_path(folder)
-    if isinstance(root, RemotePath):
-        raise DataError(f"{root}: splits are not written to an address; expected a local copy of the folder")
-    write_split_column(root, list(splits))
 
 
 def _read_card(root: DataPath) -> DatasetCard:

@@ -242,6 +242,15 @@ def test_cut_off_file(tmp_path, kind):
         decode(path, 16_000)
 
 
+@pytest.mark.parametrize("codec", ["VORBIS", "OPUS"])
+def test_ogg_without_its_last_page(codec):
+    """Cut off in it, or damaged, so that the decoder passes it over."""
+    whole = encoded(sine(3.0, 16_000), kind="OGG", subtype=codec)
+    for source in (whole[:-100], whole[:-100] + bytes(100)):
+        with pytest.raises(AudioError, match="cut off in the middle of an Ogg page"):
+            decode(source, 16_000)
+
+
 def test_missing_empty_and_foreign_files(tmp_path):
     (tmp_path / "zero.wav").touch()
     (tmp_path / "text.wav").write_text("pair_id,score\n" * 50)
