@@ -208,6 +208,8 @@ def test_aeq_bench_of_known_judges(make_dataset, make_judge):
     assert 0.25 <= found["all"]["chance"] <= 0.5
     tied = challenge("aeq-bench", ConstantJudge({"empathy": 3.0}), dataset, split=None, resamples=50, seed=0)
     assert tied["dimensions"]["empathy"]["all"]["score"]["value"] == 0.0  # a tie is no answer
+    with pytest.raises(DataError, match="judge constant scores charm; dataset tones has ratings of empathy"):
+        challenge("aeq-bench", ConstantJudge({"charm": 3.0}), dataset, split=None, resamples=50, seed=0)
 
 
 def test_the_command(dataset_folder, tmp_path, capsys):

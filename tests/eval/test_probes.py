@@ -97,6 +97,11 @@ def test_another_group_with_the_same_context_is_avoided_where_possible():
         assert tone_of(before.context[0].audio) != tone_of(after.context[0].audio)
 
 
+def test_one_group_cannot_be_swapped():
+    assert PROBES["context_swapped"].refuses(pairs_in_groups([4])) == "all pairs are of one group"
+    assert PROBES["context_swapped"].refuses(pairs_in_groups([1, 1])) is None
+
+
 def test_silence_lasts_as_long_as_the_clip_it_replaces(tmp_path):
     stereo, embedded = tmp_path / "stereo.wav", tmp_path / "mono.flac"
     soundfile.write(stereo, np.random.default_rng(0).uniform(-1, 1, (4410, 2)), 44100)

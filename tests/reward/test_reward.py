@@ -230,6 +230,17 @@ def test_columns_may_be_arrays_with_gaps(scorer, voices):
     assert reward_of(scorer, voices).verl([], ["0", "1"], [], infos) == expected
 
 
+def test_a_long_clip_is_heard_in_windows(scorer, voices, make_tone):
+    """What the backbone cannot hear at once is heard all the same, its end too."""
+    long = Clip(np.concatenate([make_tone(12, 150, 0.3), make_tone(13, 420, 0.1)]), RATE)
+    reward = reward_of(scorer, [*voices[:2], long])
+    found = reward(["p"] * 3, ["0", "1", "2"], context_audio=[None, voices[3], voices[3]])
+    assert found[2] == pytest.approx(share(scorer.score(voices[3], long)), abs=1e-6)
+    assert scorer.assess(voices[3], long).windows == 3
+    start = share(scorer.score(voices[3], Clip(long.samples[: 10 * RATE], RATE)))
+    assert abs(found[2] - start) > 1e-3
+
+
 def test_merit_is_the_normalised_score_and_unsure_scores_count_less():
     scores = {"empathy": Score(4.0, Scale(1, 5), 0.5), "hostility": Score(2.0, Scale(0, 10, higher_is_better=False))}
     found = Assessment(scores)

@@ -77,17 +77,20 @@ def test_a_token_is_read_without_blanks_around_it(monkeypatch):
     assert "sesame" not in repr(settings)
 
 
-def test_a_port_that_is_taken_is_said_before_anything_is_loaded(judge_folder):
+def test_what_stands_in_the_way_is_said_before_anything_is_loaded(tmp_path, judge_folder):
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        words = ["serve", str(judge_folder), "--port", str(taken.getsockname()[1])]
-        code = f"from empathy_judge.cli import main; import sys; main({words})"
-        done = subprocess.run(
-            [sys.executable, "-c", f"{code}; print('torch' in sys.modules, 'fastapi' in sys.modules)"],
-            capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
-    where = rf"--host 127\.0\.0\.1 --port {words[-1]}"
-    assert re.fullmatch(rf"error: {where}: .*in use.*; expected an address .* and a free port\n", done.stderr)
-    assert done.stdout == "False False\n"
+        port = taken.getsockname()[1]
+        for judge, expected in (
+            (tmp_path, rf"{tmp_path}: expected a judge folder \(with judge\.json\), a run folder or a checkpoint\n"),
+            (judge_folder, rf"--host 127\.0\.0\.1 --port {port}: .*in use.*; expected an address .* and a free port\n"),
+        ):
+            code = f"from empathy_judge.cli import main; import sys; main({['serve', str(judge), '--port', str(port)]})"
+            done = subprocess.run(
+                [sys.executable, "-c", f"{code}; print('torch' in sys.modules, 'fastapi' in sys.modules)"],
+                capture_output=True, text=True, timeout=60,
+            )  # fmt: skip
+            assert re.fullmatch(f"error: {expected}", done.stderr)
+            assert done.stdout == "False False\n"
 
 
 @pytest.mark.long

@@ -253,6 +253,11 @@ def test_in_mid_epoch_the_batches_may_not_change(option, value, train_arguments,
     )  # fmt: skip
 
 
+def test_a_run_that_may_go_on_starts_where_there_is_nothing(train_arguments, tmp_path):
+    train([*train_arguments(tmp_path / "run", trainer__max_epochs=1), "--resume", "auto"])
+    assert read_checkpoint(tmp_path / "run" / LAST)["epoch"] == 0
+
+
 def test_metrics_of_the_first_part_survive_a_resumption(train_arguments, tmp_path):
     run = tmp_path / "run"
     train(train_arguments(run, trainer__max_epochs=1))

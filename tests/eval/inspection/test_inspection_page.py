@@ -1,4 +1,4 @@
-"""What `inspect` shows: a page with its numbers, disputed items and players, odd or missing data; the terminal."""
+"""The inspection page: its numbers, its disputed items, its players, and hostile or missing data."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.inspection import inspect_dataset
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import DatasetCard, PairDataset, write_dataset, write_splits
-from empathy_judge.eval import rendering
-from empathy_judge.eval.inspection.facts import inspection_facts, inspection_tables, most_disputed, rating_bins
+from empathy_judge.eval.inspection.facts import inspection_facts, most_disputed, rating_bins
 from empathy_judge.eval.inspection.page import check_page_folder, write_inspection_page
 from empathy_judge.eval.pages import charts
-from rich.console import Console
 
 from ...conftest import encoded, tone
 from ..conftest import Page
@@ -345,42 +343,3 @@ def test_folders_that_hold_something_else_are_refused(inspected, tmp_path):
         with pytest.raises(UserError, match=f"--page {out}: {reason} .*; name a folder of its own$"):
             check_page_folder(out)
     check_page_folder(tmp_path / "page")
-
-
-# ---------------------------------------------------------------- the terminal
-
-
-def test_the_terminal_shows_numbers_places_and_raters(tmp_path):
-    """Thirty raters, of whom one says the same of all, twelve silent responses, and a pair that nobody rated."""
-    rows = [row | {"group_id": f"[red]{row['group_id']}"} for row in pair_rows()]
-    for number, row in enumerate(rows[:12]):
-        row["response_audio"] = encoded(np.zeros(3_000 + number))
-    ratings = rating_rows(raters=30).query("pair_id != 'pair-29'").replace({"rater_id": {"rater-7": "[b]odd"}})
-    ratings.loc[ratings["rater_id"] == "[b]odd", "score"] = 3.0
-    card = DatasetCard("mine", (EMPATHY,), "a test", "CC0-1.0")
-    write_dataset(tmp_path / "data", card, pd.DataFrame(rows, dtype=object), ratings)
-    write_splits(tmp_path / "data", ["train"] * 20 + ["test"] * 10)
-    dataset = PairDataset.load(tmp_path / "data")
-    facts = inspection_facts(dataset)
-    console = Console(width=200)
-    with console.capture() as captured:
-        for table in inspection_tables(inspect_dataset(dataset), facts):
-            console.print(table, markup=False)
-    text = " ".join(captured.get().split())
-    panel = facts["reliability"]["empathy"]
-    for expected in (
-        "mine (human ratings)", "30 to 30, median 30", "pair-00, response", "and 2 more", "[red]group-0", "pair-29",
-        *(rendering.ranged(panel[name]) for name in ("spearman", "panel_mean", "panel_reliability")),
-    ):  # fmt: skip
-        assert expected in text
-    lines = [[cell.strip() for cell in line.strip("│┃ ").split("│")] for line in captured.get().splitlines()]
-    raters = facts["ratings"]["empathy"]["raters"]
-    names, odd = [own["rater_id"] for own in raters], raters[0]
-    spread, agreement = rendering.number(odd["spread"]), rendering.ranged(odd["agreement"])
-    severity = rendering.signed(odd["severity"]["value"])
-    assert ["[b]odd", "29", "3.00", severity, spread, agreement, "0 %"] in lines
-    assert ["constant", "[b]odd", odd["flags"][0]["evidence"]] in lines
-    shown = {cells[0] for cells in lines}
-    assert set(names[:25]) <= shown
-    assert not set(names[25:]) & shown
-    assert "and 5 more (--json lists all)" in text

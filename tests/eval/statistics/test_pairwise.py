@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
 
 import numpy as np
 import pytest
 from empathy_judge.eval.statistics import pairwise
 from empathy_judge.eval.statistics.bootstrap import Resamples
-from empathy_judge.eval.statistics.pairwise import WITHIN_GROUPS, item_pairs, tie_calibration, within_groups
+from empathy_judge.eval.statistics.pairwise import WITHIN_GROUPS, ItemPairs, item_pairs, tie_calibration, within_groups
 from scipy import stats
 
 from .conftest import NAN, own_groups, redrawn
@@ -49,19 +48,20 @@ def scores(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return x.round(1), (x + rng.normal(size=n)).round(0)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_values_and_draws_equal_a_double_loop(seed, monkeypatch):
-    """Whatever the size of the blocks, also where a difference is epsilon."""
-    x, y = scores(30, seed)
-    resamples = Resamples.draw(np.arange(30) % 6, 12, 5)
-    for epsilon, block in product((0.0, 0.35, abs(float(x[3] - x[5]))), (1 << 20, 70)):
-        monkeypatch.setattr(pairwise, "tie_calibration", lambda *_, chosen=epsilon: (chosen, None))
-        monkeypatch.setattr("empathy_judge.eval.statistics.rank_draws._PAIRS", block)
-        found = item_pairs(x, y, resamples)
-        for statistic, rule in ((found.concordance, concordance), (found.accuracy, accuracy(epsilon))):
-            assert statistic.value == pytest.approx(by_loop(x, y, rule), abs=1e-12)
-            expected = [by_loop(x[origin], y[origin], rule, origin) for origin in redrawn(resamples)]
-            np.testing.assert_allclose(statistic.draws, expected, rtol=0, atol=1e-12)
+def measured(x: np.ndarray, y: np.ndarray, monkeypatch: pytest.MonkeyPatch, epsilon: float | None = None) -> ItemPairs:
+    """Without draws; at this epsilon."""
+    if epsilon is not None:
+        monkeypatch.setattr(pairwise, "tie_calibration", lambda *_: (epsilon, None))
+    return item_pairs(x, y, own_groups(len(x)))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_equals_a_double_loop(seed, monkeypatch):
+    x, y = scores(40, seed)
+    for epsilon in (0.0, 0.3, abs(float(x[3] - x[5]))):
+        found = measured(x, y, monkeypatch, epsilon)
+        assert found.concordance.value == pytest.approx(by_loop(x, y, concordance), abs=1e-12)
+        assert found.accuracy.value == pytest.approx(by_loop(x, y, accuracy(epsilon)), abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,22 @@ def test_epsilon_of_very_many_pairs_comes_from_a_sample(monkeypatch):
     assert part.epsilon_reason == "epsilon chosen on 300 random items of 600: at most 44925 pairs are compared"
     assert part == item_pairs(x, y, own_groups(600))
     assert part.epsilon not in (None, whole.epsilon)
-    assert part.accuracy.value == pytest.approx(by_loop(x, y, accuracy(part.epsilon)), abs=1e-12)
+    assert part.accuracy.value == measured(x, y, monkeypatch, part.epsilon).accuracy.value
     assert 0 <= whole.accuracy.value - part.accuracy.value < 0.01
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.35])
+def test_draws_are_the_statistic_of_repeated_items(epsilon, monkeypatch):
+    """Whatever the size of the blocks."""
+    monkeypatch.setattr(pairwise, "tie_calibration", lambda *_: (epsilon, None))
+    x, y = scores(30, 3)
+    resamples = Resamples.draw(np.arange(30) % 6, 12, 5)
+    for block in (1 << 20, 70):
+        monkeypatch.setattr("empathy_judge.eval.statistics.rank_draws._PAIRS", block)
+        found = item_pairs(x, y, resamples)
+        for statistic, rule in ((found.concordance, concordance), (found.accuracy, accuracy(epsilon))):
+            expected = [by_loop(x[origin], y[origin], rule, origin) for origin in redrawn(resamples)]
+            np.testing.assert_allclose(statistic.draws, expected, rtol=0, atol=1e-12)
 
 
 def test_interval_holds_the_value_and_nan_is_dropped():

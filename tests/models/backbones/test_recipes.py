@@ -9,7 +9,7 @@ wheels and compiles a part when it first runs. On its CPU accelerator they reach
 step, clipping, and gathering of weights and states. They do not reach NCCL, nor transfers that overlap with computation
 on CUDA streams, since streams do nothing there.
 
-With EMPATHY_JUDGE_RECIPES_TABLE=FILE what was found is added there, a row for each recipe.
+With EMPATHY_JUDGE_RECIPES_TABLE=FILE what was found is written there, a row for each recipe.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ import importlib.util
 import json
 import math
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -66,17 +69,67 @@ sys.exit(main())
 """
 
 
-def add_to_table(
-    recipe: str, ran: str, steps: int, validations: int, killed: int, scores: tuple[float, float], begun: float
-) -> None:
-    """A row of `benchmarks/results/recipes.md`: steps of the optimizer, validations of the whole split, the step of the
-    last checkpoint before the first process was killed, scores of `exported_scores`, seconds of everything."""
-    exported, own = scores
-    apart, seconds = f"{abs(exported - own):.1g}", f"{time.monotonic() - begun:.0f}"
-    row = [f"`{recipe}`", ran, steps, validations, killed, f"{exported:.3f}", apart, seconds]
+@dataclass(frozen=True)
+class Found:
+    """What was run of a recipe; a row of the table.
+
+    Attributes:
+        recipe: File in `configs/`.
+        ran: Backbone, processes and precision.
+        steps: Of the optimizer, in all.
+        validations: Of the whole split.
+        killed: Step of the last checkpoint before the first process was killed.
+        score: Of a pair that nobody trained on, by the exported judge.
+        difference: To the run's own judge.
+        seconds: Of everything.
+    """
+
+    recipe: str
+    ran: str
+    steps: int
+    validations: int
+    killed: int
+    score: float
+    difference: float
+    seconds: float
+
+
+@pytest.fixture(scope="module")
+def table() -> Iterator[Callable[[Found], None]]:
+    """Takes a row; at the end all of them are printed and, where a file is named, put into it."""
+    rows: dict[str, Found] = {}
+    yield lambda row: rows.update({row.recipe: row})
+    lines = {name: _line(row) for name, row in rows.items()}
+    print("\n" + "\n".join(lines[name] for name in sorted(lines)))
     if path := os.environ.get("EMPATHY_JUDGE_RECIPES_TABLE"):
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(f"| {' | '.join(map(str, row))} |\n")
+        _write_table(Path(path), lines)
+
+
+def _line(row: Found) -> str:
+    values = {**asdict(row), "score": f"{row.score:.3f}", "seconds": f"{row.seconds:.0f}"}
+    values["recipe"] = f"`{row.recipe}`"
+    values["difference"] = f"{row.difference:.1g}"
+    return "| " + " | ".join(map(str, values.values())) + " |"
+
+
+def _write_table(path: Path, lines: dict[str, str]) -> None:
+    """Replace the rows of these recipes."""
+    before = path.read_text(encoding="utf-8") if path.is_file() else ""
+    kept = dict(re.findall(r"^(?=\| `(\w+)` \|)(.*)$", before, flags=re.MULTILINE))
+    rows = {**kept, **lines}
+    head = [
+        "# Every recipe, as shipped",
+        "",
+        "Trained by the command in its first line, killed by SIGKILL after its first checkpoint, resumed, exported,",
+        "and scored with. The first lines of `tests/models/backbones/test_recipes.py` say what of a recipe is changed",
+        "for that (what a CPU cannot have) and what is not. This table is written by",
+        "`EMPATHY_JUDGE_RECIPES_TABLE=benchmarks/results/recipes.md pytest tests/models/backbones/test_recipes.py`.",
+        "",
+        "| recipe | run | steps | validations | killed after step | score of the exported judge (1 to 5) | apart from "
+        "the run's judge | seconds |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    path.write_text("\n".join([*head, *(rows[name] for name in sorted(rows))]) + "\n", encoding="utf-8")
 
 
 # ---------------------------------------------------------------- data and weights
@@ -183,7 +236,7 @@ def exported_scores(run: Path, rated: Path, folder: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in FAST else pytest.mark.long) for name in RECIPES]
 )
-def test_a_recipe_trains_survives_a_kill_and_becomes_a_judge(name, rated, on_the_hub, tmp_path, capsys):
+def test_a_recipe_trains_survives_a_kill_and_becomes_a_judge(name, rated, on_the_hub, table, tmp_path, capsys):
     if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
         pytest.skip(f"configs/{name}.yaml needs {NEEDS[name]}, which is not installed")
     begun = time.monotonic()
@@ -223,11 +276,11 @@ def test_a_recipe_trains_survives_a_kill_and_becomes_a_judge(name, rated, on_the
     bound = 1e-5 if config.judge.dtype == "float32" else 2**-8
     assert exported == pytest.approx(own, abs=bound * (SCALE.maximum - SCALE.minimum))
     ran = f"{config.judge.backbone}, {processes} x CPU, {config.trainer.precision or '32-true'}"
-    add_to_table(name, ran, steps, epochs, step, (exported, own), begun)
+    table(Found(name, ran, steps, epochs, step, exported, abs(exported - own), time.monotonic() - begun))
 
 
 @pytest.mark.long
-def test_the_sweep_survives_a_kill_and_its_runs_become_judges(rated, tmp_path, capsys):
+def test_the_sweep_survives_a_kill_and_its_runs_become_judges(rated, table, tmp_path, capsys):
     """All of its 24 runs; it is killed in the second, and the first is not done again."""
     pytest.importorskip("optuna")
     begun = time.monotonic()
@@ -253,4 +306,10 @@ def test_the_sweep_survives_a_kill_and_its_runs_become_judges(rated, tmp_path, c
     assert SCALE.minimum <= exported <= SCALE.maximum
     assert exported == pytest.approx(own, abs=1e-5 * (SCALE.maximum - SCALE.minimum))
     epochs = sum(last["epoch"] + 1 for last in lasts)
-    add_to_table("sweep_nano", "24 runs of nano, 1 x CPU, 32-true", steps, epochs, kept, (exported, own), begun)
+    seconds = time.monotonic() - begun
+    table(
+        Found(
+            "sweep_nano", "24 runs of nano, 1 x CPU, 32-true", steps, epochs, kept, exported, abs(exported - own),
+            seconds,
+        )
+    )  # fmt: skip

@@ -1,13 +1,16 @@
-"""Scores drawn by lot, and those of one rater."""
+"""Scores drawn by lot, and one rater against the others."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
 
+import numpy as np
 import pandas as pd
 import pytest
+from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.schema import Dimension
+from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.judges import OK, check_score_table
 from empathy_judge.eval.judges.baselines.simple import HumanJudge, RandomJudge, without_raters
 from scipy.stats import chisquare, spearmanr
@@ -39,6 +42,24 @@ def test_random_scores_are_uniform_on_the_scale(delivered):
     assert abs(spearmanr(free, table.loc[table["dimension"] == "empathy", "score"])[0]) < 0.05
 
 
+def test_a_rater_is_compared_with_the_others(make_dataset):
+    """The Spearman equals a computation by hand, and is not that with the mean of all."""
+    dataset = make_dataset(noise=1.0)
+    judge = HumanJudge(dataset, "rater-2")
+    others = without_raters(dataset, ["rater-2"])
+    found = evaluate(judge, others, split="test", probes=("response_only",), resamples=20).report
+    assert found["checks"]["response_only"]["empathy"]["spearman"]["value"] is None  # it cannot be asked again
+
+    wide = dataset.subset("test").ratings.pivot(index="pair_id", columns="rater_id", values="score")
+    rest = wide.drop(columns="rater-2").mean(axis=1)
+    expected = spearmanr(wide["rater-2"], rest)[0]
+    own = found["dimensions"]["empathy"]
+    assert own["spearman"]["value"] == pytest.approx(expected, abs=1e-12)
+    assert own["spearman"]["value"] < spearmanr(wide["rater-2"], wide.mean(axis=1))[0] - 0.02
+    assert (own["n_raters"], own["n_ratings"], own["n_items"]) == (3, 180, 60)
+    assert own["human"]["mean"] == pytest.approx(rest.mean())
+
+
 def test_what_a_rater_did_not_rate_has_a_status(delivered):
     ratings = delivered.ratings
     gone = (ratings["rater_id"] == "rater-0") & ratings["pair_id"].isin(["p0", "p5"])
@@ -50,7 +71,6 @@ def test_what_a_rater_did_not_rate_has_a_status(delivered):
     given = ratings.set_index(["rater_id", "pair_id", "dimension"]).loc[("rater-0", "p1", "empathy"), "score"]
     assert table.loc[("p1", "empathy"), "score"] == given
     assert (table["status"] == OK).sum() == 72 - 2 + 48 - 2
-    assert judge.only_given == "a rater of the dataset cannot be asked about changed pairs"
 
 
 def test_raters_take_their_preferences_along(delivered):
@@ -64,3 +84,11 @@ def test_raters_take_their_preferences_along(delivered):
     assert len(left.ratings) == len(delivered.ratings) / 3
     assert (left.card, left.pairs) == (delivered.card, delivered.pairs)
     assert len(delivered.ratings) == 3 * len(left.ratings)  # untouched
+
+
+def test_errors_are_one_line(delivered):
+    with pytest.raises(UserError, match=r"'human:me': expected one of 'human:rater-0', .*, 'human:rater-2'$"):
+        HumanJudge(delivered, "me")
+    with pytest.raises(DataError, match="those of 'rater-0', 'rater-1', 'rater-2'; leave at least one rater"):
+        without_raters(delivered, ["rater-0", "rater-1", "rater-2"])
+    assert np.isfinite(delivered.ratings["score"]).all()

@@ -57,8 +57,6 @@ def test_scores_are_inside_the_scale_and_repeat_and_the_weights_are_loaded_once(
     opened, loads, make_pairs, backbone_folder
 ):
     judge = opened(f"local:{backbone_folder}")
-    own = judge.session.settings
-    assert (own.samples, own.sampling_temperature, own.concurrency, own.timeout) == (1, 0.0, 1, None)
     assert loads == [False]
     pairs = make_pairs(4)
     first = judge.score(pairs[:2])
@@ -107,20 +105,29 @@ def test_examples_and_turns_are_heard(opened, make_pairs, backbone_folder):
     assert len(set(scores)) == 4
 
 
-@pytest.mark.parametrize(
-    ("settings", "dimension", "requests"), [("", WARMTH, 1), (",mode=pairwise", EMPATHY, 2), (",samples=3", EMPATHY, 3)]
-)
-def test_what_no_digit_says_is_asked_for_in_text_and_nonsense_is_no_score(
-    settings, dimension, requests, opened, make_pairs
-):
-    judge = opened(f"local:nano{settings}", dimension)
+def test_a_scale_without_digits_is_asked_for_in_text_and_nonsense_is_no_score(opened, make_pairs):
+    judge = opened("local:nano", WARMTH)
+    assert judge.session.settings.answers == "text"
+    table = judge.score(make_pairs(2))
+    assert table["score"].isna().all()
+    assert set(table["status"]) <= {"unreadable answer", "empty answer", "cut off"}
+    assert [meta["requests"] for meta in table["meta"]] == [1, 1]
+
+
+def test_two_responses_are_compared_in_text(opened, make_pairs):
+    judge = opened("local:nano,mode=pairwise")
     assert judge.session.settings.answers == "text"
     first, second = make_pairs(2)
     table = judge.score([first, replace(second, context=first.context, group_id=first.group_id)])
-    assert table["score"].isna().all()
     assert set(table["status"]) <= {"unreadable answer", "empty answer", "cut off"}
-    told = table["meta"].iloc[0]
-    assert sum(told["failures"].values()) == told["requests"] == requests
+    assert table["meta"].iloc[0]["requests"] == 2
+
+
+def test_samples_of_text_are_drawn(opened, make_pairs, store):
+    judge = opened("local:nano,samples=3")
+    assert (judge.session.settings.answers, judge.session.settings.sampling_temperature) == ("text", 1.0)
+    table = judge.score(make_pairs(1))
+    assert sum(table["meta"].iloc[0]["failures"].values()) == table["meta"].iloc[0]["requests"] == 3
 
 
 def test_a_clip_that_the_model_does_not_hear_whole_has_no_score(opened, make_pairs):
@@ -144,6 +151,7 @@ def test_markup_in_a_transcript_stops_no_run(opened, make_pairs):
         ("price=1:1:1", "setting 'price=1:1:1'; expected NAME=VALUE of mode"),
         ("base_url=http://localhost", "setting 'base_url=http://localhost'; expected NAME=VALUE of mode"),
         ("answers=schema", "answers=schema; expected one of logprobs, text"),
+        ("mode=pairwise,answers=logprobs", "is for mode=pointwise alone"),
     ],
 )
 def test_settings_that_do_not_apply_are_refused(settings, message, opened):
@@ -191,3 +199,8 @@ def test_the_command_needs_no_budget_and_says_that_nothing_is_sent(loads, datase
     main(["evaluate", "local:nano", *where, *options])
     assert loads.count(True) == 1
     assert (tmp_path / "report" / "agreement.json").exists()
+
+
+def test_waiting_takes_as_long_as_it_takes(opened):
+    settings = opened("local:nano").session.settings
+    assert (settings.samples, settings.concurrency, settings.timeout) == (1, 1, None)
