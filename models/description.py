@@ -58,7 +58,7 @@ class Provenance:
     refit: bool = False
     # where training began, per dimension, if at a probe: `probe`, its Spearman on the validation split; `added`, what
     # training has added; `low` and `high`, the ends of the 90 % interval of that over speakers or groups. None where it
-    # is undefined.
+    # is undefined. Of a refit judge, what the run that chose its epochs says; the mean of several, without interval.
     start: dict[str, dict[str, float | None]] = field(default_factory=dict)
 
 

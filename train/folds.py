@@ -1,4 +1,8 @@
-"""Several runs as one: a judge for each fold, the choice between probe and adapters, and the judge of all pairs."""
+"""Several runs as one: a judge for each fold, the choice between probe and adapters, and the judge of all pairs.
+
+Method auto climbs a ladder: the probe, then the adapters of `judge.lora`, then those of `full_lora`. Each is kept only
+if it is ahead of the one before it, on pairs that neither was trained on; else the ladder ends there.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -45,6 +49,8 @@ LEFT_OUT = "left_out.csv"
 """Scores of pairs by judges that were not trained on them; written last, so that its run is finished."""
 ENSEMBLE = "ensemble"
 RESAMPLES = 1_000
+PROBE, LORA, FULL = "probe", "lora", "full_lora"
+"""What auto tries, in this order; the names of their folders."""
 One = Callable[[Mapping[str, Any], Task], object]
 """Trains once: with settings of the recipe that are other ones, and what the run is for."""
 
@@ -72,17 +78,23 @@ def train_several(recipe: Recipe, folder: Path, one: One) -> None:
     """
     plan = _Plan(recipe, folder)
     plan.check()
-    methods = ("probe", "lora") if recipe.method == "auto" else (recipe.method,)
     with plan.shared_cache() as settings:
         again = {"refit": False, "folds": 0, "resume": "auto" if recipe.resume else False, **settings}
-        tried = {method: plan.tried(method, one, again) for method in methods}
-        chosen = methods[0] if len(methods) == 1 else plan.better(tried)
+        (chosen, *higher), ladder = plan.ladder, plan.ladder
+        tried = {chosen: plan.tried(chosen, one, {**again, **ladder[chosen]})}
+        for method in higher:
+            tried[method] = plan.tried(method, one, {**again, **ladder[method]})
+            if not plan.leads(method, chosen, tried):
+                break
+            chosen = method
         found = tried[chosen]
         if recipe.folds or recipe.refit:
-            scores = found.scores if recipe.folds or chosen == "lora" else None
-            epochs = found.epochs if chosen == "lora" else None
-            task = Task(everything(recipe), refit=True, scores=scores, epochs=epochs, one_process=True)
-            one({**again, "method": chosen}, task)
+            scores = found.scores if recipe.folds or chosen != PROBE else None
+            epochs = found.epochs if chosen != PROBE else None
+            task = Task(
+                everything(recipe), refit=True, scores=scores, epochs=epochs, start=found.start, one_process=True
+            )
+            one({**again, **ladder[chosen]}, task)
         else:  # the run that was chosen is the run itself
             shutil.copytree(folder / chosen / CHECKPOINTS, folder / CHECKPOINTS, dirs_exist_ok=True)
             if (folder / chosen / CALIBRATION_FILE).is_file():
@@ -108,6 +120,7 @@ class _Tried:
 
     scores: Mapping[str, Prediction]  # pair -> what a judge that was not trained on it says
     epochs: float  # for how many the best were trained; the median of the folds
+    start: Mapping[str, Mapping[str, float | None]]  # `Provenance.start`; the mean of the folds, without interval
 
 
 class _Plan:
@@ -131,16 +144,29 @@ class _Plan:
     def check(self) -> None:
         """The folds fit the data, and the folder is free or to be resumed."""
         folds, groups = self._recipe.folds, len(set(self._groups.tolist()))
-        least = 2 if self._recipe.method == "probe" else 3
+        least = 2 if self._recipe.method == PROBE else 3
         if folds and folds < least:
             why = "a fold is left out, one chooses, and one is trained on" if least == 3 else "one is left out"
             raise UserError(f"folds {folds} with method {self._recipe.method}: {why}; expected at least {least}")
         if folds > groups:
             raise UserError(f"folds {folds}: the pairs have {groups} groups; expected at most as many folds")
-        if not self._recipe.resume and any((self._folder / method).exists() for method in ("probe", "lora")):
+        if not self._recipe.resume and any((self._folder / method).exists() for method in (PROBE, LORA, FULL)):
             raise UserError(
                 f"{self._folder}: already holds runs; expected another --run, or --resume true to continue them"
             )
+
+    @property
+    def ladder(self) -> Mapping[str, Mapping[str, Any]]:
+        """What is tried, in this order, and with which settings of the recipe."""
+        method, full = self._recipe.method, self._recipe.full_lora
+        if method != "auto":
+            return {method: {"method": method}}
+        ladder: dict[str, dict[str, Any]] = {PROBE: {"method": PROBE}, LORA: {"method": LORA}}
+        if full is not None:
+            ladder[FULL] = {"method": LORA, **{f"judge.lora.{name}": value for name, value in asdict(full).items()}}
+            if self._recipe.cache.what != "none":  # what is frozen is another part of the backbone
+                ladder[FULL]["cache.what"] = "auto"
+        return ladder
 
     @contextmanager
     def shared_cache(self) -> Iterator[Mapping[str, Any]]:
@@ -165,26 +191,29 @@ class _Plan:
             return
         every = frozenset(pair.pair_id for pair in self.pairs)
         for number, fold in enumerate(self._folds):
-            choosing = fold if method == "probe" else self._folds[(number + 1) % len(self._folds)]
+            choosing = fold if method == PROBE else self._folds[(number + 1) % len(self._folds)]
             left_out = [pair for pair in self.pairs if pair.pair_id in fold]
             yield _Turn(f"fold{number + 1}", Parts(every - fold - choosing, choosing), left_out)
 
     def tried(self, method: str, one: One, again: Mapping[str, Any]) -> _Tried:
         """Train what is not trained yet, and score what each run has left out."""
         scores: dict[str, Prediction] = {}
-        epochs = []
+        epochs: list[float] = []
+        starts: list[Mapping[str, Mapping[str, float | None]]] = []
         for turn in self.turns(method):
             folder = self._folder / method / turn.name
             if not (folder / LEFT_OUT).is_file():
                 if turn.name:
                     say(f"{method}: {turn.name} of {self._recipe.folds}")
                 task = Task(turn.parts, landmarks=self._landmarks if turn.name else None, one_process=True)
-                one({**again, "run": str(folder), "method": method}, task)
+                one({**again, "run": str(folder)}, task)
                 cache = again.get("cache.folder", self._recipe.cache.folder)
                 self.write(folder / LEFT_OUT, self._scored(folder, turn.left_out, cache))
             scores |= self._read(folder / LEFT_OUT, turn.left_out)
-            epochs.append(read_checkpoint(folder / CHECKPOINTS / BEST)["epochs"])
-        return _Tried(scores, float(np.median(epochs)))
+            best = read_checkpoint(folder / CHECKPOINTS / BEST)
+            epochs.append(best["epochs"])
+            starts.append(best["description"]["provenance"].get("start", {}))
+        return _Tried(scores, float(np.median(epochs)), starts[0] if len(starts) == 1 else _mean_start(starts))
 
     @property
     def _landmarks(self) -> int:
@@ -228,18 +257,20 @@ class _Plan:
         columns = [dimension.name for dimension in self._dimensions]
         return scores, self._dataset.mean_scores()[columns].to_numpy(np.float64)[rows], self._groups[rows]
 
-    def better(self, tried: Mapping[str, _Tried]) -> str:
-        """The trained judge, if the 90 % interval of its lead over the probe does not begin below 0, a bootstrap
-        over what folds keep together; else the probe, also where there are fewer than `MIN_GROUPS` of these. Says why
-        in one line."""
-        (probe, lora), human, groups = self._compared(tried["probe"], tried["lora"])
-        reached = [_mean_spearman(own, human) for own in (probe, lora)]
+    def leads(self, method: str, kept: str, tried: Mapping[str, _Tried]) -> bool:
+        """Whether a method is ahead of the one that is kept so far; says why in one line.
+
+        It is if the 90 % interval of its lead, a bootstrap over what folds keep together, does not begin below 0; never
+        where there are fewer than `MIN_GROUPS` of these.
+        """
+        (before, now), human, groups = self._compared(tried[kept], tried[method])
+        reached = [_mean_spearman(own, human) for own in (before, now)]
         draws = Resamples.draw(groups, RESAMPLES, self._recipe.seed)
         leads = draws.draws(
-            lambda items: _mean_spearman(lora[items], human[items]) - _mean_spearman(probe[items], human[items])
+            lambda items: _mean_spearman(now[items], human[items]) - _mean_spearman(before[items], human[items])
         )
         low, high = lead_interval(draws, leads)
-        chosen = "lora" if low is not None and low >= 0 else "probe"
+        ahead = low is not None and low >= 0
         if low is not None:
             interval = f"90 % interval {low:.3f} to {high:.3f}; it must not begin below 0"
         elif draws.n_groups < MIN_GROUPS:
@@ -247,10 +278,11 @@ class _Plan:
         else:
             interval = "no 90 % interval: it is undefined in every draw"
         say(
-            f"auto: {chosen}: mean Spearman of lora {reached[1]:.3f}, of the probe {reached[0]:.3f} on {len(human)} "
-            f"pairs that neither was trained on; lora leads by {reached[1] - reached[0]:.3f} ({interval})"
+            f"auto: {method if ahead else kept}: mean Spearman of {method} {reached[1]:.3f}, of "
+            f"{'the probe' if kept == PROBE else kept} {reached[0]:.3f} on {len(human)} pairs that neither was trained "
+            f"on; {method} leads by {reached[1] - reached[0]:.3f} ({interval})"
         )
-        return chosen
+        return ahead
 
     def print_table(self, tried: _Tried) -> None:
         """Print the agreement on pairs that were left out, with its interval over what folds keep together."""
@@ -265,6 +297,18 @@ class _Plan:
             ends = "" if found.low is None or found.high is None else f"{found.low:.3f} to {found.high:.3f}"
             table.add_row(dimension.name, value, ends, str(found.n), str(len(set(groups.tolist()))))
         say(table)
+
+
+def _mean_start(starts: Sequence[Mapping[str, Mapping[str, float | None]]]) -> dict[str, dict[str, float | None]]:
+    """Where the judges of all folds began and what training added; of a dimension that each of them measured."""
+    found: dict[str, dict[str, float | None]] = {}
+    for name in starts[0]:
+        known = [(own[name]["probe"], own[name]["added"]) for own in starts if name in own]
+        measured = [(probe, added) for probe, added in known if probe is not None and added is not None]
+        if len(measured) == len(starts):
+            probe, added = np.mean(measured, axis=0).tolist()
+            found[name] = {"probe": probe, "added": added, "low": None, "high": None}
+    return found
 
 
 def _mean_spearman(scores: np.ndarray, human: np.ndarray) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -55,6 +55,8 @@ class Task:
     # itself once more to all but a fold of the groups, for each fold.
     scores: Mapping[str, Prediction] | None = None
     epochs: float | None = None  # for which the refit trains; None = a probe, which does not
+    # what training added to a probe in the runs that chose, which a refit judge says of itself (`Provenance.start`)
+    start: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     # how many a kernel shall have at least, so that judges of several folds make an ensemble
     landmarks: int | None = None
     one_process: bool = False  # other runs follow, so that it cannot be spread over processes
@@ -70,7 +72,7 @@ class JudgeModule(L.LightningModule):
         collate: Collate,
         settings: OptimizerSettings,
         raters: RaterEmbedding | None = None,
-        refit: bool = False,
+        task: Task = Task(),
     ) -> None:
         """Put the pieces together.
 
@@ -80,17 +82,17 @@ class JudgeModule(L.LightningModule):
             collate: Makes a batch of items; the data module calls it.
             settings: Of the optimizer.
             raters: What is learned of each rater, if anything.
-            refit: Whether it is trained on all pairs (`Task.refit`).
+            task: What the run is for.
         """
         super().__init__()
-        self._refit = refit
+        self._task = task
         self.judge, self.objective, self.collate, self.raters = judge, objective, collate, raters
         self._settings = settings
         self.strict_loading = False  # checkpoints hold no frozen weights; on_load_checkpoint is strict about the rest
         self._agreement: dict[str, Agreement] = {}
         self._validated = -1  # step of the last validation
         self._start: np.ndarray | None = None  # scores of the validation split at the probe
-        self._added: dict[str, dict[str, float | None]] = {}
+        self._added = task.start
         # while every weight is whole
         self._fingerprints = fingerprints(judge)
         self.forget_shapes()
@@ -327,8 +329,8 @@ class JudgeModule(L.LightningModule):
                 train_splits=list(self.data.train_splits),
                 validation_splits=list(self.data.validation_splits),
                 target=self.data.settings.target,
-                refit=self._refit,
-                start=self._added,
+                refit=self._task.refit,
+                start={name: dict(own) for name, own in self._added.items()},
             ),
             self._fingerprints,
         )

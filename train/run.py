@@ -228,7 +228,7 @@ def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None,
             features = Features(judge, what, store, str(trainer.precision))
         compare = recipe.objective.settings.compare
         collate = Collate(judge, features, with_counts=objective.needs_counts, compare=compare)
-        module = JudgeModule(judge, objective, collate, recipe.optimizer, raters, task.refit)
+        module = JudgeModule(judge, objective, collate, recipe.optimizer, raters, task)
 
         trainer.fit(module, datamodule, ckpt_path=start, weights_only=True)
         if task.refit:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..data_modules.settings import DataSettings
-from ..models.settings import JudgeSettings
+from ..models.settings import JudgeSettings, LoraSettings
 
 Comparable = Literal["all", "group", "system"]
 Cache = Literal["auto", "none", "audio", "layers"]
@@ -144,9 +144,11 @@ class Recipe:
         method: probe: no gradients; the head becomes the closed-form regression of ratings on what the frozen backbone
             hears, ridge or with a Gaussian kernel, in one pass over the training split. lora: starts there (from ridge
             with several processes, a rater embedding, or more than 5,000 pairs) and trains adapters, pooling and head;
-            its start may remain the best checkpoint. auto: both, one after the other; the probe is kept unless the
-            trained judge agrees better with people on pairs that neither was trained on: the 90 % interval of its lead
-            must not begin below 0.
+            its start may remain the best checkpoint. auto: the probe, then lora, then lora with the adapters of
+            full_lora. Each is kept only if it agrees better with people than the one before it on pairs that neither
+            was trained on (the 90 % interval of its lead must not begin below 0); else what comes after is not tried.
+        full_lora: Adapters that method auto tries last, in place of those of judge.lora: larger ones, or in more parts.
+            null = none.
         refit: Train on the validation splits, too, once they have chosen. lora: for as many epochs as a first run had
             at its best; probe: kernel and penalty by cross-validation on all. It is calibrated with scores of judges
             that were not trained on a pair.
@@ -181,6 +183,7 @@ class Recipe:
     run: str | None = None
     resume: bool | Literal["auto"] = False
     method: Literal["lora", "probe", "auto"] = "lora"
+    full_lora: LoraSettings | None = None
     refit: bool = False
     folds: int = 0
     seed: int = 0

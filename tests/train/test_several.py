@@ -16,6 +16,7 @@ from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.artifact import load_any, load_run
 from empathy_judge.models.closed_form import Portion, fold_fits
 from empathy_judge.models.weight_files import read_checkpoint
+from empathy_judge.train.folds import train_several
 from empathy_judge.train.run import train
 from scipy.stats import spearmanr
 
@@ -154,6 +155,9 @@ def test_a_refit_with_adapters_trains_as_many_epochs_as_were_best(train_argument
     validation = PairDataset.load(dataset_folder).subset("validation").pairs
     assert json.loads(run.calibration.read_text())["dimensions"]["empathy"]["n"] == len(validation) == 9
     assert run.agreement == pytest.approx(first["description"]["provenance"]["validation"])
+    began = first["description"]["provenance"]["start"]
+    assert set(began["empathy"]) == {"probe", "added", "low", "high"}
+    assert last["description"]["provenance"]["start"] == began
 
 
 def test_auto_keeps_the_probe_unless_adapters_are_clearly_better(train_arguments, tmp_path, capsys):
@@ -182,6 +186,42 @@ def test_auto_asks_for_an_interval_where_there_are_groups_enough(train_arguments
     ).groups()
     assert float(low) <= float(lead) <= float(high)
     assert chosen == ("lora" if float(low) >= 0 else "probe")
+
+
+@pytest.mark.parametrize(
+    ("lows", "kept", "rank"), [([-0.1], "probe", None), ([0.0, -0.1], "lora", 4), ([0.0, 0.0], "full_lora", 6)]
+)
+def test_auto_goes_on_to_larger_adapters_while_each_is_ahead(
+    lows, kept, rank, train_arguments, tmp_path, capsys, monkeypatch
+):
+    intervals = iter(lows)
+    monkeypatch.setitem(train_several.__globals__, "lead_interval", lambda *_: (next(intervals), 0.2))
+    full = {"parts": ["language_model", "audio_tower"], "rank": 6, "alpha": 6}
+    words = {"method": "auto", "full_lora": json.dumps(full), "judge__lora__rank": 4, **OF_CLIPS}
+    run = train(train_arguments(tmp_path / "run", **words, trainer__max_epochs=1, cache__what="audio"))
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("auto: ")]
+    assert len(lines) == len(lows)
+    assert lines[-1].startswith(f"auto: {kept}: ")
+    tried = ["probe", "lora", "full_lora"][: len(lows) + 1]
+    assert [name for name in ("probe", "lora", "full_lora") if (run.folder / name).exists()] == tried
+    judge = load_run(run.folder).judge
+    lora = judge.settings.lora
+    assert (lora.parts, lora.rank if lora.parts else None) == {
+        "probe": ([], None),
+        "lora": (["language_model"], 4),
+        "full_lora": (["language_model", "audio_tower"], 6),
+    }[kept]
+    in_tower = [name for name in best_of(run.folder)["state_dict"] if "audio_tower" in name and "lora" in name]
+    assert bool(in_tower) == (kept == "full_lora")
+
+
+def test_where_adapters_of_folds_began_is_the_mean_of_the_folds(train_arguments, tmp_path):
+    run = train(train_arguments(tmp_path / "run", folds=3, **OF_CLIPS, trainer__max_epochs=1))
+    starts = [best_of(run.folder / "lora" / f"fold{n}")["description"]["provenance"]["start"] for n in (1, 2, 3)]
+    began = best_of(run.folder)["description"]["provenance"]["start"]
+    for name in ("probe", "added"):
+        assert began["empathy"][name] == pytest.approx(np.mean([own["empathy"][name] for own in starts]))
+    assert (began["empathy"]["low"], began["empathy"]["high"]) == (None, None)
 
 
 @pytest.mark.parametrize(
