@@ -41,8 +41,6 @@ from . import CHECKPOINTS, CONFIG_FILE, JUDGE_FILE, NANO
 _NO_LOGIN = "not logged in: set HF_TOKEN or run `hf auth login`"
 _KINDS = ["*.json", "*.jinja", "*.md", "*.model", "*.safetensors", "*.txt"]
 """What is fetched: a judge has no other files that are read, and code is never run."""
-ANSWER_SECONDS = 1.5
-"""How long the hub may take to answer the first request."""
 
 
 def is_hub_name(name: str) -> bool:
@@ -129,9 +127,9 @@ def expected_backbone(name: str) -> str:
 def require_hub(name: str, revision: str | None, what: str, file: str = "config.json") -> None:
     """A model on the hub can be had: the hub answers, or the cache has a copy. A folder needs no hub.
 
-    Libraries try six times for each file, half a minute in all. Here one attempt is made, at most `ANSWER_SECONDS`
-    long, for the one `file` that every such model has. Where the hub does not answer and the cache has the model, this
-    process works as with ``HF_HUB_OFFLINE=1`` from here on.
+    Libraries try six times for each file, half a minute in all. Here one attempt is made, for the one `file` that every
+    such model has, at most `HF_HUB_ETAG_TIMEOUT` seconds long (10, if the environment says nothing else). Where the hub
+    does not answer and the cache has the model, this process works as with ``HF_HUB_OFFLINE=1`` from here on.
 
     Raises:
         UserError: If neither has it; `what` is how the error begins.
@@ -155,11 +153,11 @@ def require_hub(name: str, revision: str | None, what: str, file: str = "config.
 
 def _hub_answers(name: str, revision: str | None, file: str) -> bool:
     """Whether a request is answered in time; in a thread of its own, since looking up an address has no limit."""
-    answered = threading.Event()
+    answered, patience = threading.Event(), constants.HF_HUB_ETAG_TIMEOUT
 
     def ask() -> None:
         try:
-            get_hf_file_metadata(hf_hub_url(name, file, revision=revision), timeout=ANSWER_SECONDS)
+            get_hf_file_metadata(hf_hub_url(name, file, revision=revision), timeout=patience)
         except (HTTPError, OSError) as error:
             if not isinstance(error, HfHubHTTPError):
                 return
@@ -167,7 +165,7 @@ def _hub_answers(name: str, revision: str | None, file: str) -> bool:
 
     asking = threading.Thread(target=ask, name="hub", daemon=True)
     asking.start()
-    asking.join(ANSWER_SECONDS)
+    asking.join(patience)
     return answered.is_set()
 
 
