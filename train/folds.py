@@ -1,7 +1,7 @@
 """Several runs as one: a judge for each fold, the choice between probe and adapters, and the judge of all pairs.
 
-Method auto climbs a ladder: the probe, then the adapters of `judge.lora`, then those of `full_lora`. Each is kept only
-if it is ahead of the one before it, on pairs that neither was trained on; else the ladder ends there.
+Method auto climbs a ladder: the probe, then the adapters of `judge.lora`, then those of `larger_lora`. Each is kept
+only if it is ahead of the one before it, on pairs that neither was trained on; else the ladder ends there.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LEFT_OUT = "left_out.csv"
 """Scores of pairs by judges that were not trained on them; written last, so that its run is finished."""
 ENSEMBLE = "ensemble"
 RESAMPLES = 1_000
-PROBE, LORA, FULL = "probe", "lora", "full_lora"
+PROBE, LORA, LARGER = "probe", "lora", "larger_lora"
 """What auto tries, in this order; the names of their folders."""
 One = Callable[[Mapping[str, Any], Task], object]
 """Trains once: with settings of the recipe that are other ones, and what the run is for."""
@@ -150,7 +150,7 @@ class _Plan:
             raise UserError(f"folds {folds} with method {self._recipe.method}: {why}; expected at least {least}")
         if folds > groups:
             raise UserError(f"folds {folds}: the pairs have {groups} groups; expected at most as many folds")
-        if not self._recipe.resume and any((self._folder / method).exists() for method in (PROBE, LORA, FULL)):
+        if not self._recipe.resume and any((self._folder / method).exists() for method in (PROBE, LORA, LARGER)):
             raise UserError(
                 f"{self._folder}: already holds runs; expected another --run, or --resume true to continue them"
             )
@@ -158,14 +158,14 @@ class _Plan:
     @property
     def ladder(self) -> Mapping[str, Mapping[str, Any]]:
         """What is tried, in this order, and with which settings of the recipe."""
-        method, full = self._recipe.method, self._recipe.full_lora
+        method, larger = self._recipe.method, self._recipe.larger_lora
         if method != "auto":
             return {method: {"method": method}}
         ladder: dict[str, dict[str, Any]] = {PROBE: {"method": PROBE}, LORA: {"method": LORA}}
-        if full is not None:
-            ladder[FULL] = {"method": LORA, **{f"judge.lora.{name}": value for name, value in asdict(full).items()}}
+        if larger.parts:
+            ladder[LARGER] = {"method": LORA, **{f"judge.lora.{name}": value for name, value in asdict(larger).items()}}
             if self._recipe.cache.what != "none":  # what is frozen is another part of the backbone
-                ladder[FULL]["cache.what"] = "auto"
+                ladder[LARGER]["cache.what"] = "auto"
         return ladder
 
     @contextmanager

@@ -41,6 +41,8 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "gpu_gib": (0.1, 10**6),
     "judge.lora.rank": (1, 4_096),  # that of the largest backbones' matrices, beyond which there is nothing to gain
     "judge.lora.dropout": (0, 1),
+    "larger_lora.rank": (1, 4_096),
+    "larger_lora.dropout": (0, 1),
     "objective.rater_embedding": (0, 4_096),
     "optimizer.learning_rate": (0, 10**3),
     "optimizer.head_learning_rate": (0, 10**3),

@@ -145,10 +145,8 @@ class Recipe:
             hears, ridge or with a Gaussian kernel, in one pass over the training split. lora: starts there (from ridge
             with several processes, a rater embedding, or more than 5,000 pairs) and trains adapters, pooling and head;
             its start may remain the best checkpoint. auto: the probe, then lora, then lora with the adapters of
-            full_lora. Each is kept only if it agrees better with people than the one before it on pairs that neither
+            larger_lora. Each is kept only if it agrees better with people than the one before it on pairs that neither
             was trained on (the 90 % interval of its lead must not begin below 0); else what comes after is not tried.
-        full_lora: Adapters that method auto tries last, in place of those of judge.lora: larger ones, or in more parts.
-            null = none.
         refit: Train on the validation splits, too, once they have chosen. lora: for as many epochs as a first run had
             at its best; probe: kernel and penalty by cross-validation on all. It is calibrated with scores of judges
             that were not trained on a pair.
@@ -173,6 +171,8 @@ class Recipe:
         clip_seconds: Length of every clip in a dry run.
         gpu_gib: Memory of a GPU to fit in a dry run; by default that of the GPU here, if any.
         judge: What is built.
+        larger_lora: Adapters that method auto tries last, in place of those of judge.lora: larger ones, or in more
+            parts. It does not where larger_lora.parts is empty.
         objective: What is minimised.
         optimizer: AdamW and its learning rates.
         cache: What frozen layers make of the data, computed once.
@@ -183,7 +183,6 @@ class Recipe:
     run: str | None = None
     resume: bool | Literal["auto"] = False
     method: Literal["lora", "probe", "auto"] = "lora"
-    full_lora: LoraSettings | None = None
     refit: bool = False
     folds: int = 0
     seed: int = 0
@@ -199,6 +198,7 @@ class Recipe:
     clip_seconds: float = 8.0
     gpu_gib: float | None = None
     judge: JudgeSettings = field(default_factory=JudgeSettings)
+    larger_lora: LoraSettings = field(default_factory=lambda: LoraSettings(parts=[]))
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     cache: CacheSettings = field(default_factory=CacheSettings)
