@@ -6,7 +6,8 @@ random part of the four; Spearman on the fifth. The same for four of five folds 
 a quarter of the speakers aside, to choose the epoch by. Each fit is kept in the working folder: a killed command goes
 on, and `--minutes` ends it early.
 Run: `python benchmarks/small_data.py DATA --work FOLDER`, where DATA has the folders `emodb`, `speechocean_prosody` and
-`mushra_codec`; `--methods` fits some methods alone; `--report` writes table and picture of the fits there are.
+`mushra_codec`; `--methods` fits some methods alone, or adapters with other settings; `--report` writes table and
+picture of the fits there are.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -56,9 +57,19 @@ METHODS = {
     "probe": (True, HeadInputSettings("all_layers", functionals=True), False),
 }
 """Whether the state of the language model is read, what is read of the clips, and whether ridge alone may be chosen."""
-ADAPTERS = "adapters"
-"""Recipe `small` with method lora."""
-EVERY = (*METHODS, ADAPTERS)
+ADAPTERS: Mapping[str, Mapping[str, Any]] = {
+    "adapters": {},
+    "adapters, rank 16": {"judge": {"lora": {"rank": 16, "alpha": 32}}},
+    "adapters, rank 16, tower too": {
+        "judge": {"lora": {"parts": ["language_model", "audio_tower"], "rank": 16, "alpha": 32}}
+    },
+    "adapters, rate 0.0003": {"optimizer": {"learning_rate": 3e-4, "head_learning_rate": 3e-4}},
+    "adapters, rate 0.003": {"optimizer": {"learning_rate": 3e-3, "head_learning_rate": 3e-3}},
+    "adapters, dropout 0.2": {"judge": {"lora": {"dropout": 0.2}}},
+    "adapters, weight decay 0.3": {"optimizer": {"weight_decay": 0.3}},
+}
+"""What is changed of recipe `small` with method lora. The first is fitted to all sizes, the others to drawn folds."""
+EVERY = (*METHODS, "adapters")
 
 
 @dataclass(frozen=True)
@@ -160,10 +171,13 @@ class Study:
         return probe.fit().predict(features), reach
 
 
-def train_and_predict(train: Sequence[Pair], test: Sequence[Pair], seed: int, folder: Path) -> np.ndarray:
+def train_and_predict(
+    changes: Mapping[str, Any], train: Sequence[Pair], test: Sequence[Pair], seed: int, folder: Path
+) -> np.ndarray:
     """Scores of the test pairs `(pairs, dimensions)` by adapters that `empathy-judge train` made.
 
     Args:
+        changes: Of the recipe.
         train: What it learns from; the speakers of a quarter choose the epoch.
         test: What it scores.
         seed: Of that quarter and of training.
@@ -181,8 +195,9 @@ def train_and_predict(train: Sequence[Pair], test: Sequence[Pair], seed: int, fo
         "config": "small",
         "method": "lora",
         "seed": seed,
-        "cache": {"folder": str(cache)},
+        "cache": {"what": "auto", "folder": str(cache)},
         "trainer": {"logger": False, "enable_progress_bar": False},
+        **changes,
     }
     shutil.rmtree(run, ignore_errors=True)
     with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
@@ -246,13 +261,15 @@ def run(name: str, options: argparse.Namespace, until: float) -> None:
         for plan in wanted:
             for method in options.methods:
                 key = plan["seed"], plan["fold"], plan["size"], method
-                twice = method == ADAPTERS and plan["size"] == "train alone"  # training sets pairs aside by itself
-                if key in done or twice or time.monotonic() > until:
+                adapters = method in ADAPTERS
+                twice = adapters and plan["size"] == "train alone"  # training sets pairs aside by itself
+                variant = adapters and method not in EVERY and plan["size"] != DRAWN
+                if key in done or twice or variant or time.monotonic() > until:
                     continue
                 start, reach = time.perf_counter(), None
-                if method == ADAPTERS:
+                if adapters:
                     folder = options.work / "trained" / name
-                    scores = train_and_predict(plan["train"], plan["test"], plan["seed"], folder)
+                    scores = train_and_predict(ADAPTERS[method], plan["train"], plan["test"], plan["seed"], folder)
                 else:
                     with_reach = method == "probe" and plan["size"] == "all" and plan["seed"] == 0
                     scores, reach = study.predict(method, plan["train"], plan["test"], plan["seed"], with_reach)
@@ -384,7 +401,9 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="folder with the sets")
     parser.add_argument("--work", type=Path, required=True, help="folder for what was heard and fitted")
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
-    parser.add_argument("--methods", nargs="+", choices=EVERY, default=EVERY, metavar="METHOD", help=", ".join(EVERY))
+    methods = (*METHODS, *ADAPTERS)
+    some = f"of {', '.join(f'{own!r}' for own in methods)}; by default up to 'adapters'"
+    parser.add_argument("--methods", nargs="+", choices=methods, default=EVERY, metavar="METHOD", help=some)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--minutes", type=float, default=math.inf, help="start no fit after so many")
     parser.add_argument("--report", type=Path, metavar="FOLDER", help="fit nothing; write table and picture there")
