@@ -80,7 +80,8 @@ def train_several(recipe: Recipe, folder: Path, one: One) -> None:
     plan.check()
     with plan.shared_cache() as settings:
         again = {"refit": False, "folds": 0, "resume": "auto" if recipe.resume else False, **settings}
-        (chosen, *higher), ladder = plan.ladder, plan.ladder
+        ladder = plan.ladder
+        chosen, *higher = ladder
         tried = {chosen: plan.tried(chosen, one, {**again, **ladder[chosen]})}
         for method in higher:
             tried[method] = plan.tried(method, one, {**again, **ladder[method]})
