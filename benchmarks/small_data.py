@@ -263,7 +263,7 @@ def run(name: str, options: argparse.Namespace, until: float) -> None:
                 key = plan["seed"], plan["fold"], plan["size"], method
                 adapters = method in ADAPTERS
                 twice = adapters and plan["size"] == "train alone"  # training sets pairs aside by itself
-                variant = adapters and method not in EVERY and plan["size"] != DRAWN
+                variant = method not in EVERY and plan["size"] != DRAWN
                 if key in done or twice or variant or time.monotonic() > until:
                     continue
                 start, reach = time.perf_counter(), None

@@ -121,7 +121,7 @@ class _Tried:
 
     scores: Mapping[str, Prediction]  # pair -> what a judge that was not trained on it says
     epochs: float  # for how many the best were trained; the median of the folds
-    start: Mapping[str, Mapping[str, float | None]]  # `Provenance.start`; the mean of the folds, without interval
+    start: dict[str, dict[str, float | None]]  # `Provenance.start`; the mean of the folds, without interval
 
 
 class _Plan:
@@ -200,7 +200,7 @@ class _Plan:
         """Train what is not trained yet, and score what each run has left out."""
         scores: dict[str, Prediction] = {}
         epochs: list[float] = []
-        starts: list[Mapping[str, Mapping[str, float | None]]] = []
+        starts: list[dict[str, dict[str, float | None]]] = []
         for turn in self.turns(method):
             folder = self._folder / method / turn.name
             if not (folder / LEFT_OUT).is_file():
@@ -300,7 +300,7 @@ class _Plan:
         say(table)
 
 
-def _mean_start(starts: Sequence[Mapping[str, Mapping[str, float | None]]]) -> dict[str, dict[str, float | None]]:
+def _mean_start(starts: Sequence[dict[str, dict[str, float | None]]]) -> dict[str, dict[str, float | None]]:
     """Where the judges of all folds began and what training added; of a dimension that each of them measured."""
     found: dict[str, dict[str, float | None]] = {}
     for name in starts[0]:

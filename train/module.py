@@ -56,7 +56,7 @@ class Task:
     scores: Mapping[str, Prediction] | None = None
     epochs: float | None = None  # for which the refit trains; None = a probe, which does not
     # what training added to a probe in the runs that chose, which a refit judge says of itself (`Provenance.start`)
-    start: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    start: dict[str, dict[str, float | None]] = field(default_factory=dict)
     # how many a kernel shall have at least, so that judges of several folds make an ensemble
     landmarks: int | None = None
     one_process: bool = False  # other runs follow, so that it cannot be spread over processes
@@ -330,7 +330,7 @@ class JudgeModule(L.LightningModule):
                 validation_splits=list(self.data.validation_splits),
                 target=self.data.settings.target,
                 refit=self._task.refit,
-                start={name: dict(own) for name, own in self._added.items()},
+                start=self._added,
             ),
             self._fingerprints,
         )

@@ -74,11 +74,10 @@ def test_a_gap_in_a_table_is_no_text(scorer, voice):
     assert reward(["p"], ["0"], situation=[math.nan]) == reward(["p"], ["0"], situation=[None])
 
 
-@pytest.mark.parametrize("name", UNREADABLE)
+# a column of lists is no column of situations
+@pytest.mark.parametrize("name", [name for name, (text, _) in UNREADABLE.items() if not isinstance(text, list)])
 def test_a_reward_is_refused_where_the_policy_is_not_to_blame(name, scorer, voice):
     text, message = UNREADABLE[name]
-    if isinstance(text, list):
-        pytest.skip("a column of lists is no column of situations")
     reward = EmpathyReward(scorer, lambda completions, **_: [voice] * len(completions))
     with pytest.raises(TextError, match=message):
         reward(["p", "p"], ["0", "1"], situation=["Late.", text])
