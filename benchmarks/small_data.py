@@ -57,6 +57,7 @@ METHODS = {
     "probe": (True, HeadInputSettings("all_layers", functionals=True), False),
 }
 """Whether the state of the language model is read, what is read of the clips, and whether ridge alone may be chosen."""
+QUIET = {"logger": False, "enable_progress_bar": False}
 ADAPTERS: Mapping[str, Mapping[str, Any]] = {
     "adapters": {},
     "adapters, rank 16": {"judge": {"lora": {"rank": 16, "alpha": 32}}},
@@ -67,6 +68,7 @@ ADAPTERS: Mapping[str, Mapping[str, Any]] = {
     "adapters, rate 0.003": {"optimizer": {"learning_rate": 3e-3, "head_learning_rate": 3e-3}},
     "adapters, dropout 0.2": {"judge": {"lora": {"dropout": 0.2}}},
     "adapters, weight decay 0.3": {"optimizer": {"weight_decay": 0.3}},
+    "adapters, 30 epochs": {"trainer": {**QUIET, "max_epochs": 30}},
 }
 """What is changed of recipe `small` with method lora. The first is fitted to all sizes, the others to drawn folds."""
 EVERY = (*METHODS, "adapters")
@@ -196,7 +198,7 @@ def train_and_predict(
         "method": "lora",
         "seed": seed,
         "cache": {"what": "auto", "folder": str(cache)},
-        "trainer": {"logger": False, "enable_progress_bar": False},
+        "trainer": QUIET,
         **changes,
     }
     shutil.rmtree(run, ignore_errors=True)
