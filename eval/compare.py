@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 import pandas as pd
 
@@ -17,7 +17,7 @@ from .frame import Frame, Panel
 from .judges import Judge
 from .judges.opening import AnyJudge, Loading, open_judges
 from .judges.scores_file import ScoresFile
-from .results import Report, Results, measured_apart, results_frame, summary, summary_html
+from .results import Report, Results, measured_apart, results_frame, summary, summary_html, write_files
 from .statistics.agreement import as_report, spearman
 from .statistics.bootstrap import Interval, estimate
 from .statistics.significance import compare_all, rank_judges, separation
@@ -50,12 +50,24 @@ class Comparison:
     def save(self, folder: str | Path) -> None:
         """Write what `empathy-judge compare` writes: page, JSON, table of statistics, Markdown.
 
+        All or none.
+
         Args:
             folder: Made if it does not exist.
-        """
-        from .pages.report import write_comparison
 
-        write_comparison(self.reports, self.rankings, Path(folder))
+        Raises:
+            ValueError: If a report holds NaN or infinity.
+        """
+        from .pages import report as pages
+
+        both = self.reports, self.rankings
+        files: dict[str, Any] = {
+            pages.COMPARISON_FILE: {"reports": self.reports, "rankings": self.rankings},
+            pages.RESULTS_FILE: self.to_frame(),
+            pages.COMPARISON_TABLE_FILE: pages.markdown_comparison(*both),
+            pages.PAGE_FILE: pages.render_comparison(*both),
+        }
+        write_files(Path(folder), files)
 
     def __repr__(self) -> str:
         return summary(self.reports).to_string(index=False)

@@ -68,12 +68,19 @@ class Results:
     def save(self, folder: str | Path) -> None:
         """Write what `empathy-judge evaluate` writes: page, JSON, tables of statistics and items, Markdown.
 
+        All or none.
+
         Args:
             folder: Made if it does not exist.
-        """
-        from .pages.report import write_report
 
-        write_report(self.report, self.items, Path(folder), self.dataset)
+        Raises:
+            ValueError: If the report holds NaN or infinity.
+        """
+        from .pages.report import PAGE_FILE, RESULTS_FILE, TABLE_FILE, markdown_report, render_page
+
+        files: dict[str, Any] = {REPORT_FILE: self.report, ITEMS_FILE: self.items, RESULTS_FILE: self.to_frame()}
+        files |= {TABLE_FILE: markdown_report(self.report), PAGE_FILE: render_page(self)}
+        write_files(Path(folder), files)
 
     def __repr__(self) -> str:
         return summary([self.report]).to_string(index=False)

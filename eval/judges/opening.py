@@ -74,8 +74,11 @@ def open_judges(
 
     Raises:
         UserError: If there is no such judge, it cannot be loaded, or it does not fit the data.
+        TypeError: If `loading` has a key that is none of `Loading`.
     """
     named = loading or {}
+    if unknown := sorted(named.keys() - Loading.__optional_keys__):
+        raise TypeError(f"unexpected argument {unknown[0]!r}; expected {', '.join(sorted(Loading.__optional_keys__))}")
     require_judges((str(judge) for judge in judges if isinstance(judge, str | Path)), named.get("backbone"))
     dataset = data if isinstance(data, PairDataset) else PairDataset.load(data)
     raters = [judge.removeprefix(HUMAN) for judge in judges if isinstance(judge, str) and judge.startswith(HUMAN)]

@@ -1,4 +1,4 @@
-"""Writes the report of a judge, and the comparison of several: numbers as JSON, CSV and Markdown, and a page.
+"""The report of a judge, and the comparison of several, as a page and as Markdown.
 
 What the pages say lies in ``templates/report.html.j2`` and ``templates/compare.html.j2``.
 """
@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ...data_modules.rows import TAG_PREFIX
-from ...data_modules.schema import PairDataset
 from ...models.description import start_in_words
 from ..dimension_report import judged_rows
 from ..listening import Listening, check_view, listening_sentence
 from ..overall import told_apart, turned
 from ..probes import PROBES
 from ..rendering import read, render, sentences
-from ..results import ITEMS_FILE, REPORT_FILE, Report, joined, results_frame, write_files
+from ..results import Report, Results, joined
 from ..views import PANEL_HEAD, PROMPTED_HEAD, notes, panel_rows, prompted_rows, split_name
 from . import charts
 from .sound import EMBEDDED_RULE, disagreements
@@ -42,50 +40,18 @@ SHOWN_SLICES = 20
 """Values of a column in its plot, those with the most items; the table has all."""
 
 
-def write_report(report: Report, items: pd.DataFrame, out: Path, dataset: PairDataset | None = None) -> None:
-    """Writes the files of a report into a folder, all or none of them.
-
-    Args:
-        report: From `evaluate.evaluate`.
-        items: Its table of items.
-        out: Folder; made if it does not exist.
-        dataset: What was judged: the page then plays the items on which judge and people differ most.
-
-    Raises:
-        ValueError: If the report holds NaN or infinity.
-    """
-    write_files(
-        out,
-        {
-            REPORT_FILE: report,
-            ITEMS_FILE: items,
-            RESULTS_FILE: results_frame([report]),
-            TABLE_FILE: markdown_report(report),
-            PAGE_FILE: render_page(report, items, dataset),
-        },
-    )
-
-
-def write_comparison(reports: Sequence[Report], rankings: Mapping[str, Report], out: Path) -> None:
-    """Likewise the files of a comparison: reports, one per judge on the same pairs, and dimension -> judges ranked."""
-    write_files(
-        out,
-        {
-            COMPARISON_FILE: {"reports": reports, "rankings": rankings},
-            RESULTS_FILE: results_frame(reports, rankings),
-            COMPARISON_TABLE_FILE: markdown_comparison(reports, rankings),
-            PAGE_FILE: render_comparison(reports, rankings),
-        },
-    )
-
-
 def markdown_report(report: Report) -> str:
     """Agreement per dimension as a table, the verdicts below it, and the listening checks as a second table."""
     return _render_markdown("agreement.md", report=report, notes=notes(report))
 
 
 def markdown_comparison(reports: Sequence[Report], rankings: Mapping[str, Report]) -> str:
-    """Judges per dimension in their significance clusters as a table; arguments as for `write_comparison`."""
+    """Judges per dimension in their significance clusters as a table.
+
+    Args:
+        reports: One per judge, on the same pairs.
+        rankings: Dimension -> its judges against each other.
+    """
     return _render_markdown(
         "comparison.md",
         reports={report["judge"]: report for report in reports},
@@ -102,15 +68,16 @@ def _render_markdown(template: str, **values: Any) -> str:
     return render(template, **values, **shared, drawn_whole=drawn_whole, split_name=split_name).rstrip("\n") + "\n"
 
 
-def render_page(report: Report, items: pd.DataFrame, dataset: PairDataset | None = None) -> str:
-    """The page as HTML that needs no other file and no network; arguments as for `write_report`."""
-    sections = []
+def render_page(found: Results) -> str:
+    """The page as HTML that needs no other file and no network; it plays the items on which judge and people differ
+    most."""
+    report, items, sections = found.report, found.items, []
     for name, dimension in report["dimensions"].items():
         rows = judged_rows(items.loc[items["dimension"] == name])
         worst = worst_items(rows).to_dict("records")
         scale = dimension["scale"]["minimum"], dimension["scale"]["maximum"]
-        heard = disagreements(worst, name, scale, dataset) if dataset is not None else []
-        sections.append(_dimension_view(name, report, rows) | {"worst": worst, "heard": heard})
+        heard = disagreements(worst, name, scale, found.dataset)
+        sections.append(_dimension_view(name, report, rows) | {"heard": heard})
     return render(
         "report",
         read("sound.css") + read("report.css"),
@@ -234,7 +201,7 @@ def _slice_view(name: str, column: str, values: Mapping[str, Report], dimension:
 
 
 def render_comparison(reports: Sequence[Report], rankings: Mapping[str, Report]) -> str:
-    """The page as HTML that needs no other file; arguments as for `write_comparison`."""
+    """The page as HTML that needs no other file; arguments as for `markdown_comparison`."""
     first = reports[0]
     provenance = {
         "judges": "; ".join(report["judge"] for report in reports),

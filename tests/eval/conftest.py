@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,6 +19,7 @@ from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
 from empathy_judge.eval.judges import ABSTAINED, INTERVAL_COLUMNS, score_table
 from empathy_judge.eval.probes import PROBES
+from rich.console import Console
 
 RATE = 8000
 
@@ -188,6 +190,14 @@ def heard(source: AudioSource) -> prosody.Prosody:
 def pitch_range(source: AudioSource) -> float:
     """In semitones; 0 without a pitch, and at most 12."""
     return min(float(np.nan_to_num(heard(source).pitch_range)), 12.0)
+
+
+def printed_at(width: int, views: Iterable[Any]) -> str:
+    """What a terminal of this width shows of tables and sentences."""
+    console = Console(width=width, record=True, file=io.StringIO())
+    for view in views:
+        console.print(view, markup=False, soft_wrap=isinstance(view, str))
+    return console.export_text()
 
 
 class AnyJudge:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 import csv
-import io
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,9 @@ from empathy_judge.eval.agreement_table import measure_agreement
 from empathy_judge.eval.frame import Frame, read_frame
 from empathy_judge.eval.statistics.agreement import STATISTICS, kendall, pearson, spearman, weighted_kappa
 from empathy_judge.eval.views import agreement_views, table_comparison_views
-from rich.console import Console
 
 from ..conftest import real_data
-from .conftest import long_table
+from .conftest import long_table, printed_at
 from .statistics.conftest import reliability
 
 HEADER = "item,annotator,dimension,score"
@@ -267,13 +265,6 @@ def test_who_counts(tmp_path):
         measure_agreement(table, table.annotators)
     with pytest.raises(UserError, match="--resamples -1: expected 0 or more"):
         measure_agreement(table, [], resamples=-1)
-
-
-def printed_at(width: int, views: Iterable[Any]) -> str:
-    console = Console(width=width, record=True, file=io.StringIO())
-    for view in views:
-        console.print(view, markup=False, soft_wrap=isinstance(view, str))
-    return console.export_text()
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -17,6 +17,7 @@ import pytest
 from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.eval import results as described
+from empathy_judge.eval.compare import compare
 from empathy_judge.eval.evaluate import evaluate as typed_evaluate
 from empathy_judge.eval.judges import INTERVAL_COLUMNS
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
@@ -143,7 +144,8 @@ def test_listening_checks_measure_the_fall_on_the_changed_pairs(make_dataset, ma
             assert check["spearman"]["value"] == pytest.approx(left)
             assert check["drop"]["value"] == pytest.approx(before - left)
             assert check["drop"]["low"] < check["drop"]["value"] < check["drop"]["high"]
-    assert render_page(report, items).count("what is left of the Spearman inside the slice") == 2
+    page = render_page(described.Results(report, items, dataset))
+    assert page.count("what is left of the Spearman inside the slice") == 2
 
 
 def test_unscored_and_unrated_pairs_are_counted_and_never_filled_in(make_dataset, make_judge):
@@ -278,7 +280,9 @@ def test_the_report_follows_its_schema_and_is_strict_json(make_dataset, make_jud
         sure_judge(make_judge(noise=0.3), {"context_variant": 1.0, "tone_variant": 1.0}, (0.2, 0.4)),
     ]
     for judge in judges:
-        report = evaluate(judge, dataset, resamples=20, provenance={"artifact": "abc"})[0]
+        judge.record = {"artifact": "abc"}
+        report = evaluate(judge, dataset, resamples=20)[0]
+        assert report["provenance"] == {"artifact": "abc"}
         assert undocumented(json.loads(json.dumps(report, allow_nan=False))) == set()
     first = evaluate(judges[0], dataset, resamples=20, probes=(), command="evaluate x")[0]
     assert list(first["dimensions"]) == ["empathy", "warmth"]
@@ -311,6 +315,16 @@ def test_what_a_user_can_mend_is_a_user_error(make_dataset, make_judge):
     bare = dataclasses.replace(dataset, ratings=dataset.ratings[:0])
     with pytest.raises(UserError, match="none of the 60 pairs has a rating of empathy"):
         evaluate(make_judge(), bare)
+
+
+@pytest.mark.parametrize(
+    "measure", [typed_evaluate, lambda judge, *rest, **options: compare([judge], *rest, **options)]
+)
+def test_a_misspelt_argument_is_refused(measure, make_dataset, make_judge):
+    with pytest.raises(
+        TypeError, match=r"unexpected argument 'devise'; expected answers, backbone, budget, cache, device"
+    ):
+        measure(make_judge(), make_dataset(), devise="cpu")
 
 
 def test_a_judge_that_scores_nothing_gets_a_report_that_says_so(make_dataset, make_judge):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -16,19 +15,17 @@ import pytest
 import soundfile
 from empathy_judge.data_modules.audio import probe
 from empathy_judge.data_modules.schema import Pair, PairDataset
-from empathy_judge.eval.compare import Comparison, compare
+from empathy_judge.eval.compare import compare
 from empathy_judge.eval.dimension_report import count_words, response_lengths
 from empathy_judge.eval.evaluate import evaluate as typed_evaluate
 from empathy_judge.eval.judges import OK, score_table
-from empathy_judge.eval.pages.report import write_comparison, write_report
 from empathy_judge.eval.prompted_report import orders
 from empathy_judge.eval.rendering import dollars, seconds, sentences
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.views import comparison_views, notes, prompted_rows
-from rich.console import Console
 from scipy.stats import spearmanr
 
-from .conftest import AnyJudge
+from .conftest import AnyJudge, printed_at
 from .test_evaluate import undocumented
 
 
@@ -248,14 +245,6 @@ def test_a_report_of_an_asked_judge_follows_its_schema(six):
 # ---------------------------------------------------------------- what is shown
 
 
-def shown(found: Comparison, width: int = 120) -> str:
-    """What the terminal prints, on one line."""
-    with Console(width=width, record=True, file=io.StringIO()) as console:
-        for view in comparison_views(found.reports, found.rankings):
-            console.print(view, markup=False)
-    return " ".join(console.export_text().split())
-
-
 ANSWERED = {f"pair-{number}": told([number % 5, (number + number % 2) % 5]) for number in range(100)}
 """Two answers each to the pairs of a larger set."""
 
@@ -269,10 +258,11 @@ def test_a_comparison_shows_what_asking_took(make_dataset, make_judge, tmp_path)
     assert asked == ["asked", "empathy", "30.00", "6", "0 %", asked[5], "—", "—"]
     assert comparing[5:] == ["—", "100 % [100, 100]", "100 % [100, 100]"]
     assert (tone[0], tone[2], tone[4:]) == ("tone judge", "—", ["—"] * 4)
-    for text in (shown(found), shown(found, 80)):
+    for width in (120, 80):
+        text = " ".join(printed_at(width, comparison_views(found.reports, found.rankings)).split())
         assert "what prompting took" in text
         assert "Seconds: what requests took" in text
-    write_comparison(found.reports, found.rankings, tmp_path)
+    found.save(tmp_path)
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert page.count("What prompting took") == 1
     assert ">30.00<" in page
@@ -295,7 +285,7 @@ def test_a_report_tells_how_the_judge_was_asked(six, tmp_path):
     assert said[2] == "The model changed while it was asked: m-1 (5 pairs), m-2 (3 pairs)."
     assert said[3].startswith("Repeated answers lie 0.71 rating points around their mean (standard deviation; ICC 0.82")
     assert said[4] == "From m-1 to m-2 scores moved by +0.50 on 2 pairs."
-    write_report(found.report, found.items, tmp_path)
+    found.save(tmp_path)
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     table = (tmp_path / "agreement.md").read_text(encoding="utf-8")
     assert "How it was prompted" in page

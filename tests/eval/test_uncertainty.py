@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +13,9 @@ from empathy_judge.eval.rendering import sentences
 from empathy_judge.eval.views import evaluation_views
 from empathy_judge.models.model_card import render_card
 from empathy_judge.models.three_way import ThreeWay, beside_one_rater, comparisons, probabilities, quality, verdict_of
-from rich.console import Console
 from scipy.stats import spearmanr
 
-from .conftest import sure_judge
+from .conftest import printed_at, sure_judge
 
 
 @pytest.fixture
@@ -70,13 +68,12 @@ def test_page_terminal_and_card_say_what_the_intervals_are_worth(evaluation):
     report = evaluation.report
     share = report["dimensions"]["empathy"]["uncertainty"]["intervals"]["90"]["covered"]
     covered = f"{100 * share['value']:.0f} % [{100 * share['low']:.0f}, {100 * share['high']:.0f}]"
-    page = render_page(report, evaluation.items)
+    page = render_page(evaluation)
     assert f"90 % intervals cover {covered} of the mean ratings" in page
     assert "Not so in setting context_variant: 100 %" in page
     assert "It abstains from 30 items" in page
-    console = Console(file=io.StringIO(), width=200)
-    console.print(next(evaluation_views(report)))
-    (line,) = [line for line in console.file.getvalue().splitlines() if "intervals cover" in line]  # pyright: ignore
+    terminal = printed_at(200, [next(evaluation_views(report))])
+    (line,) = [line for line in terminal.splitlines() if "intervals cover" in line]
     assert covered in line
     on_card = covered.replace("[", "(").replace(", ", " to ").replace("]", ")")
     assert f"- empathy: 90 % intervals cover {on_card} of the mean ratings there" in render_card(_DESCRIPTION, report)
@@ -112,13 +109,11 @@ def test_verdicts_on_two_responses_are_measured_beside_one_rater(make_dataset, m
     assert [point["coverage"] for point in own["curve"]] == sorted({point["coverage"] for point in own["curve"]})
     share = 100 * own["promised"]["15"]["given"]["value"]
     said = f"Where at most 15 % of its verdicts may be wrong it gives {share:.0f} % of them"
-    page, text = render_page(measured.report, measured.items), markdown_report(measured.report)
+    page, text = render_page(measured), markdown_report(measured.report)
     assert said in page
     assert "share of wrong verdicts on two responses by the share that is given" in page
     assert f"| {own['n']} / {own['n_groups']} | {own['accuracy']['value']:.2f} [" in text
-    console = Console(file=io.StringIO(), width=200)
-    console.print(next(evaluation_views(measured.report)))
-    shown = " ".join(console.file.getvalue().split())  # pyright: ignore
+    shown = " ".join(printed_at(200, [next(evaluation_views(measured.report))]).split())
     assert f"two responses: Brier score │ {own['brier']['value']:.2f} [" in shown
 
 
@@ -128,7 +123,7 @@ def test_one_standard_error_for_all_items_tells_none_apart(make_dataset, make_ju
     own: Any = measured.report["dimensions"]["empathy"]["uncertainty"]
     assert own["surest_half"]["spearman"]["value"] is None
     assert own["surest_half"]["gain"]["reason"] == "the standard error is the same for all items"
-    assert "It does not say which items are harder" in render_page(measured.report, measured.items)
+    assert "It does not say which items are harder" in render_page(measured)
 
 
 _DESCRIPTION = {

@@ -8,7 +8,8 @@ from empathy_judge.eval.statistics.agreement import Statistic, as_report
 from empathy_judge.eval.statistics.icc import FORMS
 from empathy_judge.eval.statistics.krippendorff import DISTANCES
 from empathy_judge.eval.statistics.raters import RaterFacts, RaterFlag
-from rich.console import Console
+
+from ..conftest import printed_at
 
 COUNTS = ("pairs", "groups", "systems", "context_speakers", "response_speakers", "raters", "ratings", "rated_pairs")
 
@@ -49,11 +50,7 @@ def _printed(found: Inspection, raters: tuple[RaterFacts, ...] = ()) -> str:
         "alpha": {distance: _statistic(None) for distance in DISTANCES},
     }
     facts = {"reliability": {"empathy": panel}, "ratings": {"empathy": {"raters": as_report(raters)}}}
-    console = Console(width=150)
-    with console.capture() as captured:
-        for table in inspection_tables(found, facts):
-            console.print(table, markup=False)
-    return captured.get()
+    return printed_at(150, inspection_tables(found, facts))
 
 
 def test_shows_numbers_and_places():

@@ -11,7 +11,7 @@ import pytest
 from empathy_judge.eval import rendering
 from empathy_judge.eval.compare import Comparison, compare
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
-from empathy_judge.eval.pages.report import render_comparison, write_comparison
+from empathy_judge.eval.pages.report import render_comparison
 from empathy_judge.eval.results import COLUMNS, Report
 
 from ..conftest import Page
@@ -30,7 +30,7 @@ def comparison(make_dataset, make_judge) -> Comparison:
 
 
 def test_the_files_hold_the_numbers_the_table_and_the_page(comparison, tmp_path):
-    write_comparison(comparison.reports, comparison.rankings, tmp_path / "out")
+    comparison.save(tmp_path / "out")
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert names == ["comparison.json", "comparison.md", "index.html", "results.csv"]
     stored = json.loads((tmp_path / "out" / "comparison.json").read_text(encoding="utf-8"))

@@ -19,13 +19,12 @@ from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.listening import check_view
-from empathy_judge.eval.pages.report import listening, render_page, write_report
+from empathy_judge.eval.pages.report import listening, render_page
 from empathy_judge.eval.rendering import counted_statuses
 from empathy_judge.eval.results import Results
 from empathy_judge.eval.views import evaluation_views
-from rich.console import Console
 
-from ..conftest import AnyJudge, Page, check_of, statistic
+from ..conftest import AnyJudge, Page, check_of, printed_at, statistic
 
 HOSTILE = "<script>alert('1')</script><img src=x onerror=alert(2)>\"&$x_{$"
 
@@ -37,7 +36,7 @@ def evaluation(make_dataset, make_judge) -> Results:
 
 def test_the_files_hold_the_report_the_items_and_the_page(evaluation, tmp_path):
     out = tmp_path / "new" / "report"
-    write_report(evaluation.report, evaluation.items, out)
+    evaluation.save(out)
     assert sorted(path.name for path in out.iterdir()) == [
         "agreement.json", "agreement.md", "index.html", "items.csv", "results.csv",
     ]  # fmt: skip
@@ -45,20 +44,20 @@ def test_the_files_hold_the_report_the_items_and_the_page(evaluation, tmp_path):
     items = pd.read_csv(out / "items.csv")
     assert len(items) == 60
     np.testing.assert_array_equal(items["score"], evaluation.items["score"])
-    assert (out / "index.html").read_text(encoding="utf-8") == render_page(evaluation.report, evaluation.items)
+    assert (out / "index.html").read_text(encoding="utf-8") == render_page(evaluation)
 
 
 def test_a_report_with_nan_is_refused_before_anything_is_written(evaluation, tmp_path):
     evaluation.report["provenance"]["loss"] = float("nan")
     with pytest.raises(ValueError, match="JSON compliant"):
-        write_report(evaluation.report, evaluation.items, tmp_path / "report")
+        evaluation.save(tmp_path / "report")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_page_says_what_the_numbers_are(evaluation):
     start = {"empathy": {"probe": 0.5, "added": -0.02, "low": -0.1, "high": 0.04}}
     evaluation.report["provenance"]["provenance"] = {"start": start}
-    page = Page(render_page(evaluation.report, evaluation.items))
+    page = Page(render_page(evaluation))
     own: Any = evaluation.report["dimensions"]["empathy"]
     text = page.text
     value, low, high = (f"{own['spearman'][key]:.2f}" for key in ("value", "low", "high"))
@@ -68,14 +67,15 @@ def test_the_page_says_what_the_numbers_are(evaluation):
     worst = (evaluation.items["score"] - evaluation.items["human_mean"]).abs().idxmax()
     disagreements = text[text.index("Largest disagreements") :]
     assert evaluation.items["pair_id"][worst] == re.findall(r"pair-\d+", disagreements)[0]
-    assert page.tags.count("svg") == 5  # checks, scatter, calibration, by setting, by system
+    # checks, scatter, calibration, by setting, by system; the ratings of each item that is heard
+    assert page.tags.count("svg") == 5 + 10
     page.assert_alone()
 
 
 def test_players_hold_their_clips(make_dataset, make_judge):
     dataset = make_dataset(noise=0.4)
     found = evaluate(make_judge(noise=0.4), dataset, split="test", probes=(), resamples=10)
-    page = Page(render_page(found.report, found.items, dataset))
+    page = Page(render_page(found))
     players = [player["src"] for player in page.all("audio")]
     assert len(players) == 20
     worst = (found.items["score"] - found.items["human_mean"]).abs().idxmax()
@@ -89,7 +89,7 @@ def test_players_hold_their_clips(make_dataset, make_judge):
 @pytest.mark.parametrize("synthetic", [True, False])
 def test_synthetic_ratings_are_labelled_and_human_ones_are_not(synthetic, make_dataset, make_judge):
     found = evaluate(make_judge(), make_dataset(synthetic=synthetic), split=None, resamples=10)
-    page = Page(render_page(found.report, found.items))
+    page = Page(render_page(found))
     assert ("Synthetic data." in page.text) is synthetic
     assert ("banner" in [paragraph.get("class") for paragraph in page.all("p")]) is synthetic
     title = next(evaluation_views(found.report)).title or ""  # type: ignore[union-attr]
@@ -111,11 +111,10 @@ def test_hostile_names_are_text_on_the_page(make_dataset, make_judge):
     card = replace(dataset.card, name=HOSTILE, source=HOSTILE, licence=HOSTILE)
     judge = make_judge(noise=0.4)
     judge.name = HOSTILE
-    found = evaluate(
-        judge, replace(dataset, card=card, pairs=pairs, ratings=ratings), split="test", resamples=10,
-        command=HOSTILE, provenance={HOSTILE: HOSTILE},
-    )  # fmt: skip
-    page = Page(render_page(found.report, found.items))
+    judge.record = {HOSTILE: HOSTILE}
+    hostile = replace(dataset, card=card, pairs=pairs, ratings=ratings)
+    found = evaluate(judge, hostile, split="test", resamples=10, command=HOSTILE)
+    page = Page(render_page(found))
     page.assert_alone()
     # Heading, title, dataset, command, provenance (twice), slices, systems, worst items, raters.
     assert page.text.count(HOSTILE) >= 20
@@ -129,12 +128,12 @@ def test_undefined_numbers_show_their_reason(make_dataset, make_judge):
         return score_table(pairs, ("empathy",), nothing, statuses=["needs a context"] * len(pairs))
 
     found = evaluate(AnyJudge(with_contexts_alone), make_dataset(n_groups=4), split="test", resamples=10)
-    text = Page(render_page(found.report, found.items)).text
+    text = Page(render_page(found)).text
     assert "No score: 12 x needs a context." in text
     assert "nothing is left to order the items by: the judge scores are constant" in text
     assert "no interval: 3 groups, at least 5 needed" in text
     found = evaluate(ConstantJudge({"empathy": 3.0}), make_dataset(noise=0.2), split="test", resamples=10)
-    text = Page(render_page(found.report, found.items)).text
+    text = Page(render_page(found)).text
     assert "No agreement can be stated: the judge scores are constant." in text
 
 
@@ -183,10 +182,7 @@ def test_the_terminal_table_is_short_and_plain(make_dataset, make_judge):
     judge = make_judge(noise=0.4, dimensions=("empathy", "warmth"))
     judge.name = "[bold]judge[/bold]"
     found = evaluate(judge, make_dataset(noise=0.4, dimensions=("empathy", "warmth")), split="test", resamples=50)
-    console = Console(width=90, color_system=None)
-    with console.capture() as capture:
-        console.print(next(evaluation_views(found.report)))
-    lines = capture.get().splitlines()
+    lines = printed_at(90, [next(evaluation_views(found.report))]).splitlines()
     assert len(lines) <= 18
     assert "[bold]judge[/bold] on tones, split test (synthetic ratings)" in lines[0]
     own = found.report["dimensions"]["warmth"]["spearman"]

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from empathy_judge.eval.compare import compare
 from empathy_judge.eval.evaluate import evaluate
-from empathy_judge.eval.pages.report import write_comparison, write_report
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WIDTHS = (390, 1280)
@@ -169,7 +168,7 @@ def test_a_report_in_a_browser(browser, make_dataset, make_judge, tmp_path):
     judge = make_judge(noise=0.4, dimensions=("empathy", "warmth"))
     judge.name = LONG
     found = evaluate(judge, dataset, split="test", probes=PROBES, resamples=20, command="w" * 300)
-    write_report(found.report, found.items, tmp_path / "report", dataset)
+    found.save(tmp_path / "report")
     page = tmp_path / "report" / "index.html"
     check_page(browser, page)
     browser.open(page, 390, "light")
@@ -195,5 +194,5 @@ def test_a_comparison_in_a_browser(browser, make_dataset, make_judge, tmp_path):
         judge.name = f"{number}-{LONG}"
         judges.append(judge)
     found = compare(judges, make_dataset(noise=0.4), split=None, resamples=50)
-    write_comparison(found.reports, found.rankings, tmp_path / "comparison")
+    found.save(tmp_path / "comparison")
     check_page(browser, tmp_path / "comparison" / "index.html")
