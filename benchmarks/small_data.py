@@ -47,6 +47,7 @@ from sklearn.model_selection import GroupKFold
 
 SETS = ("emodb", "speechocean_prosody", "mushra_codec")
 SIZES = (50, 100, 200, 400)
+COMPARED = "200"
 DRAWN = "all, drawn folds"
 FOLDS, SEEDS, RESAMPLES = 5, 5, 2_000
 COVERAGE = 0.9
@@ -70,7 +71,8 @@ ADAPTERS: Mapping[str, Mapping[str, Any]] = {
     "adapters, weight decay 0.3": {"optimizer": {"weight_decay": 0.3}},
     "adapters, 30 epochs": {"trainer": {**QUIET, "max_epochs": 30}},
 }
-"""What is changed of recipe `small` with method lora. The first is fitted to all sizes, the others to drawn folds."""
+"""What is changed of recipe `small` with method lora. The first is fitted to all sizes, the others to `COMPARED`, or to
+drawn folds where there are not so many pairs."""
 EVERY = (*METHODS, "adapters")
 
 
@@ -259,13 +261,14 @@ def run(name: str, options: argparse.Namespace, until: float) -> None:
         plans(dataset, options.work / name / "data", options.seeds),
         key=lambda plan: first.index(plan["size"]) if plan["size"] in first else len(first),
     )
+    compared = COMPARED if COMPARED in {plan["size"] for plan in wanted} else DRAWN
     with file.open("a") as out:
         for plan in wanted:
             for method in options.methods:
                 key = plan["seed"], plan["fold"], plan["size"], method
                 adapters = method in ADAPTERS
                 twice = adapters and plan["size"] == "train alone"  # training sets pairs aside by itself
-                variant = method not in EVERY and plan["size"] != DRAWN
+                variant = method not in EVERY and plan["size"] != compared
                 if key in done or twice or variant or time.monotonic() > until:
                     continue
                 start, reach = time.perf_counter(), None
