@@ -14,10 +14,12 @@ nothing is padded, and says where all padding follows the real tokens, which a c
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
+from types import MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -131,9 +133,9 @@ class OneRow(NamedTuple):
     def attend(self, attend: Callable[..., Tensor], *states: Tensor) -> Tensor:
         """Queries, keys and values `(1, heads, positions, size)` through a function that takes rows of these and a
         mask, and returns `(rows, positions, heads, size)`."""
-        # on a CPU a call costs next to nothing, and each converts the mask that it gets
-        way = clip_by_clip if states[0].device.type == "cpu" else in_padded_rows
-        return way(self, attend, *states)
+        # on a CPU a call costs next to nothing, and each converts the mask that it gets; dynamo cannot read the lengths
+        in_turn = states[0].device.type == "cpu" and not torch.compiler.is_compiling()
+        return (clip_by_clip if in_turn else in_padded_rows)(self, attend, *states)
 
 
 def in_one_row(states: Tensor, lengths: Sequence[int]) -> tuple[Tensor, OneRow | None]:
@@ -335,12 +337,12 @@ def compile_layers(network: nn.Module, leave: list[nn.Module], backend: str = "i
     layers = [module for module in network.modules() if isinstance(module, GradientCheckpointingLayer)]
     layers = [layer for layer in layers if all(layer is not other for other in leave)]
     for layer in layers:
-        forward = layer.forward
-        if isinstance(forward, partial):  # of `recompute_activations`: dynamo gives up a checkpoint around a layer
-            inner = torch.compile(forward.args[0], dynamic=True, backend=backend)
-            layer.forward = partial(forward.func, inner, **forward.keywords)
-        else:
-            layer.forward = torch.compile(forward, dynamic=True, backend=backend)
+        # `transformers` wraps layers of all kinds in one code, and dynamo bounds how much it makes of a code
+        own = MethodType(inspect.unwrap(type(layer).forward), layer)
+        compiled = torch.compile(own, dynamic=True, backend=backend)
+        # of `recompute_activations`: dynamo gives up a checkpoint around a layer
+        around = layer.__dict__.get("forward")
+        layer.forward = compiled if around is None else partial(around.func, compiled, **around.keywords)
     return len(layers)
 
 

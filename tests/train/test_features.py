@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import tempfile
 import time
@@ -23,6 +24,8 @@ from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 from filelock import FileLock
 from lightning.pytorch.callbacks import LambdaCallback
+from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .conftest import scores_of
 
@@ -210,7 +213,7 @@ def test_what_a_killed_process_left_is_deleted(tmp_path, monkeypatch):
 def test_compiled_layers_make_the_same_curve(options, compiled, run, device, train_arguments, tmp_path, monkeypatch):
     """They are what every step computes with, in one piece. By Inductor on a GPU; on a CPU, where that takes a minute,
     torch takes them apart and puts them together again."""
-    found, ran, losses = [], [], []
+    found, ran, losses, kinds = [], [], [], set()
 
     def backend(graph, inputs):
         made = torch._dynamo.lookup_backend("aot_eager" if device.type == "cpu" else "inductor")(graph, inputs)
@@ -223,6 +226,8 @@ def test_compiled_layers_make_the_same_curve(options, compiled, run, device, tra
 
     def quickly(network, leave):
         found.append(compile_layers(network, leave, backend=backend))
+        layers = [module for module in network.modules() if isinstance(module, GradientCheckpointingLayer)]
+        kinds.update(inspect.unwrap(type(layer).forward).__code__ for layer in layers)
         return found[-1]
 
     monkeypatch.setattr(module, "compile_layers", quickly)
@@ -238,7 +243,9 @@ def test_compiled_layers_make_the_same_curve(options, compiled, run, device, tra
     assert np.abs(same - plain).max() < (1e-5 if device.type == "cpu" else 1e-3) * plain.max()
     assert not torch._dynamo.utils.counters["graph_break"]
     # with and without gradients, training and validation; beyond the limit torch would go on without
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] < torch._dynamo.config.recompile_limit
+    made = [len(_debug_get_cache_entry_list(kind)) for kind in kinds]
+    assert sum(made) == torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert max(made) < torch._dynamo.config.recompile_limit
 
 
 def test_a_folder_for_the_run_alone_is_gone_afterwards(train_arguments, tmp_path, monkeypatch, encoded):
