@@ -70,7 +70,7 @@ class Gemma3n(AudioLanguageModel):
     @classmethod
     def unquantized(cls) -> list[str]:
         """All parts but the language model, and its AltUp."""
-        return [*super().unquantized(), "altup"]
+        return [*super().unquantized(), "altup", "altup_projections", "altup_unembed_projections"]
 
     @classmethod
     def network_of(cls, model: Any, checkpoint: Checkpoint) -> Any:

@@ -168,7 +168,7 @@ def _across_blocks(model: nn.Module, unquantized: Sequence[str]) -> list[str]:
             ".".join(name.split(".")[-2:])
             for name, module in model.named_modules()
             if isinstance(module, nn.Linear) and module.in_features % NF4_BLOCK
-            if not any(re.match(pattern, name) for pattern in unquantized)
+            if not any(re.match(rf"{pattern}(\.|$)", name) for pattern in unquantized)
         }
     )
 

@@ -137,7 +137,7 @@ def test_in_bfloat16_each_weight_is_rounded_once(make_judge, tones, scored, tmp_
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("quantization", "share"), [("int8", 0.36), ("nf4", 0.30)])
+@pytest.mark.parametrize(("quantization", "share"), [("int8", 0.27), ("nf4", 0.15)])
 def test_quantized_weights_are_smaller_and_stored_so(
     quantization, share, judge_folder, merged, write, scored, tmp_path
 ):
@@ -147,9 +147,13 @@ def test_quantized_weights_are_smaller_and_stored_so(
     codes = stored[linear + ("_weight_qdata" if quantization == "int8" else "weight")]
     assert codes.dtype == (torch.int8 if quantization == "int8" else torch.uint8)
     whole = load_file(merged / "backbone" / "model.safetensors")
-    in_linears = [name for name in whole if ".language_model.layers." in name and whole[name].ndim == 2]
-    quantized = sum(weight.nbytes for name, weight in stored.items() if ".language_model.layers." in name)
-    assert quantized < share * sum(whole[name].nbytes for name in in_linears)
+    in_linears = {name for name in whole if ".language_model.layers." in name and whole[name].ndim == 2}
+    kept = {name for name in in_linears if quantization == "nf4" and whole[name].shape[1] % 64}
+    assert all(torch.equal(stored[name], whole[name]) for name in kept)
+    quantized = sum(
+        own.nbytes for name, own in stored.items() if ".language_model.layers." in name and name not in kept
+    )
+    assert quantized < share * sum(whole[name].nbytes for name in in_linears - kept)
     assert size(tmp_path / "out") < size(merged)
     before, after = scored(merged), scored(tmp_path / "out")
     assert (after != before).any()
