@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from ..data_modules.errors import UserError
+
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before ray is imported: it would report to its makers
 
 try:
     import ray
     import ray.data
 except ImportError as error:
-    from ..data_modules.errors import UserError
-
     raise UserError("ray is not installed; expected pip install 'empathy-judge[ray]', or another engine") from error
 
 from ..scorer import Scorer
@@ -62,13 +62,23 @@ def run_ray(parts: Parts, look: Callable[[], object], workers: int | None, devic
 
 
 def _start() -> None:
-    """Start Ray, or join a cluster, without a line of its core: it warns of the actors that Ray Data makes."""
+    """Start Ray, or join a cluster, without a line of its core: it warns of the actors that Ray Data makes.
+
+    Raises:
+        UserError: If the folder for its sockets cannot be used, such as a `TMPDIR` of more than 40 characters.
+    """
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     shown = os.dup(2)
     with open(os.devnull, "wb") as nothing:  # the core says, outside Python's logging, that it was told to be silent
         os.dup2(nothing.fileno(), 2)
     try:
         ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    except ConnectionError:  # of the cluster
+        raise
+    except OSError as error:
+        raise UserError(
+            f"Ray does not start: {error}; expected RAY_TMPDIR to name a short folder, such as /tmp"
+        ) from None
     finally:
         os.dup2(shown, 2)
         os.close(shown)

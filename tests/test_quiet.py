@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -75,13 +76,19 @@ def test_commands_print_our_lines_alone(dataset_folder, judge_folder, backbone_f
 
 
 @pytest.mark.long
-def test_two_processes_and_a_cluster_are_as_quiet(dataset_folder, judge_folder, backbone_folder, tmp_path):
+def test_two_processes_and_a_cluster_are_as_quiet(dataset_folder, judge_folder, backbone_folder, tmp_path, monkeypatch):
     pytest.importorskip("ray")
     manifest = make_manifest(dataset_folder, tmp_path)
     recipe = f"--config {ROOT / 'configs/nano.yaml'} --judge.backbone {backbone_folder} --data.path {dataset_folder}"
     two = "--trainer.max_epochs 1 --trainer.limit_train_batches 2 --trainer.accelerator cpu --trainer.devices 2"
     cluster = f"score {judge_folder} --manifest {manifest} --out {tmp_path / 'scores.csv'} --engine ray"
-    process = run([cluster])
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / (40 * "x")))
+    (refused,) = [line for line in said(run([cluster])) if line.startswith("error: ")]
+    assert refused.startswith("error: Ray does not start: ")
+    assert refused.endswith("; expected RAY_TMPDIR to name a short folder, such as /tmp")
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as short:
+        monkeypatch.setenv("RAY_TMPDIR", short)
+        process = run([cluster])
     assert process.returncode == 0, process.stderr[-2000:]
     assert said(process) == []
     # Lightning starts the second process with the words of the first
