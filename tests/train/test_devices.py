@@ -119,23 +119,23 @@ def test_the_same_seed_gives_the_same_losses_and_weights_after_a_kill_too(strate
         assert differing(runs / "whole", runs / name) == []
 
 
-def scores(run: Path, dataset_folder: Path, device: torch.device) -> torch.Tensor:
-    """Of all pairs, by the exported judge `(pairs, dimensions)`."""
-    assert main(["export", str(run), "--out", str(run / "judge")]) == 0
-    scorer = Scorer.from_pretrained(run / "judge", device=device.type)
+def scores(run: Path, judge: Path, dataset_folder: Path, device: torch.device) -> torch.Tensor:
+    """Of all pairs, by the judge that is exported there `(pairs, dimensions)`."""
+    assert main(["export", str(run), "--out", str(judge)]) == 0
+    scorer = Scorer.from_pretrained(judge, device=device.type)
     found = list(scorer.assess_pairs(PairDataset.load(dataset_folder).pairs))
     return torch.tensor([list(own.points.values()) for own in found if isinstance(own, Assessment)])
 
 
 @pytest.mark.long
-def test_a_judge_scores_alike_whatever_strategy_trained_it(strategy, train_with, dataset_folder, device):
+def test_a_judge_scores_alike_whatever_strategy_trained_it(strategy, train_with, dataset_folder, device, tmp_path):
     if strategy == "one device":
         pytest.skip("what the others are compared with")
     expected, run = train_with("one device") / "whole", train_with(strategy) / "again"
     one, other = (read_checkpoint(folder / LAST_FILE)["state_dict"] for folder in (expected, run))
     assert {key: value.dtype for key, value in one.items()} == {key: value.dtype for key, value in other.items()}
-    first = scores(train_with("one device") / "again", dataset_folder, device)
-    second = scores(train_with(strategy) / "whole", dataset_folder, device)
+    first = scores(train_with("one device") / "again", tmp_path / "first", dataset_folder, device)
+    second = scores(train_with(strategy) / "whole", tmp_path / "second", dataset_folder, device)
     assert len(first) == len(second) == 24
     assert first.std(0).min() > 1e-3
     assert (first - second).abs().max() < ALIKE
