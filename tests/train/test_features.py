@@ -208,7 +208,11 @@ def test_what_a_killed_process_left_is_deleted(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("options", "compiled", "run"),
-    [pytest.param({"cache__what": "none"}, 8, 8, marks=pytest.mark.long), ({"cache__what": "layers", **UPPER}, 5, 1)],
+    [
+        pytest.param({"cache__what": "none"}, 8, 8, marks=pytest.mark.long),
+        pytest.param({"cache__what": "none", "gradient_checkpointing": "true"}, 8, 12, marks=pytest.mark.long),
+        ({"cache__what": "layers", **UPPER}, 5, 1),
+    ],
 )
 def test_compiled_layers_make_the_same_curve(options, compiled, run, device, train_arguments, tmp_path, monkeypatch):
     """They are what every step computes with, in one piece. By Inductor on a GPU; on a CPU, where that takes a minute,
