@@ -60,12 +60,12 @@ class Comparison:
         """
         from .pages import report as pages
 
-        both = self.reports, self.rankings
+        reports = self.reports
         files: dict[str, Any] = {
-            pages.COMPARISON_FILE: {"reports": self.reports, "rankings": self.rankings},
+            pages.COMPARISON_FILE: {"reports": reports, "rankings": self.rankings},
             pages.RESULTS_FILE: self.to_frame(),
-            pages.COMPARISON_TABLE_FILE: pages.markdown_comparison(*both),
-            pages.PAGE_FILE: pages.render_comparison(*both),
+            pages.COMPARISON_TABLE_FILE: pages.markdown_comparison(reports, self.rankings),
+            pages.PAGE_FILE: pages.render_comparison(reports, self.rankings),
         }
         write_files(Path(folder), files)
 

@@ -76,10 +76,15 @@ class Results:
         Raises:
             ValueError: If the report holds NaN or infinity.
         """
-        from .pages.report import PAGE_FILE, RESULTS_FILE, TABLE_FILE, markdown_report, render_page
+        from .pages import report as pages
 
-        files: dict[str, Any] = {REPORT_FILE: self.report, ITEMS_FILE: self.items, RESULTS_FILE: self.to_frame()}
-        files |= {TABLE_FILE: markdown_report(self.report), PAGE_FILE: render_page(self)}
+        files: dict[str, Any] = {
+            REPORT_FILE: self.report,
+            ITEMS_FILE: self.items,
+            pages.RESULTS_FILE: self.to_frame(),
+            pages.TABLE_FILE: pages.markdown_report(self.report),
+            pages.PAGE_FILE: pages.render_page(self),
+        }
         write_files(Path(folder), files)
 
     def __repr__(self) -> str:

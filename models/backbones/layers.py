@@ -324,6 +324,11 @@ def _replaced(layers: Sequence[nn.Module], forward: Any) -> Iterator[None]:
                 layer.forward = before
 
 
+def transformer_layers(network: nn.Module) -> list[nn.Module]:
+    """The layers of language model and audio tower, in their order."""
+    return [module for module in network.modules() if isinstance(module, GradientCheckpointingLayer)]
+
+
 def compile_layers(network: nn.Module, leave: list[nn.Module], backend: str = "inductor") -> int:
     """Compile every transformer layer of a network in place, but those to `leave`; layers of one kind share what is
     compiled.
@@ -334,8 +339,7 @@ def compile_layers(network: nn.Module, leave: list[nn.Module], backend: str = "i
     Returns:
         How many layers were.
     """
-    layers = [module for module in network.modules() if isinstance(module, GradientCheckpointingLayer)]
-    layers = [layer for layer in layers if all(layer is not other for other in leave)]
+    layers = [layer for layer in transformer_layers(network) if all(layer is not other for other in leave)]
     for layer in layers:
         # `transformers` wraps layers of all kinds in one code, and dynamo bounds how much it makes of a code
         own = MethodType(inspect.unwrap(type(layer).forward), layer)
@@ -356,7 +360,7 @@ def recompute_activations(network: nn.Module) -> int:
     Returns:
         How many layers there are.
     """
-    layers = [module for module in network.modules() if isinstance(module, GradientCheckpointingLayer)]
+    layers = transformer_layers(network)
     for layer in layers:
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
     return len(layers)

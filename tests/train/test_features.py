@@ -15,7 +15,7 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models import feature_cache
 from empathy_judge.models.artifact import load_run
-from empathy_judge.models.backbones.layers import compile_layers
+from empathy_judge.models.backbones.layers import compile_layers, transformer_layers
 from empathy_judge.models.feature_cache import DiskStore
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.scoring import PairScorer
@@ -25,7 +25,6 @@ from empathy_judge.train.run import train
 from filelock import FileLock
 from lightning.pytorch.callbacks import LambdaCallback
 from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .conftest import scores_of
 
@@ -230,8 +229,7 @@ def test_compiled_layers_make_the_same_curve(options, compiled, run, device, tra
 
     def quickly(network, leave):
         found.append(compile_layers(network, leave, backend=backend))
-        layers = [module for module in network.modules() if isinstance(module, GradientCheckpointingLayer)]
-        kinds.update(inspect.unwrap(type(layer).forward).__code__ for layer in layers)
+        kinds.update(inspect.unwrap(type(layer).forward).__code__ for layer in transformer_layers(network))
         return found[-1]
 
     monkeypatch.setattr(module, "compile_layers", quickly)
