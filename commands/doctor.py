@@ -10,7 +10,6 @@ import io
 import os
 import platform
 import shutil
-import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -24,7 +23,6 @@ from . import DONE, FAILED_CHECKS, tell
 _PACKAGES = ("torch", "torchaudio", "transformers", "peft", "lightning", "datasets", "numpy", "scipy", "pandas")
 _SECRETS = ("HF_TOKEN", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "WANDB_API_KEY", "EMPATHY_JUDGE_TOKEN")
 _PLACES = ("HF_HOME", "HF_HUB_OFFLINE", "TMPDIR", "CUDA_VISIBLE_DEVICES", "OPENAI_BASE_URL", "GOOGLE_GEMINI_BASE_URL")
-_FORKS_SAFELY = 3, 11, 10  # before, a process that is forked could inherit a lock of the interpreter and wait for ever
 _FEW_BYTES = 20e9  # one 7B checkpoint in bf16 takes 17 GB
 _NOT_FOR_USERS = ("dev", "docs")  # extras of who changes the code
 
@@ -66,12 +64,7 @@ def doctor(options: argparse.Namespace) -> int:
 
 def _machine() -> Iterator[Finding]:
     yield Finding("machine", "system", "ok", f"{platform.system()} {platform.release()}, {platform.machine()}")
-    version = platform.python_version()
-    if sys.version_info < _FORKS_SAFELY:
-        why = "training may stand still when data.num_workers start, rarely (python/cpython#112275)"
-        yield Finding("machine", "Python", "note", f"{version}; {why}; expected 3.11.10 or later")
-    else:
-        yield Finding("machine", "Python", "ok", version)
+    yield Finding("machine", "Python", "ok", platform.python_version())
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     yield Finding("machine", "processor", "ok", f"{cores} cores for this process")
     with contextlib.suppress(ValueError, OSError, AttributeError):  # not every system knows these names

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,6 +46,7 @@ from .settings import DataSettings
 
 SHARES = ("ratings", "preferences", "counterfactuals")
 """What training items are, in the order of `PairDataModule.shares`."""
+_FORKS_SAFELY = 3, 11, 10  # before, a forked process may wait for ever for a lock of the interpreter (gh-112275)
 
 
 class Model(Protocol):
@@ -318,9 +322,19 @@ class PairDataModule(L.LightningDataModule):
             batch_sampler=batches,
             collate_fn=list if self._model is None else self._model.collate,
             num_workers=self.settings.num_workers,
-            persistent_workers=self.settings.num_workers > 0,  # each imports and forks once, not in every epoch
+            multiprocessing_context=_processes() if self.settings.num_workers else None,
+            persistent_workers=self.settings.num_workers > 0,  # each imports and starts once, not in every epoch
             pin_memory=torch.cuda.is_available(),
         )
+
+
+def _processes() -> BaseContext | None:
+    """How processes that read data start; None = as all do here."""
+    if sys.version_info >= _FORKS_SAFELY or multiprocessing.get_start_method() != "fork":
+        return None
+    forkserver = multiprocessing.get_context("forkserver")
+    forkserver.set_forkserver_preload([f"{__package__.rpartition('.')[0]}.train.collate"])  # imported once, not by each
+    return forkserver
 
 
 def _names(splits: list[str] | str) -> tuple[str, ...]:

@@ -26,14 +26,6 @@ def test_this_machine(capsys, monkeypatch, tmp_path):
     assert "optional parts" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("version", "state"), [((3, 11, 9), "note"), ((3, 11, 10), "ok"), ((3, 12, 0), "ok")])
-def test_a_python_whose_forks_may_stand_still(capsys, monkeypatch, version, state):
-    monkeypatch.setattr("sys.version_info", version)
-    found = _findings(capsys, 0)["machine", "Python"]
-    assert found["state"] == state
-    assert ("python/cpython#112275" in found["detail"]) == (state == "note")
-
-
 def test_keys_are_not_shown(capsys, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-verysecret")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://me:mypassword@example.org:8000/v1?token=hidden")

@@ -86,8 +86,12 @@ def test_runs_share_what_is_kept_and_scoring_does_too(train_arguments, dataset_f
     np.testing.assert_allclose(torch.stack(kept), scores_of(judge, pairs), atol=1e-5)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_the_upper_layers_run_alone_from_the_first_batch_on(workers, train_arguments, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("workers", "forks_safely"), [(0, (3, 0)), (1, (3, 0)), (1, (4, 0))])
+def test_the_upper_layers_run_alone_from_the_first_batch_on(
+    workers, forks_safely, train_arguments, tmp_path, monkeypatch
+):
+    """However processes that read data start: by fork, or by forkserver where Python does not fork safely."""
+    monkeypatch.setattr("empathy_judge.data_modules.datamodule._FORKS_SAFELY", forks_safely)
     ran: list[int] = []
     options = {"trainer__max_epochs": 3, "trainer__logger": "false", "data__num_workers": workers, **UPPER}
     plain = JudgeModule.on_train_batch_start
