@@ -114,11 +114,12 @@ class HeadInput(nn.Module):
             from ..data_modules.functionals import DELIVERY, FUNCTIONALS  # with tables that most judges do without
 
             signal = np.tile(np.where(np.arange(len(DELIVERY)) < len(FUNCTIONALS), 2, 3), 3)
+        self._states = slice(hidden_size)
         self.blocks = np.concatenate([np.repeat([0, 1], [hidden_size, audio]), signal])
         # all that is read of the clips, however much, moves a score as much as the pooled state does: at full size the
         # steps of AdamW, equal for each weight, were noise (demo, validation: 0.87 in place of 0.90)
         self._share = math.sqrt(hidden_size / max(1, audio + len(signal)))
-        self.size = settings.landmarks or len(self.blocks)
+        self.size = settings.landmarks + hidden_size * settings.beside_landmarks or len(self.blocks)
         if settings.audio != "none":
             self.layer_weights = nn.Parameter(torch.zeros(layers))
             self._add_scale("layers", (3, layers, 2, width))
@@ -144,7 +145,8 @@ class HeadInput(nn.Module):
             return features
         # the exact distance: the one by a matrix product would depend on the batch
         apart = torch.cdist(features * self.reach, self.landmarks, compute_mode="donot_use_mm_for_euclid_dist")
-        return torch.exp(-apart.square())
+        near = torch.exp(-apart.square())
+        return torch.cat([near, features[:, self._states]], -1) if self.settings.beside_landmarks else near
 
     def raw(self, inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
         """What is known of the clips of each row, before it is standardised; NaN where it is not known.

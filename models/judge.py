@@ -320,18 +320,18 @@ class EmpathyJudge(nn.Module):
         }
         return trained | {f"head_input.{name}": value for name, value in self.head_input.named_buffers()}
 
-    def compare_with(self, landmarks: Tensor, reach: Tensor) -> None:
-        """Let the head read how near a pair is to each landmark `(landmarks, features)`, where it read features before;
-        it starts anew. See `HeadInput`.
+    def compare_with(self, landmarks: Tensor, reach: Tensor, beside: bool = False) -> None:
+        """Let the head read how near a pair is to each landmark `(landmarks, features)`, where it read features before,
+        and `beside` that the state of the language model; it starts anew. See `HeadInput`.
         """
         before, device = self.head_input, self.device
-        own = replace(self.settings.head_input, landmarks=len(landmarks))
+        own = replace(self.settings.head_input, landmarks=len(landmarks), beside_landmarks=beside)
         self.settings = replace(self.settings, head_input=own)
         self.head_input = HeadInput(own, self.backbone.hidden_size, self.backbone.layer_sizes).to(device)
         self.head_input.load_state_dict(before.state_dict(), strict=False)
         self.head_input.landmarks.copy_(landmarks)
         self.head_input.reach.copy_(reach)
-        self.head = build_head(self.settings.head, len(landmarks), self.dimensions, standardised=True).to(device)
+        self.head = build_head(self.settings.head, self.head_input.size, self.dimensions, standardised=True).to(device)
 
     def own_modules(self) -> dict[str, nn.Module]:
         """What is no part of the backbone, by name."""

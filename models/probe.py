@@ -89,18 +89,18 @@ class Probe:
         sampled: The pairs of the sample that gives the landmarks.
     """
 
-    def __init__(self, reader: Reader, rated: Rated, linear: bool = False, may_omit_first: bool = True) -> None:
+    def __init__(self, reader: Reader, rated: Rated, linear: bool = False) -> None:
         """Read the sample: all pairs, or where they are too many as many as there shall be landmarks.
 
         Args:
             reader: Runs the backbone.
             rated: What to fit to.
-            linear: Ridge on all that the head reads; else the kernel is chosen, too.
-            may_omit_first: Whether it is chosen, with the kernel, if the language model counts.
+            linear: Ridge on all that the head reads; else the kernel is chosen, too, and whether the language model
+                counts.
         """
         self._reader, self._rated = reader, rated
         self._widths: Sequence[float | None] = (None,) if linear else WIDTHS
-        self._may_omit_first = may_omit_first and not linear
+        self._may_omit_first = not linear
         self._rows = {pair.pair_id: row for row, pair in enumerate(rated.pairs)}
         self._whole = len(rated.pairs) <= EXACT
         few = rated.pairs if self._whole else rated.pairs[:LANDMARKS]
@@ -169,10 +169,10 @@ def head_at(judge: EmpathyJudge, solution: Solution, means: Tensor) -> Head:
     return head
 
 
-def compare_as(judge: EmpathyJudge, solution: Solution) -> None:
-    """Let a judge compare pairs with the landmarks of a solution, where it has some."""
+def compare_as(judge: EmpathyJudge, solution: Solution, beside: bool = False) -> None:
+    """Let a judge compare pairs with the landmarks of a solution, where it has some (`EmpathyJudge.compare_with`)."""
     if solution.landmarks is not None:
-        judge.compare_with(torch.from_numpy(solution.landmarks), torch.from_numpy(solution.reach))
+        judge.compare_with(torch.from_numpy(solution.landmarks), torch.from_numpy(solution.reach), beside)
 
 
 def without_adapters(settings: JudgeSettings) -> JudgeSettings:

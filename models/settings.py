@@ -75,15 +75,20 @@ class HeadInputSettings:
             milliseconds for a second of audio, and help most where the backbone is small.
         landmarks: Training pairs that a pair is compared with, by a Gaussian kernel; set where training begins at
             such a probe, else 0.
+        beside_landmarks: Whether the pooled state of the language model is read beside them; set where adapters begin
+            at a kernel that leaves it out.
     """
 
     audio: Literal["none", "all_layers"] = "none"
     functionals: bool = False
     landmarks: int = 0
+    beside_landmarks: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.landmarks <= MOST_LANDMARKS:
             raise UserError(f"head_input.landmarks {self.landmarks}; expected 0 to {MOST_LANDMARKS:,}")
+        if self.beside_landmarks and not self.landmarks:
+            raise UserError("head_input.beside_landmarks true with no landmarks: training sets both; expected false")
 
     @property
     def of_clips(self) -> bool:

@@ -325,7 +325,7 @@ def _put_together(folders: Sequence[Path], out: Path) -> None:
     """An ensemble of the judges of all folds, as far as they are of one kind: folds choose kernels for themselves."""
     if out.exists():
         return
-    kinds = [read_settings(folder).head_input.landmarks for folder in folders]
+    kinds = [read_settings(folder).head_input for folder in folders]
     most, count = Counter(kinds).most_common(1)[0]
     other = [folder.name for folder, kind in zip(folders, kinds, strict=True) if kind != most]
     if count > 1:

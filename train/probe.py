@@ -8,7 +8,7 @@ with `method: probe` it ends there: one pass over the training split, and no gra
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import lightning as L
@@ -48,7 +48,7 @@ class StartAtProbe(Callback):
 
         Args:
             method: "probe", or "lora", which trains on from it: adapters move the states of the language model, which
-                therefore counts.
+                are therefore read, also where the probe leaves them out.
             resumed: Whether it goes on from a checkpoint, which knows all this.
             task: What the run is for.
         """
@@ -92,7 +92,7 @@ class StartAtProbe(Callback):
             prepared = trainer.world_size > 1 or module.raters is not None
             linear = sharded or (trains and (prepared or len(pairs) > EXACT))
             if data.shares[0]:
-                probe = Probe(reader, _rated(pairs, data), linear, may_omit_first=not trains)
+                probe = Probe(reader, _rated(pairs, data), linear)
                 solution = self._from_ratings(probe, data)
             else:
                 solution = _from_preferences(reader, data)
@@ -100,7 +100,7 @@ class StartAtProbe(Callback):
                 return False
             if trainer.is_global_zero:
                 say(f"probe: {solution.in_words(data.dimensions)}")
-            _put(module, solution, data.mean_ratings())
+            _put(module, solution, data.mean_ratings(), trains)
             if trains and solution.landmarks is not None:  # the optimizer has the head that was there before
                 trainer.strategy.setup_optimizers(trainer)
         return True
@@ -191,7 +191,7 @@ def _from_preferences(reader: _SharedReader, data: PairDataModule) -> Solution |
     return Solution(first.reach, None, weights, data.mean_ratings().double().numpy(), first.record)
 
 
-def _put(module: JudgeModule, solution: Solution, means: Tensor) -> None:
+def _put(module: JudgeModule, solution: Solution, means: Tensor, trains: bool) -> None:
     """Let the judge of this module predict what was fitted."""
     judge = module.judge
     if place()[1] > 1:  # the same to the bit in all processes
@@ -199,7 +199,10 @@ def _put(module: JudgeModule, solution: Solution, means: Tensor) -> None:
         dist.broadcast_object_list(shared)
         (solution,) = shared
     if solution.landmarks is not None:
-        compare_as(judge, solution)
+        beside = trains and solution.record["omits_first"]
+        compare_as(judge, solution, beside)
+        if beside:  # states of the language model say nothing yet
+            solution = replace(solution, weights=np.pad(solution.weights, ((0, judge.backbone.hidden_size), (0, 0))))
         module.forget_shapes()
     head = head_at(judge, solution, means)
     with torch.no_grad():

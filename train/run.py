@@ -31,7 +31,7 @@ from ..data_modules.targets import MAX_STEPS
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE, LAST
 from ..models.assessment import ClipFacts, clip_facts
 from ..models.backbones.layers import recompute_activations
-from ..models.description import start_in_words
+from ..models.description import current, parse, start_in_words
 from ..models.feature_cache import DiskStore
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge
@@ -181,12 +181,13 @@ def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None,
     hush()
     with ExitStack() as until_the_end:
         until_the_end.enter_context(stopped_by_signals())
-        position, reading, landmarks = Position(), recipe.data, 0
+        position, reading, head_input = Position(), recipe.data, recipe.judge.head_input
         if start is not None:
             before = read_checkpoint(start)
             position = position_of(before)
             # it began at a probe, which may have chosen a kernel
-            landmarks = len(before["state_dict"].get("judge.head_input.landmarks", ()))
+            then = parse(start, current(start, before["description"])).settings.head_input
+            head_input = replace(head_input, landmarks=then.landmarks, beside_landmarks=then.beside_landmarks)
             if reading.batch_tokens == "auto":  # what was found then, also where there is more memory now
                 reading = replace(reading, batch_tokens=before["order"].get("data.batch_tokens") or "auto")
         datamodule = PairDataModule(reading, seed=recipe.seed, start=position, parts=task.parts)
@@ -204,7 +205,7 @@ def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None,
         _check_data(recipe, datamodule)
 
         settings = without_adapters(recipe.judge) if recipe.method == "probe" else recipe.judge
-        settings = replace(settings, head_input=replace(settings.head_input, landmarks=landmarks))
+        settings = replace(settings, head_input=head_input)
         judge = EmpathyJudge(settings, datamodule.dimensions, deferred=isinstance(trainer.strategy, ShardedStrategy))
         judge.head.start_at(datamodule.mean_ratings())
         if recipe.gradient_checkpointing and not recompute_activations(judge.network):

@@ -206,6 +206,10 @@ def in_lora(**changes):
             lambda it: it["settings"]["head_input"].update(landmarks=10**9),
             ["head_input.landmarks 1000000000; expected 0 to 5,000"],
         ),
+        (
+            lambda it: it["settings"]["head_input"].update(beside_landmarks=True),
+            ["head_input.beside_landmarks true with no landmarks"],
+        ),
         (lambda it: it["provenance"].update(dataset=None), ["provenance.dataset None; expected a valid string"]),
         (lambda it: it.update(dimensions=[]), ["dimensions []; expected "]),
         (

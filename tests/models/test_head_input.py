@@ -106,14 +106,17 @@ def test_layers_are_mixed_by_learned_weights(judge):
 
 
 @torch.no_grad()
-def test_a_judge_with_landmarks_is_written_and_loaded(judge, tmp_path):
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_judge_with_landmarks_is_written_and_loaded(beside, judge, tmp_path):
     pairs = [pair(n) for n in range(6)]
     features = judge.pooled(judge.build_inputs(pairs))
     reach = torch.full((features.shape[1],), 0.03)
-    judge.compare_with(features[:4] * reach, reach)
+    judge.compare_with(features[:4] * reach, reach, beside)
     judge.head.linear.weight.copy_(torch.randn(judge.head.linear.weight.shape))
     compared = judge.pooled(judge.build_inputs(pairs))
-    assert compared.shape == (6, 4)
+    hidden = judge.backbone.hidden_size
+    assert compared.shape == (6, 4 + beside * hidden)
+    assert torch.equal(compared[:, 4:], features[:, : beside * hidden])
     torch.testing.assert_close(compared[:4].diagonal(), torch.ones(4))
     expected = torch.exp(-((features[5] - features[1]) * reach).square().sum())
     torch.testing.assert_close(compared[5, 1], expected, rtol=1e-4, atol=1e-6)

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from empathy_judge.models import BEST, CHECKPOINTS, LAST
+from empathy_judge.models.closed_form import Portion, Solution, fit
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train import run
 from empathy_judge.train.collate import Batch
@@ -66,6 +67,21 @@ def read_by(judge, pair) -> torch.Tensor:
     inputs = judge.heard(judge.build_inputs([pair]))
     pooled = judge.pool_states(judge.backbone.hidden_states(inputs), inputs)
     return judge.head_input.standardised(pooled, *judge.head_input.raw(inputs))[0].double()
+
+
+def let_probes_choose_a_kernel(monkeypatch, *, without_language_model: bool = False) -> None:
+    """Of one width; its states may be noise to the fit, so that it leaves them out."""
+    monkeypatch.setattr("empathy_judge.models.probe.WIDTHS", (0.25,))
+
+    def fitted(sample: Portion, blocks: np.ndarray, *arguments, **options) -> Solution:
+        noise = np.random.default_rng(0).normal(size=sample.features.shape)
+        heard = sample._replace(features=np.where(blocks == 0, noise, sample.features))
+        solution = fit(heard, blocks, *arguments, **options)
+        assert solution.record["omits_first"]
+        return solution
+
+    if without_language_model:
+        monkeypatch.setattr("empathy_judge.models.probe.fit", fitted)
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ from safetensors import safe_open
 from scipy.stats import spearmanr
 
 from ..conftest import failed
-from .conftest import BEST_FILE, LAST_FILE, OF_CLIPS, PROBE, read_by, scores_of
+from .conftest import BEST_FILE, LAST_FILE, OF_CLIPS, PROBE, let_probes_choose_a_kernel, read_by, scores_of
 
 SCALES = Dimension("one", 1, 5, 1), Dimension("two", 1, 5, 1)
 
@@ -108,8 +108,7 @@ def test_training_never_publishes_less_than_its_start(train_arguments, tmp_path,
 def test_adapters_start_at_a_kernel_where_it_is_the_better_probe(
     probe, train_arguments, tmp_path, dataset_folder, monkeypatch
 ):
-    """The language model counts in it, whatever the probe alone would choose: the adapters are in there."""
-    monkeypatch.setattr("empathy_judge.models.probe.WIDTHS", (0.25,))
+    let_probes_choose_a_kernel(monkeypatch)
     run = tmp_path / "run"
     train(train_arguments(run, **OF_CLIPS, trainer__max_epochs=1))
     last = read_checkpoint(run / LAST_FILE)
@@ -124,8 +123,31 @@ def test_adapters_start_at_a_kernel_where_it_is_the_better_probe(
     np.testing.assert_allclose(scores_of(exported, pairs), scores_of(trained, pairs), atol=1e-5)
 
 
+def test_adapters_start_at_a_kernel_that_leaves_out_the_language_model(
+    train_arguments, tmp_path, dataset_folder, monkeypatch
+):
+    """They are in there: the head reads its state beside the kernel, and begins to do so at nothing."""
+    let_probes_choose_a_kernel(monkeypatch, without_language_model=True)
+    train(train_arguments(tmp_path / "probe", **PROBE))
+    run = tmp_path / "run"
+    train(train_arguments(run, **OF_CLIPS, trainer__max_epochs=1))
+    last, alone = read_checkpoint(run / LAST_FILE), read_checkpoint(tmp_path / "probe" / BEST_FILE)
+    np.testing.assert_allclose(last["start"], alone["validation"]["score"], atol=1e-5)
+    weights = last["state_dict"]
+    assert (weights["judge.head_input.reach"] == 0).any()
+    landmarks = len(weights["judge.head_input.landmarks"])
+    assert alone["state_dict"]["judge.head.linear.weight"].shape[1] == landmarks
+    assert weights["judge.head.linear.weight"][:, landmarks:].shape[1] == load_run(run).judge.backbone.hidden_size
+    assert weights["judge.head.linear.weight"][:, landmarks:].abs().min() > 0
+    assert max(own.abs().max() for name, own in weights.items() if "lora_B" in name) > 1e-4  # zero before training
+    assert main(["export", str(run), "--out", str(tmp_path / "judge")]) == 0
+    pairs = PairDataset.load(dataset_folder).pairs[:3]
+    exported, trained = load_any(tmp_path / "judge").judge, load_run(run).judge
+    np.testing.assert_allclose(scores_of(exported, pairs), scores_of(trained, pairs), atol=1e-5)
+
+
 def test_judges_that_compare_with_pairs_of_their_own_have_no_mean(train_arguments, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("empathy_judge.models.probe.WIDTHS", (0.25,))
+    let_probes_choose_a_kernel(monkeypatch)
     runs = [tmp_path / f"run{seed}" for seed in range(2)]
     for seed, run in enumerate(runs):
         train(train_arguments(run, **PROBE, seed=seed))
@@ -161,6 +183,7 @@ def test_every_head_starts_where_a_regression_has_ended(name):
         ),
         ({"data__augmentation__noise": "0.5"}, "augmentation"),
         ({"method": "lora", "judge__head_input__landmarks": 3}, "judge.head_input.landmarks 3: training sets it"),
+        ({"judge__head_input__beside_landmarks": "true"}, "head_input.beside_landmarks true with no landmarks"),
     ],
 )
 def test_a_probe_with_nothing_to_read_is_refused(overrides, message, train_arguments, tmp_path, capsys, monkeypatch):

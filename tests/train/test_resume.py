@@ -33,7 +33,7 @@ from ..conftest import failed
 from ..kills.endings import differing
 from .conftest import BEST_FILE as BEST
 from .conftest import LAST_FILE as LAST
-from .conftest import OF_CLIPS, Killed, metrics
+from .conftest import OF_CLIPS, Killed, let_probes_choose_a_kernel, metrics
 
 
 @pytest.fixture
@@ -77,13 +77,15 @@ IN_MID_EPOCH = {
     "accumulated": {"data__batch_size": 2, "trainer__accumulate_grad_batches": 2},
     "validated twice an epoch": {"data__batch_size": 2, "trainer__val_check_interval": 3},
     "from a kernel": OF_CLIPS,
+    "from a kernel without the language model": OF_CLIPS,
 }
 
 
 @pytest.mark.parametrize(
     "kind",
     [
-        "plain", "workers", "by tokens", "from a kernel", pytest.param("accumulated", marks=pytest.mark.long),
+        "plain", "workers", "by tokens", "from a kernel", "from a kernel without the language model",
+        pytest.param("accumulated", marks=pytest.mark.long),
         pytest.param("validated twice an epoch", marks=pytest.mark.long),
     ],
 )  # fmt: skip
@@ -94,8 +96,8 @@ def test_a_run_stopped_in_mid_epoch_goes_on_with_the_next_batch(
     Data-loader workers read ahead, so that the order must be right from the start."""
     options = {"judge__lora__dropout": 0.3, "trainer__logger": "false", "trainer__max_epochs": 2, **IN_MID_EPOCH[kind]}
     options["checkpoint-steps"] = 1
-    if kind == "from a kernel":
-        monkeypatch.setattr("empathy_judge.models.probe.WIDTHS", (0.25,))
+    if options.keys() >= OF_CLIPS.keys():
+        let_probes_choose_a_kernel(monkeypatch, without_language_model="without" in kind)
     train(train_arguments(tmp_path / "whole", **options))
     whole = batches_read.copy()
     accumulated = options.get("trainer__accumulate_grad_batches", 1)

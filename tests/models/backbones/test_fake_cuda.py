@@ -186,13 +186,13 @@ def heads_and_losses(gpu: OnCuda) -> None:
 
 
 def compared_with_landmarks(gpu: OnCuda) -> None:
-    """The kernel that adapters may begin with."""
+    """The kernel that adapters may begin with, and the states of the language model beside it."""
     judge, before = gpu.judge, gpu.judge.head_input
-    own = replace(before.settings, landmarks=5)
+    own = replace(before.settings, landmarks=5, beside_landmarks=True)
     judge.head_input = for_real(HeadInput, own, judge.backbone.hidden_size, judge.backbone.layer_sizes).to(CUDA)
     with bf16_mixed():
         features = judge.pooled(gpu.inputs())
-    assert (features.shape, features.dtype) == ((len(PAIRS), 5), torch.float32)
+    assert (features.shape, features.dtype) == ((len(PAIRS), 5 + judge.backbone.hidden_size), torch.float32)
     assert on_gpu(features)
     judge.head_input = before
 
