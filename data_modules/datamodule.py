@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -330,11 +331,21 @@ class PairDataModule(L.LightningDataModule):
 
 def _processes() -> BaseContext | None:
     """How processes that read data start; None = as all do here."""
-    if sys.version_info >= _FORKS_SAFELY or multiprocessing.get_start_method() != "fork":
+    if sys.version_info >= _FORKS_SAFELY or multiprocessing.get_start_method() != "fork" or not _guarded():
         return None
     forkserver = multiprocessing.get_context("forkserver")
     forkserver.set_forkserver_preload([f"{__package__.rpartition('.')[0]}.train.collate"])  # imported once, not by each
     return forkserver
+
+
+def _guarded() -> bool:
+    """Whether the program that runs may be imported once more, as processes do that are not forked: a script that
+    trains at once would begin anew in each."""
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    try:
+        return script is None or re.search("^if __name__ ==", Path(script).read_text("utf-8"), re.MULTILINE) is not None
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _names(splits: list[str] | str) -> tuple[str, ...]:
