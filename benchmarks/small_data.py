@@ -70,6 +70,7 @@ ADAPTERS: Mapping[str, Mapping[str, Any]] = {
     "adapters, dropout 0.2": {"judge": {"lora": {"dropout": 0.2}}},
     "adapters, weight decay 0.3": {"optimizer": {"weight_decay": 0.3}},
     "adapters, 30 epochs": {"trainer": {**QUIET, "max_epochs": 30}},
+    "adapters, refit": {"refit": True},
 }
 """What is changed of recipe `small` with method lora. The first is fitted to all sizes, the others to `COMPARED`, or to
 drawn folds where there are not so many pairs."""

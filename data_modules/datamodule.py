@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,7 +26,7 @@ from .audit import check_splits
 from .errors import DataError
 from .items import Comparison, RatedPair, RatedPairs, TrainingItems, counterfactuals, human_comparisons
 from .measuring import clip_seconds
-from .parallel import say
+from .parallel import end_with_parent, say
 from .sampling import (
     WINDOW,
     WINDOW_BLOCKS,
@@ -318,24 +317,26 @@ class PairDataModule(L.LightningDataModule):
         return np.unique([pair.group_id for pair in pairs.pairs], return_inverse=True)[1]
 
     def _loader(self, items: Dataset[Any], batches: EpochBatches) -> DataLoader:
+        workers, method = self.settings.num_workers, _start_method()
         return DataLoader(
             items,
             batch_sampler=batches,
             collate_fn=list if self._model is None else self._model.collate,
-            num_workers=self.settings.num_workers,
-            multiprocessing_context=_processes() if self.settings.num_workers else None,
-            persistent_workers=self.settings.num_workers > 0,  # each imports and starts once, not in every epoch
+            num_workers=workers,
+            multiprocessing_context=method if workers else None,
+            worker_init_fn=None if method == "fork" else end_with_parent,
+            persistent_workers=workers > 0,  # each imports and starts once, not in every epoch
             pin_memory=torch.cuda.is_available(),
         )
 
 
-def _processes() -> BaseContext | None:
-    """How processes that read data start; None = as all do here."""
-    if sys.version_info >= _FORKS_SAFELY or multiprocessing.get_start_method() != "fork" or not _guarded():
-        return None
-    forkserver = multiprocessing.get_context("forkserver")
-    forkserver.set_forkserver_preload([f"{__package__.rpartition('.')[0]}.train.collate"])  # imported once, not by each
-    return forkserver
+def _start_method() -> str:
+    """How processes that read data start: as all do, but for forks that are not safe."""
+    usual = multiprocessing.get_start_method()
+    if sys.version_info >= _FORKS_SAFELY or usual != "fork" or not _guarded():
+        return usual
+    multiprocessing.set_forkserver_preload([f"{__name__.rpartition('.data_modules')[0]}.train.collate"])  # once, not by each
+    return "forkserver"
 
 
 def _guarded() -> bool:

@@ -3,6 +3,7 @@ program to stop, and this process among those that a launcher started."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import signal
@@ -53,6 +54,16 @@ def map_threads(
         yield from progress(results(), label, total, done)
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def end_with_parent(_: int = 0) -> None:
+    """Let this process end where the one that started it is killed.
+
+    A process of forkserver is no child of who asked for it, which is what torch's processes that read data look at.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
 def say(what: object, style: str | None = None) -> None:

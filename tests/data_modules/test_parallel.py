@@ -1,7 +1,11 @@
-"""How far work is: a bar in a terminal, a line now and then in a log, nothing where it is not asked for."""
+"""How far work is: a bar in a terminal, a line now and then in a log, nothing where it is not asked for; and processes
+whose parent is killed."""
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -71,3 +75,29 @@ def test_one_process_of_several_shows_it(terminal, clock, capsys, monkeypatch):
 )
 def test_durations(seconds, words):
     assert parallel._duration(seconds) == words
+
+
+PROGRAM = """
+import multiprocessing, os, signal, time
+from empathy_judge.data_modules.parallel import end_with_parent
+
+def work(started):
+    end_with_parent()
+    started.set()
+    time.sleep(600)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(METHOD)
+    started = context.Event()
+    context.Process(target=work, args=(started,)).start()
+    started.wait()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_process_ends_where_the_one_that_started_it_is_killed(method, tmp_path):
+    """It has the pipe to this test open: reading would wait for it."""
+    (tmp_path / "program.py").write_text(PROGRAM.replace("METHOD", repr(method)))
+    killed = subprocess.run([sys.executable, str(tmp_path / "program.py")], capture_output=True, timeout=60)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr

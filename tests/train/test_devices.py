@@ -50,12 +50,13 @@ def step(module, batch, batch_idx):
     losses.append(loss.item())
     return loss
 
-JudgeModule.training_step = step
-for run in json.loads(Path(sys.argv[1]).read_text()):
-    killed = run["killed"]
-    losses.clear()
-    recipe.train(run["words"])
-    (Path(run["folder"]) / f"losses{os.environ['RANK']}.json").write_text(json.dumps(losses))
+if __name__ == "__main__":  # processes that read data may import this once more
+    JudgeModule.training_step = step
+    for run in json.loads(Path(sys.argv[1]).read_text()):
+        killed = run["killed"]
+        losses.clear()
+        recipe.train(run["words"])
+        (Path(run["folder"]) / f"losses{os.environ['RANK']}.json").write_text(json.dumps(losses))
 """
 
 
