@@ -335,7 +335,8 @@ def _start_method() -> str:
     usual = multiprocessing.get_start_method()
     if sys.version_info >= _FORKS_SAFELY or usual != "fork" or not _guarded():
         return usual
-    multiprocessing.set_forkserver_preload([f"{__name__.rpartition('.data_modules')[0]}.train.collate"])  # once, not by each
+    # imported once, not by each process
+    multiprocessing.set_forkserver_preload([f"{__name__.rpartition('.data_modules')[0]}.train.collate"])
     return "forkserver"
 
 
