@@ -317,14 +317,15 @@ class PairDataModule(L.LightningDataModule):
         return np.unique([pair.group_id for pair in pairs.pairs], return_inverse=True)[1]
 
     def _loader(self, items: Dataset[Any], batches: EpochBatches) -> DataLoader:
-        workers, method = self.settings.num_workers, _start_method()
+        workers = self.settings.num_workers
+        method = _start_method() if workers else None
         return DataLoader(
             items,
             batch_sampler=batches,
             collate_fn=list if self._model is None else self._model.collate,
             num_workers=workers,
-            multiprocessing_context=method if workers else None,
-            worker_init_fn=None if method == "fork" else end_with_parent,
+            multiprocessing_context=method,
+            worker_init_fn=None if method in (None, "fork") else end_with_parent,
             persistent_workers=workers > 0,  # each imports and starts once, not in every epoch
             pin_memory=torch.cuda.is_available(),
         )

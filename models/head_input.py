@@ -114,7 +114,6 @@ class HeadInput(nn.Module):
             from ..data_modules.functionals import DELIVERY, FUNCTIONALS  # with tables that most judges do without
 
             signal = np.tile(np.where(np.arange(len(DELIVERY)) < len(FUNCTIONALS), 2, 3), 3)
-        self._states = slice(hidden_size)
         self.blocks = np.concatenate([np.repeat([0, 1], [hidden_size, audio]), signal])
         # all that is read of the clips, however much, moves a score as much as the pooled state does: at full size the
         # steps of AdamW, equal for each weight, were noise (demo, validation: 0.87 in place of 0.90)
@@ -146,7 +145,7 @@ class HeadInput(nn.Module):
         # the exact distance: the one by a matrix product would depend on the batch
         apart = torch.cdist(features * self.reach, self.landmarks, compute_mode="donot_use_mm_for_euclid_dist")
         near = torch.exp(-apart.square())
-        return torch.cat([near, features[:, self._states]], -1) if self.settings.beside_landmarks else near
+        return torch.cat([near, features[:, : pooled.shape[-1]]], -1) if self.settings.beside_landmarks else near
 
     def raw(self, inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
         """What is known of the clips of each row, before it is standardised; NaN where it is not known.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -99,8 +99,7 @@ class Probe:
                 counts.
         """
         self._reader, self._rated = reader, rated
-        self._widths: Sequence[float | None] = (None,) if linear else WIDTHS
-        self._may_omit_first = not linear
+        self._choice: dict[str, Any] = {"widths": (None,) if linear else WIDTHS, "may_omit_first": not linear}
         self._rows = {pair.pair_id: row for row, pair in enumerate(rated.pairs)}
         self._whole = len(rated.pairs) <= EXACT
         few = rated.pairs if self._whole else rated.pairs[:LANDMARKS]
@@ -128,7 +127,7 @@ class Probe:
             ValueError: If a dimension has ratings of fewer than two groups.
         """
         portions = None if self._whole else (portion for _, portion in self._portions(self._rated.pairs))
-        return fit(self._sample, self._blocks, portions, self._widths, may_omit_first=self._may_omit_first)
+        return fit(self._sample, self._blocks, portions, **self._choice)
 
     def left_out(self, means: Tensor) -> Prediction:
         """What heads predict for pairs of groups that they were not fitted to; kernel and penalty were chosen without
@@ -145,8 +144,7 @@ class Probe:
         """
         judge, rows_of = self._reader.judge, (len(self.sampled), len(means))
         scores, deviations = torch.empty(rows_of), torch.full(rows_of, torch.nan)
-        options = {"widths": self._widths, "may_omit_first": self._may_omit_first}
-        for rows, solution in fold_fits(self._sample, self._blocks, **options):
+        for rows, solution in fold_fits(self._sample, self._blocks, **self._choice):
             with torch.no_grad():
                 compared = torch.from_numpy(solution.compared(self._sample.features[rows])).float()
                 made = head_at(judge, solution, means)(compared)

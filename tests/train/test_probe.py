@@ -137,8 +137,9 @@ def test_adapters_start_at_a_kernel_that_leaves_out_the_language_model(
     assert (weights["judge.head_input.reach"] == 0).any()
     landmarks = len(weights["judge.head_input.landmarks"])
     assert alone["state_dict"]["judge.head.linear.weight"].shape[1] == landmarks
-    assert weights["judge.head.linear.weight"][:, landmarks:].shape[1] == load_run(run).judge.backbone.hidden_size
-    assert weights["judge.head.linear.weight"][:, landmarks:].abs().min() > 0
+    beside = weights["judge.head.linear.weight"][:, landmarks:]
+    assert beside.shape[1] == load_run(run).judge.backbone.hidden_size
+    assert beside.abs().min() > 0
     assert max(own.abs().max() for name, own in weights.items() if "lora_B" in name) > 1e-4  # zero before training
     assert main(["export", str(run), "--out", str(tmp_path / "judge")]) == 0
     pairs = PairDataset.load(dataset_folder).pairs[:3]
