@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -26,7 +25,6 @@ from .scorer import Scorer
 from .train.run import train
 
 _MADE = ("data", "run", "judge", "report")
-_CLEAR_DROP = 0.25  # Spearman that a judge must lose without the right context to count as listening to it
 
 
 def run_demo(out: Path, *, groups: int, epochs: int | None, as_json: bool = False) -> None:
@@ -65,8 +63,9 @@ def run_demo(out: Path, *, groups: int, epochs: int | None, as_json: bool = Fals
         run.export(out / "judge", measured.report)
         step(5, "score: one context, two answers")
         _score_examples(out, dataset, say)
-        say(next(evaluation_views(measured.report)))
-        say(_meaning(measured.report))
+        for view in evaluation_views(measured.report):
+            say(view, markup=False, emoji=False, soft_wrap=isinstance(view, str))
+        say("All ratings are simulated: this shows that the pipeline works, not how well it would agree with people.")
     seconds = time.monotonic() - start
     if as_json:
         print(json.dumps({**{name: str(out / name) for name in _MADE}, "seconds": round(seconds, 1)}, indent=2))
@@ -123,28 +122,3 @@ def _score_examples(out: Path, dataset: PairDataset, say: Callable[[str], None])
     for pair in (max(rivals, key=lambda p: rated[p.pair_id]), min(rivals, key=lambda p: rated[p.pair_id])):
         score = scorer.score(pair.context[0].audio, pair.response)[DIMENSION.name]
         say(f"    {pair.pair_id}: judge {score:.2f}, panel {rated[pair.pair_id]:.2f} (scale 1 to 5)")
-
-
-def _meaning(report: Mapping[str, Any]) -> str:
-    found = report["dimensions"][DIMENSION.name]
-    checks = report["checks"]
-    alone = checks["response_only"][DIMENSION.name]["spearman"]["value"]
-    swapped = checks["context_swapped"][DIMENSION.name]["spearman"]["value"]
-    full = found["spearman"]["value"]
-    heard = [value for value in (alone, swapped) if value is not None]
-    listens = full is not None and all(full - value >= _CLEAR_DROP for value in heard)
-    return "\n".join(
-        [
-            f"The judge ranks unseen pairs as the simulated panel does with Spearman {_two(full)}; the "
-            f"noise ceiling is {_two(found['ceiling']['panel_mean']['value'])}.",
-            found["verdict"]["text"],
-            f"Hearing the response alone it reaches {_two(alone)}, with contexts swapped {_two(swapped)}: "
-            + ("it uses both clips." if listens else "it does NOT clearly use the context."),
-            "All ratings here are simulated: this shows that the pipeline works, not how well it would "
-            "agree with people.",
-        ]
-    )
-
-
-def _two(value: float | None) -> str:
-    return "nothing definable" if value is None else f"{value:.2f}"

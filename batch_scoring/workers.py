@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections import Counter
@@ -20,9 +19,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..data_modules.errors import ASKED_TO_STOP, AudioError, UserError, as_user_error
-from ..data_modules.parallel import Launch
+from ..data_modules.parallel import Launch, end_with_parent
 from .job import Chunk, Parts, audio_mark
-from .manifest import Manifest, Row
+from .manifest import Manifest, Row, RowReader
 from .scores import ScoredRow, score_columns, score_rows
 
 if TYPE_CHECKING:  # torch: the process that starts workers needs none
@@ -149,7 +148,7 @@ def _work(parts: Parts, share: tuple[int, int], device: str | None, threads: int
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; who started this process ends it
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # as SLURM sends it to all processes of a step
     signal.signal(signal.SIGTERM, _stop)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()  # nobody else would start it again, or end it
     worker: Worker | None = None
     try:
         if threads is not None:
@@ -176,14 +175,6 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise SystemExit(ASKED_TO_STOP)
 
 
-def _end_with_parent() -> None:
-    """Whoever started this process was killed: nobody would start it again, or end it."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
 class Worker:
     """Scores chunks of a job that was planned."""
 
@@ -194,7 +185,7 @@ class Worker:
         self._owner = owner or str(rank)
         self._columns = score_columns(scorer)
         self._manifest = Manifest(parts.job.manifest)
-        self._reader = parts.job.reader()
+        self._reader = RowReader(parts.job.manifest.parent, parts.job.audio_root)
 
     def run(self) -> None:
         """Score `range(rank, chunks, world)`, then whatever is missing, until every part is there.

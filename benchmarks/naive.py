@@ -17,7 +17,7 @@ from typing import Any
 import soundfile
 import torch
 from empathy_judge.data_modules.schema import Pair, PairDataset
-from empathy_judge.models.artifact import load_run
+from empathy_judge.models.artifact import load_any
 from empathy_judge.models.backbones.audio_language_model import messages
 from empathy_judge.models.heads import Prediction
 from empathy_judge.models.judge import EmpathyJudge
@@ -260,7 +260,7 @@ def train_both(place: Place, folder: Path, steps: int) -> Same:
         for group, peak in zip(optimizer.param_groups, peaks, strict=True):
             group["lr"] = peak * rate
         theirs.append(rater.step(collate([items[position] for position in positions]).to(device), optimizer))
-    judge = load_run(folder).judge.to(device).eval()
+    judge = load_any(folder).judge.to(device).eval()
     after, ours = rater.score(iter(batches)), scores(judge, [pair for pair, _ in probe], place.batch)
     return Same(
         losses,

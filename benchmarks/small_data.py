@@ -34,7 +34,7 @@ from empathy_judge.data_modules.schema import Pair, write_splits
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
-from empathy_judge.models.artifact import load_run
+from empathy_judge.models.artifact import load_any
 from empathy_judge.models.feature_cache import DiskStore
 from empathy_judge.models.head_input import HeadInput
 from empathy_judge.models.judge import EmpathyJudge
@@ -208,7 +208,7 @@ def train_and_predict(
     with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         done = empathy_judge.train(settings, folder / "data", run)
     assert done is not None
-    own = PairScorer(placed(load_run(run), "cpu"), 64, store=DiskStore(cache)).predict(test)
+    own = PairScorer(placed(load_any(run), "cpu"), 64, store=DiskStore(cache)).predict(test)
     scores = {pair.pair_id: found.score.numpy() for pair, found in own if not isinstance(found, AudioError)}
     return np.stack([scores[pair.pair_id] for pair in test])
 

@@ -153,7 +153,8 @@ def _histograms(tables: Sequence[RatingTable], dimensions: Sequence[Dimension]) 
     shape = (tables[0].n_items, len(dimensions), max(dimension.steps for dimension in dimensions))
     counts = np.zeros(shape, np.int32)
     for column, (dimension, table) in enumerate(zip(dimensions, tables, strict=True)):
-        counts[:, column, : dimension.steps] = rating_histogram(table, dimension)
+        step = np.rint((table.scores - dimension.minimum) / (dimension.step or 1)).astype(np.int64)
+        np.add.at(counts[:, column], (table.items, step), 1)
     return counts
 
 
@@ -189,21 +190,6 @@ def z_scored_means(table: RatingTable) -> tuple[np.ndarray, int]:
     return item_means(RatingTable(table.items, table.raters, aligned, table.n_items, table.rater_ids)), int(
         (~takes_part).sum()
     )
-
-
-def rating_histogram(table: RatingTable, dimension: Dimension) -> np.ndarray:
-    """How often an item got each score of the scale.
-
-    Returns:
-        Shape (items, steps), int64, the lowest score first; zeros where nobody rated.
-
-    Raises:
-        DataError: If the scale has no steps.
-    """
-    steps = dimension.steps
-    step = np.rint((table.scores - dimension.minimum) / (dimension.step or 1)).astype(np.int64)
-    found = np.bincount(table.items * steps + step, minlength=table.n_items * steps)
-    return found.reshape(table.n_items, steps)
 
 
 @dataclass(frozen=True, eq=False)

@@ -161,20 +161,10 @@ class Placement:
 AS_TRAINED = Placement()
 
 
-def load_run(path: Path) -> LoadedJudge:
-    """As `load_any`, out of a training checkpoint, or of the best one in the folder of a run.
-
-    The calibration of the run is used if it was fitted to this checkpoint.
-
-    Raises:
-        UserError: As `load_any`; also if the checkpoint is half-written.
-    """
-    return _load(_in_run(path), AS_TRAINED)
-
-
 def load_any(path: Path, placement: Placement = AS_TRAINED, revision: str | None = None) -> LoadedJudge:
-    """Read a judge folder, a run folder, a checkpoint, or a judge on the hub (`OWNER/NAME`; a folder of that name goes
-    before the hub), in evaluation mode, on the CPU unless it is spread.
+    """Read a judge folder, the best checkpoint of a run folder, a checkpoint, or a judge on the hub (`OWNER/NAME`; a
+    folder of that name goes before the hub), in evaluation mode, on the CPU unless it is spread. The calibration of a
+    run is used if it was fitted to this checkpoint.
 
     Raises:
         UserError: If it is none of these, a file is missing or broken, if adapter or head lack a tensor or have one too

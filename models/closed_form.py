@@ -9,7 +9,7 @@ cross-validation over groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -144,21 +144,6 @@ def fit(
     return Solution(reach * np.sqrt(chosen), scaled * np.sqrt(chosen), weights, bias, record)
 
 
-def fold_fits(sample: Portion, blocks: np.ndarray, **options: Any) -> Iterator[tuple[np.ndarray, Solution]]:
-    """Fits, each to all but a fold of the groups, with the arguments of `fit`: nested cross-validation, as each chooses
-    for itself.
-
-    Yields:
-        Which pairs were left out, and what was fitted to the others.
-
-    Raises:
-        ValueError: As `fit`, also where there is one group.
-    """
-    folds = GroupKFold(min(FOLDS, len(set(sample.groups.tolist()))), shuffle=True, random_state=0)
-    for rows, left_out in folds.split(sample.features, groups=sample.groups):
-        yield left_out, fit(Portion(*(values[rows] for values in sample)), blocks, **options)
-
-
 class _Equations:
     """Normal equations of each fold, summed up portion by portion, in coordinates in which the penalty is plain."""
 
@@ -218,7 +203,7 @@ class _Equations:
         found = np.zeros((len(PENALTIES), self._dimensions))
         decomposed: dict[int, Any] = {}
         for dimension in range(self._dimensions):
-            around, total = self._of(dimension), 0.0
+            around = self._of(dimension)
             if sum(self._sums[fold, dimension][5] > 0 for fold in range(FOLDS)) < 2:
                 raise ValueError(f"dimension {dimension} has ratings of fewer than two groups")
             for fold in range(FOLDS):
@@ -229,7 +214,6 @@ class _Equations:
                 for number, (beta, bias) in enumerate(zip(betas, biases, strict=True)):
                     error = yy - 2 * (beta @ xy + bias * y1) + beta @ xx @ beta + 2 * bias * (beta @ x1) + bias**2 * n
                     found[number, dimension] += error
-                total += n
             variance = around[3] - around[4] ** 2 / around[5]
             found[:, dimension] /= max(variance, 1e-12)
         return found

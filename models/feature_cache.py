@@ -29,7 +29,7 @@ from ..data_modules.schema import Pair
 from ..data_modules.stored_clips import StoredClip
 from .backbones.audio_language_model import AudioLanguageModel
 from .backbones.base import Backbone, Inputs
-from .backbones.layers import made_by, skip
+from .backbones.layers import made_by, passing_on
 from .judge import EmpathyJudge, EncodedClip, EncodedWindow
 from .lora import part_of
 from .settings import LongClips
@@ -325,7 +325,7 @@ class PairStates:
 def states_entering(backbone: AudioLanguageModel, inputs: Inputs, first: int) -> Tensor:
     """Hidden states `(batch, tokens, hidden)` that enter layer `first`; the layers from there on are not computed."""
     layers = backbone.layers[first:]
-    with skip(layers), made_by(layers[:1]) as passed_on:
+    with passing_on(layers), made_by(layers[:1]) as passed_on:
         backbone.hidden_states(replace(inputs, packed=None))
     return passed_on[0]
 

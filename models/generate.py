@@ -14,17 +14,16 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import AutoConfig, DynamicCache, GenerationConfig
-from transformers.utils.hub import cached_file, extract_commit_hash
+from transformers.utils.hub import extract_commit_hash
 
 from ..data_modules.audio import AudioSource, decode
 from ..data_modules.errors import UserError
 from . import NANO
-from .backbones import NANO_FOLDER, load_backbone
+from .backbones import NANO_FOLDER, load_backbone, read_config
 from .backbones.audio_language_model import AudioLanguageModel, Message
 from .backbones.base import Checkpoint, Inputs
-from .backbones.deferred import weight_files
+from .backbones.deferred import own_file, weight_files
 from .backbones.loading import one_line
-from .hub import expected_backbone, require_backbone
 from .weight_files import file_hash
 
 _WEIGHTS_AND_WORDS = {".safetensors", ".json", ".jinja", ".model", ".txt"}
@@ -223,14 +222,9 @@ def identity(checkpoint: Checkpoint) -> str:
             if path.suffix in _WEIGHTS_AND_WORDS and not name.startswith(".") and "/." not in name:
                 digest.update(f"{name} {file_hash(path)}\n".encode())
         return digest.hexdigest()
-    require_backbone(found.name, found.revision)
-    try:
-        config = cached_file(found.name, "config.json", revision=found.revision)
-    except OSError as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"{expected_backbone(found.name)}: {reason}") from None
-    commit = extract_commit_hash(config, None)
-    assert commit is not None, config
+    read_config(found.name, found.revision)  # says what is wrong with the name
+    commit = extract_commit_hash(own_file(found, "config.json"), None)
+    assert commit is not None, found
     return commit
 
 

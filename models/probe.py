@@ -12,12 +12,13 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from sklearn.model_selection import GroupKFold
 from torch import Tensor
 
 from ..data_modules.schema import Pair
 from .backbones.base import Inputs
 from .clip_encoder import KEPT_BYTES, ClipEncoder
-from .closed_form import EXACT, LANDMARKS, WIDTHS, Portion, Solution, fit, fold_fits
+from .closed_form import EXACT, FOLDS, LANDMARKS, WIDTHS, Portion, Solution, fit
 from .feature_cache import DiskStore
 from .heads import Head, Prediction, build_head
 from .judge import EmpathyJudge
@@ -144,7 +145,9 @@ class Probe:
         """
         judge, rows_of = self._reader.judge, (len(self.sampled), len(means))
         scores, deviations = torch.empty(rows_of), torch.full(rows_of, torch.nan)
-        for rows, solution in fold_fits(self._sample, self._blocks, **self._choice):
+        folds = GroupKFold(min(FOLDS, len(set(self._sample.groups.tolist()))), shuffle=True, random_state=0)
+        for others, rows in folds.split(self._sample.features, groups=self._sample.groups):
+            solution = fit(Portion(*(values[others] for values in self._sample)), self._blocks, **self._choice)
             with torch.no_grad():
                 compared = torch.from_numpy(solution.compared(self._sample.features[rows])).float()
                 made = head_at(judge, solution, means)(compared)

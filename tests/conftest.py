@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import io
 import json
 import multiprocessing
@@ -299,6 +300,13 @@ def real_data(name: str) -> Path:
     return path
 
 
+def loaded(path: Path) -> Any:
+    """A program that is no part of the package, as a module; it finds its neighbours."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(path.parent)
+        return importlib.import_module(path.stem)
+
+
 def encoded(samples, rate: int = 16_000, kind: str = "WAV", subtype: str | None = None) -> bytes:
     """An audio file."""
     file = io.BytesIO()
@@ -312,6 +320,14 @@ def parser():
     from empathy_judge.train.recipe import RecipeParser
 
     return RecipeParser()
+
+
+def output_of(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """What a command that goes well prints."""
+    from empathy_judge.cli import main
+
+    assert main([str(word) for word in words]) == 0
+    return capsys.readouterr().out
 
 
 def failed(capsys: pytest.CaptureFixture[str], *words: str) -> str:

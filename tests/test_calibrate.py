@@ -17,7 +17,7 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import AudioError, UserError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.judges.trained import TrainedJudge
-from empathy_judge.models.artifact import load_run
+from empathy_judge.models.artifact import load_any
 from empathy_judge.models.calibration import from_json
 from empathy_judge.models.description import read_json
 from empathy_judge.models.judge import EmpathyJudge
@@ -25,7 +25,7 @@ from empathy_judge.models.judge_calibration import calibrate_judge
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.run import train
 
-from .conftest import failed
+from .conftest import failed, output_of
 
 RATE = 16_000
 
@@ -47,7 +47,7 @@ def clips(clips) -> Path:
 
 
 def test_training_leaves_a_calibration_of_its_best_checkpoint(trained_run, dataset_folder):
-    loaded = load_run(trained_run)
+    loaded = load_any(trained_run)
     own = loaded.calibration
     assert own == from_json(read_json(trained_run / "calibration.json"), "here", loaded.judge.dimensions)
     assert (own.splits, own.method, own.synthetic, own.failed) == (("validation",), "none", True, 0)
@@ -81,7 +81,7 @@ def test_training_calibrates_from_the_scores_of_its_validation(train_arguments, 
     options = {"judge__head": "gaussian", "data__target": "single", "objective__rater_embedding": 4}
     train(train_arguments(tmp_path / "run", trainer__max_epochs=3, trainer__logger="false", **options))
     assert len(built) == 1
-    loaded = load_run(tmp_path / "run")
+    loaded = load_any(tmp_path / "run")
     again = calibrate_judge(loaded, PairDataset.load(dataset_folder), ["validation"], device="cpu")
     assert loaded.calibration.weights == again.weights
     assert loaded.calibration.domain == again.domain
@@ -142,14 +142,12 @@ def test_a_calibrated_judge_folder_gives_intervals(calibrated, judge_folder, cli
 
 def test_score_prints_and_writes_what_is_known(calibrated, clips, capsys):
     words = ["score", str(calibrated), str(clips / "c.wav"), str(clips / "r0.wav"), "--device", "cpu"]
-    assert main([*words, "--json", "--level", "0.8"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(output_of(capsys, *words, "--json", "--level", "0.8"))
     kinds = ("standard_error", "low", "high")
     names = ("empathy", "warmth")
     known = [f"{name}_{kind}" for name in names for kind in kinds]
     assert list(found) == [*names, *known, *(f"{name}_label" for name in names), "warnings", "windows", "seconds"]
-    assert main([*words, "--level", "0.8"]) == 0
-    line = capsys.readouterr().out.splitlines()[0]
+    line = output_of(capsys, *words, "--level", "0.8").splitlines()[0]
     assert line == (
         f"empathy {found['empathy']:.3f} (1 to 5), standard error {found['empathy_standard_error']:.2f}, 80 % interval "
         f"{found['empathy_low']:.2f} to {found['empathy_high']:.2f}"
@@ -163,7 +161,7 @@ def test_score_prints_and_writes_what_is_known(calibrated, clips, capsys):
 
 
 def test_what_cannot_be_calibrated_is_one_line(judge_folder, trained_run, dataset_folder, tmp_path, capsys):
-    loaded, dataset = load_run(trained_run), PairDataset.load(dataset_folder)
+    loaded, dataset = load_any(trained_run), PairDataset.load(dataset_folder)
     for splits, options, text in (
         (["train"], {}, "was trained on split train"),
         (None, {}, "was trained on split train"),

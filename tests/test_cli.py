@@ -16,7 +16,7 @@ from empathy_judge.commands.options import build_parser
 from safetensors import SafetensorError
 from torch.distributed import DistNetworkError
 
-from .conftest import failed
+from .conftest import failed, output_of
 
 # ---------------------------------------------------------------- help
 
@@ -153,8 +153,7 @@ def test_train_says_where_the_run_is_as_json(capsys, train_arguments, tmp_path):
 
 
 def test_the_arguments_of_the_trainer_have_a_help_of_their_own(capsys):
-    assert main(["train", "--trainer.help"]) == 0
-    out = capsys.readouterr().out
+    out = output_of(capsys, "train", "--trainer.help")
     assert "--trainer.max_epochs" in out
     assert "--trainer.callbacks" not in out  # set by the program
 

@@ -10,16 +10,17 @@ import pytest
 from empathy_judge.cli import main
 from empathy_judge.data_modules.ratings import LABELS
 
-from .conftest import failed
+from .conftest import failed, output_of
 
 
 def test_inspect_writes_a_page_only_where_asked(dataset_folder, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(["inspect", str(dataset_folder)]) == 0
-    plain = capsys.readouterr().out
+    plain = output_of(capsys, "inspect", dataset_folder)
     assert list(tmp_path.iterdir()) == []
-    assert main(["inspect", str(dataset_folder), "--page", "looks/first"]) == 0
-    assert capsys.readouterr().out == f"{plain}page: {Path('looks/first/index.html')}\n"
+    assert (
+        output_of(capsys, "inspect", dataset_folder, "--page", "looks/first")
+        == f"{plain}page: {Path('looks/first/index.html')}\n"
+    )
     page = (tmp_path / "looks" / "first" / "index.html").read_text(encoding="utf-8")
     assert "What is in tones?" in page
     sources = {part.split('"')[0] for part in page.split(' src="')[1:]}
@@ -28,8 +29,7 @@ def test_inspect_writes_a_page_only_where_asked(dataset_folder, tmp_path, capsys
 
 
 def test_inspect_prints_json_and_nothing_else(dataset_folder, tmp_path, capsys):
-    assert main(["inspect", str(dataset_folder), "--json", "--page", str(tmp_path / "page")]) == 0
-    printed = json.loads(capsys.readouterr().out)
+    printed = json.loads(output_of(capsys, "inspect", dataset_folder, "--json", "--page", tmp_path / "page"))
     assert (tmp_path / "page" / "index.html").is_file()
     assert printed["counts"]["all"]["ratings"] == 120
     own = printed["ratings"]["empathy"]
@@ -67,20 +67,17 @@ def scores(tmp_path) -> Path:
 
 def test_agreement_prints_tables_or_json(scores, capsys):
     words = ["agreement", str(scores), "--column", "item=clip", "annotator=who", "--judges", "j", "--resamples", "50"]
-    assert main(words) == 0
-    plain = capsys.readouterr().out
+    plain = output_of(capsys, *words)
     assert "people: ann, bob" in plain
     assert "judges with the mean of ann, bob" in plain
     assert "pairs" not in plain
-    assert main([*words, "--pairs", "--kappa-weights", "ranks", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(output_of(capsys, *words, "--pairs", "--kappa-weights", "ranks", "--json"))
     assert (found["people"], found["judges"], found["kappa_weights"]) == (["ann", "bob"], ["j"], "ranks")
     (one,) = found["dimensions"]
     pairs = {(pair["first"], pair["second"]): pair["quadratic_kappa"]["value"] for pair in one["pairs"]}
     assert pairs["ann", "j"] == pytest.approx(1.0)
     assert set(pairs) == {("ann", "bob"), ("ann", "j"), ("bob", "j")}
-    assert main([*words, "--exclude", "bob", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(output_of(capsys, *words, "--exclude", "bob", "--json"))
     assert (found["people"], found["left_out"]) == (["ann"], ["bob"])
     assert found["dimensions"][0]["judges"]["j"]["spearman"]["value"] == pytest.approx(1.0)
 
@@ -113,17 +110,15 @@ def test_agreement_names_what_is_wrong(scores, capsys):
 
 
 def test_score_prints_each_dimension_with_its_scale(judge_folder, clips, capsys):
-    assert main(["score", str(judge_folder), str(clips / "c.wav"), str(clips / "r0.wav"), "--json"]) == 0
-    scores = json.loads(capsys.readouterr().out)
+    scores = json.loads(output_of(capsys, "score", judge_folder, clips / "c.wav", clips / "r0.wav", "--json"))
     assert list(scores) == ["empathy", "warmth", "empathy_label", "warmth_label", "warnings", "windows", "seconds"]
     assert scores["empathy_label"] in LABELS
-    assert main(["score", str(judge_folder), str(clips / "c.wav"), str(clips / "r0.wav")]) == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert output_of(capsys, "score", judge_folder, clips / "c.wav", clips / "r0.wav").splitlines() == [
         f"empathy {scores['empathy']:.3f} (1 to 5)",
         f"warmth {scores['warmth']:.3f} (0 to 10)",
     ]
-    assert main(["score", str(judge_folder), "-", str(clips / "r0.wav"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) != scores  # without the context
+    alone = json.loads(output_of(capsys, "score", judge_folder, "-", clips / "r0.wav", "--json"))
+    assert alone != scores  # without the context
 
 
 def test_score_needs_clips_or_a_manifest(judge_folder, clips, capsys):
@@ -143,8 +138,7 @@ def test_score_of_a_manifest_with_a_bad_clip_is_a_failed_check(judge_folder, cli
     ]  # fmt: skip
     assert [row["status"] == "ok" for row in rows] == [True, False]
     (clips / "text.wav").write_bytes((clips / "r0.wav").read_bytes())
-    assert main(words) == 0
-    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    rows = list(csv.DictReader(output_of(capsys, *words).splitlines()))
     assert rows[0]["empathy"] == rows[1]["empathy"]
 
 
@@ -156,8 +150,7 @@ def test_clips_of_a_manifest_may_lie_in_a_folder_that_is_named(judge_folder, cli
     assert main([*words, "--json"]) == 1
     assert "no such file" in json.loads(capsys.readouterr().out)["status"]
     root = ["--audio-root", str(clips)]
-    assert main([*words, "--json", *root]) == 0
-    (line,) = capsys.readouterr().out.splitlines()
+    (line,) = output_of(capsys, *words, "--json", *root).splitlines()
     printed = json.loads(line)
     assert (printed["pair_id"], printed["status"]) == ("a", "ok")
     assert main([*words, "--out", str(out), "--device", "cpu", *root]) == 0
@@ -193,12 +186,10 @@ def test_what_makes_sense_for_a_file_alone_is_refused_without_one(words, text, c
 
 def test_export_makes_a_judge_that_scores_like_the_run(trained_run, clips, capsys):
     judge = clips / "judge"
-    assert main(["export", str(trained_run), "--out", str(judge)]) == 0
-    assert capsys.readouterr().out == f"judge: {judge}\n"
+    assert output_of(capsys, "export", trained_run, "--out", judge) == f"judge: {judge}\n"
     printed = []
     for source in (trained_run, trained_run / "checkpoints" / "best.ckpt", judge):
-        assert main(["score", str(source), str(clips / "c.wav"), str(clips / "r0.wav"), "--json"]) == 0
-        printed.append(json.loads(capsys.readouterr().out))
+        printed.append(json.loads(output_of(capsys, "score", source, clips / "c.wav", clips / "r0.wav", "--json")))
     assert printed[0] == printed[1] == printed[2]
     assert "Not measured yet" in (judge / "README.md").read_text()
     assert f"{judge}: exists" in failed(capsys, "export", str(trained_run), "--out", str(judge))

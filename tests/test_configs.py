@@ -10,7 +10,7 @@ from pathlib import Path
 import empathy_judge
 import pytest
 import yaml
-from empathy_judge.cli import COMMANDS, main
+from empathy_judge.cli import COMMANDS
 from empathy_judge.commands.options import build_parser as cli_parser
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models.backbones import FAMILIES
@@ -19,7 +19,7 @@ from empathy_judge.train.recipe import RecipeParser
 from empathy_judge.train.shipped import find_recipe, shipped_recipes
 from empathy_judge.train.sweep import check_recipe, read_sweep
 
-from .conftest import failed
+from .conftest import failed, output_of
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "configs").glob("*.yaml"))
@@ -63,11 +63,9 @@ def test_the_table_of_backbones_names_every_family_with_the_checkpoint_of_its_re
 
 def test_recipes_are_listed_with_what_they_need(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")  # no name is broken, and what a recipe is ends with its sentence
-    assert main(["recipes"]) == 0
-    listed = capsys.readouterr().out
+    listed = output_of(capsys, "recipes")
     assert all(re.search(rf"\b{path.stem}\b", listed) for path in FILES)
-    assert main(["recipes", "--json"]) == 0
-    found = {own["name"]: own for own in json.loads(capsys.readouterr().out)}
+    found = {own["name"]: own for own in json.loads(output_of(capsys, "recipes", "--json"))}
     assert list(found) == [path.stem for path in FILES]
     for name, own in found.items():
         assert sum(line.startswith("# needs: ") for line in find_recipe(name).read_text().splitlines()) == 1, name
@@ -92,8 +90,7 @@ def test_the_memory_that_a_recipe_is_said_to_need_is_that_of_its_dry_run(name, p
 
 
 def test_a_recipe_is_printed_with_the_help_of_its_settings_and_trains_the_same(capsys, parser):
-    assert main(["recipes", "show", "nano"]) == 0
-    text = capsys.readouterr().out
+    text = output_of(capsys, "recipes", "show", "nano")
     assert "mixed by learned weights (layer_mix).\n  pooling: response_mean\n" in text
     assert "    # Rank of the update.\n    rank: 16\n" in text
     for path in FILES:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
-import importlib.util
 import json
 import re
 import shlex
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,6 +23,7 @@ from empathy_judge.commands.options import build_parser, source_parser
 from empathy_judge.data_modules import importers
 from empathy_judge.data_modules.audio import Clip
 
+from .conftest import loaded
 from .pages import DOCS, PAGES, ROOT, blocks, commands, prose, python_blocks
 
 README = ROOT / "README.md"
@@ -135,17 +134,10 @@ def test_files_that_pages_name_exist():
     assert {path for _, path in missing if not (ROOT / path).is_file()} == set()
 
 
-def _hooks() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_hooks", DOCS / "hooks.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def command_page() -> str:
     """The command reference as the pages have it."""
-    return _hooks().commands_page()
+    return loaded(DOCS / "hooks.py").commands_page()
 
 
 def test_command_reference_is_complete(command_page):
@@ -184,7 +176,7 @@ def test_links_lead_somewhere(page, command_page):
 
 def test_configuration_reference_has_every_key():
     """Below its section with its help, values and default."""
-    page = _hooks().configuration_page()
+    page = loaded(DOCS / "hooks.py").configuration_page()
     assert "\n### judge.lora\n" in page
     assert "\n| `rank` | Rank of the update. Default: `16`. |\n" in page
     assert 'One of `lora`, `rslora`, `dora`. Default: `"lora"`. |' in page

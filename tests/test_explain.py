@@ -22,7 +22,7 @@ from empathy_judge.models.backbones.base import Inputs
 from empathy_judge.models.heads import Prediction
 from empathy_judge.scorer import Scorer
 
-from .conftest import failed
+from .conftest import failed, output_of
 from .eval.conftest import Page
 
 RATE = 16_000
@@ -145,8 +145,7 @@ def test_what_cannot_be_explained_is_refused(scorer, speech):
 def test_command_prints_json_and_writes_picture_and_page(judge_folder, speech, tmp_path, capsys):
     soundfile.write(tmp_path / "r.wav", speech.samples, RATE)
     words = ["explain", str(judge_folder), "-", str(tmp_path / "r.wav"), "--device", "cpu"]
-    assert main([*words, "--json", "--png", str(tmp_path / "w.png"), "--page", str(tmp_path / "w.html")]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(output_of(capsys, *words, "--json", "--png", tmp_path / "w.png", "--page", tmp_path / "w.html"))
     again = explain(Scorer.from_pretrained(judge_folder, device="cpu"), None, tmp_path / "r.wav")
     assert found == json.loads(json.dumps(asdict(again)))
     assert (tmp_path / "w.png").read_bytes().startswith(b"\x89PNG")
@@ -156,8 +155,7 @@ def test_command_prints_json_and_writes_picture_and_page(judge_folder, speech, t
     named = [own for curve in found["curves"] for own in (*curve["worst"], *curve["best"])]
     assert [float(own["data-start"]) for own in page.all("button")] == [own["start"] for own in named]
     assert not {"link", "img", "iframe"} & set(page.tags)
-    assert main(words) == 0
-    assert capsys.readouterr().out.startswith("response, empathy ")
+    assert output_of(capsys, *words).startswith("response, empathy ")
 
 
 def test_a_report_links_to_what_explains_its_largest_disagreements(

@@ -14,6 +14,8 @@ import pytest
 import soundfile
 from empathy_judge.models.backbones.audio_language_model import AudioLanguageModel
 
+from .conftest import output_of
+
 ROOT = Path(empathy_judge.__file__).parent
 PAGE = ROOT / "docs" / "architecture.md"
 COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>")
@@ -62,13 +64,12 @@ def check(kind: str, path: list[str], most: int) -> None:
 
 
 def test_from_score_to_the_network(judge_folder, dataset_folder, watch, capsys):
-    from empathy_judge.cli import main
 
     manifest = dataset_folder / "one.csv"
     manifest.write_text("response_audio,context_audio\np00.wav,context0.wav\n")
     seen = watch(AudioLanguageModel, "hidden_states")
-    assert main(["score", str(judge_folder), "--manifest", str(manifest), "--device", "cpu"]) == 0
-    assert capsys.readouterr().out.splitlines()[1].endswith(",ok")
+    lines = output_of(capsys, "score", judge_folder, "--manifest", manifest, "--device", "cpu").splitlines()
+    assert lines[1].endswith(",ok")
     manifest.unlink()
     (path,) = seen
     check("score", path[path.index("commands/judges.py: score") :], 6)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -14,6 +13,8 @@ import pandas as pd
 import pytest
 from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import PairDataset
+
+from .conftest import loaded, output_of
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "real_speech.py"
 REAL = os.environ.get("EMPATHY_JUDGE_REAL_DATA")
@@ -59,8 +60,7 @@ def test_import_to_score(imported, tmp_path, capsys):
     clips = [
         str(Path(str(REAL)) / "mushra_codec/audio" / name) for name in ("stim_01_ref.flac", "stim_01_lyra_32.flac")
     ]
-    assert main(["score", str(judge), *clips, "--json"]) == 0
-    assert 0 <= json.loads(capsys.readouterr().out)["fidelity"] <= 100
+    assert 0 <= json.loads(output_of(capsys, "score", judge, *clips, "--json"))["fidelity"] <= 100
 
 
 @pytest.mark.long
@@ -69,9 +69,7 @@ def test_the_example_goes_from_a_table_to_a_learning_curve(tmp_path, monkeypatch
     clips = Path(str(REAL)) / "emodb"
     rows = pd.read_csv(clips / "metadata.csv").groupby("speaker").head(9)
     rows.assign(clip=[str(clips / name) for name in rows["clip"]]).to_csv(tmp_path / "table.csv", index=False)
-    spec = importlib.util.spec_from_file_location("real_speech", EXAMPLE)
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
+    example = loaded(EXAMPLE)
     monkeypatch.setattr(example, "SIZES", (30,))
     monkeypatch.setattr(example, "DRAWS", 2)
     words = [str(tmp_path / "table.csv"), "--clip", "clip", "--speaker", "speaker", "--out", str(tmp_path / "out")]

@@ -1,16 +1,26 @@
-"""Workflows, issue forms and hooks: they name targets, versions and commands that exist."""
+"""Workflows, issue forms, hooks and the Dockerfile (without Docker): they name targets, versions, files and commands
+that exist."""
 
 from __future__ import annotations
 
+import fnmatch
+import json
 import re
+import shlex
 import tomllib
+import urllib.parse
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import yaml
-from empathy_judge.cli import NAMES
+from empathy_judge.cli import COMMANDS, NAMES
+from empathy_judge.commands.options import build_parser
+from empathy_judge.serving.records import ROUTES
 
 from .pages import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 GITHUB = ROOT / ".github"
 WORKFLOWS = sorted(GITHUB.glob("workflows/*.yml"))
@@ -35,17 +45,15 @@ def test_workflows_run_what_there_is(workflow):
 
 
 def test_a_wheel_has_every_folder_of_code():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     folders = (path.parent.relative_to(ROOT).parts for path in ROOT.glob("[a-z]*/**/__init__.py"))
     ours = {".".join(("empathy_judge", *parts)) for parts in folders if parts[0] not in ("build", "tests")}
-    assert {"empathy_judge", *ours} == set(project["tool"]["setuptools"]["packages"])
+    assert {"empathy_judge", *ours} == set(PROJECT["tool"]["setuptools"]["packages"])
 
 
 def test_every_python_that_we_support_is_tested():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (ci,) = [path for path in WORKFLOWS if path.stem == "ci"]
     tested = _yaml(ci)["jobs"]["test"]["strategy"]["matrix"]["python"]
-    assert project["requires-python"] == f">={tested[0]}"
+    assert PROJECT["project"]["requires-python"] == f">={tested[0]}"
     assert tested == ["3.11", "3.12", "3.13"]
 
 
@@ -62,3 +70,97 @@ def test_hooks_and_lint_are_the_same_ruff():
     (ruff,) = re.findall(r"^ruff==(.+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
     hooks = {one["repo"].rpartition("/")[2]: one["rev"] for one in _yaml(ROOT / ".pre-commit-config.yaml")["repos"]}
     assert hooks["ruff-pre-commit"] == f"v{ruff}"
+
+
+# ---------------------------------------------------------------- the Dockerfile
+
+
+@pytest.fixture(scope="module")
+def steps() -> list[tuple[str, str]]:
+    """Instructions and what follows them, in order."""
+    text = re.sub(r"\\\n", " ", (ROOT / "Dockerfile").read_text())
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return [(line.split()[0], line.split(maxsplit=1)[1]) for line in lines]
+
+
+def of(steps: list[tuple[str, str]], name: str) -> list[str]:
+    return [rest for instruction, rest in steps if instruction == name]
+
+
+def ignored(path: str) -> bool:
+    """Whether Docker leaves it out: the last pattern that fits it or a folder of it decides."""
+    found = False
+    parts = path.split("/")
+    tops = ["/".join(parts[: n + 1]) for n in range(len(parts))]
+    for line in (ROOT / ".dockerignore").read_text().splitlines():
+        if line and not line.startswith("#"):
+            pattern = line.removeprefix("!")
+            anywhere = pattern.removeprefix("**/")
+            names = parts if anywhere != pattern else tops
+            if any(fnmatch.fnmatchcase(name, anywhere) and name.count("/") == anywhere.count("/") for name in names):
+                found = not line.startswith("!")
+    return found
+
+
+def package_files() -> Iterator[str]:
+    """All that a wheel holds."""
+    tools = PROJECT["tool"]["setuptools"]
+    for package in tools["packages"]:
+        folder = ROOT / package.removeprefix("empathy_judge").strip(".").replace(".", "/")
+        yield from (str(path.relative_to(ROOT)) for path in folder.glob("*.py"))
+    for pattern in tools["package-data"]["empathy_judge"]:
+        yield from (str(path.relative_to(ROOT)) for path in ROOT.glob(pattern) if path.is_file())
+
+
+def test_the_image_gets_the_whole_package_and_little_else():
+    files = [path for path in package_files() if not path.startswith(".")]
+    assert "serving/app.py" in files
+    assert "serving/page/page.html" in files
+    assert "checkpoints/nano/model.safetensors" in files
+    needed = [*files, "pyproject.toml", "constraints.txt", PROJECT["project"]["readme"], "LICENSE"]
+    assert [path for path in needed if ignored(path) or not (ROOT / path).is_file()] == []
+    left_out = (
+        ".git/HEAD", ".venv/bin/python", "tests/conftest.py", "checkpoints/mine/a.ckpt", "demo/judge/judge.json",
+        "models/__pycache__/judge.pyc", "serving/.ruff_cache/x",
+    )  # fmt: skip
+    assert [path for path in left_out if not ignored(path)] == []
+
+
+def test_what_it_copies_and_installs_is_there(steps):
+    for rest in of(steps, "COPY"):
+        *sources, _ = [word for word in rest.split() if not word.startswith("--")]
+        for source in sources:
+            made = rest.startswith("--from=build")
+            assert (source == "/opt/judge") if made else (ROOT / source).exists()
+    (install,) = [shlex.split(rest) for rest in of(steps, "RUN") if "pip install" in rest]
+    assert (ROOT / install[install.index("--constraint") + 1]).is_file()
+    (extra,) = re.findall(r"\.\[(\w+)\]", " ".join(install))
+    assert extra in PROJECT["project"]["optional-dependencies"]
+    pinned = {re.split("[=<>]", line)[0].lower() for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    wanted = {re.split("[=<>]", name)[0] for name in PROJECT["project"]["optional-dependencies"][extra]}
+    assert wanted <= {name.replace("_", "-") for name in pinned}
+
+
+def test_what_it_runs_is_a_command_of_ours(steps):
+    (entry,), (words,) = of(steps, "ENTRYPOINT"), of(steps, "CMD")
+    program, *arguments = json.loads(entry) + json.loads(words)
+    assert program in PROJECT["project"]["scripts"]
+    options = build_parser(COMMANDS).parse_args(arguments)
+    assert (options.judge, options.host) == ("/judge", "0.0.0.0")
+    assert of(steps, "EXPOSE") == [str(options.port)]
+    (check,) = of(steps, "HEALTHCHECK")
+    *_, code = json.loads(check[check.index("[") :])
+    compile(code, "HEALTHCHECK", "exec")
+    (address,) = re.findall(r"http://[^']+", code)
+    asked = urllib.parse.urlsplit(address)
+    assert (asked.hostname, asked.port) == ("127.0.0.1", options.port)
+    assert asked.path in ROUTES
+
+
+def test_it_runs_as_nobody_special_and_names_no_index(steps):
+    names = [instruction for instruction, _ in steps]
+    assert of(steps, "USER") == ["10001"]
+    assert names.index("USER") < names.index("ENTRYPOINT")
+    addresses = re.findall(r"https?://[\w.-]+", (ROOT / "Dockerfile").read_text())
+    assert set(addresses) == {"http://127.0.0.1"}
+    assert not re.search(r"(?i)token\s*=", "\n".join(of(steps, "ENV") + of(steps, "ARG")))

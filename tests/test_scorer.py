@@ -16,7 +16,6 @@ import pytest
 import soundfile
 import torch
 from empathy_judge import Scorer
-from empathy_judge.cli import main
 from empathy_judge.data_modules import audio
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import AudioError, UserError
@@ -24,7 +23,7 @@ from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.assessment import Assessment
 from empathy_judge.models.judge import EmpathyJudge
 
-from .conftest import failed
+from .conftest import failed, output_of
 
 RATE = 16_000
 
@@ -219,19 +218,16 @@ def test_audio_states_are_kept_in_a_folder(judge_folder, clips, tmp_path, monkey
     plain = EmpathyJudge._encoded
     monkeypatch.setattr(EmpathyJudge, "_encoded", lambda judge, made: counted.append(1) or plain(judge, made))
     words = ["score", str(judge_folder), str(clips / "c.wav"), str(clips / "r0.wav"), "--device", "cpu", "--json"]
-    assert main(words) == 0
-    expected = json.loads(capsys.readouterr().out)
+    expected = json.loads(output_of(capsys, *words))
     kept = [*words, "--cache", str(tmp_path / "kept")]
     for computed in (True, False):
         counted.clear()
-        assert main(kept) == 0
-        assert json.loads(capsys.readouterr().out) == pytest.approx(expected, abs=1e-5)
+        assert json.loads(output_of(capsys, *kept)) == pytest.approx(expected, abs=1e-5)
         assert bool(counted) == computed
     files = list((tmp_path / "kept").rglob("*.safetensors"))
     assert len(files) == 2
     files[0].write_bytes(b"damaged")
-    assert main(kept) == 0
-    assert json.loads(capsys.readouterr().out) == pytest.approx(expected, abs=1e-5)
+    assert json.loads(output_of(capsys, *kept)) == pytest.approx(expected, abs=1e-5)
     assert counted
     files[0].unlink()
     (tmp_path / "file").write_text("")

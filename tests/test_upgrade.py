@@ -10,12 +10,12 @@ import torch
 import yaml
 from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.models.artifact import load_any, load_run
+from empathy_judge.models.artifact import load_any
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.settings import RENAMED
 from empathy_judge.train.sweep import check_recipe, read_sweep
 
-from .conftest import as_before, failed
+from .conftest import as_before, failed, output_of
 
 OLD = """# my own
 model:
@@ -58,14 +58,12 @@ data:
 def test_an_old_recipe_is_converted_with_its_comments(tmp_path, capsys, parser):
     path = tmp_path / "mine.yaml"
     path.write_text(OLD)
-    assert main(["upgrade", str(path)]) == 0
-    said = capsys.readouterr().out
+    said = output_of(capsys, "upgrade", path)
     assert path.read_text() == NEW
     assert f"{path}: model.lora_rank -> judge.lora.rank\n" in said
     assert said.count(" -> ") == 8
     assert parser.parse(["--config", str(path)]).optimizer.learning_rate == 0.002
-    assert main(["upgrade", str(path)]) == 0
-    assert capsys.readouterr().out == f"{path}: nothing to convert\n"
+    assert output_of(capsys, "upgrade", path) == f"{path}: nothing to convert\n"
     path.write_text("model: {lora_rank: 3}\n")
     assert main(["upgrade", str(path), "--json"]) == 0
     changed = [f"{path}: model.lora_rank -> judge.lora.rank"]
@@ -118,8 +116,7 @@ def test_an_old_sweep_is_converted(tmp_path, capsys):
     path.write_text(text.replace("KEY", "model.learning_rate"))
     with pytest.raises(UserError, match=r"model\.learning_rate is called optimizer\.learning_rate now"):
         check_recipe(read_sweep(path), path)
-    assert main(["upgrade", str(path)]) == 0
-    assert capsys.readouterr().out == f"{path}: model.learning_rate -> optimizer.learning_rate\n"
+    assert output_of(capsys, "upgrade", path) == f"{path}: model.learning_rate -> optimizer.learning_rate\n"
     assert path.read_text() == text.replace("KEY", "optimizer.learning_rate")
     check_recipe(read_sweep(path), path)
 
@@ -131,10 +128,9 @@ def test_an_old_run_can_be_used_and_is_converted(trained_run, tmp_path, capsys, 
         old = read_checkpoint(path)
         torch.save({**old, "description": as_before(old["description"])}, path)
     (run / "config.yaml").write_text(OLD)
-    loaded = load_run(run)
+    loaded = load_any(run)
     assert f"`empathy-judge upgrade {run}` converts it" in capsys.readouterr().err
-    assert main(["upgrade", str(run)]) == 0
-    assert capsys.readouterr().out.count("description of the judge in today's names") == len(before) == 2
+    assert output_of(capsys, "upgrade", run).count("description of the judge in today's names") == len(before) == 2
     assert (run / "config.yaml").read_text() == NEW
     for path in run.glob("checkpoints/*.ckpt"):
         after = read_checkpoint(path)
@@ -142,14 +138,13 @@ def test_an_old_run_can_be_used_and_is_converted(trained_run, tmp_path, capsys, 
         assert all(
             torch.equal(value, after["state_dict"][key]) for key, value in before[path.name]["state_dict"].items()
         )
-    assert load_run(run).description == loaded.description
+    assert load_any(run).description == loaded.description
     assert capsys.readouterr().err == ""
 
 
 def test_an_old_judge_and_an_ensemble_of_old_judges_are_converted(judge_folder, make_old_ensemble, tmp_path, capsys):
     make_old_ensemble(judge := tmp_path / "judge")
-    assert main(["upgrade", str(judge)]) == 0
-    assert capsys.readouterr().out.count("schema_version 1 -> 3") == 3
+    assert output_of(capsys, "upgrade", judge).count("schema_version 1 -> 3") == 3
     made = judge / "members" / "1" / "judge.json"
     assert json.loads(made.read_text()) == json.loads((judge_folder / "judge.json").read_text())
     loaded = load_any(judge)

@@ -33,7 +33,7 @@ from ..eval.judges.scores_file import ScoresFile
 from ..eval.statistics.agreement import spearman
 from ..eval.statistics.bootstrap import MIN_GROUPS, Resamples, estimate
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS
-from ..models.artifact import load_run, read_settings
+from ..models.artifact import load_any, read_settings
 from ..models.closed_form import EXACT, LANDMARKS
 from ..models.ensemble import write_ensemble
 from ..models.feature_cache import DiskStore
@@ -225,7 +225,7 @@ class _Plan:
     def _scored(self, folder: Path, pairs: Sequence[Pair], cache: str | None) -> dict[str, Prediction]:
         device = "cpu" if self._recipe.trainer.get("accelerator") == "cpu" else None
         store = None if cache is None else DiskStore(Path(cache))
-        scorer = PairScorer(placed(load_run(folder), device), self._recipe.data.eval_batch_size, store=store)
+        scorer = PairScorer(placed(load_any(folder), device), self._recipe.data.eval_batch_size, store=store)
         return {pair.pair_id: own for pair, own in scorer.predict(pairs) if not isinstance(own, AudioError)}
 
     def write(self, file: Path, scores: Mapping[str, Prediction]) -> None:

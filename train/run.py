@@ -93,10 +93,10 @@ class Run:
         Raises:
             UserError: If the folder is not empty, or the run is damaged.
         """
-        from ..models.artifact import load_run, save_judge
+        from ..models.artifact import load_any, save_judge
         from ..models.model_card import render_card
 
-        loaded = load_run(self.folder)
+        loaded = load_any(self.folder)
         save_judge(loaded, Path(folder), render_card(loaded.description, report))
         return Path(folder)
 

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from ...data_modules.errors import TextError, UserError, shown
 from ...data_modules.schema import Pair
 from .base import Backbone, Checkpoint, Clips, Inputs, Layout, Packed, Part
-from .layers import KERNEL, attending, enter_behind, made_by
+from .layers import KERNEL, attending, made_by, passing_on
 from .loading import load_processor, one_line
 from .packing import pack
 
@@ -196,7 +196,7 @@ class AudioLanguageModel(Backbone):
         packed = inputs.packed
         positions = (inputs.attention_mask.cumsum(-1) - 1).clamp(min=0)
         if inputs.hidden is not None:
-            with enter_behind(self.layers[: inputs.first], inputs.hidden), attending(inputs.padding_last, None):
+            with passing_on(self.layers[: inputs.first], inputs.hidden), attending(inputs.padding_last, None):
                 return self.read(inputs.input_ids, inputs.hidden, inputs.attention_mask, positions)
         states = inputs.audio_states
         if states is None and inputs.clips is not None:

@@ -44,17 +44,19 @@ def weight_files(checkpoint: Checkpoint, key: re.Pattern[str] | None = None) -> 
 
     Empty where the checkpoint has none, or one that its index names is not there.
     """
-    index, names = _file(checkpoint, "model.safetensors.index.json"), {"model.safetensors"}
+    index, names = own_file(checkpoint, "model.safetensors.index.json"), {"model.safetensors"}
     if index is not None:
         with open(index, encoding="utf-8") as file:
             places = json.load(file)["weight_map"]
         names = {place for name, place in places.items() if key is None or key.search(name)}
-    paths = [_file(checkpoint, name) for name in sorted(names)]
+    paths = [own_file(checkpoint, name) for name in sorted(names)]
     return [] if None in paths else [path for path in paths if path is not None]
 
 
-def _file(checkpoint: Checkpoint, name: str) -> str | None:
-    return cached_file(checkpoint.name, name, revision=checkpoint.revision, _raise_exceptions_for_missing_entries=False)
+def own_file(checkpoint: Checkpoint, name: str, **options: Any) -> str | None:
+    """Where a file of a checkpoint lies on this machine, with further options of `cached_file`; None = it has none."""
+    how = {"revision": checkpoint.revision, "_raise_exceptions_for_missing_entries": False, **options}
+    return cached_file(checkpoint.name, name, **how)
 
 
 def keeps(dtype: torch.dtype, model_class: type) -> dict[str, Any]:

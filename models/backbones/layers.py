@@ -134,8 +134,11 @@ class OneRow(NamedTuple):
         """Queries, keys and values `(1, heads, positions, size)` through a function that takes rows of these and a
         mask, and returns `(rows, positions, heads, size)`."""
         # on a CPU a call costs next to nothing, and each converts the mask that it gets; dynamo cannot read the lengths
-        in_turn = states[0].device.type == "cpu" and not torch.compiler.is_compiling()
-        return (clip_by_clip if in_turn else in_padded_rows)(self, attend, *states)
+        if states[0].device.type == "cpu" and not torch.compiler.is_compiling():
+            clips = zip(*(own.split(self.lengths.tolist(), 2) for own in states), strict=True)
+            return torch.cat([attend(*clip, None) for clip in clips], 1)
+        mixed = attend(*(own[0].transpose(0, 1)[self.places].transpose(1, 2) for own in states), self.mask)
+        return mixed.flatten(0, 1)[self.back][None]
 
 
 def in_one_row(states: Tensor, lengths: Sequence[int]) -> tuple[Tensor, OneRow | None]:
@@ -148,18 +151,6 @@ def in_one_row(states: Tensor, lengths: Sequence[int]) -> tuple[Tensor, OneRow |
     made = map(torch.from_numpy, (real[:, None, None], places, np.flatnonzero(real)))
     there = (tensor.to(states.device, non_blocking=True) for tensor in made)
     return states[None], OneRow(torch.tensor(lengths), *there)
-
-
-def clip_by_clip(row: OneRow, attend: Callable[..., Tensor], *states: Tensor) -> Tensor:
-    """`OneRow.attend` in a call for each clip."""
-    clips = zip(*(own.split(row.lengths.tolist(), 2) for own in states), strict=True)
-    return torch.cat([attend(*clip, None) for clip in clips], 1)
-
-
-def in_padded_rows(row: OneRow, attend: Callable[..., Tensor], *states: Tensor) -> Tensor:
-    """`OneRow.attend` in one call."""
-    mixed = attend(*(own[0].transpose(0, 1)[row.places].transpose(1, 2) for own in states), row.mask)
-    return mixed.flatten(0, 1)[row.back][None]
 
 
 def _attention(
@@ -295,22 +286,10 @@ def made_by(
 
 
 @contextmanager
-def enter_behind(layers: Sequence[nn.Module], hidden: Tensor) -> Iterator[None]:
-    """Within, these layers pass on `hidden` `(batch, tokens, hidden)`, whatever they are given."""
-    with _replaced(layers, lambda *_, **__: hidden):
-        yield
-
-
-@contextmanager
-def skip(layers: Sequence[nn.Module]) -> Iterator[None]:
-    """Within, these layers pass on the hidden states that they are given."""
-    with _replaced(layers, lambda hidden, *_, **__: hidden):
-        yield
-
-
-@contextmanager
-def _replaced(layers: Sequence[nn.Module], forward: Any) -> Iterator[None]:
-    """The modules stay where they are, so that hooks on them (FSDP) still run."""
+def passing_on(layers: Sequence[nn.Module], hidden: Tensor | None = None) -> Iterator[None]:
+    """Within, these layers pass on the hidden states that they are given, or others `(batch, tokens, hidden)`,
+    whatever they are given. The modules stay where they are, so that hooks on them (FSDP) still run."""
+    forward: Any = (lambda given, *_, **__: given) if hidden is None else (lambda *_, **__: hidden)
     own = [layer.__dict__.get("forward") for layer in layers]  # set by gradient checkpointing and compilation
     for layer in layers:
         layer.forward = forward

@@ -25,11 +25,10 @@ from transformers import (
     TorchAoConfig,
     modeling_utils,
 )
-from transformers.utils.hub import cached_file
 
 from ...data_modules.errors import UserError
 from .base import Backbone, Checkpoint
-from .deferred import keeps, merge_later, seen_as_float32, short_dtype
+from .deferred import keeps, merge_later, own_file, seen_as_float32, short_dtype
 from .layers import KERNEL
 
 _ADAPTER = re.compile(r"\.lora_[AB]\.default(?=\.weight$)")
@@ -217,13 +216,7 @@ def _refuse_adapter(checkpoint: Checkpoint) -> None:
     Raises:
         UserError: If there is one.
     """
-    there = cached_file(
-        checkpoint.name,
-        "adapter_config.json",
-        revision=checkpoint.revision,
-        _raise_exceptions_for_missing_entries=False,
-    )
-    if there is not None:
+    if own_file(checkpoint, "adapter_config.json") is not None:
         raise UserError(
             f"backbone {checkpoint.name!r}: has an adapter (adapter_config.json) beside its weights, which would not "
             "be used; expected weights that it was merged into (PeftModel.merge_and_unload), or a folder without it"
@@ -268,16 +261,8 @@ def merge_own_adapter(
     Raises:
         UserError: If it is missing though required, broken, or does not fit the model.
     """
-    found = {
-        name: cached_file(
-            checkpoint.name,
-            name,
-            revision=checkpoint.revision,
-            subfolder=subfolder,
-            _raise_exceptions_for_missing_entries=False,
-        )
-        for name in ("adapter_config.json", "adapter_model.safetensors")
-    }
+    files = "adapter_config.json", "adapter_model.safetensors"
+    found = {name: own_file(checkpoint, name, subfolder=subfolder) for name in files}
     missing = [name for name, path in found.items() if path is None]
     if len(missing) == len(found) and not required:
         return

@@ -20,10 +20,10 @@ import torch
 from huggingface_hub import is_offline_mode
 from torch import Tensor, nn
 from transformers import VoxtralForConditionalGeneration
-from transformers.utils.hub import cached_file
 
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, as_text
 from .base import Checkpoint, Clips, Part
+from .deferred import own_file
 from .layers import LayerStatistics, watching
 from .loading import load_processor
 from .qwen2_audio import WHISPER_TOWER, after_convolutions
@@ -120,11 +120,5 @@ def _with_tokenizer(checkpoint: Checkpoint) -> Checkpoint:
     """
     if not is_offline_mode():
         return checkpoint
-    found = cached_file(
-        checkpoint.name,
-        "tekken.json",
-        revision=checkpoint.revision,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
+    found = own_file(checkpoint, "tekken.json", _raise_exceptions_for_connection_errors=False)
     return checkpoint if found is None else replace(checkpoint, name=str(Path(found).parent), revision=None)

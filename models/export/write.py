@@ -149,7 +149,7 @@ def _write(loaded: LoadedJudge, folder: Path, form: ExportFormat, quantization: 
         checkpoint = Checkpoint(str(whole), None, DTYPES[settings.dtype], settings.attention, quantization)
         write_backbone(load_backbone(checkpoint), None, settings.dtype, folder / BACKBONE, quantized=True)
         shutil.rmtree(whole)
-    description["sha256"] = {**written, **hashes(folder)}
+    description["sha256"] = written | {name: file_hash(path) for name, path in _files(folder).items()}
     return description
 
 
@@ -263,11 +263,6 @@ def _whole(weight: Tensor) -> Tensor:
     return weight if alone else weight.contiguous().clone()
 
 
-def hashes(folder: Path) -> dict[str, str]:
-    """SHA-256 of each file of the backbone of a judge, by its name in the judge's folder."""
-    return {path.relative_to(folder).as_posix(): file_hash(path) for path in _files(folder)}
-
-
 def check_backbone(folder: Path, expected: Mapping[str, str]) -> Path:
     """The backbone in the folder of a judge is the one that was exported (SHA-256 by name), and all of it lies there.
 
@@ -280,7 +275,7 @@ def check_backbone(folder: Path, expected: Mapping[str, str]) -> Path:
     own = folder / BACKBONE
     if not own.is_dir() or own.is_symlink():
         raise UserError(f"{own}: no folder; expected the backbone that was exported with this judge")
-    found = {path.relative_to(folder).as_posix(): path for path in _files(folder)}
+    found = _files(folder)
     wanted = {name for name in expected if name.startswith(f"{BACKBONE}/")}
     if missing := sorted(wanted - found.keys()):
         raise UserError(f"{folder / missing[0]}: missing; {JUDGE_FILE} names this file")
@@ -292,8 +287,10 @@ def check_backbone(folder: Path, expected: Mapping[str, str]) -> Path:
     return own
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in (folder / BACKBONE).rglob("*") if not path.is_dir() or path.is_symlink())
+def _files(folder: Path) -> dict[str, Path]:
+    """Of the backbone of a judge, by their names in the judge's folder."""
+    paths = sorted(path for path in (folder / BACKBONE).rglob("*") if not path.is_dir() or path.is_symlink())
+    return {path.relative_to(folder).as_posix(): path for path in paths}
 
 
 def _check_index(path: Path) -> None:

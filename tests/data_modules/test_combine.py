@@ -20,6 +20,8 @@ from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, Dimension
 from empathy_judge.data_modules.schema import DatasetCard, PairDataset, write_dataset, write_splits
 
+from ..conftest import output_of
+
 RATE = 16_000
 SEVEN = Dimension("empathy", 1, 7, 1)
 FIVE = Dimension("empathy", 1, 5, 1)
@@ -228,8 +230,7 @@ def test_dimensions_can_change_names_with_each_other(crowd, tmp_path):
 def test_the_command(lab, crowd, tmp_path, capsys):
     out = tmp_path / "both"
     words = ["combine", str(lab.root), str(crowd.root), "--out", str(out)]
-    assert main([*words, "--rename", "crowd:warmth=empathy", "--shared", "rater_id", "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
+    facts = json.loads(output_of(capsys, *words, "--rename", "crowd:warmth=empathy", "--shared", "rater_id", "--json"))
     counts = {name: facts[name] for name in ("pairs", "ratings", "raters", "preferences", "pairs_without_rating")}
     assert counts == {"pairs": 6, "ratings": 6, "raters": 2, "preferences": 1, "pairs_without_rating": 2}
     assert facts["content_hash"] == PairDataset.load(out).card.content_hash

@@ -13,6 +13,8 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.schema import PairDataset
 
+from ..conftest import output_of
+
 Row = dict[str, Any]
 ROWS = [("q0.wav", "a.wav", "b.wav"), ("q0.wav", "b.wav", "c.wav"), ("q1.wav", "d.wav", "e.wav")]
 """Prompt, chosen, rejected; two comparisons share a prompt and a response."""
@@ -73,8 +75,7 @@ def compared(dataset: PairDataset) -> set[tuple[str, ...]]:
 @pytest.mark.parametrize("form", list(forms("", "", "")))
 def test_every_form_is_recognised_and_gives_the_same_dataset(form, clips, capsys):
     source = write(clips / "own.jsonl", [forms(*row)[form] for row in ROWS])
-    assert main(["import", "table", str(source), "--out", str(clips / "out"), "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
+    facts = json.loads(output_of(capsys, "import", "table", source, "--out", clips / "out", "--json"))
     assert (facts["pairs"], facts["preferences"], facts["groups"], facts["ratings"]) == (5, 3, 2, 0)
     assert facts["description"].startswith("Recognised as preferences: 'chosen' (")
     dataset = PairDataset.load(clips / "out")
@@ -95,8 +96,7 @@ def test_other_columns_and_text(clips, capsys):
         for (prompt, chosen, rejected), strength in zip(ROWS, (0, 1.5, 2), strict=True)
     ]  # fmt: skip
     words = ["--column", "chosen=better", "--dimension", "warmth=0:1", "--out", str(clips / "out")]
-    assert main(["import", "table", str(write(clips / "p.jsonl", rows)), *words]) == 0
-    out = capsys.readouterr().out
+    out = output_of(capsys, "import", "table", write(clips / "p.jsonl", rows), *words)
     assert "'better' (messages), 'rejected' (messages), 'prompt' (messages), rater_id from 'rater_id'" in out
     assert "Columns not imported: model.\nTo import one, with --overwrite: --column OURS=THEIRS" in out
     dataset = PairDataset.load(clips / "out")
@@ -110,8 +110,7 @@ def test_other_columns_and_text(clips, capsys):
 
 def test_a_prompt_in_words_is_the_situation(clips, capsys):
     rows = [plain("I lost my job.", *row[1:]) for row in ROWS]
-    assert main(["import", "table", str(write(clips / "p.jsonl", rows)), "--out", str(clips / "out")]) == 0
-    out = capsys.readouterr().out
+    out = output_of(capsys, "import", "table", write(clips / "p.jsonl", rows), "--out", clips / "out")
     assert "'prompt' (text); the text of the prompt is the situation; the rater is called unknown" in out
     dataset = PairDataset.load(clips / "out")
     assert {pair.situation for pair in dataset.pairs} == {"I lost my job."}
@@ -148,8 +147,7 @@ def test_audio_columns_of_hugging_face_are_recognised(clips, capsys, monkeypatch
         (clips / folder).mkdir()
         datasets.Dataset(made).to_parquet(clips / folder / "train.parquet")
         words = [str(clips / folder), "--out", str(clips / f"{folder}-out")]
-        assert main(["import", "hugging-face", *words]) == 0
-        assert "Columns not imported" not in capsys.readouterr().out
+        assert "Columns not imported" not in output_of(capsys, "import", "hugging-face", *words)
         assert compared(PairDataset.load(clips / f"{folder}-out")) == set(ROWS)
 
 

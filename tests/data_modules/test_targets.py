@@ -18,7 +18,6 @@ from empathy_judge.data_modules.targets import (
     MIN_RATER_RATINGS,
     fit_rater_model,
     item_weights,
-    rating_histogram,
     training_targets,
     variance_components,
     z_scored_means,
@@ -171,10 +170,12 @@ def test_single_ratings_are_one_item_per_pair_and_rater():
 
 def test_histogram_of_ratings():
     scores = np.array([[1.0, 1.0, 2.5], [NAN, NAN, NAN], [3.0, 2.0, NAN]])
-    found = rating_histogram(table(scores), Dimension("d", 1, 3, 0.5))
-    assert found.tolist() == [[2, 0, 0, 1, 0], [0, 0, 0, 0, 0], [0, 0, 1, 0, 1]]
+    made = training_targets(dataset({"d": scores}, 1, 3, 0.5), "mean")
+    assert made.pairs.tolist() == [0, 2]
+    assert made.histograms is not None
+    assert made.histograms[:, 0].tolist() == [[2, 0, 0, 1, 0], [0, 0, 1, 0, 1]]
     with pytest.raises(DataError, match="dimension d: expected a scale with steps; it has 1 to 3"):
-        rating_histogram(table(scores), Dimension("d", 1, 3))
+        _ = Dimension("d", 1, 3).steps
 
 
 def test_histograms_stand_beside_every_target_where_all_scales_have_steps():

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.rasch import fit_rasch
 from empathy_judge.data_modules.ratings import Dimension
@@ -23,7 +22,7 @@ from empathy_judge.eval.frame import Frame, read_frame
 from empathy_judge.eval.statistics.agreement import STATISTICS, kendall, pearson, spearman, weighted_kappa
 from empathy_judge.eval.views import agreement_views, table_comparison_views
 
-from ..conftest import real_data
+from ..conftest import output_of, real_data
 from .conftest import long_table, printed_at
 from .statistics.conftest import reliability
 
@@ -147,10 +146,8 @@ def test_raters_stand_in_a_rasch_table(tmp_path, capsys):
         expected = (model.severities, model.severity_errors, model.infit, model.outfit)
         assert own == pytest.approx([N_ITEMS, *(values[place] for values in expected)])
     words = ["agreement", str(tmp_path / "scores.csv"), "--judges", *JUDGES, "--resamples", "0"]
-    assert main([*words, "--rasch"]) == 0
-    assert f"ann 40 {rows['ann']['severity']:.2f} " in " ".join(capsys.readouterr().out.split())
-    assert main([*words, "--json"]) == 0
-    assert "rasch" not in json.loads(capsys.readouterr().out)["dimensions"][0]
+    assert f"ann 40 {rows['ann']['severity']:.2f} " in " ".join(output_of(capsys, *words, "--rasch").split())
+    assert "rasch" not in json.loads(output_of(capsys, *words, "--json"))["dimensions"][0]
     apart = people[(people["annotator"] == "ann") == (people["item"].str[1:].astype(int) < 20)]
     assert "raters fall into 2 panels" in measured(tmp_path, apart, rasch=True)["rasch"]["reason"]
 
@@ -292,8 +289,7 @@ def real() -> Path:
 def printed(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> list[dict[str, Any]]:
     """The dimensions that the command prints for the real ratings."""
     table = [str(folder / "ratings_long.csv"), "--column", "item=conversation_id"]
-    assert main(["agreement", *table, *words, "--resamples", "0", "--json"]) == 0
-    return json.loads(capsys.readouterr().out)["dimensions"]
+    return json.loads(output_of(capsys, "agreement", *table, *words, "--resamples", "0", "--json"))["dimensions"]
 
 
 def published_alphas(folder: Path, column: int) -> dict[tuple[str, str], str]:

@@ -20,6 +20,7 @@ from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.statistics.bootstrap import Resamples
 
+from ..conftest import output_of
 from .conftest import AnyJudge, dataset_of, tone_clip, tone_of
 
 
@@ -218,13 +219,11 @@ def test_the_command(dataset_folder, tmp_path, capsys):
     rows = [f"{pair_id},{name},{means.loc[pair_id, name]}" for pair_id in means.index for name in means]
     (tmp_path / "scores.csv").write_text("\n".join(["pair_id,dimension,score", *rows]))
     words = [f"scores:{tmp_path / 'scores.csv'}", "--data", str(dataset_folder), "--resamples", "20"]
-    assert main(["challenge", "aeq-bench", *words, "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    answer = json.loads(output_of(capsys, "challenge", "aeq-bench", *words, "--json"))
     found = answer["dimensions"]
     assert set(found) == {dimension.name for dimension in dataset.card.dimensions}
     assert all(own["all"]["score"]["value"] == 1.0 for own in found.values())
-    assert main(["challenge", "aeq-bench", *words]) == 0
-    said = capsys.readouterr().out
+    said = output_of(capsys, "challenge", "aeq-bench", *words)
     assert "groups" in said
     assert "".join(said.split()).endswith(answer["signature"])
     assert f"|data:{dataset.card.name}@" in answer["signature"]

@@ -15,6 +15,7 @@ from empathy_judge.eval.frame import read_frame
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from scipy.stats import spearmanr
 
+from ..conftest import output_of
 from .conftest import long_table
 
 PEOPLE = ("ann", "bob", "cy")
@@ -187,18 +188,16 @@ def test_draws_within_strata():
 
 def test_compare_a_table_prints_the_answer(toy, capsys):
     words = ["compare", "--table", str(toy), "good", "bad", "--exclude", "near", "--resamples", "60"]
-    assert main(words) == 0
-    printed = " ".join(capsys.readouterr().out.split())
+    printed = " ".join(output_of(capsys, *words).split())
     assert "Over 5 dimensions good agrees best with people" in printed
     assert "judges over 5 dimensions (70 groups)" in printed
-    assert main([*words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(output_of(capsys, *words, "--json"))
     assert found["left_out"] == ["near"]
-    assert (
-        main(["agreement", str(toy), "--judges", "good", "bad", "--exclude", "near", "--resamples", "60", "--json"])
-        == 0
+    same = json.loads(
+        output_of(
+            capsys, "agreement", toy, "--judges", "good", "bad", "--exclude", "near", "--resamples", "60", "--json"
+        )
     )
-    same = json.loads(capsys.readouterr().out)
     assert {**found, "command": ""} == {**same, "command": ""}
 
 

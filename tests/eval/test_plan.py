@@ -31,7 +31,7 @@ from empathy_judge.eval.statistics.reliability import average_single_reliability
 from empathy_judge.eval.suggest import suggest
 from scipy import stats
 
-from ..conftest import real_data
+from ..conftest import output_of, real_data
 from .conftest import AnyJudge, dataset_of, tone_clip
 
 GROUP, ITEM, RATER, RESIDUAL, SIZE = 0.5, 0.4, 0.2, 0.5, 4
@@ -180,8 +180,7 @@ def test_the_command_prints_and_writes(tmp_path, capsys):
     rows = panel(12, 3, 5)[0].rename(columns={"pair_id": "item", "rater_id": "annotator", "cluster": "group"})
     rows[["item", "annotator", "dimension", "score", "group"]].to_csv(tmp_path / "pilot.csv", index=False)
     words = ["plan", str(tmp_path / "pilot.csv"), "--judges", "good", "bad", "--price", "0.2", "--resamples", "50"]
-    assert main([*words, "--raters", "3", "--items", "50", "100", "--out", str(tmp_path / "out")]) == 0
-    said = capsys.readouterr().out
+    said = output_of(capsys, *words, "--raters", "3", "--items", "50", "100", "--out", tmp_path / "out")
     assert re.search(r"more items with 3 raters \(\d+ ratings, for [\d,.]+\) tell judges apart", said)
     found = json.loads((tmp_path / "out" / "plan.json").read_text())
     assert len(pd.read_csv(tmp_path / "out" / "plan.csv")) == len(found["rows"]) == 2

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import platform
-import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from . import make as golden
 
-def _make() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("golden_make", Path(__file__).parent / "make.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["golden_make"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-golden = _make()
 # The values are those of x86-64; scores on arm64 lie 2e-5 apart
 ON_X86 = platform.machine().lower() in ("x86_64", "amd64")
 NETWORK = 1e-5 if ON_X86 else 1e-4

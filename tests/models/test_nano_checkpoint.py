@@ -1,7 +1,5 @@
 """The shipped backbone: small, plain to load, and it hears."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

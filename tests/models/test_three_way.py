@@ -33,6 +33,8 @@ from empathy_judge.models.three_way import (
     verdict_of,
 )
 
+from ..conftest import output_of
+
 
 def simulated(rng: np.random.Generator, groups: int, factor: float = 1.5, width: float = 0.4, alike: float = 0.5):
     """Differences, their standard errors, verdicts and groups; the errors of a group's verdicts are correlated."""
@@ -231,8 +233,7 @@ def test_an_order_says_what_people_will_say_of_neighbours(
     assert "nothing is known of preferences on empathy; calibrate it on a split in which 20 groups" in (
         capsys.readouterr().err
     )
-    assert main([*words, "--json"]) == 0
-    assert [own["over_next"] for own in json.loads(capsys.readouterr().out)] == [None] * 3
+    assert [own["over_next"] for own in json.loads(output_of(capsys, *words, "--json"))] == [None] * 3
     model = ThreeWay(90, 30, 1.0, 0.2, (None, 0.99, 0.9, 0.5, 0.4, 0.0))
     own = calibration.dimensions["empathy"]
     dimensions = {**calibration.dimensions, "empathy": replace(own, three_way=model)}
@@ -242,19 +243,18 @@ def test_an_order_says_what_people_will_say_of_neighbours(
     expected = scorer.preference(None, clips[best.index], clips[other.index], by="empathy")
     swapped = scorer.preference(None, clips[other.index], clips[best.index], by="empathy")
     assert expected == pytest.approx((swapped.second, swapped.first, swapped.no_difference))
-    assert main([*words, "--json", "--max-error", "0.1"]) == 0
-    first, _, last = (row["over_next"] for row in json.loads(capsys.readouterr().out))
+    first, _, last = (row["over_next"] for row in json.loads(output_of(capsys, *words, "--json", "--max-error", "0.1")))
     assert last is None
     assert (first["better"], first["worse"], first["no_difference"]) == pytest.approx(tuple(expected))
     assert first["verdict"] == "undecided"
-    assert main([*words, "--max-error", "0.3"]) == 0
-    assert f"better {expected.first:.0%}, no difference {expected.no_difference:.0%}" in capsys.readouterr().out
+    assert f"better {expected.first:.0%}, no difference {expected.no_difference:.0%}" in output_of(
+        capsys, *words, "--max-error", "0.3"
+    )
     two = [*words[:3], clips[best.index], clips[other.index], *words[6:]]
     assert main(two) == 0
     chances = f"of people {expected.first:.0%} prefer {clips[best.index]}, {expected.second:.0%} {clips[other.index]}"
     assert f"prefer {clips[best.index]}: {chances}" in capsys.readouterr().out
-    assert main([*two, "--max-error", "0.1"]) == 0
-    assert f"undecided: {chances}" in capsys.readouterr().out
+    assert f"undecided: {chances}" in output_of(capsys, *two, "--max-error", "0.1")
     for options, message in (
         ({}, "preference on empathy, warmth; expected one dimension"),
         ({"by": "warmth"}, "nothing is known of preferences on warmth"),

@@ -22,7 +22,7 @@ from empathy_judge.models.assessment import Assessment, Caution, Reward, Scale, 
 from empathy_judge.models.assessment import reward_of as worth
 from empathy_judge.reward import EmpathyReward
 
-from ..conftest import encoded
+from ..conftest import encoded, output_of
 from .conftest import RATE, reward_of, silence
 
 
@@ -293,13 +293,11 @@ def test_the_command_names_the_best(judge_folder, voices, make_tone, tmp_path, c
     assert [table.index(name) for name in order] == sorted(table.index(name) for name in order)
     soundfile.write("long.wav", make_tone(25, 150, 0.3), RATE, subtype="FLOAT")
     of_two = ["rank", str(judge_folder), paths[0], paths[1], "long.wav", "--device", "cpu"]
-    assert main([*of_two, "--json"]) == 0
-    assert {row["response"]: row["windows"] for row in json.loads(capsys.readouterr().out)} == {
+    assert {row["response"]: row["windows"] for row in json.loads(output_of(capsys, *of_two, "--json"))} == {
         paths[1]: 1,
         "long.wav": 3,
     }
-    assert main(of_two) == 0
-    assert "heard in 3 windows, 25.0 s of response" in " ".join(capsys.readouterr().out.split())
+    assert "heard in 3 windows, 25.0 s of response" in " ".join(output_of(capsys, *of_two).split())
     assert main([*of_two, "--no-windows"]) == 1  # one has no score
     assert "lasts 25.0 s; expected at most 10 s" in " ".join(capsys.readouterr().out.split())
     assert main([*command[:-3], "--by", "warmth", "--device", "cpu"]) == 0

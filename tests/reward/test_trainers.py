@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import math
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +14,7 @@ from empathy_judge import PairDataset, Scorer
 from empathy_judge.data_modules.audio import load_clip
 from empathy_judge.reward import EmpathyReward, valid_rows
 
+from ..conftest import loaded
 from .conftest import RATE, reward_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "grpo.py"
@@ -27,7 +26,7 @@ def test_trl_takes_the_step_of_the_samples_that_have_a_reward(scorer, voices, tm
     trl = pytest.importorskip("trl", minversion="1.6")
     from datasets import Dataset
 
-    example, taken, rewards = load_example(), [], []
+    example, taken, rewards = loaded(EXAMPLE), [], []
     model, tokenizer = example.policy(example.WORDS)
     before = [weight.detach().clone() for weight in model.parameters()]
 
@@ -143,24 +142,10 @@ def test_a_row_that_has_lost_its_group_teaches_nothing():
     assert len(seen) == 1
 
 
-def load_example(file: Path = EXAMPLE):
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    example = importlib.util.module_from_spec(spec)
-    sys.modules[file.stem] = example  # dataclasses look there
-    sys.path.insert(0, str(file.parent))  # as a program has it
-    try:
-        spec.loader.exec_module(example)
-    finally:
-        sys.path.remove(str(file.parent))
-        for name in (file.stem, "grpo"):
-            sys.modules.pop(name, None)
-    return example
-
-
 @pytest.mark.long
 def test_the_example_trains_a_policy_with_trl(judge_folder, dataset_folder, tmp_path):
     pytest.importorskip("trl")
-    example = load_example()
+    example = loaded(EXAMPLE)
     wav = example.speak([[0, 5, 35]])[0]
     samples, rate = soundfile.read(io.BytesIO(wav))
     assert (len(samples), rate) == (3 * int(0.08 * RATE), RATE)
@@ -176,7 +161,7 @@ def test_the_study_of_a_gamed_judge_runs(judge_folder, tmp_path):
     from empathy_judge.data_modules.sample import make_sample
     from empathy_judge.data_modules.splits import split_dataset
 
-    example = load_example(EXAMPLE.with_name("reward_hacking.py"))
+    example = loaded(EXAMPLE.with_name("reward_hacking.py"))
     make_sample(tmp_path / "data", groups=6, seed=1, workers=1)
     split_dataset(tmp_path / "data")
     data = PairDataset.load(tmp_path / "data")

@@ -14,7 +14,7 @@ import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models import feature_cache
-from empathy_judge.models.artifact import load_run
+from empathy_judge.models.artifact import load_any
 from empathy_judge.models.backbones.layers import compile_layers, transformer_layers
 from empathy_judge.models.feature_cache import DiskStore
 from empathy_judge.models.judge import EmpathyJudge
@@ -76,7 +76,7 @@ def test_runs_share_what_is_kept_and_scoring_does_too(train_arguments, dataset_f
     encoded.clear()
     train(train_arguments(tmp_path / "second", **common, seed=3, judge__lora__rank=2, judge__depth=2))
     assert encoded == []
-    judge = load_run(tmp_path / "first").judge
+    judge = load_any(tmp_path / "first").judge
     store = DiskStore(tmp_path / "kept", 1.0)
     list(PairScorer(judge, 4, store=store).predict(pairs))
     of_test_split = sum(encoded)
@@ -209,11 +209,12 @@ def test_what_a_killed_process_left_is_deleted(tmp_path, monkeypatch):
     assert not left.exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "compiled", "run"),
     [
-        pytest.param({"cache__what": "none"}, 8, 8, marks=pytest.mark.long),
-        pytest.param({"cache__what": "none", "gradient_checkpointing": "true"}, 8, 12, marks=pytest.mark.long),
+        ({"cache__what": "none"}, 8, 8),
+        ({"cache__what": "none", "gradient_checkpointing": "true"}, 8, 12),
         ({"cache__what": "layers", **UPPER}, 5, 1),
     ],
 )

@@ -16,7 +16,7 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset, write_dataset
 from empathy_judge.eval.statistics.agreement import spearman
-from empathy_judge.models.artifact import load_run
+from empathy_judge.models.artifact import load_any
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train import module as module_file
 from empathy_judge.train.module import JudgeModule, wants_fused
@@ -69,7 +69,7 @@ def test_a_tiny_set_is_learned_by_heart(train_arguments, dataset_folder, tmp_pat
     losses = metrics(run)["train_loss"].dropna().tolist()  # three steps an epoch
     assert sum(losses[:3]) / sum(losses[-3:]) > 10
     part = PairDataset.load(dataset_folder).subset("train")
-    found = scores_of(load_run(run / LAST_FILE).judge, part.pairs)
+    found = scores_of(load_any(run / LAST_FILE).judge, part.pairs)
     for column, name in enumerate(("empathy", "warmth")):
         assert spearman(found[:, column], part.mean_scores()[name].to_numpy()) > 0.9
 
@@ -100,7 +100,7 @@ def test_the_best_checkpoint_has_the_best_validation_spearman(trained_run, datas
     assert checkpoint["epoch"] == values.index(max(values))
     # and it is what the weights give, over the whole split
     part = PairDataset.load(dataset_folder).subset("validation")
-    found = scores_of(load_run(trained_run).judge, part.pairs)
+    found = scores_of(load_any(trained_run).judge, part.pairs)
     for column, name in enumerate(("empathy", "warmth")):
         again = spearman(found[:, column], part.mean_scores()[name].to_numpy())
         assert again == pytest.approx(stored[name], abs=1e-9)
@@ -127,7 +127,7 @@ def test_lora_dropout_acts_in_training_and_not_in_validation(trained_run, train_
     assert losses[0] == pytest.approx(without[0], abs=1e-6)  # the adapter starts at zero
     assert abs(losses[2] - without[2]) > 1e-6
     # validation heard no dropout: the stored weights give the stored value
-    loaded = load_run(tmp_path / "run")
+    loaded = load_any(tmp_path / "run")
     assert not any(module.training for module in loaded.judge.modules())
 
 

@@ -17,7 +17,7 @@ from empathy_judge.data_modules.rows import hash_order, to_row
 from empathy_judge.data_modules.schema import Dimension, PairDataset, complete_dataset, write_dataset, write_splits
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.eval.statistics.agreement import spearman
-from empathy_judge.models.artifact import load_any, load_run, save_judge
+from empathy_judge.models.artifact import load_any, save_judge
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.train.run import train
@@ -104,7 +104,7 @@ def run_on(train_arguments, hubert_folder, tmp_path):
             trainer__gradient_clip_val=1.0, trainer__max_epochs=epochs,
         )  # fmt: skip
         train(words)
-        return load_run(tmp_path / name / "checkpoints" / "last.ckpt")
+        return load_any(tmp_path / name / "checkpoints" / "last.ckpt")
 
     return run
 
@@ -155,7 +155,7 @@ def test_histograms_are_learned_and_the_exported_judge_scores_alike(stepped, tra
     run = tmp_path / "run"
     train(train_arguments(run, **histogram, trainer__max_epochs=20, trainer__gradient_clip_val=1.0))
     part = PairDataset.load(stepped).subset("train")
-    loaded = load_run(run / "checkpoints" / "last.ckpt")
+    loaded = load_any(run / "checkpoints" / "last.ckpt")
     found = scores_of(loaded.judge, part.pairs)
     for column, name in enumerate(("empathy", "calm")):
         assert spearman(found[:, column], part.mean_scores()[name].to_numpy()) > 0.9
@@ -187,7 +187,7 @@ def test_a_run_at_half_depth_is_exported_and_scores_the_same_in_any_batch(
 ):
     if "int" in form:
         pytest.importorskip("torchao" if "int8" in form else "bitsandbytes")
-    trained = load_run(half).judge
+    trained = load_any(half).judge
     assert trained.settings.depth == len(trained.backbone.layers) == 2
     pairs = PairDataset.load(dataset_folder).subset(["validation"]).pairs
     expected = scores_of(trained, pairs)

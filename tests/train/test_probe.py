@@ -10,7 +10,7 @@ import pytest
 import torch
 from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import Dimension, PairDataset
-from empathy_judge.models.artifact import load_any, load_run
+from empathy_judge.models.artifact import load_any
 from empathy_judge.models.closed_form import Portion, fit
 from empathy_judge.models.heads import build_head
 from empathy_judge.models.judge import EmpathyJudge
@@ -41,7 +41,7 @@ def test_a_probe_trains_no_weight_and_ends_as_a_run_like_any_other(probe, tmp_pa
     with safe_open(tmp_path / "judge" / "head.safetensors", framework="pt") as file:
         assert "adapter" not in file.metadata()  # it has none
     pairs = PairDataset.load(dataset_folder).subset(["validation"]).pairs
-    exported, run = load_any(tmp_path / "judge"), load_run(probe)
+    exported, run = load_any(tmp_path / "judge"), load_any(probe)
     expected = checkpoint["validation"]["score"].numpy()
     for loaded in (exported, run):
         np.testing.assert_allclose(scores_of(loaded.judge, pairs), expected, atol=1e-5)
@@ -80,7 +80,7 @@ def assert_same_order(scores: np.ndarray, expected: np.ndarray) -> None:
 
 
 def test_its_scores_keep_the_order_of_the_regression(probe, dataset_folder):
-    judge, dataset = load_run(probe).judge, PairDataset.load(dataset_folder)
+    judge, dataset = load_any(probe).judge, PairDataset.load(dataset_folder)
     assert judge.settings.head_input.landmarks in (0, len(dataset.subset(["train"]).pairs))
     scores = scores_of(judge, dataset.subset(["validation"]).pairs)
     assert_same_order(scores, fitted_again(judge, dataset_folder))
@@ -112,14 +112,14 @@ def test_adapters_start_at_a_kernel_where_it_is_the_better_probe(
     run = tmp_path / "run"
     train(train_arguments(run, **OF_CLIPS, trainer__max_epochs=1))
     last = read_checkpoint(run / LAST_FILE)
-    assert_same_order(last["start"].numpy(), fitted_again(load_run(probe).judge, dataset_folder, widths=(0.25,)))
+    assert_same_order(last["start"].numpy(), fitted_again(load_any(probe).judge, dataset_folder, widths=(0.25,)))
     weights = last["state_dict"]
     assert weights["judge.head_input.reach"].gt(0).all()
     assert max(own.abs().max() for name, own in weights.items() if "lora_B" in name) > 1e-4  # zero before training
     assert weights["judge.head.linear.weight"].shape[1] == len(weights["judge.head_input.landmarks"])
     assert main(["export", str(run), "--out", str(tmp_path / "judge")]) == 0
     pairs = PairDataset.load(dataset_folder).pairs[:3]
-    exported, trained = load_any(tmp_path / "judge").judge, load_run(run).judge
+    exported, trained = load_any(tmp_path / "judge").judge, load_any(run).judge
     np.testing.assert_allclose(scores_of(exported, pairs), scores_of(trained, pairs), atol=1e-5)
 
 
@@ -138,12 +138,12 @@ def test_adapters_start_at_a_kernel_that_leaves_out_the_language_model(
     landmarks = len(weights["judge.head_input.landmarks"])
     assert alone["state_dict"]["judge.head.linear.weight"].shape[1] == landmarks
     beside = weights["judge.head.linear.weight"][:, landmarks:]
-    assert beside.shape[1] == load_run(run).judge.backbone.hidden_size
+    assert beside.shape[1] == load_any(run).judge.backbone.hidden_size
     assert beside.abs().min() > 0
     assert max(own.abs().max() for name, own in weights.items() if "lora_B" in name) > 1e-4  # zero before training
     assert main(["export", str(run), "--out", str(tmp_path / "judge")]) == 0
     pairs = PairDataset.load(dataset_folder).pairs[:3]
-    exported, trained = load_any(tmp_path / "judge").judge, load_run(run).judge
+    exported, trained = load_any(tmp_path / "judge").judge, load_any(run).judge
     np.testing.assert_allclose(scores_of(exported, pairs), scores_of(trained, pairs), atol=1e-5)
 
 

@@ -177,7 +177,7 @@ run.train(json.loads((out / "words.json").read_text()))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_processes_agree_on_batches_that_the_least_memory_has_room_for(train_arguments, tmp_path):
     options = {**TWICE, "trainer__max_epochs": 2, "trainer__logger": "false", "data__batch_tokens": "auto"}
     words = train_arguments(tmp_path / "run", **options)
@@ -229,9 +229,9 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").is_file(), reason="memory is read from Linux")
-@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float32", marks=pytest.mark.long)])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_a_process_holds_its_share_of_the_weights(dtype, tmp_path):
     """Of 0.94 GB in five files, loaded by two processes: nothing of its own, then half of it, converted or not."""
     backbone = tmp_path / "backbone"

@@ -13,14 +13,15 @@ import pytest
 import torch
 from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.models.artifact import load_any, load_run
-from empathy_judge.models.closed_form import Portion, fold_fits
+from empathy_judge.models.artifact import load_any
+from empathy_judge.models.closed_form import FOLDS, Portion, fit
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.folds import train_several
 from empathy_judge.train.run import train
 from scipy.stats import spearmanr
+from sklearn.model_selection import GroupKFold
 
-from ..conftest import failed
+from ..conftest import failed, output_of
 from .conftest import BEST_FILE, OF_CLIPS, PROBE, read_by, scores_of
 
 BOTH = ["train", "validation"]
@@ -44,7 +45,7 @@ def test_a_refit_probe_is_trained_on_both_splits_and_says_so(refit, dataset_fold
     origin = best_of(refit.folder)["description"]["provenance"]
     assert (origin["train_splits"], origin["validation_splits"], origin["refit"]) == (BOTH, BOTH, True)
     pairs = PairDataset.load(dataset_folder).subset(BOTH).pairs
-    landmarks = load_run(refit.folder).judge.settings.head_input.landmarks
+    landmarks = load_any(refit.folder).judge.settings.head_input.landmarks
     assert landmarks in (0, len(pairs)) == (0, 21)
     # a report on pairs that it was trained on is marked, and they cannot calibrate it
     words = ["--data", str(dataset_folder), "--split", "validation"]
@@ -56,7 +57,7 @@ def test_a_refit_probe_is_trained_on_both_splits_and_says_so(refit, dataset_fold
 
 def test_it_is_measured_and_calibrated_with_groups_left_out(refit, dataset_folder):
     """The same is computed here with the features of the run and fits of scikit-learn's folds."""
-    judge, part = load_run(refit.folder).judge, PairDataset.load(dataset_folder).subset(BOTH)
+    judge, part = load_any(refit.folder).judge, PairDataset.load(dataset_folder).subset(BOTH)
     order = np.random.default_rng(0).permutation(len(part.pairs))
     pairs = [part.pairs[number] for number in order]
     names = [dimension.name for dimension in judge.dimensions]
@@ -65,9 +66,10 @@ def test_it_is_measured_and_calibrated_with_groups_left_out(refit, dataset_folde
     features = torch.stack([read_by(judge, pair) for pair in pairs]).numpy()
     expected = np.empty_like(human)
     known = Portion(features, human, np.ones_like(human), groups)
-    for rows, solution in fold_fits(known, judge.head_input.blocks, may_omit_first=True):
-        assert set(groups[rows]).isdisjoint(np.delete(groups, rows))
-        expected[rows] = solution.predict(features[rows])
+    for others, rows in GroupKFold(FOLDS, shuffle=True, random_state=0).split(features, groups=groups):
+        assert set(groups[rows]).isdisjoint(groups[others])
+        own = Portion(*(values[others] for values in known))
+        expected[rows] = fit(own, judge.head_input.blocks, may_omit_first=True).predict(features[rows])
     fitted = scores_of(judge, pairs)
     calibration = json.loads(refit.calibration.read_text())
     assert calibration["splits"] == BOTH
@@ -101,7 +103,7 @@ def test_every_pair_is_scored_by_a_judge_that_was_not_trained_on_it(folds, datas
         own = set(pd.read_csv(run / "left_out.csv")["pair_id"])
         others = wide.index.difference(list(own))
         assert {groups[name] for name in own}.isdisjoint(groups[name] for name in others)
-        judge = load_run(run).judge
+        judge = load_any(run).judge
         assert judge.settings.head_input.landmarks in (0, 21)  # as many in each fold
         pairs = [pair for pair in part.pairs if pair.pair_id in own]
         np.testing.assert_allclose(scores_of(judge, pairs), wide.loc[[p.pair_id for p in pairs]], atol=1e-5)
@@ -111,14 +113,14 @@ def test_every_pair_is_scored_by_a_judge_that_was_not_trained_on_it(folds, datas
     for name, value in folds.agreement.items():
         assert value == pytest.approx(spearmanr(wide[name], human.loc[wide.index, name], nan_policy="omit")[0])
     words = ["evaluate", f"scores:{folds.folder / 'left_out.csv'}", "--data", str(dataset_folder), "--split", "train"]
-    assert main([*words, "--json", "--resamples", "20", "--out", str(tmp_path / "report")]) == 0
-    assert json.loads(capsys.readouterr().out)["dimensions"]["empathy"]["n_items"] == 12
+    words += ["--json", "--resamples", "20", "--out", str(tmp_path / "report")]
+    assert json.loads(output_of(capsys, *words))["dimensions"]["empathy"]["n_items"] == 12
 
 
 def test_folds_end_with_the_judge_of_all_pairs_and_an_ensemble(folds):
     assert best_of(folds.folder)["description"]["provenance"]["refit"]
     assert json.loads(folds.calibration.read_text())["dimensions"]["empathy"]["n"] == 21
-    kinds = [load_run(folds.folder / "probe" / f"fold{n}").judge.settings.head_input.landmarks for n in (1, 2, 3)]
+    kinds = [load_any(folds.folder / "probe" / f"fold{n}").judge.settings.head_input.landmarks for n in (1, 2, 3)]
     ensemble = load_any(folds.folder / "ensemble")
     assert len(ensemble.judge.members) == max(map(kinds.count, kinds)) >= 2
 
@@ -213,7 +215,7 @@ def test_auto_goes_on_to_larger_adapters_while_each_is_ahead(
     assert lines[-1].startswith(f"auto: {kept}: ")
     tried = ["probe", "lora", "larger_lora"][: len(lows) + 1]
     assert [name for name in ("probe", "lora", "larger_lora") if (run.folder / name).exists()] == tried
-    lora = load_run(run.folder).judge.settings.lora
+    lora = load_any(run.folder).judge.settings.lora
     assert lora.parts == parts
     assert rank in (None, lora.rank)
     in_tower = [name for name in best_of(run.folder)["state_dict"] if "audio_tower" in name and "lora" in name]

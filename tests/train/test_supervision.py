@@ -16,7 +16,7 @@ from empathy_judge.data_modules.items import counterfactuals, human_comparisons
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset, write_dataset
 from empathy_judge.data_modules.settings import DataSettings
 from empathy_judge.data_modules.splits import split_dataset
-from empathy_judge.models.artifact import load_any, load_run, save_judge
+from empathy_judge.models.artifact import load_any, save_judge
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.collate import Batch
 from empathy_judge.train.module import JudgeModule
@@ -74,7 +74,7 @@ def test_preferences_alone_teach_the_order(compared, train_arguments, tmp_path):
     origin = checkpoint["description"]["provenance"]
     assert origin["shares"] == {"ratings": 0.0, "preferences": 1.0, "counterfactuals": 0.0}
     assert origin["losses"] == {"bradley_terry": 1.0, "centring": 0.01}
-    judge = load_run(run / LAST).judge
+    judge = load_any(run / LAST).judge
     whole = PairDataset.load(compared)
     items = [*human_comparisons(whole.subset("train")), *human_comparisons(whole.subset("test"))]
     chosen = scores_of(judge, [item.chosen for item in items])
@@ -89,7 +89,7 @@ def test_a_probe_learns_the_order_from_preferences_alone(compared, train_argumen
     run = tmp_path / "run"
     options = {"method": "probe", "judge__head_input__audio": "all_layers", **PREFERENCES_ALONE}
     train(train_arguments(run, data__path=compared, **options))
-    judge, test = load_run(run).judge, human_comparisons(PairDataset.load(compared).subset("test"))
+    judge, test = load_any(run).judge, human_comparisons(PairDataset.load(compared).subset("test"))
     lead = scores_of(judge, [item.chosen for item in test]) - scores_of(judge, [item.rejected for item in test])
     assert (lead > 0).all()
 
@@ -156,7 +156,7 @@ def test_single_raters_are_learned_and_gone_afterwards(compared, train_arguments
     }  # fmt: skip
     assert weights["raters.embedding"].shape == (4, 4)
     assert weights["raters.scale.weight"].abs().max() > 1e-4  # it starts at 0
-    loaded = load_run(run / LAST)
+    loaded = load_any(run / LAST)
     save_judge(loaded, tmp_path / "judge", "card")
     pairs = PairDataset.load(compared).pairs
     assert (scores_of(load_any(tmp_path / "judge").judge, pairs) == scores_of(loaded.judge, pairs)).all()

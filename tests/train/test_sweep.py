@@ -20,6 +20,8 @@ from empathy_judge.train.recipe import RecipeParser
 from empathy_judge.train.sweep import Space, check_recipe, read_sweep, run_sweep
 from filelock import FileLock
 
+from ..conftest import output_of
+
 NANO = str(Path(__file__).parents[2] / "configs" / "nano.yaml")
 RATE = {"low": 1e-4, "high": 1e-2, "log": True}
 VALID = {"train": [NANO], "search": {"optimizer.learning_rate": RATE}, "trials": 2}
@@ -230,8 +232,7 @@ def test_the_command_trains_and_goes_on(dataset_folder, backbone_folder, tmp_pat
     written = os.stat(best).st_mtime_ns
     capsys.readouterr()
     write(path, overrides=overrides, seeds=[3], trials=2)
-    assert main(words) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(output_of(capsys, *words))
     assert os.stat(best).st_mtime_ns == written
     assert [trial["state"] for trial in found["trials"]] == ["complete", "complete"]
     for trial in found["trials"]:

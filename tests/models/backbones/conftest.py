@@ -102,7 +102,6 @@ class Tools:
     @staticmethod
     def wave_encoder(
         folder: Path,
-        config_class: Any,
         model_class: Any,
         but: Sequence[str] = ("embed_positions",),
         return_attention_mask: bool = True,
@@ -111,7 +110,7 @@ class Tools:
         """An encoder over the waveform with two layers."""
         sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
         positions = {"num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2}
-        model = model_class(config_class(**sizes, **positions, conv_dim=(16,) * 7, **settings))
+        model = model_class(model_class.config_class(**sizes, **positions, conv_dim=(16,) * 7, **settings))
         Tools.louder(model, 5.0, but)
         model.save_pretrained(folder)
         extractor = transformers.Wav2Vec2FeatureExtractor(
@@ -131,6 +130,13 @@ class Tools:
             return torch.cat(model(**inputs, output_hidden_states=True).hidden_states, -1)[0]
 
         return run
+
+
+def held(function: Any) -> Iterator[Any]:
+    """What a function was made with, such as the model that `Family.official` runs."""
+    for cell in getattr(function, "__closure__", None) or ():
+        yield cell.cell_contents
+        yield from held(cell.cell_contents)
 
 
 def _older_layout(prefix: str) -> Callable[[str], str]:
@@ -190,14 +196,17 @@ def make_family(tmp_path_factory) -> Callable[[str], Family]:
             folder = tmp_path_factory.mktemp(name)
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
-                module.build(folder, Tools)
-            if hasattr(module, "PREFIX"):  # an encoder over the waveform
-                layout, official = _older_layout(module.PREFIX), Tools.official_encoder(module.OFFICIAL, folder)
+                if waves := hasattr(module, "SETTINGS"):  # an encoder over the waveform
+                    Tools.wave_encoder(folder, module.OFFICIAL, **module.SETTINGS)
+                else:
+                    module.build(folder, Tools)
+            if waves:
+                sizes, layout = ({"audio_tower": 2 * 6}, 30.0), _older_layout(f"{name}.")
+                official = Tools.official_encoder(module.OFFICIAL, folder)
             else:
-                layout, official = OTHER_LAYOUTS.get(name), module.official(folder, Tools)
-            made[name] = Family(
-                name, folder, module.LORA_LAYERS, module.MAX_SECONDS, official, layout, name in ENCODERS
-            )
+                sizes, layout = (module.LORA_LAYERS, module.MAX_SECONDS), OTHER_LAYOUTS.get(name)
+                official = module.official(folder, Tools)
+            made[name] = Family(name, folder, *sizes, official, layout, name in ENCODERS)
         return made[name]
 
     return make

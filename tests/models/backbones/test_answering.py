@@ -19,7 +19,7 @@ from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.generate import AnsweringModel, Chat, LMHead, _continued, identity, kv_cache
 from safetensors.torch import load_file
 
-from .conftest import in_shards
+from .conftest import held, in_shards
 
 RATE, CPU = 16_000, torch.device("cpu")
 KEY = "language_model.lm_head.weight"
@@ -43,23 +43,8 @@ def opened(folder: Path) -> AnsweringModel:
 
 
 def official_head(family) -> torch.Tensor:
-    """Out of the official class, where it can be made without packages for images; else out of the file."""
-    kind = {
-        "qwen2_audio": "Qwen2AudioForConditionalGeneration",
-        "audioflamingo3": "AudioFlamingo3ForConditionalGeneration",
-        "voxtral": "VoxtralForConditionalGeneration",
-        "gemma4": "Gemma4ForConditionalGeneration",
-        "granite_speech": "GraniteSpeechForConditionalGeneration",
-        "granite_speech_plus": "GraniteSpeechPlusForConditionalGeneration",
-        "phi4_multimodal": "Phi4MultimodalForCausalLM",
-    }.get(family.name)
-    if kind is not None:
-        return getattr(transformers, kind).from_pretrained(family.folder).lm_head.weight.detach()
-    tensors = load_file(family.folder / "model.safetensors")
-    own = [key for key in tensors if key.endswith("lm_head.weight")]
-    return tensors[
-        own[0] if own else next(key for key in tensors if key.endswith("language_model.embed_tokens.weight"))
-    ]
+    """Of the official class, which `family.official` holds."""
+    return next(own for own in held(family.official) if hasattr(own, "lm_head")).lm_head.weight.detach()
 
 
 def test_the_first_token_is_as_likely_as_official_states_and_head_say(language_model, pair, same):

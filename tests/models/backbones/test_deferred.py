@@ -1,7 +1,5 @@
 """Weights that are converted and merged while they are sharded are those that are converted and merged on loading."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

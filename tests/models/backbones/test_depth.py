@@ -13,7 +13,7 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
-from empathy_judge.models.backbones.layers import skip
+from empathy_judge.models.backbones.layers import passing_on
 from empathy_judge.models.export.write import write_backbone
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.scoring import PairScorer
@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn.functional import layer_norm
 
-from .conftest import judge_of
+from .conftest import held, judge_of
 
 DEPTHS = ["first", "half", "full"]
 
@@ -45,16 +45,9 @@ def number(depth: str, layers: int) -> int:
     return {"first": 1, "half": max(1, layers // 2), "full": layers}[depth]
 
 
-def _held(function):
-    for cell in getattr(function, "__closure__", None) or ():
-        yield cell.cell_contents
-        yield from _held(cell.cell_contents)
-
-
 def official_layers(family, kind: type) -> list[nn.Module]:
     """The layers of the language model of the official class, which `family.official` holds."""
-    held = list(_held(family.official))
-    modules = [module for own in held if isinstance(own, nn.Module) for module in own.modules()]
+    modules = [module for own in held(family.official) if isinstance(own, nn.Module) for module in own.modules()]
     (found,) = {id(own): own for own in modules if isinstance(own, nn.ModuleList) and type(own[0]) is kind}.values()
     return list(found)
 
@@ -75,7 +68,7 @@ def test_hidden_states_are_those_of_the_official_class_behind_that_layer(
     for row, pair in enumerate(pairs):
         made = []
         hook = theirs[k - 1].register_forward_hook(lambda *call, made=made: made.append(call[2]))
-        with skip(theirs[k:]):
+        with passing_on(theirs[k:]):
             _, last = language_model.official(pair)
         hook.remove()
         states = made[0] if isinstance(made[0], torch.Tensor) else made[0][0]

@@ -263,14 +263,18 @@ def windows(gpu: OnCuda) -> None:
     assert score.shape == (len(PAIRS), len(SCALES))
 
 
-WHAT = [
-    *((what, None) for what in (states_and_poolings, heads_and_losses, training_step, scorer, windows)),
-    (training_step, 0.5), (scorer, 0.5),
-]  # fmt: skip
+WHAT = states_and_poolings, heads_and_losses, training_step, scorer, windows
 
 
 @pytest.mark.parametrize(
-    ("what", "depth"), WHAT, ids=[what.__name__ + " at half depth" * bool(depth) for what, depth in WHAT]
+    ("what", "depth"),
+    [
+        *(pytest.param(what, None, id=what.__name__) for what in WHAT),
+        *(
+            pytest.param(what, 0.5, id=f"{what.__name__} at half depth", marks=pytest.mark.long)
+            for what in (training_step, scorer)
+        ),
+    ],
 )
 def test_everything_runs_on_one_device_and_no_value_is_asked_for(on_cuda, what):
     with on_cuda.mode:

@@ -1,7 +1,5 @@
 """What must hold for every family: exact, strict, and adapted only where it was asked for."""
 
-from __future__ import annotations
-
 import importlib.util
 from dataclasses import replace
 from unittest import mock

@@ -1,8 +1,6 @@
 """Gemma 3n: clips that leave tokens over, and keys and values that layers share. Gemma 4: the tower's clipping, and
 sizes without an audio tower."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from empathy_judge.data_modules.errors import UserError

@@ -1,7 +1,5 @@
 """Omni checkpoints: only the half of the thinker that listens is read, wherever it lies."""
 
-from __future__ import annotations
-
 import shutil
 from collections import defaultdict
 

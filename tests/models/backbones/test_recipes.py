@@ -25,7 +25,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -37,11 +36,13 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset, write_dataset
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.models import BEST, CHECKPOINTS, LAST
-from empathy_judge.models.artifact import load_run
+from empathy_judge.models.artifact import load_any
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.checkpointing import position_of
 from empathy_judge.train.recipe import RecipeParser
+
+from ...conftest import output_of
 
 ROOT = Path(__file__).parents[3]
 RECIPES = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml") if not path.stem.startswith("sweep_"))
@@ -69,67 +70,30 @@ sys.exit(main())
 """
 
 
-@dataclass(frozen=True)
-class Found:
-    """What was run of a recipe; a row of the table.
-
-    Attributes:
-        recipe: File in `configs/`.
-        ran: Backbone, processes and precision.
-        steps: Of the optimizer, in all.
-        validations: Of the whole split.
-        killed: Step of the last checkpoint before the first process was killed.
-        score: Of a pair that nobody trained on, by the exported judge.
-        difference: To the run's own judge.
-        seconds: Of everything.
-    """
-
-    recipe: str
-    ran: str
-    steps: int
-    validations: int
-    killed: int
-    score: float
-    difference: float
-    seconds: float
-
-
 @pytest.fixture(scope="module")
-def table() -> Iterator[Callable[[Found], None]]:
-    """Takes a row; at the end all of them are printed and, where a file is named, put into it."""
-    rows: dict[str, Found] = {}
-    yield lambda row: rows.update({row.recipe: row})
-    lines = {name: _line(row) for name, row in rows.items()}
+def table() -> Iterator[Callable[..., None]]:
+    """Takes a row: recipe; backbone, processes and precision; steps of the optimizer; validations of the whole split;
+    step of the last checkpoint before the first process was killed; score of a pair that nobody trained on, by the
+    exported judge; its difference to the one of the run's own judge; seconds of everything. At the end all rows are
+    printed and, where a file is named, put into it."""
+    lines: dict[str, str] = {}
+
+    def add(name: str, *cells: object, score: float, difference: float, seconds: float) -> None:
+        values = f"`{name}`", *cells, f"{score:.3f}", f"{difference:.1g}", f"{seconds:.0f}"
+        lines[name] = f"| {' | '.join(map(str, values))} |"
+
+    yield add
     print("\n" + "\n".join(lines[name] for name in sorted(lines)))
     if path := os.environ.get("EMPATHY_JUDGE_RECIPES_TABLE"):
         _write_table(Path(path), lines)
 
 
-def _line(row: Found) -> str:
-    values = {**asdict(row), "score": f"{row.score:.3f}", "seconds": f"{row.seconds:.0f}"}
-    values["recipe"] = f"`{row.recipe}`"
-    values["difference"] = f"{row.difference:.1g}"
-    return "| " + " | ".join(map(str, values.values())) + " |"
-
-
 def _write_table(path: Path, lines: dict[str, str]) -> None:
-    """Replace the rows of these recipes."""
-    before = path.read_text(encoding="utf-8") if path.is_file() else ""
-    kept = dict(re.findall(r"^(?=\| `(\w+)` \|)(.*)$", before, flags=re.MULTILINE))
-    rows = {**kept, **lines}
-    head = [
-        "# Every recipe, as shipped",
-        "",
-        "Trained by the command in its first line, killed by SIGKILL after its first checkpoint, resumed, exported,",
-        "and scored with. The first lines of `tests/models/backbones/test_recipes.py` say what of a recipe is changed",
-        "for that (what a CPU cannot have) and what is not. This table is written by",
-        "`EMPATHY_JUDGE_RECIPES_TABLE=benchmarks/results/recipes.md pytest tests/models/backbones/test_recipes.py`.",
-        "",
-        "| recipe | run | steps | validations | killed after step | score of the exported judge (1 to 5) | apart from "
-        "the run's judge | seconds |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    path.write_text("\n".join([*head, *(rows[name] for name in sorted(rows))]) + "\n", encoding="utf-8")
+    """Replace the rows of these recipes; what stands above the rows stays."""
+    text = path.read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^(?=\| `(\w+)` \|)(.*)$", text, flags=re.MULTILINE)) | lines
+    head = text[: text.index("\n| `") + 1]
+    path.write_text(head + "\n".join(rows[name] for name in sorted(rows)) + "\n", encoding="utf-8")
 
 
 # ---------------------------------------------------------------- data and weights
@@ -227,9 +191,8 @@ def exported_scores(run: Path, rated: Path, folder: Path, capsys: pytest.Capture
     clips = [str(rated / f"{name}.wav") for name in ("c" + pair.pair_id[1:-1], pair.pair_id)]
     capsys.readouterr()
     situation = [] if pair.situation is None else ["--situation", pair.situation]
-    assert main(["score", str(folder / "judge"), *clips, *situation, "--json"]) == 0
-    exported = json.loads(capsys.readouterr().out)
-    (_, own), *_ = PairScorer(load_run(run).judge, 1).predict([pair])
+    exported = json.loads(output_of(capsys, "score", folder / "judge", *clips, *situation, "--json"))
+    (_, own), *_ = PairScorer(load_any(run).judge, 1).predict([pair])
     return exported[SCALE.name], float(own.score[0])
 
 
@@ -276,7 +239,8 @@ def test_a_recipe_trains_survives_a_kill_and_becomes_a_judge(name, rated, on_the
     bound = 1e-5 if config.judge.dtype == "float32" else 2**-8
     assert exported == pytest.approx(own, abs=bound * (SCALE.maximum - SCALE.minimum))
     ran = f"{config.judge.backbone}, {processes} x CPU, {config.trainer.precision or '32-true'}"
-    table(Found(name, ran, steps, epochs, step, exported, abs(exported - own), time.monotonic() - begun))
+    seconds = time.monotonic() - begun
+    table(name, ran, steps, epochs, step, score=exported, difference=abs(exported - own), seconds=seconds)
 
 
 @pytest.mark.long
@@ -306,10 +270,5 @@ def test_the_sweep_survives_a_kill_and_its_runs_become_judges(rated, table, tmp_
     assert SCALE.minimum <= exported <= SCALE.maximum
     assert exported == pytest.approx(own, abs=1e-5 * (SCALE.maximum - SCALE.minimum))
     epochs = sum(last["epoch"] + 1 for last in lasts)
-    seconds = time.monotonic() - begun
-    table(
-        Found(
-            "sweep_nano", "24 runs of nano, 1 x CPU, 32-true", steps, epochs, kept, exported, abs(exported - own),
-            seconds,
-        )
-    )  # fmt: skip
+    ran, seconds = "24 runs of nano, 1 x CPU, 32-true", time.monotonic() - begun
+    table("sweep_nano", ran, steps, epochs, kept, score=exported, difference=abs(exported - own), seconds=seconds)

@@ -16,6 +16,7 @@ from empathy_judge.models.artifact import load_any
 from empathy_judge.models.export.check import CheckSet, score_all
 from scipy.stats import spearmanr
 
+from ...conftest import output_of
 from ..conftest import saved
 
 FORMS = {
@@ -49,8 +50,9 @@ def test_every_form_scores_as_the_judge_does(make_judge, tones, dataset_folder, 
     for name, options in FORMS.items():
         out = tmp_path / name
         data = ["--check-data", str(dataset_folder), "--check-split", "all", "--accept-loss"]
-        assert main(["export", str(small), "--out", str(out), *options, *data, "--device", "cpu"]) == 0
-        assert "(24 pairs: tones, all)" in capsys.readouterr().out
+        assert "(24 pairs: tones, all)" in output_of(
+            capsys, "export", small, "--out", out, *options, *data, "--device", "cpu"
+        )
         folders[name] = tmp_path / "moved" / f"{name} too"
         folders[name].parent.mkdir(exist_ok=True)
         shutil.move(out, folders[name])
@@ -105,11 +107,15 @@ def test_a_loss_beyond_the_bounds_ends_with_1(judge_folder, tmp_path, capsys, mo
 
 
 def test_what_was_written_can_be_had_as_json(judge_folder, tmp_path, capsys):
-    assert main(["export", str(judge_folder), "--out", str(tmp_path / "small"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"judge": str(tmp_path / "small"), "check": None, "hub": None}
+    assert json.loads(output_of(capsys, "export", judge_folder, "--out", tmp_path / "small", "--json")) == {
+        "judge": str(tmp_path / "small"),
+        "check": None,
+        "hub": None,
+    }
     members = [str(judge_folder), str(tmp_path / "small")]
-    assert main(["ensemble", *members, "--out", str(tmp_path / "both"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"judge": str(tmp_path / "both")}
+    assert json.loads(output_of(capsys, "ensemble", *members, "--out", tmp_path / "both", "--json")) == {
+        "judge": str(tmp_path / "both")
+    }
 
 
 @pytest.mark.parametrize("other", [{"judge": "other"}, {"schema_version": 2}], ids=["judge", "version"])

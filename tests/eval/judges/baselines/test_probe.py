@@ -11,9 +11,11 @@ import pytest
 from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.judges.baselines.probe import learning_curve, open_probe
-from empathy_judge.models.artifact import load_run
+from empathy_judge.models.artifact import load_any
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train.run import train
+
+from ....conftest import output_of
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,7 @@ def scores(judge, pairs) -> np.ndarray:
 def test_it_scores_as_the_run_of_method_probe(probe_run, dataset_folder, backbone_folder):
     dataset = PairDataset.load(dataset_folder)
     pairs = dataset.subset("validation").pairs
-    trained = PairScorer(load_run(probe_run).judge, 4).predict(pairs)
+    trained = PairScorer(load_any(probe_run).judge, 4).predict(pairs)
     expected = np.stack([found.score.numpy() for _, found in trained])
     for what in (probe_run, backbone_folder):
         judge = open_probe(f"probe:{what}", dataset.subset(["train"]), 0)
@@ -62,9 +64,7 @@ def test_a_plan_shows_what_it_learns_from_fewer_pairs(backbone_folder, dataset_f
         assert first["behind"]["value"] == pytest.approx(most["spearman"]["value"] - first["spearman"]["value"])
         assert most["spearman"]["n"] == len(PairDataset.load(dataset_folder).mean_scores()[name].dropna())
     words = ["plan", str(dataset_folder), "--learning", str(backbone_folder), "--resamples", "20"]
-    assert main([*words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["learning"] == found
-    assert main(words) == 0
-    assert "what a probe on the frozen backbone learns" in capsys.readouterr().out
+    assert json.loads(output_of(capsys, *words, "--json"))["learning"] == found
+    assert "what a probe on the frozen backbone learns" in output_of(capsys, *words)
     assert main(["plan", "--variance", "item=1", "residual=1", "--learning", "nano"]) == 2
     assert "--learning without clips; expected the folder of a pair dataset as pilot" in capsys.readouterr().err

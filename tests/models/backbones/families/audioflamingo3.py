@@ -1,7 +1,5 @@
 """Audio Flamingo 3: at most three windows of 1 s in the miniature, twenty of 30 s on the hub."""
 
-from __future__ import annotations
-
 import torch
 from empathy_judge.models.backbones.audio_language_model import messages
 from transformers import (

@@ -1,7 +1,5 @@
 """Gemma 3n: 32 audio tokens for each clip (5.12 s) in the miniature, 188 (30 s) on the hub."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from unittest import mock
 

@@ -1,7 +1,5 @@
 """Gemma 4 E2B in miniature: its tower's clipping at work, its last layers with shared keys and values."""
 
-from __future__ import annotations
-
 import sys
 from unittest import mock
 

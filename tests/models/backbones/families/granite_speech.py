@@ -1,7 +1,5 @@
 """Granite Speech 3: hears 32 s in the miniature, as long as its language model has positions for; LoRA of its own."""
 
-from __future__ import annotations
-
 import torch
 from empathy_judge.models.backbones.audio_language_model import messages
 from peft import LoraConfig

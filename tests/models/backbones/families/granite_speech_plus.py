@@ -1,7 +1,5 @@
 """Granite Speech Plus: as Granite Speech, but its projector sees one more layer of the encoder."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

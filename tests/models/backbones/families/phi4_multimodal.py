@@ -1,7 +1,5 @@
 """Phi-4-multimodal with a speech adapter; pairs of more than 150 tokens (4,096 on the hub) count as long."""
 
-from __future__ import annotations
-
 import copy
 import json
 

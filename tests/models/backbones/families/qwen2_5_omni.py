@@ -1,7 +1,5 @@
 """Qwen2.5-Omni whole: talker and vocoder lie in the same file as the thinker. Hears 5 s, 300 s on the hub."""
 
-from __future__ import annotations
-
 import json
 
 import torch

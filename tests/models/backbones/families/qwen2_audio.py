@@ -1,7 +1,5 @@
 """Qwen2-Audio: hears 10 s in the miniature of `train/nano`, 30 s on the hub."""
 
-from __future__ import annotations
-
 import torch
 from empathy_judge.models.backbones.audio_language_model import QUESTION, messages
 from empathy_judge.train.nano.architecture import build_model, build_processor

@@ -1,7 +1,5 @@
 """Qwen3-Omni whole: talker and vocoder lie in the same file as the thinker. Hears 20 s, as half its positions allow."""
 
-from __future__ import annotations
-
 import json
 
 import torch

@@ -4,8 +4,6 @@ The official chat template needs `mistral-common`; `test_voxtral.py` compares wi
 prompt is written out, and everything else is official: tokenizer, spectrograms, model.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 

@@ -1,7 +1,5 @@
 """w2v-BERT 2.0 with the positions and the front end of the hub's checkpoint."""
 
-from __future__ import annotations
-
 import torch
 from transformers import AutoFeatureExtractor, SeamlessM4TFeatureExtractor, Wav2Vec2BertConfig, Wav2Vec2BertModel
 

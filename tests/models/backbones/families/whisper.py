@@ -1,7 +1,5 @@
 """Whisper: hears 5 s in the miniature, 30 s on the hub."""
 
-from __future__ import annotations
-
 import torch
 from transformers import AutoFeatureExtractor, WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
