@@ -341,7 +341,7 @@ def hidden_states(folder: Path) -> Any:
         home = folder / name
         home.mkdir(parents=True)
         with _seeded(0):
-            common._module(common.FOLDER / f"{name}.py").build(home, common.Tools)
+            common.built(name, home)
         family = common.Family(name, home, {}, 0.0, print, None, name in common.ENCODERS)
         judge = common.judge_of(family, head_input=HeadInputSettings(audio="none"))
         with torch.no_grad():

@@ -173,11 +173,21 @@ OTHER_LAYOUTS = {
 }
 
 
-def _module(path: Path) -> Any:
-    """A file as in `families/`."""
-    spec = importlib.util.spec_from_file_location(f"family_{path.stem}", path)
+def described(name: str) -> Any:
+    """The file in `families/` of this name."""
+    spec = importlib.util.spec_from_file_location(f"family_{name}", FOLDER / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def built(name: str, folder: Path) -> Any:
+    """As `described`; its miniature is written into the folder."""
+    module = described(name)
+    if hasattr(module, "SETTINGS"):  # an encoder over the waveform
+        Tools.wave_encoder(folder, module.OFFICIAL, **module.SETTINGS)
+    else:
+        module.build(folder, Tools)
     return module
 
 
@@ -192,15 +202,11 @@ def make_family(tmp_path_factory) -> Callable[[str], Family]:
 
     def make(name: str) -> Family:
         if name not in made:
-            module = _module(FOLDER / f"{name}.py")
             folder = tmp_path_factory.mktemp(name)
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
-                if waves := hasattr(module, "SETTINGS"):  # an encoder over the waveform
-                    Tools.wave_encoder(folder, module.OFFICIAL, **module.SETTINGS)
-                else:
-                    module.build(folder, Tools)
-            if waves:
+                module = built(name, folder)
+            if hasattr(module, "SETTINGS"):
                 sizes, layout = ({"audio_tower": 2 * 6}, 30.0), _older_layout(f"{name}.")
                 official = Tools.official_encoder(module.OFFICIAL, folder)
             else:

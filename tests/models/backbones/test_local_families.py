@@ -24,7 +24,7 @@ from transformers import (
     VoxtralForConditionalGeneration,
 )
 
-from .conftest import FOLDER, RATE, Tools, _module
+from .conftest import RATE, Tools, described
 
 EMPATHY = Dimension("empathy", 1, 5, 1)
 SETTINGS = Settings(samples=1, rubric="plain", answers="logprobs")
@@ -40,7 +40,7 @@ def qwen2_audio(folder, turns, clips):
 def qwen2_5_omni(folder, turns, clips):
     config = Qwen2_5OmniConfig.from_pretrained(folder).thinker_config
     model = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(folder, config=config).eval()
-    template = _module(FOLDER / "qwen2_5_omni.py").CHAT_TEMPLATE
+    template = described("qwen2_5_omni").CHAT_TEMPLATE
     processor = Tools.omni_processor(Qwen2_5OmniProcessor, folder, template)
     text = processor.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     return processor.tokenizer, model(
