@@ -166,7 +166,7 @@ class Study:
         reader = _Kept(self.judge, self.heard, states)
         if settings.of_clips:
             standardise(reader, pairs)
-        probe = Probe(reader, Rated(pairs, targets, np.ones_like(targets), groups), linear)
+        probe = Probe(reader, Rated(pairs, targets, np.ones_like(targets), groups), linear, may_rank=not linear)
         ((_, features),) = reader.features(test)
         reach = None
         if with_reach:

@@ -4,16 +4,20 @@ Both are one method. Each pair is compared with landmarks, which are training pa
 Gaussian of the distance. Up to `EXACT` pairs every pair is a landmark, which is kernel ridge regression as in the
 textbook (Saunders et al., 1998); beyond that a sample is (Nystroem; Williams & Seeger, 2001), and the pairs are seen
 once, a portion at a time, so that any number fits into memory. Kernel, its width and the penalty are chosen by
-cross-validation over groups.
+cross-validation over groups, and so is what is fitted: the ratings, or their ranks (Conover and Iman, 1981, "Rank
+transformations as a bridge"). Agreement is measured by Spearman, and least squares on ranks is what aims at it: where
+most ratings are one and the same, a few far ones count for less.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats import rankdata
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold
 
@@ -27,6 +31,10 @@ LANDMARKS = 2_000
 CHOSEN_ON = 1_500
 """Pairs of the sample on which the kernel is chosen."""
 FOLDS = 5
+DIVISIONS = 3
+"""Divisions into folds in which ratings and ranks are compared."""
+LEAD = 0.01
+"""Spearman by which ranks must be ahead: with few groups less is chance."""
 WIDTHS: Sequence[float | None] = (None, 0.1, 0.25, 0.6)
 """Candidates: None = ridge; else the factor of the squared distance, whose mean over pairs is 2, in the exponent."""
 PENALTIES = 10.0 ** np.arange(-4, 4.1, 0.5)
@@ -65,7 +73,8 @@ class Solution:
         return (
             f"{_name(self.record['width'], False)} kernel on {self.record['pairs']} pairs"
             f"{', without the language model' if self.record['omits_first'] else ''}, explains "
-            f"{1 - self.record['unexplained'][chosen]:.2f} of the variance of groups left out; penalty "
+            f"{1 - self.record['unexplained'][chosen]:.2f} of the variance of "
+            f"{'the ranks' if self.record['ranks'] else 'ratings'} of groups left out; penalty "
             f"{', '.join(f'{own.name} {penalty:.3g}' for own, penalty in penalties)}"
         )
 
@@ -96,6 +105,7 @@ def fit(
     widths: Sequence[float | None] = WIDTHS,
     seed: int = 0,
     may_omit_first: bool = False,
+    may_rank: bool = False,
 ) -> Solution:
     """Fit all dimensions; they share the kernel, and each has its own penalty.
 
@@ -108,6 +118,8 @@ def fit(
         seed: Of the folds.
         may_omit_first: Block 0 weighs nothing where that does better on groups left out. A kernel cannot learn
             by itself that a block says nothing: all its features count for the distance.
+        may_rank: Ranks among the ratings of the sample, spread as these are, take their place in all dimensions where
+            what is predicted of groups left out agrees better by `LEAD` then.
 
     Raises:
         ValueError: If a dimension has ratings of fewer than two groups.
@@ -116,24 +128,42 @@ def fit(
     others_vary = bool(sample.features[:, blocks > 0].var(0).any())
     omit = [False, True] if may_omit_first and others_vary else [False]
     reaches = {omitted: _reach(sample.features, blocks, omitted) for omitted in omit}
-    candidates = {
-        (width, omitted): _Equations(few.features * reach, width, seed).add(few, reach)
-        for omitted, reach in reaches.items()
-        for width in widths
-    }
-    losses = {candidate: equations.losses() for candidate, equations in candidates.items()}
-    best = min(losses, key=lambda candidate: float(losses[candidate].min(0).mean()))
-    chosen, reach, equations = best[0], reaches[best[1]], candidates[best]
+
+    def ranked(portion: Portion) -> Portion:
+        return portion._replace(targets=_ranks(portion.targets, sample.targets))
+
+    def choose(of: Portion) -> tuple[tuple[float | None, bool], _Equations, dict[Any, np.ndarray]]:
+        candidates = {
+            (width, omitted): _Equations(of.features * reach, width, seed).add(of, reach)
+            for omitted, reach in reaches.items()
+            for width in widths
+        }
+        losses = {candidate: equations.losses() for candidate, equations in candidates.items()}
+        best = min(losses, key=lambda candidate: float(losses[candidate].min(0).mean()))
+        return best, candidates[best], losses
+
+    def agreement(of: Portion, width: float | None, omitted: bool) -> float:
+        reach = reaches[omitted]
+        divisions = [_Equations(of.features * reach, width, seed + n).add(of, reach) for n in range(DIVISIONS)]
+        return float(np.mean([equations.agreement(of, reach) for equations in divisions]))
+
+    (best, equations, losses), ranks = choose(few), False
+    if may_rank:
+        of_ranks = choose(ranked(few))
+        ranks = agreement(ranked(few), *of_ranks[0]) > agreement(few, *best) + LEAD
+        best, equations, losses = of_ranks if ranks else (best, equations, losses)
+    chosen, reach = best[0], reaches[best[1]]
     scaled = sample.features * reach
     if portions is not None or len(few.groups) < len(scaled):
         equations = _Equations(scaled, chosen, seed)
         for portion in [sample] if portions is None else portions:
-            equations.add(portion, reach)
+            equations.add(ranked(portion) if ranks else portion, reach)
     weights, bias, penalties = equations.solve()
     record = {
         "kernel": "linear" if chosen is None else "gaussian",
         "width": chosen,
         "omits_first": best[1],
+        "ranks": ranks,
         "penalty": penalties.tolist(),
         "unexplained": {_name(*candidate): float(found.min(0).mean()) for candidate, found in losses.items()},
         "pairs": equations.pairs,
@@ -232,6 +262,19 @@ class _Equations:
         betas = (turned / (values + scale * PENALTIES[:, None])) @ vectors.T
         return betas, (y1 - betas @ x1) / n
 
+    def agreement(self, portion: Portion, reach: np.ndarray) -> float:
+        """Spearman of ratings that were added with what is predicted of their fold when it is left out: the mean over
+        folds and dimensions, without those where either is constant; 0 if no such is left."""
+        folds, best, decomposed = self._fold_of(portion.groups), self.losses().argmin(0), dict[int, Any]()
+        coordinates, found = self._compare(portion.features * reach) @ self._map, []
+        for fold, dimension in product(range(FOLDS), range(self._dimensions)):
+            rated = (folds == fold) & ~np.isnan(portion.targets[:, dimension])
+            betas, _ = self._solved(self._of(dimension, fold), fold, decomposed)
+            made, given = coordinates[rated] @ betas[best[dimension]], portion.targets[rated, dimension]
+            if rated.sum() > 2 and np.ptp(made) > 0 and np.ptp(given) > 0:
+                found.append(np.corrcoef(rankdata(made), rankdata(given))[0, 1])
+        return float(np.mean(found)) if found else 0.0
+
     def solve(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Weights of the landmarks, biases and penalties of all dimensions."""
         best = self.losses().argmin(0)
@@ -285,6 +328,22 @@ def _reach(features: np.ndarray, blocks: np.ndarray, omit_first: bool = False) -
     counts = totals > 0
     factors = np.where(counts, 1 / np.sqrt(np.where(counts, totals, 1.0)), 0.0)
     return factors[blocks] / np.sqrt(max(1, counts.sum()))
+
+
+def _ranks(targets: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Mean ranks of targets among the known ones, both `(pairs, dimensions)`, with mean and deviation of the latter, in
+    rating points. NaN stays NaN, and a dimension whose known targets are all the same stays as it is."""
+    found = targets.astype(np.float64)
+    for column in range(targets.shape[1]):
+        ordered = np.sort(known[~np.isnan(known[:, column]), column])
+        of_known, own = (
+            (np.searchsorted(ordered, values) + np.searchsorted(ordered, values, "right")) / 2
+            for values in (ordered, targets[:, column])
+        )
+        if np.ptp(ordered) > 0:
+            spread = ordered.mean() + ordered.std() * (own - of_known.mean()) / of_known.std()
+            found[:, column] = np.where(np.isnan(targets[:, column]), np.nan, spread)
+    return found
 
 
 def _name(width: float | None, omitted: bool) -> str:

@@ -90,7 +90,7 @@ class Probe:
         sampled: The pairs of the sample that gives the landmarks.
     """
 
-    def __init__(self, reader: Reader, rated: Rated, linear: bool = False) -> None:
+    def __init__(self, reader: Reader, rated: Rated, linear: bool = False, may_rank: bool = True) -> None:
         """Read the sample: all pairs, or where they are too many as many as there shall be landmarks.
 
         Args:
@@ -98,9 +98,12 @@ class Probe:
             rated: What to fit to.
             linear: Ridge on all that the head reads; else the kernel is chosen, too, and whether the language model
                 counts.
+            may_rank: Whether it is chosen, too, if the ratings are fitted or their ranks.
         """
         self._reader, self._rated = reader, rated
-        self._choice: dict[str, Any] = {"widths": (None,) if linear else WIDTHS, "may_omit_first": not linear}
+        self._choice: dict[str, Any] = {
+            "widths": (None,) if linear else WIDTHS, "may_omit_first": not linear, "may_rank": may_rank,
+        }  # fmt: skip
         self._rows = {pair.pair_id: row for row, pair in enumerate(rated.pairs)}
         self._whole = len(rated.pairs) <= EXACT
         few = rated.pairs if self._whole else rated.pairs[:LANDMARKS]

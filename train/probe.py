@@ -92,7 +92,8 @@ class StartAtProbe(Callback):
             prepared = trainer.world_size > 1 or module.raters is not None
             linear = sharded or (trains and (prepared or len(pairs) > EXACT))
             if data.shares[0]:
-                probe = Probe(reader, _rated(pairs, data), linear)
+                # losses are of ratings: adapters would first have to undo the ranks
+                probe = Probe(reader, _rated(pairs, data), linear, may_rank=not trains)
                 solution = self._from_ratings(probe, data)
             else:
                 solution = _from_preferences(reader, data)

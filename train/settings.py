@@ -142,11 +142,12 @@ class Recipe:
         run: Folder of this run: checkpoints, logs, resolved configuration.
         resume: Continue from the last checkpoint in the folder of the run; auto: if there is one, else start.
         method: probe: no gradients; the head becomes the closed-form regression of ratings on what the frozen backbone
-            hears, ridge or with a Gaussian kernel, in one pass over the training split. lora: starts there (from ridge
-            with several processes, a rater embedding, or more than 5,000 pairs) and trains adapters, pooling and head;
-            its start may remain the best checkpoint. auto: the probe, then lora, then lora with the adapters of
-            larger_lora. Each is kept only if it agrees better with people than the one before it on pairs that neither
-            was trained on (the 90 % interval of its lead must not begin below 0); else what comes after is not tried.
+            hears, ridge or with a Gaussian kernel, or of their ranks, in one pass over the training split. lora: starts
+            at that of ratings (ridge with several processes, a rater embedding, or more than 5,000 pairs) and trains
+            adapters, pooling and head; its start may remain the best checkpoint. auto: the probe, then lora, then lora
+            with the adapters of larger_lora. Each is kept only if it agrees better with people than the one before it
+            on pairs that neither was trained on (the 90 % interval of its lead must not begin below 0); else what comes
+            after is not tried.
         refit: Train on the validation splits, too, once they have chosen. lora: for as many epochs as a first run had
             at its best; probe: kernel and penalty by cross-validation on all. It is calibrated with scores of judges
             that were not trained on a pair.

@@ -7,7 +7,9 @@ import pytest
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.models import closed_form
 from empathy_judge.models.closed_form import PENALTIES, Portion, fit, fit_preferences
+from scipy.stats import rankdata, spearmanr, zscore
 from sklearn.linear_model import Ridge
+from sklearn.model_selection import GroupKFold
 
 BLOCKS = np.repeat([0, 1], [3, 5])
 
@@ -149,3 +151,64 @@ def test_a_block_that_never_varies_takes_no_share():
     data, new = portion(), portion(20, 1).features
     still = fit(data._replace(features=np.pad(data.features, ((0, 0), (0, 4)))), np.repeat([0, 1, 2], [3, 5, 4]))
     np.testing.assert_array_equal(still.predict(np.pad(new, ((0, 0), (0, 4)))), fit(data, BLOCKS).predict(new))
+
+
+# ---------------------------------------------------------------- ratings or their ranks
+
+
+def mostly_low(n: int, seed: int) -> Portion:
+    """The second of two dimensions is a few high ratings above many that are all the same; some are missing."""
+    data = portion(n, seed)
+    targets = np.stack([data.targets[:, 0], np.clip(np.exp(2 * (data.targets[:, 1] - 3)), 1.0, 60.0)], 1)
+    targets[::7, 0] = np.nan
+    return data._replace(targets=targets)
+
+
+def test_where_few_ratings_are_far_from_the_others_ranks_are_fitted():
+    data, new = mostly_low(300, 0), mostly_low(200, 1)
+    by_hand = data.targets.copy()
+    for column in range(2):
+        known = ~np.isnan(by_hand[:, column])
+        given, ranks = by_hand[known, column], rankdata(by_hand[known, column])
+        by_hand[known, column] = given.mean() + given.std() * zscore(ranks)
+    chosen, ratings = (fit(data, BLOCKS, may_rank=own) for own in (True, False))
+    assert (chosen.record["ranks"], ratings.record["ranks"]) == (True, False)
+    made = chosen.predict(new.features)
+    np.testing.assert_allclose(made, fit(data._replace(targets=by_hand), BLOCKS).predict(new.features), atol=1e-9)
+    agreement = [spearmanr(own.predict(new.features)[:, 1], new.targets[:, 1]).statistic for own in (chosen, ratings)]
+    assert agreement[0] > agreement[1] + 0.02
+    assert made.mean(0) == pytest.approx(np.nanmean(data.targets, 0), rel=0.2)  # in rating points
+    words = [own.in_words([Dimension("a", 0, 9), Dimension("b", 0, 60)]) for own in (chosen, ratings)]
+    assert "of the variance of the ranks of groups left out" in words[0]
+    assert "of the variance of ratings of groups left out" in words[1]
+
+
+def test_ranks_of_portions_are_those_of_the_sample(monkeypatch):
+    monkeypatch.setattr(closed_form, "PENALTIES", np.array([0.1]))
+    data = mostly_low(200, 0)
+    pieces = [Portion(*(values[start : start + 37] for values in data)) for start in range(0, 200, 37)]
+    whole, parts = (fit(data, BLOCKS, own, (None,), may_rank=True) for own in ([data], pieces))
+    assert parts.record["ranks"]
+    new = portion(30, 2).features
+    np.testing.assert_allclose(whole.predict(new), parts.predict(new), atol=1e-6)
+
+
+def test_ratings_that_ranks_only_stretch_stay_as_they_are():
+    """Of ratings of two kinds the ranks are the same but for scale, and what is fitted is, too."""
+    data = portion(120)
+    data = data._replace(targets=np.where(data.targets > 3, 4.0, 1.0))
+    chosen = fit(data, BLOCKS, may_rank=True)
+    assert not chosen.record["ranks"]
+    np.testing.assert_array_equal(chosen.predict(data.features), fit(data, BLOCKS).predict(data.features))
+
+
+def test_agreement_is_that_of_ridge_without_each_fold(monkeypatch):
+    monkeypatch.setattr(closed_form, "PENALTIES", np.array([0.3]))
+    data = portion(dimensions=1)
+    reach = closed_form._reach(data.features, BLOCKS)
+    scaled, expected = data.features * reach, []
+    for kept, out in GroupKFold(5, shuffle=True, random_state=0).split(scaled, groups=data.groups):
+        ridge = Ridge(alpha=0.3 * len(kept) / 90).fit(scaled[kept], data.targets[kept, 0])  # for so many pairs
+        expected.append(spearmanr(ridge.predict(scaled[out]), data.targets[out, 0]).statistic)
+    found = closed_form._Equations(scaled, None, 0).add(data, reach).agreement(data, reach)
+    assert found == pytest.approx(np.mean(expected), abs=1e-9)

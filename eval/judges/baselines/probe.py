@@ -123,7 +123,7 @@ def learning_curve(what: str, dataset: PairDataset, *, resamples: int, seed: int
                     some = rng.permutation(rows[np.isin(groups[rows], order[: max(2, round(share * len(order)))])])
                     some = some[:EXACT]
                     own = Portion(features[some], targets[some], np.ones_like(targets[some]), groups[some])
-                    solution = fit(own, judge.head_input.blocks, may_omit_first=True, seed=seed)
+                    solution = fit(own, judge.head_input.blocks, may_omit_first=True, may_rank=True, seed=seed)
                     made[share][repeat, left_out] = solution.predict(features[left_out])
                     sizes[share] = max(sizes[share], len(some))
     except ValueError as error:

@@ -136,7 +136,8 @@ class Standardised:
     def learn(
         cls, features: np.ndarray, target: np.ndarray, groups: np.ndarray, *, seed: int
     ) -> tuple[Model, Mapping[str, Any]]:
-        """A `Learn`: linear or kernel, whichever has the least squared error of groups left out."""
+        """A `Learn`: linear or kernel, of ratings or their ranks, whichever is best on groups left out; errors are of
+        what is fitted."""
         known = ~np.isnan(features)
         count = np.maximum(known.sum(0), 1)
         mean = np.where(known, features, 0).sum(0) / count
@@ -147,7 +148,8 @@ class Standardised:
         every = closed_form.Portion(standardised, target[order, None], np.ones((len(order), 1)), groups[order])
         whole = len(order) <= closed_form.EXACT
         few = every if whole else closed_form.Portion(*(own[: closed_form.LANDMARKS] for own in every))
-        solution = closed_form.fit(few, np.zeros(features.shape[1], int), None if whole else [every], seed=seed)
+        blocks, portions = np.zeros(features.shape[1], int), None if whole else [every]
+        solution = closed_form.fit(few, blocks, portions, seed=seed, may_rank=True)
         spread, record = float(np.std(target)), solution.record
         errors = {name: spread * max(0.0, share) ** 0.5 for name, share in record["unexplained"].items()}
         chosen = {"kernel": record["kernel"], "width": record["width"], "penalty": record["penalty"][0]}
