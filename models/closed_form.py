@@ -12,8 +12,8 @@ most ratings are one and the same, a few far ones count for less.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -129,43 +129,46 @@ def fit(
     omit = [False, True] if may_omit_first and others_vary else [False]
     reaches = {omitted: _reach(sample.features, blocks, omitted) for omitted in omit}
 
-    def ranked(portion: Portion) -> Portion:
-        return portion._replace(targets=_ranks(portion.targets, sample.targets))
+    def ranked(portion: Portion) -> np.ndarray:
+        return _ranks(portion.targets, sample.targets)
 
-    def choose(of: Portion) -> tuple[tuple[float | None, bool], _Equations, dict[Any, np.ndarray]]:
-        candidates = {
-            (width, omitted): _Equations(of.features * reach, width, seed).add(of, reach)
-            for omitted, reach in reaches.items()
-            for width in widths
-        }
-        losses = {candidate: equations.losses() for candidate, equations in candidates.items()}
-        best = min(losses, key=lambda candidate: float(losses[candidate].min(0).mean()))
-        return best, candidates[best], losses
+    count = sample.targets.shape[1]
+    columns = [slice(count), slice(count, 2 * count)] if may_rank else [slice(count)]  # of ratings, of ranks
+    if may_rank:  # side by side, since what does not depend on them takes the time
+        weights = np.concatenate([few.weights, few.weights], 1)
+        few = few._replace(targets=np.concatenate([few.targets, ranked(few)], 1), weights=weights)
 
-    def agreement(of: Portion, width: float | None, omitted: bool) -> float:
+    def equations_of(width: float | None, omitted: bool, division: int = 0) -> _Equations:
         reach = reaches[omitted]
-        divisions = [_Equations(of.features * reach, width, seed + n).add(of, reach) for n in range(DIVISIONS)]
-        return float(np.mean([equations.agreement(of, reach) for equations in divisions]))
+        return _Equations(few.features * reach, width, seed + division).add(few, reach)
 
-    (best, equations, losses), ranks = choose(few), False
+    candidates = {(width, omitted): equations_of(width, omitted) for omitted in omit for width in widths}
+    losses = {candidate: equations.losses() for candidate, equations in candidates.items()}
+    best_of = [min(losses, key=lambda own: float(losses[own][:, kind].min(0).mean())) for kind in columns]
+    ranks = False
     if may_rank:
-        of_ranks = choose(ranked(few))
-        ranks = agreement(ranked(few), *of_ranks[0]) > agreement(few, *best) + LEAD
-        best, equations, losses = of_ranks if ranks else (best, equations, losses)
-    chosen, reach = best[0], reaches[best[1]]
+        with suppress(ValueError):  # of a dimension with few ratings another division may have all in one fold
+            agreement = {}
+            for best in {*best_of}:
+                divisions = [candidates[best], *(equations_of(*best, n) for n in range(1, DIVISIONS))]
+                agreement[best] = np.mean([own.agreement(few, reaches[best[1]]) for own in divisions], 0)
+            given, other = (agreement[best][kind].mean() for best, kind in zip(best_of, columns, strict=True))
+            ranks = bool(other > given + LEAD)
+    best, kind = best_of[ranks], columns[ranks]
+    chosen, reach, equations = best[0], reaches[best[1]], candidates[best]
     scaled = sample.features * reach
     if portions is not None or len(few.groups) < len(scaled):
-        equations = _Equations(scaled, chosen, seed)
+        equations, kind = _Equations(scaled, chosen, seed), slice(count)
         for portion in [sample] if portions is None else portions:
-            equations.add(ranked(portion) if ranks else portion, reach)
-    weights, bias, penalties = equations.solve()
+            equations.add(portion._replace(targets=ranked(portion)) if ranks else portion, reach)
+    weights, bias, penalties = (own[..., kind] for own in equations.solve())
     record = {
         "kernel": "linear" if chosen is None else "gaussian",
         "width": chosen,
         "omits_first": best[1],
         "ranks": ranks,
         "penalty": penalties.tolist(),
-        "unexplained": {_name(*candidate): float(found.min(0).mean()) for candidate, found in losses.items()},
+        "unexplained": {_name(*own): float(found[:, columns[ranks]].min(0).mean()) for own, found in losses.items()},
         "pairs": equations.pairs,
         "landmarks": len(scaled),
     }
@@ -262,18 +265,21 @@ class _Equations:
         betas = (turned / (values + scale * PENALTIES[:, None])) @ vectors.T
         return betas, (y1 - betas @ x1) / n
 
-    def agreement(self, portion: Portion, reach: np.ndarray) -> float:
-        """Spearman of ratings that were added with what is predicted of their fold when it is left out: the mean over
-        folds and dimensions, without those where either is constant; 0 if no such is left."""
+    def agreement(self, portion: Portion, reach: np.ndarray) -> np.ndarray:
+        """Spearman `(dimensions,)` of ratings that were added with what is predicted of their fold when it is left out:
+        the mean over folds, without those where either is constant; 0 if no such is left."""
         folds, best, decomposed = self._fold_of(portion.groups), self.losses().argmin(0), dict[int, Any]()
-        coordinates, found = self._compare(portion.features * reach) @ self._map, []
-        for fold, dimension in product(range(FOLDS), range(self._dimensions)):
-            rated = (folds == fold) & ~np.isnan(portion.targets[:, dimension])
-            betas, _ = self._solved(self._of(dimension, fold), fold, decomposed)
-            made, given = coordinates[rated] @ betas[best[dimension]], portion.targets[rated, dimension]
-            if rated.sum() > 2 and np.ptp(made) > 0 and np.ptp(given) > 0:
-                found.append(np.corrcoef(rankdata(made), rankdata(given))[0, 1])
-        return float(np.mean(found)) if found else 0.0
+        coordinates, found = self._compare(portion.features * reach) @ self._map, np.zeros(self._dimensions)
+        for dimension in range(self._dimensions):
+            own = []
+            for fold in range(FOLDS):
+                rated = (folds == fold) & ~np.isnan(portion.targets[:, dimension])
+                betas, _ = self._solved(self._of(dimension, fold), fold, decomposed)
+                made, given = coordinates[rated] @ betas[best[dimension]], portion.targets[rated, dimension]
+                if rated.sum() > 2 and np.ptp(made) > 0 and np.ptp(given) > 0:
+                    own.append(np.corrcoef(rankdata(made), rankdata(given))[0, 1])
+            found[dimension] = np.mean(own) if own else 0.0
+        return found
 
     def solve(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Weights of the landmarks, biases and penalties of all dimensions."""

@@ -202,6 +202,23 @@ def test_ratings_that_ranks_only_stretch_stay_as_they_are():
     np.testing.assert_array_equal(chosen.predict(data.features), fit(data, BLOCKS).predict(data.features))
 
 
+def test_a_dimension_that_two_groups_rated_is_fitted_as_without_ranks():
+    """In some divisions both groups are in one fold."""
+    data = portion(60)
+    for other in range(1, 20):
+        targets = data.targets.copy()
+        targets[~np.isin(data.groups, (0, other)), 1] = np.nan
+        made = []
+        for may_rank in (False, True):
+            try:
+                made.append(
+                    fit(data._replace(targets=targets), BLOCKS, widths=(None,), may_rank=may_rank).record["pairs"]
+                )
+            except ValueError as error:
+                made.append(str(error))
+        assert made[0] == made[1]
+
+
 def test_agreement_is_that_of_ridge_without_each_fold(monkeypatch):
     monkeypatch.setattr(closed_form, "PENALTIES", np.array([0.3]))
     data = portion(dimensions=1)
@@ -210,5 +227,5 @@ def test_agreement_is_that_of_ridge_without_each_fold(monkeypatch):
     for kept, out in GroupKFold(5, shuffle=True, random_state=0).split(scaled, groups=data.groups):
         ridge = Ridge(alpha=0.3 * len(kept) / 90).fit(scaled[kept], data.targets[kept, 0])  # for so many pairs
         expected.append(spearmanr(ridge.predict(scaled[out]), data.targets[out, 0]).statistic)
-    found = closed_form._Equations(scaled, None, 0).add(data, reach).agreement(data, reach)
+    found = closed_form._Equations(scaled, None, 0).add(data, reach).agreement(data, reach)[0]
     assert found == pytest.approx(np.mean(expected), abs=1e-9)
