@@ -17,7 +17,7 @@ from .. import __version__
 from ..data_modules.errors import AudioError, UserError, shown
 from ..data_modules.folders import check_writable, replace_file
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
-from .manifest import SUFFIXES, Manifest, Row
+from .manifest import SUFFIXES, Manifest, Row, RowReader
 from .scores import Column, ScoredRow, Value, in_windows, row_columns, write_scores
 
 if TYPE_CHECKING:
@@ -48,6 +48,10 @@ class Job:
         if self.out.exists() and self.manifest.exists() and os.path.samefile(self.out, self.manifest):
             raise UserError(f"{self.out}: is the manifest; expected another file for the scores")
         check_writable(self.out, is_folder=False)
+
+    def reader(self) -> RowReader:
+        """What makes pairs of the rows of the manifest."""
+        return RowReader(self.manifest.parent, self.audio_root)
 
     def load(self, device: str | None) -> Scorer:
         """The judge on a device.

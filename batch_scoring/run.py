@@ -19,7 +19,7 @@ from ..data_modules.errors import ASKED_TO_STOP, UserError
 from ..data_modules.folders import replace_text
 from ..data_modules.parallel import ALONE, SCHEDULER_SIGNALS, Launch, ProgressBar, listen, restore
 from .job import Chunk, DamagedError, Job, Parts, audio_mark, first_difference
-from .manifest import Manifest, Record, RowReader
+from .manifest import Manifest, Record
 from .scores import windows_in_words
 from .workers import run_workers, worker_devices
 
@@ -157,7 +157,7 @@ def _begin(parts: Parts, launch: Launch, restart: bool, overwrite: bool, again: 
 
 def _drop_outdated(parts: Parts, manifest: Manifest) -> None:
     """Delete parts that are damaged, or of audio files that changed since, or that could not be used and now can."""
-    reader, done = RowReader(parts.job.manifest.parent, parts.job.audio_root), parts.done()
+    reader, done = parts.job.reader(), parts.done()
 
     def look(chunk: Chunk, records: Sequence[Record]) -> None:
         part = parts.read(chunk)

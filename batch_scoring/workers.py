@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..data_modules.errors import ASKED_TO_STOP, AudioError, UserError, as_user_error
 from ..data_modules.parallel import Launch, end_with_parent
 from .job import Chunk, Parts, audio_mark
-from .manifest import Manifest, Row, RowReader
+from .manifest import Manifest, Row
 from .scores import ScoredRow, score_columns, score_rows
 
 if TYPE_CHECKING:  # torch: the process that starts workers needs none
@@ -185,7 +185,7 @@ class Worker:
         self._owner = owner or str(rank)
         self._columns = score_columns(scorer)
         self._manifest = Manifest(parts.job.manifest)
-        self._reader = RowReader(parts.job.manifest.parent, parts.job.audio_root)
+        self._reader = parts.job.reader()
 
     def run(self) -> None:
         """Score `range(rank, chunks, world)`, then whatever is missing, until every part is there.

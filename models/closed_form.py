@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -143,7 +144,7 @@ def fit(
         return _Equations(few.features * reach, width, seed + division).add(few, reach)
 
     candidates = {(width, omitted): equations_of(width, omitted) for omitted in omit for width in widths}
-    losses = {candidate: equations.losses() for candidate, equations in candidates.items()}
+    losses = {candidate: equations.losses for candidate, equations in candidates.items()}
     best_of = [min(losses, key=lambda own: float(losses[own][:, kind].min(0).mean())) for kind in columns]
     ranks = False
     if may_rank:
@@ -196,6 +197,7 @@ class _Equations:
 
     def add(self, portion: Portion, reach: np.ndarray) -> _Equations:
         """Take further pairs."""
+        assert "losses" not in vars(self)
         folds = self._fold_of(portion.groups)
         coordinates = self._compare(portion.features * reach) @ self._map
         self.pairs, self._dimensions = self.pairs + len(folds), portion.targets.shape[1]
@@ -231,8 +233,14 @@ class _Equations:
         own = [self._sums[fold, dimension] for fold in range(FOLDS) if fold != without]
         return [sum(values) for values in zip(*own, strict=True)]
 
+    @cached_property
     def losses(self) -> np.ndarray:
-        """Squared error on the folds left out, as a share of the variance `(penalties, dimensions)`."""
+        """Squared error on the folds left out, as a share of the variance `(penalties, dimensions)`; of all pairs, none
+        of which may be added later.
+
+        Raises:
+            ValueError: If a dimension has ratings in fewer than two folds.
+        """
         found = np.zeros((len(PENALTIES), self._dimensions))
         decomposed: dict[int, Any] = {}
         for dimension in range(self._dimensions):
@@ -268,7 +276,7 @@ class _Equations:
     def agreement(self, portion: Portion, reach: np.ndarray) -> np.ndarray:
         """Spearman `(dimensions,)` of ratings that were added with what is predicted of their fold when it is left out:
         the mean over folds, without those where either is constant; 0 if no such is left."""
-        folds, best, decomposed = self._fold_of(portion.groups), self.losses().argmin(0), dict[int, Any]()
+        folds, best, decomposed = self._fold_of(portion.groups), self.losses.argmin(0), dict[int, Any]()
         coordinates, found = self._compare(portion.features * reach) @ self._map, np.zeros(self._dimensions)
         for dimension in range(self._dimensions):
             own = []
@@ -283,7 +291,7 @@ class _Equations:
 
     def solve(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Weights of the landmarks, biases and penalties of all dimensions."""
-        best = self.losses().argmin(0)
+        best = self.losses.argmin(0)
         decomposed: dict[int, Any] = {}
         found = [self._solved(self._of(dimension), -1, decomposed) for dimension in range(self._dimensions)]
         betas = np.stack([betas[number] for (betas, _), number in zip(found, best, strict=True)], 1)
