@@ -152,7 +152,7 @@ class Standardised:
         solution = closed_form.fit(few, blocks, portions, seed=seed, may_rank=True)
         spread, record = float(np.std(target)), solution.record
         errors = {name: spread * max(0.0, share) ** 0.5 for name, share in record["unexplained"].items()}
-        chosen = {"kernel": record["kernel"], "width": record["width"], "penalty": record["penalty"][0]}
+        chosen = {name: record[name] for name in ("kernel", "width", "ranks")} | {"penalty": record["penalty"][0]}
         return cls(mean, scale, solution), {**chosen, "cross_validated_rmse": errors}
 
     def predict(self, features: np.ndarray) -> np.ndarray:

@@ -163,6 +163,16 @@ def test_a_kernel_wins_where_the_fit_of_the_two_decides(delivered):
     assert found["empathy"]["cross_validated_rmse"]["linear"] == pytest.approx(1.0, abs=0.05)
 
 
+def test_the_record_says_whether_ranks_were_fitted(delivered):
+    """Of ratings of two kinds never; of a few high ones above many low ones they predict better."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(300, 12))
+    groups = np.arange(300) // 4
+    told = features @ rng.normal(size=12) / 3 + rng.normal(0, 0.3, 300)
+    for target, ranks in ((np.clip(np.exp(2 * told), 1, 60), True), (np.where(told > 0, 4.0, 1.0), False)):
+        assert Standardised.learn(features, target, groups, seed=0)[1]["ranks"] == ranks
+
+
 def test_folds_keep_groups_whole(delivered):
     """Features that name the group are worth nothing for other groups, and cross-validation must see that."""
     train = delivered.subset("train")
