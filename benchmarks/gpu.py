@@ -15,6 +15,7 @@ Run: `python benchmarks/gpu.py --out benchmarks/results/gpu` on a GPU; `--device
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import platform
@@ -113,6 +114,7 @@ def measure_backbone(options: argparse.Namespace) -> None:
             except Exception as error:  # the other pieces are still worth having
                 found["failed"] = "".join(traceback.format_exception(error))[-3000:]
         if options.device == "cuda":
+            gc.collect()  # trainer and module refer to each other
             torch.cuda.empty_cache()
         add(options.out, found | {"took_seconds": round(time.time() - begun, 1)})
 

@@ -6,8 +6,8 @@ random part of the four; Spearman on the fifth. The same for four of five folds 
 a quarter of the speakers aside, to choose the epoch by. Each fit is kept in the working folder: a killed command goes
 on, and `--minutes` ends it early.
 Run: `python benchmarks/small_data.py DATA --work FOLDER`, where DATA has the folders `emodb`, `speechocean_prosody` and
-`mushra_codec`; `--methods` fits some methods alone, or adapters with other settings; `--report` writes table and
-picture of the fits there are.
+`mushra_codec`; `--methods` fits some methods alone, or adapters with other settings; `--report` writes the fits there
+are into table and picture.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import operator
 import os
 import shutil
 import time
@@ -304,7 +305,7 @@ def summary(name: str, work: Path) -> list[dict[str, Any]]:
     for _, rows in fits.groupby(["size", "method"], sort=False):
         size, method = rows["size"].iloc[0], rows["method"].iloc[0]
         folds_of = 1 if size == "official split" else FOLDS
-        whole = [own for _, own in rows.groupby("seed") if len(own) == folds_of]
+        whole = [own.sort_values("fold") for _, own in rows.groupby("seed") if len(own) == folds_of]
         if not whole:
             continue
         used = pd.concat(whole)
@@ -341,10 +342,14 @@ def summary(name: str, work: Path) -> list[dict[str, Any]]:
 
 
 def report(work: Path, out: Path) -> None:
-    """Write `small_data.json`, `.md` and `.png` there."""
-    rows = [row for name in SETS if (work / name / "fits.jsonl").exists() for row in summary(name, work)]
+    """Write `small_data.json`, `.md` and `.png` there; rows that are there and were not fitted anew stay."""
+    found = [row for name in SETS if (work / name / "fits.jsonl").exists() for row in summary(name, work)]
     out.mkdir(parents=True, exist_ok=True)
-    (out / "small_data.json").write_text(json.dumps(rows, indent=1) + "\n")
+    file, key = out / "small_data.json", operator.itemgetter("set", "dimension", "size", "method")
+    before = json.loads(file.read_text()) if file.exists() else []
+    by_key = {key(row): row for row in [*before, *found]}
+    rows = sorted(by_key.values(), key=lambda row: SETS.index(row["set"]))
+    file.write_text(json.dumps(rows, indent=1) + "\n")
     lines = [
         "| set, dimension | trained on | pairs | method | Spearman, mean of test folds "
         "| pooled, 95 % interval over speakers | seeds x folds | 90 % intervals cover |",

@@ -8,7 +8,7 @@ set -euo pipefail
 
 python=${PYTHON:-python}
 nodes=${NODES:-1}
-gpus=${GPUS:-$(nvidia-smi --list-gpus | wc -l)}
+gpus=${GPUS:-$("$python" -c 'import torch; print(torch.cuda.device_count())')} # of those that it may use
 meeting=(--standalone)
 if ((nodes > 1)); then
     meeting=(--nnodes "$nodes" --rdzv-backend c10d --rdzv-endpoint "${MASTER:?host:port of the first machine}")

@@ -181,10 +181,20 @@ class Batch:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        self.ran_out = isinstance(error, RuntimeError | MemoryError) and (
-            isinstance(error, MemoryError | torch.OutOfMemoryError)
-            or getattr(error, "error_code", None) == _CUDA_OUT_OF_MEMORY
-            or should_reduce_batch_size(error)
-            or any(status in str(error) for status in _STATUSES)
-        )
+        self.ran_out = ran_out_of_memory(error)
         return self.ran_out
+
+
+def ran_out_of_memory(error: BaseException | None) -> bool:
+    """Whether a computation failed for lack of memory, on any device."""
+    return isinstance(error, RuntimeError | MemoryError) and (
+        isinstance(error, MemoryError | torch.OutOfMemoryError)
+        or getattr(error, "error_code", None) == _CUDA_OUT_OF_MEMORY
+        or should_reduce_batch_size(error)
+        or any(status in str(error) for status in _STATUSES)
+    )
+
+
+def lost_device(error: BaseException) -> bool:
+    """Whether a GPU failed in a way after which this process can compute nothing on it any more."""
+    return isinstance(error, getattr(torch, "AcceleratorError", ())) and not ran_out_of_memory(error)

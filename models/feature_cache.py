@@ -337,7 +337,7 @@ def check_split(backbone: Backbone, inputs: Inputs, first: int) -> None:
         UserError: If they do not: this family's layers hand on more than hidden states.
     """
     assert isinstance(backbone, AudioLanguageModel)
-    whole = backbone.hidden_states(inputs)
+    whole = backbone.hidden_states(replace(inputs, packed=None))  # as what is kept is read: packed ones round otherwise
     refusal = UserError(
         f"cache: layers: backbone {backbone.name} cannot be entered at layer {first}: its layers pass on more than one "
         "state for each token; expected audio or none"
@@ -347,7 +347,7 @@ def check_split(backbone: Backbone, inputs: Inputs, first: int) -> None:
         if hidden.shape != whole.shape:
             raise refusal
         split = backbone.hidden_states(replace(inputs, clips=None, audio_states=None, hidden=hidden, first=first))
-    except (TypeError, IndexError, RuntimeError):
+    except (TypeError, LookupError, RuntimeError):
         raise refusal from None
     real = inputs.attention_mask.bool()
     apart = (whole - split)[real].float().abs().max()

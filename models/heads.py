@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -304,7 +305,7 @@ class CoralHead(Head):
     def predict(self, features: Tensor) -> Prediction:
         """Scores, deviations, log probabilities of the steps and logits of the thresholds."""
         gaps = softplus(self.gaps) + _SMALLEST_GAP
-        thresholds = self.linear(features)[..., None] - pad(gaps, (1, 0)).cumsum(-1)
+        thresholds = self.linear(features)[..., None] - running_sum(pad(gaps, (1, 0)))
         # P(step) = P(above the step before) - P(above it), in logarithms:
         # log(sigmoid(a) - sigmoid(b)) = log sigmoid(a) + log sigmoid(-b) + log(1 - exp(b - a))
         goes_on = self.steps.exists[:, 1:]  # nobody goes beyond the last step that exists
@@ -344,7 +345,7 @@ class CornHead(Head):
         thresholds = self.linear(features).unflatten(-1, (-1, len(self.steps) - 1))
         # nobody goes beyond the last step that exists
         further = torch.where(self.steps.exists[:, 1:], thresholds, -_CERTAIN)
-        reached = pad(logsigmoid(further).cumsum(-1), (1, 0))
+        reached = pad(running_sum(logsigmoid(further)), (1, 0))
         stays = pad(logsigmoid(-further), (0, 1))
         return self.steps.predict(reached + stays, thresholds)
 
@@ -352,7 +353,7 @@ class CornHead(Head):
     def start_at(self, means: Tensor) -> None:
         """See `Head`: a wide bell around the means."""
         probabilities = self.steps.bell(means).masked_fill(~self.steps.exists, -torch.inf).softmax(-1)
-        reached = probabilities.flip(-1).cumsum(-1).flip(-1)
+        reached = running_sum(probabilities.flip(-1)).flip(-1)
         further = (reached[:, 1:] / reached[:, :-1].clamp(min=1e-12)).clamp(1e-3, 1 - 1e-3)
         self.linear.bias.copy_(torch.logit(further).flatten())
 
@@ -368,6 +369,11 @@ _HEADS: Mapping[HeadName, type[RegressionHead | GaussianHead | CoralHead | CornH
     "corn": CornHead,
     "histogram": HistogramHead,
 }
+
+
+def running_sum(values: Tensor) -> Tensor:
+    """`values.cumsum(-1)` over the few steps of a scale, which CUDA refuses where algorithms shall be deterministic."""
+    return torch.stack(list(accumulate(values.unbind(-1))), -1)
 
 
 def build_head(name: HeadName, features: int, dimensions: Sequence[Dimension], standardised: bool = False) -> Head:

@@ -19,7 +19,7 @@ from ..data_modules.prosody import RATE, voiced_shares
 from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
 from .backbones.base import Backbone, Checkpoint, Clips, Inputs
-from .backbones.layers import LayerStatistics
+from .backbones.layers import LayerStatistics, whole_float32
 from .head_input import HeadInput, build_pooling, clips_of, response_mask_of, row_weights, spans_of, stacked
 from .heads import Head, Prediction, build_head
 from .lora import adapt, trained_in_full, weights_of
@@ -105,6 +105,11 @@ class EmpathyJudge(nn.Module):
         self.head_input = HeadInput(settings.head_input, self.backbone.hidden_size, self.backbone.layer_sizes)
         of_clips = settings.head_input.of_clips
         self.head: Head = build_head(settings.head, self.head_input.size, dimensions, standardised=of_clips)
+        self._spread = device_map is not None
+        if self._spread:  # inputs go to where the head is, and are read where the backbone begins
+            first = next(weight.device for weight in self.network.parameters() if not weight.is_meta)
+            for own in self.own_modules().values():
+                own.to(first)
         self.members: list[dict[str, Tensor]] = []  # of an ensemble: the trained weights of each by name
         self._known_questions: dict[Hashable, int] = {}
 
@@ -291,11 +296,12 @@ class EmpathyJudge(nn.Module):
         cached ones fit training and scoring alike.
         """
         statistics = LayerStatistics() if self.settings.head_input.audio != "none" else None
-        if self.settings.lora.trains_tower:
-            states = self.backbone.encode_audio(clips, statistics)
-        else:
-            with torch.no_grad(), torch.autocast(clips.features.device.type, enabled=False):
+        with whole_float32():
+            if self.settings.lora.trains_tower:
                 states = self.backbone.encode_audio(clips, statistics)
+            else:
+                with torch.no_grad(), torch.autocast(clips.features.device.type, enabled=False):
+                    states = self.backbone.encode_audio(clips, statistics)
         return states, None if statistics is None else statistics.clips
 
     def _functionals(self, samples: np.ndarray) -> Tensor | None:
@@ -352,8 +358,8 @@ class EmpathyJudge(nn.Module):
         does a backbone that is spread over devices.
         """
         exact = self.settings.dtype == "float32" and self.settings.quantization == "none"
-        handle, spread = self.adapter[0], hasattr(self.network, "hf_device_map")
-        if handle is not None and exact and not spread and not self.members:
+        handle = self.adapter[0]
+        if handle is not None and exact and not self._spread and not self.members:
             handle.base_model.merge_adapter()  # pyright: ignore[reportCallIssue] of LoraModel
 
     def trained_in_full(self) -> dict[str, Tensor]:

@@ -24,6 +24,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, huber_loss, logsigmoid, relu
 
+from .heads import running_sum
+
 _LEAST_SPREAD = 1e-6
 """Least denominator of `ccc`, squared units of the scale: below it rounding alone would make any gradient."""
 _LEAST_RANK_VARIANCE = 1e-4
@@ -217,7 +219,7 @@ def squared_emd(log_probabilities: Tensor, counts: Tensor, mask: Tensor, exists:
     _check("steps", exists.shape, counts.shape[1:])
     probabilities = log_probabilities.masked_fill(~exists, -torch.inf).exp()
     # both have reached 1 where the scale ends: steps that it does not have add nothing
-    squares = (probabilities - histogram).cumsum(-1).square()
+    squares = running_sum(probabilities - histogram).square()
     distance = squares.sum(-1) / exists.sum(-1).clamp(min=1)
     return _weighted_mean(distance, _entry_weights(mask, distance) * (raters > 0))
 
@@ -314,7 +316,7 @@ def _raters_above(logits: Tensor, counts: Tensor, exists: Tensor) -> tuple[Tenso
     shape = torch.Size((*logits.shape[:-1], logits.shape[-1] + 1))  # one logit less than steps
     _check("counts", counts.shape, shape)
     _check("steps", exists.shape, shape[1:])
-    upwards = counts.to(logits.dtype).cumsum(-1)
+    upwards = counts.cumsum(-1).to(logits.dtype)
     return upwards[..., -1], upwards[..., -1:] - upwards[..., :-1]
 
 

@@ -14,6 +14,7 @@ from operator import attrgetter
 from ..data_modules.errors import AudioError
 from ..data_modules.schema import Pair
 from ..models.assessment import Assessment
+from ..models.clip_encoder import lost_device
 from ..scorer import Scorer
 
 LONG_TEXT = 1_000
@@ -111,6 +112,7 @@ class Batcher:
         max_queue: Work that may wait, see `work_of`: of pairs that are scored alone, and of all others.
         max_wait: Seconds.
         on_batch: Told how many pairs were scored together, and in how many seconds.
+        on_lost: Told what a GPU ended with that this process cannot use any more.
         patience: Seconds; nothing is let in while somebody who waits would have to wait for longer.
     """
 
@@ -120,10 +122,11 @@ class Batcher:
         max_queue: int,
         max_wait: float,
         on_batch: Callable[[int, float], None],
+        on_lost: Callable[[Exception], None],
         patience: float = float("inf"),
     ) -> None:
-        self._scorer, self._max_queue, self._max_wait, self._on_batch = scorer, max_queue, max_wait, on_batch
-        self._patience = patience
+        self._scorer, self._max_queue, self._max_wait, self._patience = scorer, max_queue, max_wait, patience
+        self._on_batch, self._on_lost = on_batch, on_lost
         # until the first long pair was scored few are let in: a judge may take half a second for each window
         self._short, self._long = _Lane(0.05, _OLD_SHARE), _Lane(0.5, 0.0)
         self._owed = 0.0  # seconds for short pairs before the next long one
@@ -205,6 +208,8 @@ class Batcher:
                 try:
                     found = list(self._scorer.assess_pairs([job.pair for job in some], some[0].level))
                 except Exception as error:
+                    if lost_device(error):
+                        self._on_lost(error)
                     if len(some) == 1:
                         some[0].future.set_exception(error)
                     else:  # what is wrong with one is no fault of the others

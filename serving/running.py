@@ -36,6 +36,7 @@ def run(app: FastAPI, listener: socket.socket) -> None:
 
     Raises:
         UserError: If the judge cannot be loaded.
+        Exception: What a GPU ended with that this process cannot use any more: whoever started it starts another.
     """
     with listener:
         asyncio.run(serve(app, listener))
@@ -62,7 +63,7 @@ async def serve(app: FastAPI, listener: socket.socket) -> None:
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         backlog=_ACCEPTED_AT_ONCE,  # as asyncio has it: the next ones only after the limit of connections was looked at
     )
-    server, told, loop = uvicorn.Server(config), asyncio.Event(), asyncio.get_running_loop()
+    server, loop = uvicorn.Server(config), asyncio.get_running_loop()
     _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
     signals = 0
@@ -72,13 +73,13 @@ async def serve(app: FastAPI, listener: socket.socket) -> None:
         signals += 1
         if signals > 1:
             os._exit(128 + sig)
-        loop.call_soon_threadsafe(told.set)
+        loop.call_soon_threadsafe(service.told.set)
 
     server.handle_exit, app.state.server = on_signal, server
     host, port = listener.getsockname()[:2]
     LOGGER.info("listening", extra={"facts": {"host": host, "port": port}})
     helpers = [
-        asyncio.create_task(_end(server, service, told, listener)),
+        asyncio.create_task(_end(server, service, listener)),
         asyncio.create_task(_close_unused(server, service.settings.idle_seconds)),
     ]
     await server.serve(sockets=[listener])
@@ -87,11 +88,14 @@ async def serve(app: FastAPI, listener: socket.socket) -> None:
     if (starting := service.starting) is not None and starting.done() and not starting.cancelled():
         starting.result()  # why it never was ready
     LOGGER.info("stopped", extra={"facts": {"let_in": service.let_in, "lost": service.lost}})
+    if service.lost_device is not None:
+        raise service.lost_device
 
 
-async def _end(server: uvicorn.Server, service: Service, told: asyncio.Event, listener: socket.socket) -> None:
-    """Tell uvicorn to end: when the judge cannot be loaded, or after a signal and the last answer."""
-    hearing, settings = asyncio.create_task(told.wait()), service.settings
+async def _end(server: uvicorn.Server, service: Service, listener: socket.socket) -> None:
+    """Tell uvicorn to end: when the judge cannot be loaded, or after a signal, or a GPU was lost, and the last
+    answer."""
+    hearing, settings = asyncio.create_task(service.told.wait()), service.settings
     clock = asyncio.get_running_loop().time
     while not server.started:  # now the application has started to load the judge
         await asyncio.sleep(0.01)

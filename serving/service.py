@@ -84,6 +84,8 @@ class Service:
         self._load, self.settings = load, settings
         self.metrics = Metrics(lambda: len(self._judge.batcher.jobs) if self._judge else 0)
         self.starting: asyncio.Task[None] | None = None  # `_start`, as the application runs it
+        self.told = asyncio.Event()  # to stop
+        self.lost_device: Exception | None = None  # what a GPU ended with that nothing can be scored on any more
         self._judge: Judge | None = None
         self.is_stopping = False  # new requests are not let in any more
         # requests so far, those of them without an answer yet, and those that got none before the service ended
@@ -126,7 +128,12 @@ class Service:
         Raises:
             UserError: If it cannot be loaded, or the limits do not fit it.
         """
-        begun, settings = time.monotonic(), self.settings
+        begun, settings, loop = time.monotonic(), self.settings, asyncio.get_running_loop()
+
+        def lost(error: Exception) -> None:
+            self.lost_device = error
+            loop.call_soon_threadsafe(self.told.set)
+
         scorer = await _in_daemon_thread(self._load)
         max_seconds, rate = longest_clip(scorer, settings), scorer.sampling_rate
         version = hashlib.sha256(json.dumps(scorer.description, sort_keys=True).encode()).hexdigest()[:16]
@@ -136,7 +143,7 @@ class Service:
             JudgeId(name=settings.name, version=version),
             max_seconds,
             Decoders(settings.decoders, rate, max_seconds, settings.decode_seconds, self.metrics.restarts.inc),
-            Batcher(scorer, settings.max_queue, settings.max_wait, self.metrics.scored, patience),
+            Batcher(scorer, settings.max_queue, settings.max_wait, self.metrics.scored, lost, patience),
         )
         await judge.decoders.start()
         samples = 0.01 * np.random.default_rng(0).normal(size=rate // 2)

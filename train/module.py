@@ -29,6 +29,7 @@ from ..data_modules.schema import Pair
 from ..data_modules.splits import kept_together
 from ..models.artifact import describe
 from ..models.backbones.layers import compile_layers
+from ..models.clip_encoder import ran_out_of_memory
 from ..models.description import Provenance
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge
@@ -244,9 +245,14 @@ class JudgeModule(L.LightningModule):
             if on_gpu:
                 torch.cuda.reset_peak_memory_stats(self.device)
             batch = self.transfer_batch_to_device(data.largest_batch(tokens), self.device, 0)
-            with self.trainer.precision_plugin.forward_context():
-                terms = self.objective.terms(self._predict(batch), batch.labels)
-            torch.stack(list(terms.values())).sum().backward()
+            try:
+                with self.trainer.precision_plugin.forward_context():
+                    terms = self.objective.terms(self._predict(batch), batch.labels)
+                torch.stack(list(terms.values())).sum().backward()
+            except RuntimeError as error:
+                if ran_out_of_memory(error):  # cuBLAS has words of its own for it, which accelerate does not know
+                    raise torch.OutOfMemoryError("CUDA out of memory.") from None
+                raise
             if on_gpu:  # AdamW's moments come with the first step
                 moments = 2 * sum(weight.nbytes for weight in self._trained().values())
                 most = 0.9 * torch.cuda.mem_get_info(self.device)[1]

@@ -276,9 +276,9 @@ class ZeroStrategy(DeepSpeedStrategy):
         if not states:
             return
         for flat in self._flat:
-            inner.state[flat] = {
-                "step": states[0]["step"].clone(), **{key: torch.zeros_like(flat) for key in _MOMENTS},
-            }  # fmt: skip
+            # a fused kernel reads the count where the weights are
+            count = states[0]["step"].to(flat.device, torch.float32, copy=True)
+            inner.state[flat] = {"step": count, **{key: torch.zeros_like(flat) for key in _MOMENTS}}
         self._link_states()
         weights = [weight for group in self._groups for weight in group]
         for number, weight in enumerate(weights):

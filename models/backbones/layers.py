@@ -48,6 +48,21 @@ def on_device(values: Sequence[int], device: torch.device) -> Tensor:
     return torch.tensor(values, dtype=torch.int64).to(device, non_blocking=True)
 
 
+@contextmanager
+def whole_float32() -> Iterator[None]:
+    """Within, a GPU computes float32 convolutions in float32, as a CPU does: left to itself, cuDNN rounds what it
+    multiplies to 10 bits (TF32). Before torch 2.9 it does."""
+    convolutions: Any = getattr(torch.backends.cudnn, "conv", None)
+    if convolutions is None:
+        yield
+        return
+    before, convolutions.fp32_precision = convolutions.fp32_precision, "ieee"
+    try:
+        yield
+    finally:
+        convolutions.fp32_precision = before
+
+
 def padding_mask(lengths: Sequence[int], width: int, device: torch.device) -> Tensor | None:
     """True where a row has no padding `(rows, width)`; None if no row has any."""
     if all(length == width for length in lengths):

@@ -79,6 +79,7 @@ def load_model(family: type[Backbone], checkpoint: Checkpoint) -> Any:
         if checkpoint.quantization == "nf4":
             whole += _across_blocks(without_weights(), _patterns(whole))
             options["quantization_config"] = nf4(checkpoint.dtype, whole)
+            options["device_map"] = {"": "cpu"}  # without one, the first GPU, whichever this process is to use
         if checkpoint.quantization == "int8":
             options["quantization_config"] = int8(whole)
         options |= {} if config is None else {"config": config}

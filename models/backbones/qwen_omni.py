@@ -108,13 +108,13 @@ class Qwen2_5Omni(Thinker, WhisperTowerModel):
         return model
 
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
-        tower, device = self.tower, clips.features.device
+        tower = self.tower
         rows = zip(clips.features.transpose(1, 2), clips.lengths, strict=True)
         blocks = [block for row, length in rows for block in row[:length].split(2 * tower.n_window)]
         widths = [len(block) for block in blocks]
         states = pad_sequence(blocks, batch_first=True).transpose(1, 2).to(tower.conv1.weight.dtype)
         states = gelu(tower.conv1(states))
-        if (real := padding_mask(widths, states.shape[2], device)) is not None:
+        if (real := padding_mask(widths, states.shape[2], states.device)) is not None:
             states = states * real[:, None]  # the second convolution must see zeros there
         states = gelu(tower.conv2(states)).transpose(1, 2)
         states = states + tower.positional_embedding.positional_embedding[: states.shape[1]].to(states)
@@ -128,7 +128,7 @@ class Qwen2_5Omni(Thinker, WhisperTowerModel):
         # two states side by side make one, across the blocks of a clip; an odd one at its end is left out
         bounds = list(itertools.accumulate(map(after_convolutions, clips.lengths), initial=0))
         firsts = [first for start, end in itertools.pairwise(bounds) for first in range(start, end - 1, 2)]
-        first = on_device(firsts, device)
+        first = on_device(firsts, states.device)
         return tower.ln_post((states[first] + states[first + 1]) / 2)
 
 
@@ -189,13 +189,13 @@ class Qwen3OmniMoe(Thinker):
         return self.extractor(clip, sampling_rate=self.sampling_rate, **options)["input_features"][0].T
 
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
-        tower, chunk, device = self.tower, self._chunk, clips.features.device
+        tower, chunk = self.tower, self._chunk
         rows = zip(clips.features, clips.lengths, strict=True)
         pieces = [piece for row, length in rows for piece in row[:length].split(chunk)]
         # the last chunk of a clip is padded to the length of its first; what is behind that does not exist
         widths = [min(length, chunk) for length in clips.lengths for _ in range(-(-length // chunk))]
         padded, size = pad_sequence(pieces, batch_first=True).transpose(1, 2), tower.conv_chunksize
-        parts = zip(padded.split(size), on_device(widths, device).split(size), strict=True)
+        parts = zip(padded.split(size), on_device(widths, padded.device).split(size), strict=True)
         states = torch.cat([self._convolve(part, width) for part, width in parts])
         states = states + tower.positional_embedding.positional_embedding[: states.shape[1]].to(states)
         states = without_padding(states, [_thrice_halved(len(piece)) for piece in pieces])
@@ -216,7 +216,7 @@ class Qwen3OmniMoe(Thinker):
         states = chunks[:, None].to(tower.conv2d1.weight.dtype)
         for convolution in (tower.conv2d1, tower.conv2d2, tower.conv2d3):
             states, widths = gelu(convolution(states)), _halved(widths)
-            inside = torch.arange(states.shape[-1], device=states.device) < widths[:, None]
+            inside = torch.arange(states.shape[-1], device=states.device) < widths.to(states.device)[:, None]
             states = states * inside[:, None, None]
         return tower.conv_out(states.permute(0, 3, 1, 2).flatten(2))
 

@@ -202,8 +202,8 @@ def test_slurm_is_asked_for_a_task_per_gpu_and_a_signal_before_the_end(name):
 
 
 def test_torchrun_on_one_machine_and_on_several(tmp_path):
-    stand_in(tmp_path, "our-python", "exit 0")
-    stand_in(tmp_path, "nvidia-smi", "echo GPU 0; echo GPU 1; echo GPU 2")
+    # a GPU that CUDA_VISIBLE_DEVICES hides is none of this machine's
+    stand_in(tmp_path, "our-python", "[[ $2 == *torch.cuda.device_count* ]] && echo 3; exit 0")
     assert run("torchrun.sh", tmp_path, PYTHON="our-python") == 0
     words = arguments(tmp_path, "our-python")
     assert words[:3] == ["-m", "torch.distributed.run", "--standalone"]

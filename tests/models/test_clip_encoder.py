@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from empathy_judge.models.clip_encoder import AutoBatch
+from empathy_judge.models.clip_encoder import AutoBatch, lost_device
 
 
 def run(batches: AutoBatch, items: list[int], fails=lambda batch: None) -> tuple[list[int | None], list[list[int]]]:
@@ -80,3 +80,8 @@ def test_other_errors_are_no_matter_of_memory(error):
     with pytest.raises(type(error)) as raised:
         run(AutoBatch(4), [1, 1], lambda batch: error)
     assert raised.value is error
+    assert lost_device(error) == isinstance(error, torch.AcceleratorError)
+
+
+def test_a_device_without_memory_is_not_lost():
+    assert not lost_device(accelerator_error(2))

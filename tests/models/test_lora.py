@@ -309,6 +309,15 @@ def test_weights_in_4_bits_are_read_as_they_were_quantized(backbone_folder, monk
         load_backbone(in_4_bits)
 
 
+def test_four_bits_are_made_on_the_cpu(make_judge, monkeypatch):
+    """Left to itself, transformers would take the first GPU in each of several processes."""
+    quantizer = pytest.importorskip("transformers.quantizers.quantizer_bnb_4bit").Bnb4BitHfQuantizer
+    plain, given = quantizer.update_device_map, []
+    monkeypatch.setattr(quantizer, "update_device_map", lambda self, own: given.append(own) or plain(self, own))
+    make_judge(LoraSettings(rank=4), quantization="nf4")
+    assert given == [{"": "cpu"}]
+
+
 @pytest.mark.usefixtures("cpu")
 def test_qlora_trains_adapters_on_four_bits(make_judge, pairs, tmp_path):
     judge = make_judge(LoraSettings(rank=4), quantization="nf4")
@@ -334,4 +343,4 @@ def test_a_judge_that_is_spread_over_devices_scores_the_same(judge_folder, pairs
     plain = load_any(judge_folder).judge
     inputs = plain.build_inputs(pairs)
     spread = load_any(judge_folder, Placement(spread=True)).judge
-    assert (spread(inputs) - plain(inputs)).abs().max() <= 1e-6
+    assert (spread(inputs.to(spread.device)).cpu() - plain(inputs)).abs().max() <= 1e-6

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 from empathy_judge.audio_inputs import make_pair
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.serving.batcher import Batcher, Full, Job, has_place
@@ -33,7 +35,7 @@ def sizes() -> list[int]:
 @pytest.fixture
 def batcher(scorer, sizes) -> Iterator[Batcher]:
     """One with room for twelve pairs, which waits for ever for those who are coming."""
-    batcher = Batcher(scorer, 12, 1000.0, lambda pairs, seconds: sizes.append(pairs))  # type: ignore[arg-type]
+    batcher = Batcher(scorer, 12, 1000.0, lambda pairs, seconds: sizes.append(pairs), pytest.fail)  # type: ignore[arg-type]
     yield batcher
     scorer.open.set()
     batcher.announce(-batcher._coming)
@@ -69,6 +71,19 @@ def test_who_is_alone_does_not_wait(batcher):
     assert (job.batch, job.waited < 5) == (1, True)
 
 
+def test_who_is_told_that_a_gpu_is_lost(scorer, monkeypatch):
+    """Not of any other error, nor where it lacks memory alone."""
+    lost: list[Exception] = []
+    batcher = Batcher(scorer, 12, 0.0, lambda pairs, seconds: None, lost.append)  # type: ignore[arg-type]
+    errors = [ValueError("x"), torch.OutOfMemoryError("CUDA out of memory."), torch.AcceleratorError("CUDA error: x")]
+    for error in errors:
+        monkeypatch.setattr(scorer, "assess_pairs", mock.Mock(side_effect=error))
+        (job,) = submitted(batcher, jobs("a"))
+        assert job.future.exception(10) is error
+    assert lost == errors[2:]
+    batcher.close()
+
+
 def test_those_who_are_coming_are_waited_for(batcher, sizes):
     batcher.announce(2)
     (first,) = submitted(batcher, jobs("a"))
@@ -88,7 +103,7 @@ def test_nobody_is_waited_for_when_the_batch_is_full(batcher, sizes):
 
 
 def test_waiting_ends(scorer):
-    batcher = Batcher(scorer, 6, 0.02, lambda pairs, seconds: None)  # type: ignore[arg-type]
+    batcher = Batcher(scorer, 6, 0.02, lambda pairs, seconds: None, pytest.fail)  # type: ignore[arg-type]
     batcher.announce(1)
     (job,) = submitted(batcher, jobs("a"))
     assert job.future.result(10)
@@ -151,7 +166,7 @@ def test_closing_scores_what_waits(batcher, scorer):
 
 
 def test_nothing_is_let_in_that_would_have_to_wait_too_long(scorer):
-    batcher = Batcher(scorer, 100, 0.0, lambda pairs, seconds: None, patience=30.0)  # type: ignore[arg-type]
+    batcher = Batcher(scorer, 100, 0.0, lambda pairs, seconds: None, pytest.fail, patience=30.0)  # type: ignore[arg-type]
     held_up(batcher, scorer)
     submitted(batcher, jobs("abcde"))  # and one is being scored
     batcher._short.pace = 5.0
@@ -170,7 +185,7 @@ def test_nothing_is_let_in_that_would_have_to_wait_too_long(scorer):
 
 
 def test_a_long_pair_is_not_overtaken_for_ever(scorer):
-    batcher = Batcher(scorer, 100, 0.0, lambda pairs, seconds: None, patience=30.0)  # type: ignore[arg-type]
+    batcher = Batcher(scorer, 100, 0.0, lambda pairs, seconds: None, pytest.fail, patience=30.0)  # type: ignore[arg-type]
     held_up(batcher, scorer)
     (first,) = submitted(batcher, jobs("x", windows=10, seconds=61))
     assert batcher.seconds(long=True) == pytest.approx(10.05)  # half a second for a window until one was measured

@@ -12,9 +12,11 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
 
 import httpx
 import pytest
+import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.serving import running
 from empathy_judge.serving.app import create_app
@@ -180,6 +182,18 @@ def test_the_end_comes_within_the_grace_whatever_the_judge_and_clients_do():
         assert isinstance(stuck.exception(), httpx.TransportError)
         scorer.open.set()
         silent.close()
+
+
+def test_a_service_that_lost_its_gpu_ends_with_its_error(monkeypatch):
+    """Every later request would fail: whoever watches over it starts another."""
+    scorer, lost, raised = FakeScorer(), torch.AcceleratorError("CUDA error: an illegal memory access"), []
+    monkeypatch.setattr(threading, "excepthook", lambda of_thread: raised.append(of_thread.exc_value))
+    with live(scorer) as service:
+        monkeypatch.setattr(scorer, "assess_pairs", mock.Mock(side_effect=lost))
+        assert post(service, wav()).status_code == 500
+        service.thread.join(20)
+        assert not service.thread.is_alive()
+    assert raised == [lost]
 
 
 def test_a_second_signal_ends_the_process_at_once(monkeypatch):

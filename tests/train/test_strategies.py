@@ -23,6 +23,7 @@ from empathy_judge.train.run import train
 from empathy_judge.train.strategies import ShardedStrategy, ZeroStrategy, check_strategy, started_by
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .conftest import BEST_FILE, LAST_FILE, Killed, under_torchrun
 
@@ -267,6 +268,25 @@ def test_zero_wants_one_dtype():
         check_strategy(recipe({"strategy": ZeroStrategy(2)}, judge__lora__trained_dtype="backbone"))
     with pytest.raises(UserError, match=r"method probe with ZeroStrategy.*no strategy"):
         check_strategy(recipe({"strategy": ZeroStrategy(2)}, method="probe"))
+
+
+def test_zero_counts_steps_where_its_weights_are(monkeypatch):
+    """A fused optimizer on a GPU reads the count there; a checkpoint is read on the CPU."""
+    monkeypatch.setattr(ZeroStrategy, "_link_states", lambda self: None)
+    with FakeTensorMode():
+        flat = torch.nn.Parameter(torch.zeros(8, device="cuda"))
+        inner, strategy = torch.optim.AdamW([flat], fused=True), ZeroStrategy.__new__(ZeroStrategy)
+        monkeypatch.setattr(ZeroStrategy, "_adamw", inner)
+        monkeypatch.setattr(ZeroStrategy, "_flat", [flat])
+        strategy._groups = []
+        flat.grad = torch.zeros_like(flat)
+        inner.step()
+        fresh = {name: (value.device, value.dtype) for name, value in inner.state[flat].items()}
+        state = {"step": torch.tensor(3.0), "exp_avg": torch.zeros(8), "exp_avg_sq": torch.zeros(8)}
+        stored = {"state": {0: state}, "param_groups": inner.state_dict()["param_groups"]}
+        strategy.load_optimizer_state_dict({"optimizer_states": [stored]})
+        resumed = {name: (value.device, value.dtype) for name, value in inner.state[flat].items()}
+    assert resumed == fresh
 
 
 def test_what_goes_together_is_accepted():

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
 from functools import partial
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pytest
 import torch
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
+from empathy_judge.models import judge as judge_module
 from empathy_judge.models.backbones import packing
-from empathy_judge.models.backbones.base import Inputs
+from empathy_judge.models.backbones.base import Backbone, Checkpoint, Inputs
 from empathy_judge.models.head_input import HeadInput, build_pooling
 from empathy_judge.models.heads import Prediction, build_head
 from empathy_judge.models.judge import EmpathyJudge, EncodedWindow
@@ -73,11 +74,12 @@ PAIRS = [
 ]
 
 
-def judge_of(family, **settings) -> EmpathyJudge:
+def judge_of(family, device_map: Literal["auto"] | None = None, **settings) -> EmpathyJudge:
     torch.manual_seed(0)
     lora = LoraSettings(parts=[*family.lora_layers], rank=2)
     read = HeadInputSettings("all_layers", functionals=True)
-    return EmpathyJudge(JudgeSettings(backbone=str(family.folder), lora=lora, head_input=read, **settings), SCALES)
+    own = JudgeSettings(backbone=str(family.folder), lora=lora, head_input=read, **settings)
+    return EmpathyJudge(own, SCALES, device_map=device_map)
 
 
 class OnCuda:
@@ -122,19 +124,19 @@ def on_cuda(family, depth, made, monkeypatch) -> OnCuda:
     return made[family.name, depth]
 
 
-def said_of(rows: int, counts: bool) -> Labels:
+def said_of(rows: int, counts: bool, device: torch.device = CUDA) -> Labels:
     """Ratings of the first rows; the last two are compared."""
-    targets = torch.full((rows, len(SCALES)), 3.0, device=CUDA)
+    targets = torch.full((rows, len(SCALES)), 3.0, device=device)
     steps = max(scale.steps for scale in SCALES)
     return Labels(
         targets=targets,
         weights=torch.ones_like(targets),
-        counts=torch.ones(rows, len(SCALES), steps, dtype=torch.int32, device=CUDA) if counts else None,
-        groups=torch.zeros(rows, dtype=torch.int64, device=CUDA),
-        raters=torch.full((rows,), -1, device=CUDA),
-        chosen=torch.arange(rows - 2, rows - 1, device=CUDA),
-        rejected=torch.arange(rows - 1, rows, device=CUDA),
-        strengths=torch.ones(1, len(SCALES), device=CUDA),
+        counts=torch.ones(rows, len(SCALES), steps, dtype=torch.int32, device=device) if counts else None,
+        groups=torch.zeros(rows, dtype=torch.int64, device=device),
+        raters=torch.full((rows,), -1, device=device),
+        chosen=torch.arange(rows - 2, rows - 1, device=device),
+        rejected=torch.arange(rows - 1, rows, device=device),
+        strengths=torch.ones(1, len(SCALES), device=device),
     )
 
 
@@ -351,6 +353,75 @@ def test_a_step_of_training_asks_for_no_value(train_arguments, tmp_path, monkeyp
     words = {"trainer__max_epochs": 1, "trainer__gradient_clip_val": 1.0, "objective__losses": losses}
     train(train_arguments(tmp_path / "run", cache__what="none", **words))
     assert called.count("training_step") == called.count("configure_gradient_clipping") == 3
+
+
+class Deterministic(TorchDispatchMode):
+    """Refuses what CUDA refuses under `trainer.deterministic`."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket is aten.cumsum and args[0].is_floating_point():
+            raise AssertionError(f"not deterministic: {func}")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", get_args(HeadName))
+def test_heads_and_losses_are_deterministic(name):
+    head = build_head(name, 6, SCALES)
+    wanted = (*SCORE_LOSSES, *OWN_LOSSES[name], "bradley_terry", "centring")
+    objective = Objective(LossWeights(**dict.fromkeys(wanted, 1.0)), LossSettings(), name, SCALES)
+    with Deterministic():
+        head.start_at(torch.tensor([3.0, 6.0]))
+        said = said_of(4, objective.needs_counts, torch.device("cpu"))
+        terms = objective.terms(head(torch.randn(4, 6)), said)
+        torch.stack(list(terms.values())).sum().backward()
+    assert terms.keys() == set(wanted)
+
+
+def test_a_judge_that_is_spread_hears_and_reads_where_its_backbone_begins(family, monkeypatch):
+    """With one GPU all of it is there, and nothing but the judge itself moves what it is given."""
+    monkeypatch.setattr(fake_tensor, "CONSTANT_NUMEL_LIMIT", -1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
+    mode, move = FakeTensorMode(allow_non_fake_inputs=True), torch.nn.Module.to
+    load, adapt = judge_module.load_backbone, judge_module.adapt
+
+    def on_one_gpu(checkpoint: Checkpoint) -> Backbone:
+        assert checkpoint.device_map == "auto"
+        return load(replace(checkpoint, device_map=None))
+
+    def adapted(backbone: Backbone, *settings: Any) -> Any:
+        made = adapt(backbone, *settings)
+        backbone.network.to(CUDA)
+        return made
+
+    def to(module: torch.nn.Module, *place: Any, **options: Any) -> torch.nn.Module:
+        with mode if place == (CUDA,) else nullcontext():
+            return move(module, *place, **options)
+
+    monkeypatch.setattr(judge_module, "load_backbone", on_one_gpu)
+    monkeypatch.setattr(judge_module, "adapt", adapted)
+    monkeypatch.setattr(torch.nn.Module, "to", to)
+    judge = judge_of(family, device_map="auto", dtype="bfloat16")
+    inputs = judge.build_inputs(PAIRS)
+    with mode:
+        assert on_gpu(judge(inputs._each(mode.from_tensor).to(judge.device)))
+    judge.merge()  # nothing: weights may lie anywhere
+    assert all(not getattr(module, "merged_adapters", []) for module in judge.modules())
+
+
+def test_convolutions_of_a_tower_are_in_float32(family, monkeypatch):
+    """On a GPU they would be in TF32."""
+    judge, seen = judge_of(family), []
+    plain = judge.backbone.encode_audio
+
+    def encode(*arguments):
+        seen.append(torch.backends.cudnn.conv.fp32_precision)
+        return plain(*arguments)
+
+    monkeypatch.setattr(judge.backbone, "encode_audio", encode)
+    judge.heard(judge.build_inputs(PAIRS))
+    assert seen == ["ieee"]
+    assert torch.backends.cudnn.conv.fp32_precision == "tf32"
+    assert torch.backends.cudnn.allow_tf32  # whoever asks in the old way gets an answer
 
 
 # ---------------------------------------------------------------- no mask where none is needed

@@ -10,12 +10,14 @@ from functools import partial
 import pytest
 import torch
 from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models import judge as judge_module
 from empathy_judge.models.backbones import load_backbone, packing
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.layers import recompute_activations
 from empathy_judge.models.backbones.packing import pack
+from empathy_judge.models.feature_cache import check_split
 from empathy_judge.models.settings import HeadInputSettings
 from torch import Tensor
 
@@ -55,6 +57,20 @@ def test_packed_states_are_those_of_each_pair(language_model, pairs, judge_of, s
     found = judge.backbone.hidden_states(inputs.to(device)).cpu()
     expected = judge.backbone.hidden_states(replace(inputs, packed=None).to(device)).cpu()
     assert same(found[real], expected[real], rounding)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_model_can_be_split_at_a_layer_whatever_is_packed(language_model, pairs, judge_of, dtype):
+    """In bfloat16 packed rows round otherwise than those that are cached."""
+    judge = judge_of(language_model, dtype=dtype)
+    inputs = judge.heard(judge.build_inputs(pairs))
+    assert inputs.packed is not None
+    if language_model.name in ("gemma3n", "gemma4"):
+        with pytest.raises(UserError, match="cannot be entered at layer 1: its layers pass on more than one state"):
+            check_split(judge.backbone, inputs, 1)
+    else:
+        check_split(judge.backbone, inputs, 1)
 
 
 def test_adapters_get_the_gradients_of_whole_rows(language_model, pairs, judge_of):
