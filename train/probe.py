@@ -92,9 +92,7 @@ class StartAtProbe(Callback):
             prepared = trainer.world_size > 1 or module.raters is not None
             linear = sharded or (trains and (prepared or len(pairs) > EXACT))
             if data.shares[0]:
-                # losses are of ratings: adapters would first have to undo the ranks
-                probe = Probe(reader, _rated(pairs, data), linear, may_rank=not trains)
-                solution = self._from_ratings(probe, data)
+                solution = self._from_ratings(Probe(reader, _rated(pairs, data), linear), data)
             else:
                 solution = _from_preferences(reader, data)
             if solution is None:

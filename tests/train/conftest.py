@@ -70,14 +70,16 @@ def read_by(judge, pair) -> torch.Tensor:
 
 
 def let_probes_choose_a_kernel(monkeypatch, *, without_language_model: bool = False) -> None:
-    """Of one width, of the ratings as they are; its states may be noise to the fit, so that it leaves them out."""
+    """Of one width, of the ranks of ratings; its states may be noise to the fit, so that it leaves them out."""
     monkeypatch.setattr("empathy_judge.models.probe.WIDTHS", (0.25,))
+    monkeypatch.setattr("empathy_judge.models.closed_form.LEAD", -np.inf)
 
     def fitted(sample: Portion, blocks: np.ndarray, *arguments, **options) -> Solution:
         if without_language_model:
             noise = np.random.default_rng(0).normal(size=sample.features.shape)
             sample = sample._replace(features=np.where(blocks == 0, noise, sample.features))
-        solution = fit(sample, blocks, *arguments, **{**options, "may_rank": False})
+        solution = fit(sample, blocks, *arguments, **options)
+        assert solution.record["ranks"]
         assert solution.record["omits_first"] or not without_language_model
         return solution
 

@@ -112,7 +112,8 @@ def test_adapters_start_at_a_kernel_where_it_is_the_better_probe(
     run = tmp_path / "run"
     train(train_arguments(run, **OF_CLIPS, trainer__max_epochs=1))
     last = read_checkpoint(run / LAST_FILE)
-    assert_same_order(last["start"].numpy(), fitted_again(load_any(probe).judge, dataset_folder, widths=(0.25,)))
+    expected = fitted_again(load_any(probe).judge, dataset_folder, widths=(0.25,), may_rank=True)
+    assert_same_order(last["start"].numpy(), expected)
     weights = last["state_dict"]
     assert weights["judge.head_input.reach"].gt(0).all()
     assert max(own.abs().max() for name, own in weights.items() if "lora_B" in name) > 1e-4  # zero before training
