@@ -354,7 +354,7 @@ def _add_interval_options(one: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--interval", choices=["percentile", "bca"], default="percentile",
         help="kind of bootstrap intervals of what is no correlation; bca: bias-corrected and accelerated; correlations "
-        "have t intervals (default: percentile)",
+        "have t intervals; of pairs, groups, systems and calibration all are percentile ones (default: percentile)",
     )  # fmt: skip
     _add_draws(one)
 

@@ -71,10 +71,14 @@ def challenge(
         ValueError: If the judge breaks the protocol.
     """
     pairs = dataset.subset(split).pairs
+    lower = {d.name for d in dataset.card.dimensions if not d.higher_is_better}
+    signs = pd.Series({own: -1.0 if own in lower else 1.0 for own in judge.dimensions})
     if name == "aeq-bench":
         shared, means = shared_dimensions(judge, dataset), dataset.subset(split).mean_scores()
-        table = _scores(judge, pairs)
-        frames = {d.name: pd.DataFrame({"human_mean": means[d.name], "score": table[d.name]}) for d in shared}
+        table = _scores(judge, pairs) * signs
+        frames = {
+            d.name: pd.DataFrame({"human_mean": means[d.name] * signs[d.name], "score": table[d.name]}) for d in shared
+        }
         found: Report = {own: challenge_scores(pairs, items, resamples, seed) for own, items in frames.items()}
     else:
         crossed = crossings(pairs)
@@ -82,7 +86,7 @@ def challenge(
             raise DataError(
                 f"of {len(pairs)} pairs none can be crossed: no system answers two voices (settings) of a group"
             )
-        scores = _scores(judge, [*pairs, *(other for _, other in crossed)])
+        scores = _scores(judge, [*pairs, *(other for _, other in crossed)]) * signs
         groups = np.array([group_of(other) for _, other in crossed])
         matched, others = scores.loc[[own for own, _ in crossed]], scores.loc[[other.pair_id for _, other in crossed]]
         found = {
@@ -183,7 +187,7 @@ def challenge_views(found: Report) -> Iterator[Table | str]:
         if "value" in own:
             rows.append((name, str(own["n"]), ranged(own), "0.50"))
             continue
-        head = ("source", "questions", "score (95 %)", "right questions", "groups all right", "chance")
+        head = ("source", "questions", "score\n(95 %)", "right\nquestions", "groups\nall right", "chance")
         cells = [
             (source, str(one["score"]["n"]), *(ranged(one[part]) for part in parts), number(one["chance"]))
             for source, one in own.items()

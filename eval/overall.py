@@ -35,20 +35,25 @@ def overall_report(
 
     Resamples, seed and kind of intervals are those of `reliability.affordable_draws`.
     """
+    panels = [panel for panel in panels if len(panel.items)]
     if len(panels) < 2 or not judges:
         return None
     over = Overall.of(panels, resamples, seed, interval)
     people = [panel.reliability for panel in over.panels]
-    means, shares, beside = {}, {}, {}
+    means, shares, beside, covered = {}, {}, {}, {}
     for judge in judges:
         judged = [panel.judged(judge) for panel in over.panels]
         own = [one.spearman for one in judged]
         means[judge] = over.mean(own)
+        covered[judge] = [one.value is not None for one in own]
         shares[judge] = over.share(own, [one.panel.reliability.panel_mean for one in judged])
         beside[judge] = over.beside_one_person(judge)
     differences = {pair: over.difference(*pair) for pair in combinations(judges, 2)}
     p = {pair: bootstrap_p(over.draws.drawn(own.draws)) for pair, own in differences.items() if own.low is not None}
-    ranking = rank_judges(means, {pair: (differences[pair].value or 0.0, own) for pair, own in p.items()})
+    most = max(covered.values(), key=lambda has: (sum(has), [*covered.values()].count(has)))
+    other = Statistic(None, reason="its mean is not over the dimensions of the others")
+    comparable = {judge: own if own.value is None or covered[judge] == most else other for judge, own in means.items()}
+    ranking = rank_judges(comparable, {pair: (differences[pair].value or 0.0, own) for pair, own in p.items()})
     report: Report = {
         "n_dimensions": len(panels),
         "n_groups": over.draws.n_groups,

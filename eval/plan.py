@@ -101,7 +101,7 @@ def pilot_from(frame: Frame, dimensions: Sequence[str] = (), resamples: int = 10
     alone = _mean([panel.reliability.leave_one_rater_out.value for panel in panels])
     own = single if k <= 1 or alone is None else max(0.0, alone) ** 2 / of_mean(single, 1 / (k - 1))
     agreement = {}
-    for judge in panels[0].scores:
+    for judge in dict.fromkeys(name for panel in panels for name in panel.scores):
         pairs = [(panel.judged(judge).spearman.value, panel.reliability.panel_mean.value) for panel in panels]
         share = _mean([value / top for value, top in pairs if value is not None and top])
         agreement |= {} if share is None else {judge: min(share, 0.99)}

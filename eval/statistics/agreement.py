@@ -153,7 +153,7 @@ def rmse(score: np.ndarray, human: np.ndarray) -> float:
 
 
 def bias(score: np.ndarray, human: np.ndarray) -> float:
-    """Mean of score minus human in rating points: positive = generous judge. Defined from one item on."""
+    """Mean of score minus human in rating points. Defined from one item on."""
     return float((score - human).mean())
 
 

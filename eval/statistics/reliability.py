@@ -287,7 +287,9 @@ def average_single_reliability(panels: Sequence[tuple[Reliability, RatingTable]]
         return panels[0][0].split_half
     splits, counts = [own for own, _ in known], np.concatenate([table.counts for _, table in known])
     drawn = [own.draws for own in splits if len(own.draws)]
-    draws = np.nanmean(drawn, axis=0) if len(drawn) == len(splits) else np.empty(0)
+    with np.errstate(invalid="ignore"):  # a draw in which none is defined
+        of_draws = np.nansum(drawn, axis=0) / (~np.isnan(drawn)).sum(axis=0)
+    draws = of_draws if len(drawn) == len(splits) else np.empty(0)
     mean = Statistic(float(np.mean([own.value or 0.0 for own in splits])), n=sum(own.n for own in splits), draws=draws)
     whole, c = _stepped_up(mean, counts), float((1 / counts[counts > 0]).mean())
     if whole.value is None:

@@ -184,9 +184,18 @@ def test_judges_that_listen_and_that_do_not(rule, accuracy):
     assert [found["fit"][key] for key in ("value", "low", "high")] == pytest.approx([accuracy] * 3, abs=1e-12)
     assert found["fit"]["n"] == 20 * 2 * 6
     assert found["other"]["value"] == 0.5
+    turned = downwards(ECHO)
+    found = challenge("echomind", level_judge(rule), turned, split=None, resamples=50, seed=0)["dimensions"]
+    assert found["fit"]["value"] == pytest.approx(1 - accuracy, abs=1e-12)
 
 
 # ---------------------------------------------------------------- known judges, and the command
+
+
+def downwards(dataset: PairDataset) -> PairDataset:
+    """The same, and low ratings are good."""
+    scales = tuple(replace(own, higher_is_better=False) for own in dataset.card.dimensions)
+    return replace(dataset, card=replace(dataset.card, dimensions=scales))
 
 
 def distinct(dataset: PairDataset) -> PairDataset:
@@ -207,6 +216,23 @@ def test_aeq_bench_of_known_judges(make_dataset, make_judge):
     assert found["all"]["score"]["value"] == 1.0
     assert found["all"]["score"]["n"] == found["context_variant"]["score"]["n"] + found["tone_variant"]["score"]["n"]
     assert 0.25 <= found["all"]["chance"] <= 0.5
+    human = dataset.mean_scores()["empathy"]
+
+    def lowest_alone(pairs: Sequence[Pair]) -> pd.DataFrame:
+        """Knows the lowest of a question, and nothing of the others."""
+        own = pd.Series([human[pair.pair_id] for pair in pairs])
+        contexts = zip(pairs, challenges.context_keys(pairs), strict=True)
+        question = [repr((pair.group_id, pair.setting, key)) for pair, key in contexts]
+        least = own.groupby(question).transform("min")
+        return score_table(pairs, ("empathy",), np.where(own == least, 1.0, 5.0)[:, None])
+
+    of_scales = [
+        challenge("aeq-bench", AnyJudge(lowest_alone), own, split=None, resamples=50, seed=0)["dimensions"]
+        for own in (dataset, downwards(dataset))
+    ]
+    higher, lower = (found["empathy"]["all"]["score"]["value"] for found in of_scales)
+    assert higher < 0.5
+    assert lower == 1.0
     tied = challenge("aeq-bench", ConstantJudge({"empathy": 3.0}), dataset, split=None, resamples=50, seed=0)
     assert tied["dimensions"]["empathy"]["all"]["score"]["value"] == 0.0  # a tie is no answer
     with pytest.raises(DataError, match="judge constant scores charm; dataset tones has ratings of empathy"):

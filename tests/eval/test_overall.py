@@ -137,7 +137,8 @@ def test_the_answer_in_words(overall):
 
 
 def test_items_that_a_judge_left_out_are_left_out_of_its_comparisons(toy, tmp_path):
-    """A judge without one dataset is ranked on the other, and compared there."""
+    """A judge without one dataset is compared on the other; its mean over fewer dimensions has no place among those of
+    all."""
     frame = pd.read_csv(toy)
     gone = (frame["annotator"] == "near") & (frame["dataset"] == "b")
     some = (frame["annotator"] == "good") & frame["item"].isin(["i0", "i1", "i2", "i3"])
@@ -152,7 +153,9 @@ def test_items_that_a_judge_left_out_are_left_out_of_its_comparisons(toy, tmp_pa
     own = found["comparisons"][0]
     assert (own["first"], own["second"], own["n_dimensions"]) == ("good", "near", 2)
     assert own["difference"]["value"] == pytest.approx(np.mean(by_hand(here, "good")) - np.mean(by_hand(here, "near")))
-    assert any("near is on 2 dimensions" in sentence for sentence in found["text"])
+    assert [judge["judge"] for judge in found["judges"] if judge["cluster"] is not None] == ["good", "bad"]
+    assert found["text"][0].startswith("Over 5 dimensions good is highest")
+    assert found["text"][-1] == "near has no rank: its mean is not over the dimensions of the others."
 
 
 def test_one_dimension_or_no_judge_has_nothing_over_all(toy, tmp_path):

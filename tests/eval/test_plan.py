@@ -141,6 +141,30 @@ def test_the_reliability_of_an_average_dimension():
     assert together.low < together.value < together.high
 
 
+def test_a_draw_in_which_no_dimension_is_defined_is_no_warning(recwarn):
+    """As happens with three items."""
+    rng = np.random.default_rng(0)
+    items, raters = np.divmod(np.arange(9), 3)
+    table = RatingTable(items, raters, (items + rng.normal(0, 0.3, 9)).round(1), 3, ("a", "b", "c"))
+    own = measure(table, Resamples.draw(["0", "1", "2"], 50, 0), 0)
+    assert np.isnan(own.split_half.draws).any()
+    average_single_reliability([(own, table)] * 2)
+    assert not recwarn.list
+
+
+def test_the_order_of_dimensions_is_no_matter():
+    """A judge of one dimension alone counts, whichever comes first."""
+    rows, _ = panel(20, 3, 5)
+    both = pd.concat([rows, rows.assign(dimension="e")], ignore_index=True)
+    both = both[(both["rater_id"] != "good") | (both["dimension"] == "e")]
+    found = [
+        pilot_from(Frame(pd.concat([both[both["dimension"] == name] for name in names]), "x"), resamples=20)
+        for names in ("de", "ed")
+    ]
+    assert found[0].agreement.keys() == found[1].agreement.keys() == {"good", "bad"}
+    assert found[0].agreement == pytest.approx(found[1].agreement)
+
+
 def test_a_wanted_power_takes_as_many_items_as_the_rows_say():
     plan = make_plan(assumed_pilot({"item": 1, "residual": 1}), raters=[2], difference=0.1, price=0.5)
     n = plan["needed"][0]["items"]

@@ -49,7 +49,7 @@ def table(tmp_path_factory) -> dict[str, Any]:
     [
         ("constant", "constant", "No verdict on agreement: the judge gives every item the same score"),
         ("random", "worse_than_one_rater", "Worse than one rater, not clearly better than chance: "),
-        ("nan", "no_scores", "No verdict: the judge gave no usable score for a rated item."),
+        ("nan", "no_scores", "No verdict: no item has both a rating and a usable score."),
         ("perfect", "beyond_possible", "It has most likely seen these ratings."),
         ("truth", "better_than_one_rater", "Better than one rater: with the mean of the other raters 0.9"),
         ("another person", "not_told_apart_from_one_rater", "(300 items, 6 raters, 100 groups). Spearman with the"),
