@@ -51,7 +51,7 @@ def on_device(values: Sequence[int], device: torch.device) -> Tensor:
 @contextmanager
 def whole_float32() -> Iterator[None]:
     """Within, a GPU computes float32 convolutions in float32, as a CPU does: left to itself, cuDNN rounds what it
-    multiplies to 10 bits (TF32). Before torch 2.9 it does."""
+    multiplies to 10 bits (TF32), and with torch before 2.9 it still does."""
     convolutions: Any = getattr(torch.backends.cudnn, "conv", None)
     if convolutions is None:
         yield
