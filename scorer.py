@@ -93,6 +93,8 @@ class Scorer:
         Raises:
             UserError: If the judge is incomplete or does not fit the backbone; the text names what is wrong.
         """
+        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+            raise UserError(f"batch_size {batch_size!r}; expected a whole number, 1 or more")
         loaded = load_to_score(Path(folder), backbone, device, quantization, revision)
         judge = loaded.judge
         if compiled:

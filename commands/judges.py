@@ -46,6 +46,13 @@ def score(options: argparse.Namespace) -> int:
     clips = [clip for clip in (options.context, options.response) if clip is not None]
     if len(clips) != (2 if options.manifest is None else 0):
         raise UserError("score: expected JUDGE CONTEXT RESPONSE (- for no context), or JUDGE --manifest FILE")
+    if options.manifest is None:
+        of_manifest = first_given(options, "out", "workers", "restart", "overwrite", "checksums")
+        if of_manifest or options.engine != "local":
+            unused = of_manifest or f"--engine {options.engine}"
+            raise UserError(f"score: {unused} without --manifest; expected JUDGE --manifest FILE {unused}")
+    elif options.situation is not None:
+        raise UserError("score: --situation with --manifest; expected a column situation in the manifest")
     root = options.audio_root
     if root is not None and (options.manifest is None or not root.is_dir()):
         raise UserError(f"score: --audio-root {root}; expected a folder, with --manifest FILE")

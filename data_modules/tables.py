@@ -138,7 +138,7 @@ def check_file(path: Path) -> None:
     """Raises a `DataError` where there is no such file, or the system does not say."""
     with system_errors(path, "read"):
         if not path.is_file():
-            raise DataError(f"{path}: no such file")
+            raise DataError(f"{path}: {'is a folder; expected a file' if path.is_dir() else 'no such file'}")
 
 
 def _read_text(path: Path) -> str:
@@ -172,6 +172,8 @@ def csv_rows(lines: Iterable[str], path: Path) -> Iterator[tuple[int, list[str]]
             if not values:
                 continue
             if not columns:
+                if len(values) == 1 and ";" in values[0]:
+                    raise DataError(f"{place(path, line=line)}: columns are separated by ';'; expected ','")
                 check_header(values, path)
                 columns = len(values)
             elif len(values) != columns:

@@ -11,12 +11,15 @@ backbone hears; `--method auto` also tries adapters. The learning curve says whe
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from empathy_judge import PairDataset, compare, train
+from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.splits import split_dataset
+from empathy_judge.data_modules.tables import check_file
 from empathy_judge.eval.judges.baselines.probe import open_probe
 from empathy_judge.eval.statistics.agreement import spearman
 from matplotlib.figure import Figure
@@ -29,7 +32,12 @@ DRAWS = 5
 
 def load(table: Path, clip: str, speaker: str, ratings: list[str], out: Path) -> PairDataset:
     """The table as a pair dataset of responses without a context, split by speaker."""
+    check_file(table)
     rows = pd.read_csv(table)
+    names = [scale.partition("=")[0] for scale in ratings]
+    for column in (clip, speaker, *names):
+        if column not in rows:
+            raise DataError(f"{table}: no column {column!r}; it has {', '.join(rows)}")
     ids = [f"clip{number:05}" for number in range(len(rows))]
     pairs = pd.DataFrame(
         {
@@ -39,7 +47,6 @@ def load(table: Path, clip: str, speaker: str, ratings: list[str], out: Path) ->
             "group_id": rows[speaker].astype(str),
         }
     )
-    names = [scale.partition("=")[0] for scale in ratings]
     scores = rows[names].assign(pair_id=ids).melt("pair_id", var_name="dimension", value_name="score").dropna()
     PairDataset.from_frame(pairs, scores.assign(rater_id="table"), dimensions=ratings, folder=out / "data")
     split_dataset(out / "data", by=["response_speaker"])
@@ -111,4 +118,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        sys.exit(f"error: {error}")

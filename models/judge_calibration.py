@@ -192,7 +192,7 @@ def _check_not_trained_on(loaded: LoadedJudge, dataset: PairDataset, splits: Col
         if known and (origin["content_hash"], origin["split_hash"]) == here:
             raise UserError(
                 f"{dataset.root}: this judge was trained on split {', '.join(known)}, where its errors are too small; "
-                "calibrate on other splits, such as validation"
+                "calibrate on other splits"
             )
 
 

@@ -181,6 +181,23 @@ def test_what_makes_sense_for_a_file_alone_is_refused_without_one(words, text, c
     assert text in failed(capsys, "score", "absent", "--manifest", "m.csv", *words.split())
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--out", "pair.csv"], "score: --out without --manifest; expected JUDGE --manifest FILE --out"),
+        (["--restart"], "score: --restart without --manifest"),
+        (["--engine", "ray"], "score: --engine ray without --manifest"),
+    ],
+)
+def test_what_makes_sense_for_a_manifest_alone_is_refused_for_a_pair(words, text, capsys):
+    assert text in failed(capsys, "score", "absent", "-", "response.wav", *words)
+
+
+def test_a_manifest_has_its_situations_in_a_column(capsys):
+    words = ["score", "absent", "--manifest", "m.csv", "--situation", "an angry caller"]
+    assert "score: --situation with --manifest; expected a column situation" in failed(capsys, *words)
+
+
 # ---------------------------------------------------------------- export
 
 

@@ -180,6 +180,8 @@ def test_a_tree_is_laid_over_the_recipes_that_it_names_as_words_are(tmp_path, pa
         ({"config": "nano", "lora": 1}, "recipe: there is no setting lora"),
         ({"config": "nnao"}, "--config nnao: no such file or recipe"),
         ("nnao", "--config nnao: no such file or recipe"),
+        ({"config": "nano", "judge": {"lora": {"rank": None}}}, "recipe: judge.lora.rank without a value; expected"),
+        ({"config": "nano", "method": None}, "recipe: method without a value; expected one, or no such line"),
     ]:
         with pytest.raises(UserError, match=message):
             parser.parse(wrong, values)
@@ -207,6 +209,7 @@ def test_a_tree_is_laid_over_the_recipes_that_it_names_as_words_are(tmp_path, pa
         (["--config", "absent.yaml"], "--config absent.yaml: no such file or recipe"),
         (["--config"], "--config without a value"),
         (["--data.batch_size"], "expected one argument"),
+        (["--judge", "hello"], "judge: expected settings and their values"),
     ],
 )
 def test_what_is_no_setting_or_value_is_refused_in_one_line(words, message, capsys):
@@ -220,7 +223,12 @@ def test_what_is_no_setting_or_value_is_refused_in_one_line(words, message, caps
         ("model:\n  lora_rank: 2\n", "model.lora_rank is called judge.lora.rank now; `empathy-judge upgrade "),
         ("seed: 1\nseed: 2\n", "key 'seed' stands twice"),
         ("judge:\n  head: corn\n  head: coral\n", "key 'head' stands twice"),
-        ("[1, 2]\n", "expected settings and their values"),
+        ("[1, 2]\n", "bad.yaml: expected settings and their values"),
+        ("", "bad.yaml: expected settings and their values"),
+        ("judge:\n", "bad.yaml: judge without a value; expected one, or no such line"),
+        ("judge:\n  lora: null\n", "bad.yaml: judge.lora without a value"),
+        ("data:\n  target: null\n", "bad.yaml: data.target without a value"),
+        ("seed: null\n", "bad.yaml: seed without a value"),
         ("seed: [1\n", "not readable as YAML"),
         ("judge:\n  pooling: median\n", "judge.pooling median; expected last_token"),
         (BOMB, "those that aliases stand for included"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,17 @@ def test_import_to_score(imported, tmp_path, capsys):
         str(Path(str(REAL)) / "mushra_codec/audio" / name) for name in ("stim_01_ref.flac", "stim_01_lyra_32.flac")
     ]
     assert 0 <= json.loads(output_of(capsys, "score", judge, *clips, "--json"))["fidelity"] <= 100
+
+
+@pytest.mark.parametrize(
+    ("table", "clip", "message"),
+    [("none.csv", "clip", "none.csv: no such file"), ("t.csv", "clp", "t.csv: no column 'clp'; it has clip, who, v")],
+)
+def test_the_example_says_what_is_wrong_in_a_line(table, clip, message, tmp_path):
+    (tmp_path / "t.csv").write_text("clip,who,v\na.wav,s,1\n")
+    words = [table, "--clip", clip, "--speaker", "who", "--rating", "v=1:5:1", "--out", "out"]
+    done = subprocess.run([sys.executable, str(EXAMPLE), *words], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, f"error: {message}\n")
 
 
 @pytest.mark.long

@@ -72,6 +72,12 @@ def test_it_scores_as_the_judge_of_evaluations_does(scorer, judge_folder, datase
             assert table[(pair.pair_id, name)] == pytest.approx(value, abs=1e-5)
 
 
+@pytest.mark.parametrize("size", [0, -3, "3"])
+def test_a_batch_has_a_pair_or_more(size, judge_folder):
+    with pytest.raises(UserError, match=rf"batch_size {size!r}; expected a whole number, 1 or more"):
+        Scorer.from_pretrained(judge_folder, batch_size=size)
+
+
 def test_clips_that_cannot_be_judged_are_named(scorer, clips):
     soundfile.write(clips / "long.wav", np.zeros(3_700 * 4_000), 4_000, subtype="PCM_U8")
     (clips / "empty.wav").write_bytes(b"")

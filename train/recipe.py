@@ -211,10 +211,10 @@ class RecipeParser:
     def _read(self, path: Path) -> dict[str, Any]:
         """The tree in a file, its names checked."""
         tree = read_yaml(path)
-        if not isinstance(tree, Mapping | None):
+        if not isinstance(tree, Mapping):
             raise UserError(f"{path}: expected settings and their values, as in a recipe")
-        self._check_tree(tree or {}, str(path), f"; `empathy-judge upgrade {path}` converts the file")
-        return dict(tree or {})
+        self._check_tree(tree, str(path), f"; `empathy-judge upgrade {path}` converts the file")
+        return dict(tree)
 
     def _check_tree(self, tree: Mapping[str, Any], where: str, advice: str, group: str = "") -> None:
         for key, value in tree.items():
@@ -223,6 +223,9 @@ class RecipeParser:
                 self._check_tree(value, where, advice, f"{name}.")
             else:
                 self._check_name(name, where, advice)
+                of_one = name in self._names and self.parser.get_default(name) is not None
+                if value is None and (of_one or self._is_group(name)):  # jsonargparse lets it through
+                    raise UserError(f"{where}: {name} without a value; expected one, or no such line")
 
     def _is_group(self, name: str) -> bool:
         return any(known.startswith(f"{name}.") for known in self._names)
@@ -276,6 +279,8 @@ def _in_one_line(message: str) -> str:
     if missing := re.search(r"arguments are required: ([\w.]+)", message):
         return f"no --{missing[1]}; expected it here or in a recipe; see empathy-judge train --help"
     name = re.search(r'Parser key "([^"]+)"', message)
+    if name and "Unable to load config" in message:  # one value for a group of settings
+        return f"{name[1]}: expected settings and their values"
     value = re.search(r"(?:Given value|Got value): (.*)", message)
     kinds = [_kind(kind) for kind in re.findall(r"Expected an? (.+?)(?:\. Got value.*)?$", message, re.MULTILINE)]
     if name and value and kinds:

@@ -28,7 +28,7 @@ from ..data_modules.parallel import say
 from ..data_modules.sampling import Position
 from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.targets import MAX_STEPS
-from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE, LAST
+from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE, JUDGE_FILE, LAST
 from ..models.assessment import ClipFacts, clip_facts
 from ..models.backbones.layers import recompute_activations
 from ..models.description import current, parse, start_in_words
@@ -258,6 +258,8 @@ def _finished(folder: Path) -> Run:
 def _run_folder(recipe: Recipe) -> Path:
     if recipe.run is None:
         raise UserError("no --run; expected the folder of this run, such as --run runs/first")
+    if (Path(recipe.run) / JUDGE_FILE).exists():  # calibrating would write into it
+        raise UserError(f"{recipe.run}: is a judge; expected another --run")
     return Path(recipe.run)
 
 

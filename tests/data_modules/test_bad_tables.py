@@ -110,6 +110,8 @@ class TestBadTables:
         source.refuses(r"pairs\.csv, line 3: not readable as CSV", pairs, ratings)
         pairs.write_text("pair_id,pair_id,response_audio\na,b,c\n")
         source.refuses("column 'pair_id' stands twice in the header", pairs, ratings)
+        pairs.write_text("pair_id;response_audio\na;x,1.wav\n")
+        source.refuses(r"pairs\.csv, line 1: columns are separated by ';'; expected ','", pairs, ratings)
 
     @pytest.mark.parametrize("line", ["{", "[1]", '{"a": 1, "a": 2}', '{"a": ' + "9" * 5_000 + "}", "[" * 100_000])
     def test_broken_json(self, source, line):
@@ -135,6 +137,8 @@ class TestBadTables:
             (source.folder / name).write_bytes(data)
             source.refuses(message, source.folder / name, ratings)
         source.refuses(r"nothing\.csv: no such file", source.folder / "nothing.csv", ratings)
+        (source.folder / "folder.csv").mkdir()
+        source.refuses(r"folder\.csv: is a folder; expected a file", source.folder / "folder.csv", ratings)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ import torch
 from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import ASKED_TO_STOP, UserError
 from empathy_judge.data_modules.splits import split_dataset
+from empathy_judge.models import JUDGE_FILE
 from empathy_judge.models.weight_files import damage, read_checkpoint
 from empathy_judge.train import run as recipe
 from empathy_judge.train.checkpointing import AtomicCheckpoints, find_resumable, stopped_by_signals
@@ -414,6 +415,14 @@ def test_a_run_folder_in_use_is_left_alone(run, train_arguments):
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     refused(train_arguments(run), f"{run}: already holds a run", "--resume true")
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_a_judge_is_no_run_folder(train_arguments, tmp_path):
+    """Its calibration would be written over."""
+    (tmp_path / "judge").mkdir()
+    (tmp_path / "judge" / JUDGE_FILE).write_text("{}")
+    refused(train_arguments(tmp_path / "judge"), f"{tmp_path / 'judge'}: is a judge; expected another --run")
+    assert [path.name for path in (tmp_path / "judge").iterdir()] == [JUDGE_FILE]
 
 
 def test_only_the_first_process_deletes_what_a_kill_left(tmp_path, monkeypatch):
