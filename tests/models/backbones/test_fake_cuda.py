@@ -44,6 +44,7 @@ from torch.utils._pytree import tree_iter
 
 from ...train.test_objective import OWN_LOSSES, SCORE_LOSSES
 from ..conftest import clip
+from .conftest import FAMILIES
 
 SCALES = (Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10, 1))
 CUDA = torch.device("cuda:0")
@@ -377,7 +378,11 @@ def test_heads_and_losses_are_deterministic(name):
     assert terms.keys() == set(wanted)
 
 
-def test_a_judge_that_is_spread_hears_and_reads_where_its_backbone_begins(family, monkeypatch):
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("qwen2_audio", "whisper") else pytest.param(name, marks=pytest.mark.long) for name in FAMILIES],
+)
+def test_a_judge_that_is_spread_hears_and_reads_where_its_backbone_begins(name, make_family, monkeypatch):
     """With one GPU all of it is there, and nothing but the judge itself moves what it is given."""
     monkeypatch.setattr(fake_tensor, "CONSTANT_NUMEL_LIMIT", -1)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
@@ -400,7 +405,7 @@ def test_a_judge_that_is_spread_hears_and_reads_where_its_backbone_begins(family
     monkeypatch.setattr(judge_module, "load_backbone", on_one_gpu)
     monkeypatch.setattr(judge_module, "adapt", adapted)
     monkeypatch.setattr(torch.nn.Module, "to", to)
-    judge = judge_of(family, device_map="auto", dtype="bfloat16")
+    judge = judge_of(make_family(name), device_map="auto", dtype="bfloat16")
     inputs = judge.build_inputs(PAIRS)
     with mode:
         assert on_gpu(judge(inputs._each(mode.from_tensor).to(judge.device)))
