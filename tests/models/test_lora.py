@@ -344,3 +344,7 @@ def test_a_judge_that_is_spread_over_devices_scores_the_same(judge_folder, pairs
     inputs = plain.build_inputs(pairs)
     spread = load_any(judge_folder, Placement(spread=True)).judge
     assert (spread(inputs.to(spread.device)).cpu() - plain(inputs)).abs().max() <= 1e-6
+    for judge in (spread, plain):
+        judge.merge()
+    merged = [any(own.merged for own in judge.modules() if isinstance(own, LoraLayer)) for judge in (spread, plain)]
+    assert merged == [False, True]  # weights of the first may lie anywhere
