@@ -176,6 +176,7 @@ class TestGpu:
         assert cached["flops_per_pair"] < heard["flops_per_pair"]
         assert by_way["batches by tokens, contexts together"]["flops_per_pair"] < heard["flops_per_pair"]
 
+    @pytest.mark.long
     def test_a_process_is_killed_when_its_time_is_over(self, tmp_path):
         rows = self.run(tmp_path / "gpu", "--backbones", "qwen2_audio", "--minutes", "-1")
         assert [row["left_out"] for row in rows] == ["killed when its time was over"]

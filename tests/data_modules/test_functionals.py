@@ -199,6 +199,7 @@ def test_odd_clips_are_measured_or_not_told(kind):
     assert not np.isinf(list(found.values())).any()
 
 
+@pytest.mark.long
 def test_the_number_of_threads_changes_no_bit():
     program = (
         "import numpy as np, sys; from empathy_judge.data_modules.functionals import delivery;"

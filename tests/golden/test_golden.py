@@ -54,8 +54,12 @@ def differences(found: Any, expected: Any, tolerance: float, where: str = "") ->
     return [] if same else [f"{where}: {found!r}, was {expected!r}"]
 
 
+# Of real speech `splits` imports two sets, which takes most of its time
+LONG = {"splits": pytest.mark.long}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(golden.GOLDEN))
+@pytest.mark.parametrize("name", [pytest.param(name, marks=LONG.get(name, ())) for name in golden.GOLDEN])
 def test_nothing_has_moved(name: str) -> None:
     if name in golden.NEEDS_REAL_DATA and golden.REAL is None:
         pytest.skip("EMPATHY_JUDGE_REAL_DATA is not set")

@@ -53,7 +53,12 @@ def curve(words: list[str], losses: list[float] | None = None) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("cache", "options"),
-    [("audio", {}), pytest.param("audio", UPPER, marks=pytest.mark.long), ("layers", UPPER), ("layers", CUT)],
+    [
+        ("audio", {}),
+        pytest.param("audio", UPPER, marks=pytest.mark.long),
+        pytest.param("layers", UPPER, marks=pytest.mark.long),
+        ("layers", CUT),
+    ],
 )
 def test_the_loss_curve_is_that_of_the_plain_path(cache, options, train_arguments, tmp_path):
     common = {

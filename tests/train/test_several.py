@@ -194,7 +194,7 @@ def test_auto_asks_for_an_interval_where_there_are_groups_enough(train_arguments
     ("lows", "kept", "parts", "rank"),
     [
         ([-0.1], "probe", [], None),
-        ([0.0, -0.1], "lora", ["language_model"], 4),
+        pytest.param([0.0, -0.1], "lora", ["language_model"], 4, marks=pytest.mark.long),
         ([0.0, 0.0], "larger_lora", ["language_model", "audio_tower"], 6),
     ],
 )

@@ -147,7 +147,14 @@ def test_a_trial_counts_the_mean_over_seeds_and_the_best_becomes_a_recipe(traine
     )
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), CannotWrite("disk full"), OSError(28, "disk full")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyboardInterrupt(),
+        CannotWrite("disk full"),
+        pytest.param(OSError(28, "disk full"), marks=pytest.mark.long),
+    ],
+)
 def test_a_sweep_that_was_stopped_goes_on_as_if_nothing_had_happened(error, trained, fails, sweep_file, tmp_path):
     sweep_file.write_text(yaml.safe_dump({**yaml.safe_load(sweep_file.read_text()), "trials": 2}))
     _, whole = run_sweep(sweep_file, tmp_path / "whole")
