@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -290,6 +291,14 @@ def trained_run(train_arguments, tmp_path_factory) -> Path:
     run = tmp_path_factory.mktemp("runs") / "run"
     train(train_arguments(run))
     return run
+
+
+def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    """Wait for something that other threads or processes do."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.005)
 
 
 def real_data(name: str) -> Path:

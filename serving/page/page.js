@@ -232,7 +232,7 @@ async function score(event) {
   if (!$("level").hidden) form.append("level", $("level").value);
   const size = [clips.response, clips.context].reduce((sum, clip) => sum + (clip?.size ?? 0), 0);
   if (size > limits.max_bytes) {
-    complain(`The clips have ${size} bytes; accepted: at most ${limits.max_bytes}.`);
+    complain(`The clips have ${size} bytes; expected at most ${limits.max_bytes}.`);
     return;
   }
   $("score").disabled = true;

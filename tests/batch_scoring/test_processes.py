@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import psutil
@@ -15,6 +14,7 @@ import pytest
 from empathy_judge.batch_scoring.job import Job, Parts
 from empathy_judge.data_modules.errors import ASKED_TO_STOP
 
+from ..conftest import until
 from .conftest import read, row
 
 pytestmark = pytest.mark.long
@@ -65,13 +65,6 @@ def words(job: Job, *more: str) -> list[str]:
     return [*command, "--out", str(job.out), "--device", "cpu", *more]
 
 
-def until(condition, seconds: float = 240.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def part_count(job: Job) -> int:
     return len(list(Parts(job).folder.glob("part-*")))
 
@@ -105,7 +98,7 @@ def test_a_command_that_is_stopped_goes_on(number, write, make_job, same, enviro
     job = make_job(write(slow_rows()))
     stopped = {**environment, "SLOW": "5"}
     process = subprocess.Popen(words(job), env=stopped, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    until(lambda: part_count(job) >= 1 or process.poll() is not None)
+    until(lambda: part_count(job) >= 1 or process.poll() is not None, 240)
     workers = psutil.Process(process.pid).children(recursive=True)
     if number == signal.SIGINT:
         os.killpg(process.pid, number)

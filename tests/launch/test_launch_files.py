@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +15,8 @@ import yaml
 from empathy_judge.cli import COMMANDS
 from empathy_judge.commands.options import build_parser as build_command_parser
 from empathy_judge.train.recipe import RecipeParser
+
+from ..conftest import until
 
 ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / "launch"
@@ -146,7 +147,7 @@ def test_a_signal_reaches_the_program_and_is_waited_for(launcher, number, tmp_pa
         [str(LAUNCH / launcher), *WORDS], env={**os.environ, **variables}, stderr=subprocess.DEVNULL,
         start_new_session=True,
     )  # fmt: skip
-    wait_for(began)
+    until(began.exists, 60)
     if launcher == "torchrun.sh":
         process.send_signal(number)
     else:
@@ -160,13 +161,6 @@ def test_a_signal_reaches_the_program_and_is_waited_for(launcher, number, tmp_pa
     if launcher == "slurm.sbatch":
         assert code == 75
         assert arguments(tmp_path, "scontrol") == ["requeue", "1"]
-
-
-def wait_for(path: Path) -> None:
-    end = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < end, path
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(("status", "starts", "ends"), [(2, 1, 2), (1, 4, 1)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -22,6 +21,8 @@ from empathy_judge.serving.app import create_app
 from empathy_judge.serving.decoding import Decoded, decode_safely
 from empathy_judge.serving.running import serve
 from empathy_judge.serving.settings import Settings
+
+from ..conftest import until
 
 RATE = 16_000
 MAX_SECONDS = 10.0
@@ -201,14 +202,6 @@ def get(service: Live, path: str) -> httpx.Response:
     """Asks for a page."""
     with httpx.Client(verify=False, trust_env=False, timeout=30) as client:
         return client.get(service.url + path)
-
-
-def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    """Waits for something that other threads do."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(0.005)
 
 
 def error_of(answer: Any) -> tuple[int, str, str]:

@@ -13,7 +13,8 @@ from empathy_judge.audio_inputs import make_pair
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.serving.batcher import Batcher, Full, Job, has_place
 
-from .services import RATE, FakeScorer, until
+from ..conftest import until
+from .services import RATE, FakeScorer
 
 CLIP = Clip(np.full(RATE, 0.5, np.float32), RATE)
 LONG = "word " * 300

@@ -13,8 +13,8 @@ from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.models.assessment import Caution
 from empathy_judge.scorer import Scorer
 
-from ..conftest import encoded
-from .services import RATE, FakeScorer, InProcess, in_process, until, wav
+from ..conftest import encoded, until
+from .services import RATE, FakeScorer, InProcess, in_process, wav
 
 
 def reward(service: InProcess, *clips: bytes, **fields: Any) -> Any:

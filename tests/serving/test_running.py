@@ -24,7 +24,8 @@ from empathy_judge.serving.records import OncePerSecond
 from empathy_judge.serving.running import run
 from empathy_judge.serving.settings import listen
 
-from .services import FakeScorer, Live, counter, get, live, post, until, wav
+from ..conftest import until
+from .services import FakeScorer, Live, counter, get, live, post, wav
 
 PART = b'--b\r\nContent-Disposition: form-data; name="response"; filename="r"\r\n\r\n'
 

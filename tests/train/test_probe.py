@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from empathy_judge.cli import main
-from empathy_judge.data_modules.schema import Dimension, PairDataset
+from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset
 from empathy_judge.models.artifact import load_any
 from empathy_judge.models.closed_form import Portion, fit
 from empathy_judge.models.heads import build_head
@@ -105,6 +106,12 @@ def test_training_never_publishes_less_than_its_start(train_arguments, tmp_path,
     assert re.fullmatch(r"empathy: training began at a probe with Spearman -?0\.\d{3} and added \+0\.000", said[0])
 
 
+def check_export_scores_the_same(run: Path, out: Path, pairs: Sequence[Pair]) -> None:
+    assert main(["export", str(run), "--out", str(out)]) == 0
+    exported, trained = load_any(out).judge, load_any(run).judge
+    np.testing.assert_allclose(scores_of(exported, pairs), scores_of(trained, pairs), atol=1e-5)
+
+
 def test_adapters_start_at_a_kernel_where_it_is_the_better_probe(
     probe, train_arguments, tmp_path, dataset_folder, monkeypatch
 ):
@@ -118,10 +125,7 @@ def test_adapters_start_at_a_kernel_where_it_is_the_better_probe(
     assert weights["judge.head_input.reach"].gt(0).all()
     assert max(own.abs().max() for name, own in weights.items() if "lora_B" in name) > 1e-4  # zero before training
     assert weights["judge.head.linear.weight"].shape[1] == len(weights["judge.head_input.landmarks"])
-    assert main(["export", str(run), "--out", str(tmp_path / "judge")]) == 0
-    pairs = PairDataset.load(dataset_folder).pairs[:3]
-    exported, trained = load_any(tmp_path / "judge").judge, load_any(run).judge
-    np.testing.assert_allclose(scores_of(exported, pairs), scores_of(trained, pairs), atol=1e-5)
+    check_export_scores_the_same(run, tmp_path / "judge", PairDataset.load(dataset_folder).pairs[:3])
 
 
 def test_adapters_start_at_a_kernel_that_leaves_out_the_language_model(
@@ -142,10 +146,7 @@ def test_adapters_start_at_a_kernel_that_leaves_out_the_language_model(
     assert beside.shape[1] == load_any(run).judge.backbone.hidden_size
     assert beside.abs().min() > 0
     assert max(own.abs().max() for name, own in weights.items() if "lora_B" in name) > 1e-4  # zero before training
-    assert main(["export", str(run), "--out", str(tmp_path / "judge")]) == 0
-    pairs = PairDataset.load(dataset_folder).pairs[:3]
-    exported, trained = load_any(tmp_path / "judge").judge, load_any(run).judge
-    np.testing.assert_allclose(scores_of(exported, pairs), scores_of(trained, pairs), atol=1e-5)
+    check_export_scores_the_same(run, tmp_path / "judge", PairDataset.load(dataset_folder).pairs[:3])
 
 
 def test_judges_that_compare_with_pairs_of_their_own_have_no_mean(train_arguments, tmp_path, capsys, monkeypatch):
