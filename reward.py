@@ -220,7 +220,7 @@ class EmpathyReward:
                 found = error
         own = reward_of(found, self.dimensions, self._deviations, self._limits, clipped)
         # where there are no samples a header was written; a file of no bytes is one that was not written
-        return Reward(None, None, own.code, own.text) if own.code in ENDED and _is_nothing(response) else own
+        return Reward(None, None, "not a clip", own.text) if own.code in ENDED and _is_nothing(response) else own
 
     def _checked(self, where: str, own: Reward, error: type[UserError] = AudioError) -> Reward:
         """As `on_error` has it."""

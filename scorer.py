@@ -6,9 +6,9 @@ import asyncio
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import overload
+from typing import get_args, overload
 
-from .audio_inputs import Audio, Question, clip, column, numbered, pairs_of
+from .audio_inputs import Audio, Question, clip, column, numbered, of_pair, pairs_of
 from .data_modules.errors import AudioError, UserError, shown
 from .data_modules.schema import Dimension, Pair
 from .models.artifact import LoadedJudge
@@ -95,6 +95,8 @@ class Scorer:
         """
         if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise UserError(f"batch_size {batch_size!r}; expected a whole number, 1 or more")
+        if quantization not in (None, *get_args(Quantization)):
+            raise UserError(f"quantization {quantization!r}; expected {', '.join(get_args(Quantization))}")
         loaded = load_to_score(Path(folder), backbone, device, quantization, revision)
         judge = loaded.judge
         if compiled:
@@ -163,12 +165,12 @@ class Scorer:
             AudioError: As `score`.
             UserError: As `score`; also if there are no intervals of this level.
         """
-        found = []
-        for own in self.assess_pairs(pairs_of(context, response, situation), level):
+        found, several = [], column(response) is not None
+        for number, own in enumerate(self.assess_pairs(pairs_of(context, response, situation), level)):
             if isinstance(own, AudioError):
-                raise own
+                raise of_pair(number, own) if several else own
             found.append(own)
-        return found if column(response) is not None else found[0]
+        return found if several else found[0]
 
     def rank(
         self,
@@ -202,7 +204,8 @@ class Scorer:
         heard = None if context is None else clip(context)
         if heard is not None:
             self.check_clip(heard)  # otherwise every response would fail for it
-        return in_order(list(self.assess_pairs(pairs_of(heard, listed, situation))), names)
+        questions = ({"context": heard, "response": own, "situation": situation} for own in listed)
+        return in_order(list(self.assess_each(questions)), names)
 
     def preference(
         self, context: Audio | None, first: Audio, second: Audio, *, situation: str | None = None, by: str | None = None

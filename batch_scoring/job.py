@@ -76,7 +76,7 @@ class Job:
         named = {} if self.audio_root is None else {"audio root": str(self.audio_root.resolve())}
         return {
             **named,
-            "manifest": Manifest(self.manifest).sha256(),
+            "manifest": Manifest(self.manifest).sha256(self.checksums),
             "judge": _judge_hash(self.judge),
             "level": "usual" if self.level is None else f"{self.level:g}",
             "backbone": "as in training" if backbone is None else _backbone_mark(backbone, self.checksums),
@@ -251,17 +251,18 @@ class Parts:
         except _UNREADABLE:
             return None
 
-    def join(self) -> tuple[Counter[str], int]:
+    def join(self) -> tuple[Counter[str], int, str]:
         """Put all parts together; `Job.out` appears when it is complete.
 
         Returns:
-            How many rows have no scores, by kind; and how many were read in several windows.
+            How many rows have no scores, by kind; how many were read in several windows; and a hash over the
+            `audio_mark` of all chunks, in order.
 
         Raises:
             DamagedError: If a part is missing or damaged. It is deleted.
         """
         failed: Counter[str] = Counter()
-        cut = 0
+        cut, audio = 0, hashlib.sha256()
 
         def whole(chunk: Chunk) -> Part:
             part = self.read(chunk)
@@ -276,12 +277,13 @@ class Parts:
                 part = whole(chunk)
                 failed.update(part.failed)
                 cut += in_windows(columns, part.rows)
+                audio.update(part.audio.encode())
                 yield part.rows
 
         chunks, out = self.chunks(), self.job.out
         columns = row_columns(whole(chunks[0]).columns)
         _replace(out, lambda file: write_scores(out.suffix.lower(), columns, pieces(), file))
-        return failed, cut
+        return failed, cut, audio.hexdigest()
 
     def entries(self) -> list[Path]:
         """Parts and what belongs to them, of this job or another."""

@@ -112,14 +112,16 @@ class Manifest:
                 seen[pair_id] = record
         return len(hashes)
 
-    def sha256(self) -> str:
-        """Hash of the content; of Parquet of its footer, which holds the places, sizes and extremes of all columns."""
+    def sha256(self, whole: bool) -> str:
+        """Hash of the content. Parquet may hold all clips: unless the `whole` file shall be read, it is known by its
+        size, its modification time and its footer, which holds the places, sizes and extremes of all columns."""
         with open(self.path, "rb") as file:
-            if self._suffix != ".parquet":
+            if whole or self._suffix != ".parquet":
                 return hashlib.file_digest(file, "sha256").hexdigest()
             size = file.seek(-8, os.SEEK_END) + 8
             file.seek(max(0, size - 8 - int.from_bytes(file.read(4), "little")))
-            return hashlib.sha256(f"{size}\n".encode() + file.read()).hexdigest()
+            changed = os.fstat(file.fileno()).st_mtime_ns
+            return hashlib.sha256(f"{size} {changed}\n".encode() + file.read()).hexdigest()
 
     def _records(self, first: int, ids_only: bool = False) -> Iterator[Record]:
         """Rows from one on, or a little before; the file is opened anew."""

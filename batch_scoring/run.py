@@ -41,6 +41,7 @@ class Summary:
     identity: dict[str, str]  # what the scores depend on
     out: dict[str, str | int] = field(default_factory=dict)  # the file, as it was written: size in bytes and SHA-256
     windowed: int = 0  # how many were read in several windows
+    audio: str = ""  # a hash over the audio files' marks (`Parts.join`)
 
     def in_words(self) -> str:
         """One line, and one for each kind of failure."""
@@ -141,8 +142,10 @@ def _begin(parts: Parts, launch: Launch, restart: bool, overwrite: bool, again: 
     if plan is None or different is not None:
         rows = manifest.check()
         known = _known(job)
-        if known is not None and known.identity == parts.identity and (launch.world > 1 or again):
-            return known  # several processes leave a file that is complete, a single one begins anew
+        if known is not None and known.identity == parts.identity and (again or launch.world > 1):
+            parts.rows = rows  # several processes leave a file that is complete, a single one begins anew
+            if again or manifest.embeds or known.audio == _audio_now(parts, manifest):
+                return known
         if known is None and job.out.exists() and not overwrite:
             raise UserError(
                 f"{job.out}: exists, and is not what this command wrote there; expected another --out, or --overwrite"
@@ -174,13 +177,27 @@ def _drop_outdated(parts: Parts, manifest: Manifest) -> None:
             list(threads.map(look, some, [records_of(chunk) for chunk in some]))
 
 
+def _audio_now(parts: Parts, manifest: Manifest) -> str:
+    """What `Parts.join` would say of the audio files as they are now."""
+    reader, chunks, digest = parts.job.reader(), parts.chunks(), hashlib.sha256()
+
+    def mark(records: Sequence[Record]) -> str:
+        return audio_mark([reader.of_record(record, manifest.path) for record in records], parts.job.checksums)
+
+    with ThreadPoolExecutor(_THREADS) as threads:
+        for first in range(0, len(chunks), _THREADS):
+            some = [list(manifest.read(chunk.first, chunk.rows)) for chunk in chunks[first : first + _THREADS]]
+            digest.update("".join(threads.map(mark, some)).encode())
+    return digest.hexdigest()
+
+
 def _finish(parts: Parts, start: float, before: int) -> Summary:
     """Put the parts together.
 
     Raises:
         DamagedError: If one is missing or damaged.
     """
-    job, (failed, windowed) = parts.job, parts.join()
+    job, (failed, windowed, audio) = parts.job, parts.join()
     seconds = time.monotonic() - start
     summary = Summary(
         rows=parts.rows,
@@ -192,6 +209,7 @@ def _finish(parts: Parts, start: float, before: int) -> Summary:
         identity=parts.identity,
         out=_facts(job.out),
         windowed=windowed,
+        audio=audio,
     )
     text = json.dumps(asdict(summary), indent=2, ensure_ascii=False)
     replace_text(_summary_file(job), f"{text}\n")

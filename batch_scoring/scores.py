@@ -7,7 +7,6 @@ import functools
 import io
 import itertools
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TextIO
@@ -99,15 +98,9 @@ def score_rows(
 
 
 def _scored(columns: Sequence[Column], row: Row, found: Assessment | AudioError) -> ScoredRow:
-    if not isinstance(found, AudioError):
-        for name, score in found.points.items():
-            if not math.isfinite(score):
-                text = f"{name}: the judge's score is {score}; expected a finite number"
-                found = AudioError(text, "no finite score")
-                break
-        else:
-            return ScoredRow([row.pair_id, *flat_scores(found, columns).values(), "ok"], None)
-    return ScoredRow([row.pair_id, *[None] * len(columns), str(found)], found)
+    if isinstance(found, AudioError):
+        return ScoredRow([row.pair_id, *[None] * len(columns), str(found)], found)
+    return ScoredRow([row.pair_id, *flat_scores(found, columns).values(), "ok"], None)
 
 
 def write_scores(
@@ -219,10 +212,14 @@ def score_table(
             cells = {name: row[name] for name in COLUMNS if name in row and not is_missing(row[name])}
             if "response_audio" not in cells:
                 raise UserError(f"row {number}: no response_audio; expected columns {', '.join(COLUMNS)}")
-            response, context = clip(cells["response_audio"]), cells.get("context_audio")
-            context = None if context is None else clip(context)
-            pair = make_pair(str(cells.get("pair_id", number)), context, response, cells.get("situation"))
-            yield Row(pair.pair_id, pair)
+            pair_id, context = str(cells.get("pair_id", number)), cells.get("context_audio")
+            try:
+                context = None if context is None else clip(context)
+                yield Row(pair_id, make_pair(pair_id, context, clip(cells["response_audio"]), cells.get("situation")))
+            except AudioError as error:  # the others are scored
+                yield Row(pair_id, error)
+            except UserError as error:
+                raise UserError(f"row {number}: {error}") from None
 
     columns = score_columns(scorer)
     scored = [row.values for row in score_rows(scorer, rows(), columns, level)]

@@ -77,12 +77,18 @@ def score(options: argparse.Namespace) -> int:
     return FAILED_CHECKS if failed else DONE
 
 
+def _context(options: argparse.Namespace) -> str | None:
+    if options.context == "":  # an unset variable of a shell
+        raise UserError("context: an empty path; expected a file, or - for no context")
+    return None if options.context == "-" else options.context
+
+
 def _score_pair(options: argparse.Namespace) -> int:
     from ..batch_scoring.scores import flat_scores, score_columns
     from ..models.calibration import DEFAULT_LEVEL
 
     scorer, level = open_scorer(options), options.level or DEFAULT_LEVEL
-    context = None if options.context in ("", "-") else options.context
+    context = _context(options)
     found = scorer.assess(context, options.response, situation=options.situation, level=level)
     if options.json:
         print(json.dumps(flat_scores(found, score_columns(scorer)), allow_nan=False))
@@ -149,7 +155,7 @@ def rank(options: argparse.Namespace) -> int:
     names = scorer.dimension_names(options.by)
     if options.max_error is not None:
         scorer.compared_on(names)
-    context = None if options.context in ("", "-") else options.context
+    context = _context(options)
     ranked = scorer.rank(context, options.responses, situation=options.situation, by=options.by)
     over_next = scorer.beside_next(ranked, names, options.max_error)
     if options.json:
@@ -225,7 +231,7 @@ def explain(options: argparse.Namespace) -> int:
     scorer = open_scorer(options)
     from ..eval.explain import explain as explained
 
-    context = None if options.context in ("", "-") else options.context
+    context = _context(options)
     clips = context, options.response
     found = explained(
         scorer, *clips, situation=options.situation, window=options.window, method=options.method, seed=options.seed

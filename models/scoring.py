@@ -177,6 +177,10 @@ class PairScorer:
         if isinstance(heard.outcome, AudioError):
             return heard.outcome
         score, dimensions = heard.outcome.score.numpy(), self.judge.dimensions
+        for dimension, points in zip(dimensions, score.tolist(), strict=True):
+            if not math.isfinite(points):
+                reason = f"{dimension.name}: the judge's score is {points}; expected a finite number"
+                return AudioError(reason, "no finite score")
         deviation = None if heard.outcome.deviation is None else heard.outcome.deviation.numpy()
         found, domain = uncalibrated(score), None
         if self.calibration is not None:

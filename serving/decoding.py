@@ -122,8 +122,8 @@ class _Worker:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> tuple[asyncio.StreamWriter, asyncio.StreamReader]:
-        """What the process reads and what it writes; it is started if there is none."""
-        if self._process is None:
+        """What the process reads and what it writes; it is started if there is none, or it has ended meanwhile."""
+        if self._process is None or self._process.returncode is not None:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", __name__),
                 stdin=asyncio.subprocess.PIPE,

@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -149,7 +149,9 @@ class Service:
         samples = 0.01 * np.random.default_rng(0).normal(size=rate // 2)
         trial = Job(make_pair("trial", None, Clip(samples.astype(np.float32), rate)), DEFAULT_LEVEL)
         judge.batcher.submit([trial])
-        await asyncio.wrap_future(trial.future)
+        outcome = await asyncio.wrap_future(trial.future)
+        if isinstance(outcome, AudioError):  # nothing is wrong with this clip
+            raise outcome
         self._judge = judge
         LOGGER.info("ready", extra={"facts": {"seconds": round(time.monotonic() - begun, 1), "judge": version}})
 
@@ -175,6 +177,7 @@ class Service:
             async with _patient(request, settings), self._outcomes.of(form) as found:
                 jobs, seconds = await self._decode(judge, form, record, found)
                 upload.close()
+                _check_fits(jobs.values(), settings)
                 try:
                     if jobs:
                         judge.batcher.submit([*jobs.values()])
@@ -377,6 +380,18 @@ def _check_work(judge: Judge, form: Form, windows: int, together: int = 0) -> No
         if found > most:
             hears = f"{judge.scorer.max_seconds:g} s"
             raise AudioError(f"{clips} make {found} windows of {hears}; expected at most {most}{beside}", "too long")
+
+
+def _check_fits(jobs: Collection[Job], settings: Settings) -> None:
+    """An idle service would let these wait.
+
+    Raises:
+        Problem: If not; to ask again would not help.
+    """
+    work = max(sum(job.work for job in jobs if job.is_long == long) for long in (False, True))
+    if work > settings.max_queue:
+        reason = f"the pairs are as much work as {work} short ones, and at most {settings.max_queue} may wait"
+        raise Problem("invalid", f"{reason}; expected fewer responses, shorter clips, or serve --max-queue {work}")
 
 
 def _busy(judge: Judge, long: bool = False) -> Problem:

@@ -264,6 +264,7 @@ def test_audio_states_are_kept_in_a_folder(judge_folder, clips, tmp_path, monkey
         (lambda s, c: s.score(None, c, situation=["Late."]), "one response with lists of contexts or situations"),
         (lambda s, c: s.score(None, c.samples), "samples without a rate"),
         (lambda s, c: s.score(None, {}), "clip with nothing"),
+        (lambda s, c: Scorer.from_pretrained("judge", quantization="int3"), "quantization 'int3'; expected none, nf4"),
         (lambda s, c: s.score(None, {"array": c.samples}), "array and sampling_rate"),
         (lambda s, c: s.score(None, io.StringIO()), "text"),
         (lambda s, c: s.score(None, (np.zeros((2, 8_000), dtype=np.float32), RATE)), "one-dimensional"),
@@ -274,6 +275,29 @@ def test_audio_states_are_kept_in_a_folder(judge_folder, clips, tmp_path, monkey
 def test_wrong_calls_are_one_line(call, message, scorer, make_tone):
     with pytest.raises(UserError, match=message):
         call(scorer, Clip(make_tone(0.6, 150, 0.3), RATE))
+
+
+def test_one_clip_that_cannot_be_used_does_not_end_a_ranking_and_is_named_in_lists(scorer, make_tone):
+    good, bad = Clip(make_tone(0.6, 150, 0.3), RATE), (np.full(8_000, 300, dtype=np.int16), RATE)
+    ranked = scorer.rank(None, [bad, good])
+    assert [own.index for own in ranked] == [1, 0]
+    assert isinstance(ranked[1].found, AudioError)
+    assert (ranked[1].found.kind, str(ranked[1].found)[:8]) == ("not supported", "pair 0: ")
+    with pytest.raises(AudioError, match=r"^pair 1: .* is nan") as caught:
+        scorer.score(None, [good, (np.full(8_000, np.nan, dtype=np.float32), RATE)])
+    assert caught.value.kind == "not finite or not scaled"
+
+
+def test_a_judge_without_a_finite_score_has_none(judge_folder, make_tone):
+    scorer = Scorer.from_pretrained(judge_folder, device="cpu")
+    with torch.no_grad():
+        scorer.pair_scorer.judge.head.get_parameter("linear.bias")[0] = math.nan
+    clip = Clip(make_tone(0.6, 150, 0.3), RATE)
+    (found,) = scorer.assess_each([(None, clip)])
+    assert isinstance(found, AudioError)
+    assert found.kind == "no finite score"
+    assert str(found) == "empathy: the judge's score is nan; expected a finite number"
+    assert [own.found.kind for own in scorer.rank(None, [clip])] == ["no finite score"]
 
 
 def test_lists_may_be_arrays(scorer, make_tone):

@@ -277,12 +277,15 @@ def once(engine):
 def test_a_file_that_is_complete_is_scored_anew_by_one_process_and_left_by_several(write, make_job, in_process, clips):
     job = make_job(write([row(0), row(1, response_audio="text.wav")]))
     assert score_manifest(job, in_process).failed == {"not a sound file": 1}
-    (clips / "text.wav").write_bytes((clips / "r1.wav").read_bytes())
-
     late = score_manifest(job, never, Launch(1, 2, 1))
     assert late.failed == {"not a sound file": 1}
     assert not Parts(job).folder.exists()
-    assert score_manifest(job, in_process).failed == {}
+    assert score_manifest(job, in_process).done_before == 0
+
+    (clips / "text.wav").write_bytes((clips / "r1.wav").read_bytes())
+    changed = score_manifest(job, in_process, Launch(0, 2, 0))  # what was made of other audio files is not left
+    assert changed.failed == {}
+    assert score_manifest(job, never, Launch(1, 2, 1)) == changed
     with pytest.raises(UserError, match=r"--restart in several processes; expected .*scores\.csv\.parts to be deleted"):
         score_manifest(job, in_process, Launch(0, 2, 0), restart=True)
 

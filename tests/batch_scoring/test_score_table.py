@@ -21,19 +21,22 @@ def test_a_data_frame_keeps_its_index_and_names_what_cannot_be_scored(scorer, cl
     (tmp_path / "bad.wav").write_bytes(b"no sound")
     table = pd.DataFrame(
         {
-            "response_audio": [clips[0], Path(clips[1]).read_bytes(), str(tmp_path / "bad.wav")],
-            "context_audio": [clips[2], None, np.nan],
-            "situation": [None, "Late.", np.nan],
-            "mine": [1, 2, 3],
+            "response_audio": [
+                clips[0], Path(clips[1]).read_bytes(), str(tmp_path / "bad.wav"), (np.ones(8_000, np.int16), 16_000),
+            ],
+            "context_audio": [clips[2], None, np.nan, clips[2]],
+            "situation": [None, "Late.", np.nan, None],
+            "mine": [1, 2, 3, 4],
         },
-        index=["a", "b", "c"],
-    )
+        index=["a", "b", "c", "d"],
+    )  # fmt: skip
     found = score_table(scorer, table)
-    assert list(found.index) == ["a", "b", "c"]
-    assert list(found["pair_id"]) == ["1", "2", "3"]
+    assert list(found.index) == ["a", "b", "c", "d"]
+    assert list(found["pair_id"]) == ["1", "2", "3", "4"]
     assert list(found["status"][:2]) == ["ok", "ok"]
     assert "bad.wav: not a sound file" in found["status"]["c"]
-    assert found.loc["c", ["empathy", "warmth"]].isna().all()
+    assert "expected one-dimensional float samples" in found["status"]["d"]
+    assert found.loc[["c", "d"], ["empathy", "warmth"]].isna().all(None)
     expected = [scorer.score(clips[2], clips[0]), scorer.score(None, clips[1], situation="Late.")]
     for row, scores in zip(("a", "b"), expected, strict=True):
         assert found.loc[row, list(scores)].tolist() == pytest.approx(list(scores.values()), abs=1e-5)
@@ -54,3 +57,5 @@ def test_a_table_without_responses_is_refused(scorer, clips):
     for table in (pd.DataFrame({"audio": clips}), pd.DataFrame({"response_audio": [None]})):
         with pytest.raises(UserError, match="row 1: no response_audio; expected columns pair_id, context_audio"):
             score_table(scorer, table)
+    with pytest.raises(UserError, match="row 2: clip of type int"):
+        score_table(scorer, pd.DataFrame({"response_audio": [clips[0], 5]}))

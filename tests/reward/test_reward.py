@@ -117,8 +117,8 @@ def test_whose_fault_it_is_decides(scorer, voices, make_tone, tmp_path, caplog):
         (silence(), 0.0, "no_speech"),
         (Clip(loud, RATE), 0.0, "clipped"),
         (encoded(loud), 0.0, "clipped"),
-        (b"", None, "the file is empty"),
-        (tmp_path / "unwritten.wav", None, "the file is empty"),
+        (b"", None, "not a clip"),
+        (tmp_path / "unwritten.wav", None, "not a clip"),
         (tmp_path / "missing.wav", None, "no such file"),
         (tmp_path / "broken.wav", None, "not a sound file"),
         (encoded(samples)[:500], None, "the file is cut off"),
@@ -142,9 +142,12 @@ def test_whose_fault_it_is_decides(scorer, voices, make_tone, tmp_path, caplog):
     assert found[-1] == pytest.approx(reward_of(scorer, voices)(["p"], ["0"])[0], abs=1e-6)
     assert reward.counts == Counter(codes)
     unheard = len(cases)
-    assert f"the judge has no word for {unheard} of {unheard + 1} responses: not a clip (9)" in caplog.text
+    assert f"the judge has no word for {unheard} of {unheard + 1} responses: not a clip (11)" in caplog.text
     lowest = reward_of(scorer, [*clips, voices[0]], on_error="lowest")(["p"] * len(numbers), numbers)
     assert lowest == [0.0] * len(cases) + found[-1:]
+    caplog.clear()  # that nothing was written is told wherever it is the only fault
+    assert reward_of(scorer, [tmp_path / "unwritten.wav"])(["p"], ["0"]) == [None]
+    assert "no word for 1 of 1 responses: not a clip (1); first: " in caplog.text
     for clip, value, code in cases:
         strict = reward_of(scorer, [clip], on_error="raise")
         if code in ("no_speech", "clipped"):

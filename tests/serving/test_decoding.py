@@ -101,6 +101,19 @@ def test_a_decoder_that_hangs_or_crashes_is_replaced(number, seconds, message):
     assert restarts == 1
 
 
+def test_a_decoder_that_ended_while_nothing_was_decoded_blames_no_clip():
+    async def use(decoders: Decoders):
+        process = decoders._workers[0]._process
+        assert process is not None
+        process.kill()
+        await process.wait()
+        return await decoders.decode(wav(), "response")
+
+    (clip, *_), restarts = with_decoders(use)
+    assert len(clip.samples) == RATE // 2
+    assert restarts == 0
+
+
 def test_who_does_not_wait_does_not_disturb_who_comes_next():
     async def use(decoders: Decoders):
         gone = asyncio.create_task(decoders.decode(wav(0.9, 9.0), "gone"))

@@ -111,9 +111,12 @@ def test_a_full_queue_refuses_and_loses_nobody(scorer):
         assert 1 <= int(refused.headers["retry-after"]) <= 60
         assert statuses(own.release()) == {200}
         assert own.service.score(wav()).status_code == 200
-        # more responses than there are places are refused as a whole
-        assert error_of(own.service.score(*[wav()] * 4, path="/v1/rank"))[:2] == (429, "busy")
-        assert counter(own.service, 'empathy_judge_refused_total{code="busy"}') == 2
+        # more responses than there are places are refused as a whole, and not to ask again
+        reason = "the pairs are as much work as 4 short ones, and at most 3 may wait; expected fewer responses"
+        status, code, message = error_of(own.service.score(*[wav()] * 4, path="/v1/rank"))
+        assert (status, code) == (422, "invalid")
+        assert message == f"{reason}, shorter clips, or serve --max-queue 4"
+        assert counter(own.service, 'empathy_judge_refused_total{code="busy"}') == 1
     assert len(scorer.heard) == 5
 
 
