@@ -19,7 +19,7 @@ from ..data_modules.errors import ASKED_TO_STOP, UserError
 from ..data_modules.folders import replace_text
 from ..data_modules.parallel import ALONE, SCHEDULER_SIGNALS, Launch, ProgressBar, listen, restore
 from .job import Chunk, DamagedError, Job, Parts, audio_mark, first_difference
-from .manifest import Manifest, Record
+from .manifest import Manifest, ManifestRow
 from .scores import windows_in_words
 from .workers import run_workers, worker_devices
 
@@ -159,13 +159,13 @@ def _drop_outdated(parts: Parts, manifest: Manifest) -> None:
     """Delete parts that are damaged, or of audio files that changed since, or that could not be used and now can."""
     reader, done = parts.job.reader(), parts.done()
 
-    def look(chunk: Chunk, records: Sequence[Record]) -> None:
+    def look(chunk: Chunk, records: Sequence[ManifestRow]) -> None:
         part = parts.read(chunk)
         rows = [reader.of_record(record, manifest.path) for record in records]
         if part is None or (rows and part.audio != audio_mark(rows, parts.job.checksums)):
             parts.path(chunk).unlink(missing_ok=True)
 
-    def records_of(chunk: Chunk) -> list[Record]:  # clips in a manifest are known by its hash
+    def records_of(chunk: Chunk) -> list[ManifestRow]:  # clips in a manifest are known by its hash
         return [] if manifest.embeds else list(manifest.read(chunk.first, chunk.rows))
 
     with ThreadPoolExecutor(_THREADS) as threads:  # what takes time is the answer of a network file system

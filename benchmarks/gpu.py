@@ -40,7 +40,7 @@ from empathy_judge.train.memory import step_memory
 from empathy_judge.train.recipe import RecipeParser
 from gpu_step import FIXED, PAIRED, PREDICTED_AT, WAYS, Bench, predicted_bytes, step, words, work_of
 from materials import write_checkpoint, write_conversations
-from naive import Collate, read_items, scores
+from naive import NaiveCollate, read_items, scores
 from timing import in_turns, memory, peak_memory, ratios, reset_peak, spread, synchronize
 
 BACKBONES, PIECES = ("qwen2_audio", "qwen2_5_omni"), ("step", "score", "naive")
@@ -190,7 +190,7 @@ def score(bench: Bench, naively: bool) -> dict[str, Any]:
         )
     }
     if naively:
-        rater, collate = bench.naive().eval(), Collate(str(bench.folder / "backbone"))
+        rater, collate = bench.naive().eval(), NaiveCollate(str(bench.folder / "backbone"))
         ways["naive, one by one"] = (len(few), lambda: rater.score(iter([collate([item]) for item in few])))
         ways["naive, in a batch"] = (len(few), lambda: rater.score(iter([collate(few)])))
     work = work_of(bench.judge, bench.judge.build_inputs(pairs))

@@ -28,7 +28,7 @@ from empathy_judge.train.run import train
 from lightning.pytorch.callbacks import LambdaCallback
 from materials import FAMILIES
 from naive import NaiveRater, taking_turns, training_batches
-from timing import Finished, Order, Turn, Turns, matrix_rate, one_turn, ratios, reset_peak
+from timing import Finished, Order, TimedTurn, Turns, matrix_rate, one_turn, ratios, reset_peak
 from torch import nn
 from transformers import AutoConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -140,7 +140,7 @@ def naive_around(judge: EmpathyJudge, family: str, shapes: str, folder: str) -> 
     return NaiveRater(folder, None, judge.device, model.eval())
 
 
-class Work(NamedTuple):
+class Operations(NamedTuple):
     """Floating-point operations that a judge needs for a batch, by formula."""
 
     tower: float  # forward pass of the audio tower and the projector
@@ -148,7 +148,7 @@ class Work(NamedTuple):
     backward: float  # its backward pass, with LoRA in all of its layers and the rest frozen
 
 
-def work_of(judge: EmpathyJudge, inputs: Inputs) -> Work:
+def work_of(judge: EmpathyJudge, inputs: Inputs) -> Operations:
     """Operations for a batch, from the shapes of matrices and the lengths of pairs: padding needs none.
 
     A matrix takes `2 m n` for each token, forward and once more for the gradient of its input where it is frozen, twice
@@ -177,7 +177,7 @@ def work_of(judge: EmpathyJudge, inputs: Inputs) -> Work:
     heads = config.num_attention_heads * getattr(config, "head_dim", config.hidden_size // config.num_attention_heads)
     attention = 4 * config.num_hidden_layers * heads * tokens.square().sum().item()
     frozen, trained = (2 * sizes[kind] * tokens.sum().item() for kind in ("language_model", "trained"))
-    return Work(work, frozen + trained + attention, frozen + 2 * trained + 2 * attention)
+    return Operations(work, frozen + trained + attention, frozen + 2 * trained + 2 * attention)
 
 
 # ---------------------------------------------------------------- the training step
@@ -224,7 +224,7 @@ def watched_syncs(device: torch.device) -> Iterator[Counter[str]]:
                     found[f"{file}:{one.lineno}"] += 1
 
 
-def naive_turns(bench: Bench) -> Iterator[Turn]:
+def naive_turns(bench: Bench) -> Iterator[TimedTurn]:
     """The naive loop, a turn at a time."""
     before = torch.cuda.memory_allocated(bench.device) if bench.device.type == "cuda" else 0
     rater = bench.naive()
@@ -248,11 +248,11 @@ def step(bench: Bench, way: str, values: dict[str, str], naively: bool) -> dict[
         most = str(bench.batch * bench.predicted[False].tokens)
         values = {"data.batch_size": str(bench.batch), "data.batch_tokens": most, **values}
     again, options = values.get("gradient_checkpointing") == "true", bench.options
-    turns, naive, machine = list[Turn](), list[Turn](), list[float]()
+    turns, naive, machine = list[TimedTurn](), list[TimedTurn](), list[float]()
     seen: list[tuple[int, Inputs]] = []
     syncs, failure = Counter[str](), ""
 
-    def orders() -> Generator[Order | None, Turn]:
+    def orders() -> Generator[Order | None, TimedTurn]:
         nonlocal failure
         theirs = naive_turns(bench)
         yield None  # to what `next` asks for, before there are turns

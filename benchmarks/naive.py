@@ -116,7 +116,7 @@ class NaiveRater(nn.Module):
         return torch.cat([MINIMUM + (MAXIMUM - MINIMUM) * self(batch.to(self.device)).cpu() for batch in batches])
 
 
-class Collate:
+class NaiveCollate:
     """Reads clips and builds inputs."""
 
     def __init__(self, folder: str) -> None:
@@ -158,7 +158,7 @@ def training_batches(folder: str, dataset: PairDataset, batch: int, workers: int
         batch,
         shuffle=True,
         drop_last=True,
-        collate_fn=Collate(folder),
+        collate_fn=NaiveCollate(folder),
         num_workers=workers,
     )
     return chain.from_iterable(repeat(loader))
@@ -249,7 +249,7 @@ def train_both(place: Place, folder: Path, steps: int) -> Same:
     device = torch.device(place.device)
     rater = NaiveRater(place.checkpoint, None, device)
     rater.begin_with({name: value.to(device) for name, value in beginning.items()})
-    items, collate = read_items(PairDataset.load(place.data), "train"), Collate(place.checkpoint)
+    items, collate = read_items(PairDataset.load(place.data), "train"), NaiveCollate(place.checkpoint)
     probe = items[: 2 * place.batch]
     batches = [collate(probe[start : start + place.batch]) for start in range(0, len(probe), place.batch)]
     before = rater.score(iter(batches))

@@ -49,7 +49,7 @@ from naive import (
     MAXIMUM,
     MINIMUM,
     RANK,
-    Collate,
+    NaiveCollate,
     NaiveRater,
     Place,
     command_line,
@@ -60,7 +60,7 @@ from naive import (
 )
 from rich.console import Console
 from rich.table import Table
-from timing import Order, Player, Turn, Turns, matrix_rate, players, ratios, spread
+from timing import Order, Player, TimedTurn, Turns, matrix_rate, players, ratios, spread
 from transformers import AutoConfig
 
 TOLERANCE = 1e-4
@@ -169,7 +169,7 @@ def race(
     """
     on_gpu = device.type == "cuda"
     with players(ways) as started:
-        machine, turns = [], {name: list[Turn]() for name in started}
+        machine, turns = [], {name: list[TimedTurn]() for name in started}
         for _ in range(rounds):
             machine.append(matrix_rate(device, torch.bfloat16 if on_gpu else torch.float32, of_cpu=not on_gpu))
             for name, player in started.items():
@@ -285,7 +285,7 @@ def train_with_us(turns: Turns, place: Place, folder: Path, in_upper: bool, valu
 
 def score_naively(turns: Turns, place: Place, folder: Path) -> None:
     """Batches of the naive way."""
-    rater, collate = NaiveRater(place.checkpoint, None, torch.device(place.device)), Collate(place.checkpoint)
+    rater, collate = NaiveRater(place.checkpoint, None, torch.device(place.device)), NaiveCollate(place.checkpoint)
     rater.eval()
     items = read_items(PairDataset.load(place.data), "train")
     turns.wait()

@@ -29,7 +29,7 @@ from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.scoring import PairScorer, choose_device
 from materials import write_conversations
-from naive import Collate, NaiveRater, read_items, scores
+from naive import NaiveCollate, NaiveRater, read_items, scores
 from peers import TOLERANCE, prepare, random_judge
 from rich.console import Console
 from rich.table import Table
@@ -66,7 +66,7 @@ def compare_with_naive(
     console: Console, judge: EmpathyJudge, checkpoint: str, items: Sequence[tuple[Pair, float]], rounds: int
 ) -> float:
     """Print pairs per second and latency; returns the largest difference of scores."""
-    rater, collate = NaiveRater(checkpoint, None, judge.device), Collate(checkpoint)
+    rater, collate = NaiveRater(checkpoint, None, judge.device), NaiveCollate(checkpoint)
     rater.begin_with(judge.trainable())
     rater.eval()
     pairs = [pair for pair, _ in items]

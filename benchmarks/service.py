@@ -251,7 +251,7 @@ KINDS: dict[str, tuple[float, Callable[[Client], Awaitable[int]], set[int]]] = {
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RequestOutcome:
     """Of one request."""
 
     kind: str  # name in `KINDS`
@@ -261,7 +261,7 @@ class Outcome:
     at: float  # when it ended (`time.monotonic`)
 
 
-async def make(kind: str, client: Client) -> Outcome:
+async def make(kind: str, client: Client) -> RequestOutcome:
     """One request of a kind."""
     begun, own_id = time.monotonic(), uuid.uuid4().hex
     client.http.headers["X-Request-ID"] = own_id
@@ -271,12 +271,12 @@ async def make(kind: str, client: Client) -> Outcome:
         status = -1
     except (httpx.TransportError, OSError, TimeoutError, IndexError):
         status = -2
-    return Outcome(kind, own_id, status, time.monotonic() - begun, time.monotonic())
+    return RequestOutcome(kind, own_id, status, time.monotonic() - begun, time.monotonic())
 
 
-async def load(clients: Sequence[Client], kinds: Sequence[str], stop: asyncio.Event) -> list[Outcome]:
+async def load(clients: Sequence[Client], kinds: Sequence[str], stop: asyncio.Event) -> list[RequestOutcome]:
     """All clients at once, each making one request after the other until told to stop."""
-    outcomes: list[Outcome] = []
+    outcomes: list[RequestOutcome] = []
 
     async def work(client: Client) -> None:
         while not stop.is_set():
@@ -328,7 +328,7 @@ class Program:
         return psutil.Process(self.process.pid).num_fds()
 
 
-def latencies(outcomes: Sequence[Outcome], seconds: float) -> dict[str, float]:
+def latencies(outcomes: Sequence[RequestOutcome], seconds: float) -> dict[str, float]:
     """Of good requests that were scored: how many in a second, and quantiles of their time in milliseconds."""
     good = [outcome.seconds for outcome in outcomes if outcome.kind.startswith("good") and outcome.status == 200]
     p50, p95, p99, worst = 1000 * np.quantile(good or [np.nan], (0.5, 0.95, 0.99, 1.0))

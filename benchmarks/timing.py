@@ -131,7 +131,7 @@ class Order:
 
 
 @dataclass
-class Turn:
+class TimedTurn:
     """What was done in the counted steps of a turn, all together."""
 
     pairs: int = 0
@@ -161,11 +161,11 @@ class Finished(Exception):
 class Turns:
     """The side of a way: it calls `wait` when it is ready, then `batch_came` and `step_done` in each step."""
 
-    def __init__(self, hand_over: Callable[[Turn], Order | None]) -> None:
+    def __init__(self, hand_over: Callable[[TimedTurn], Order | None]) -> None:
         """`hand_over` takes the turn that has ended, at first an empty one, and gives the next order; None = none."""
         self._hand_over = hand_over
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._order, self._turn = Order(0), Turn()
+        self._order, self._turn = Order(0), TimedTurn()
         self._counter: FlopCounterMode | None = None
         self._masks: list[torch.Tensor] = []
         self._step = 0
@@ -175,7 +175,7 @@ class Turns:
     def over(cls, connection: Connection) -> Turns:
         """With a `Player` at the other end."""
 
-        def hand_over(turn: Turn) -> Order | None:
+        def hand_over(turn: TimedTurn) -> Order | None:
             connection.send(turn)
             return connection.recv()
 
@@ -218,16 +218,16 @@ class Turns:
 
     def _begin(self) -> None:
         synchronize(self._device)
-        self._turn, self._masks = Turn(), []
+        self._turn, self._masks = TimedTurn(), []
         self._start = self._last = time.perf_counter()
         self._cpu = time.process_time()
 
 
-def one_turn(run: Callable[[Turns], object], order: Order) -> Turn:
+def one_turn(run: Callable[[Turns], object], order: Order) -> TimedTurn:
     """A turn of a way in this process."""
-    made, orders = list[Turn](), iter((order, None))
+    made, orders = list[TimedTurn](), iter((order, None))
 
-    def hand_over(turn: Turn) -> Order | None:
+    def hand_over(turn: TimedTurn) -> Order | None:
         made.append(turn)
         return next(orders)
 
@@ -255,7 +255,7 @@ class Player:
         theirs.close()
         return cls(ours, process.join, log)
 
-    def play(self, order: Order) -> Turn:
+    def play(self, order: Order) -> TimedTurn:
         """Let it make a turn."""
         self._connection.send(order)
         return self._report()
@@ -266,7 +266,7 @@ class Player:
             self._connection.send(None)
         self._ended()
 
-    def _report(self) -> Turn:
+    def _report(self) -> TimedTurn:
         try:
             return self._connection.recv()
         except EOFError:

@@ -261,11 +261,11 @@ def serve(options: argparse.Namespace) -> int:
         if importlib.util.find_spec(name) is None:
             raise UserError(f"serve: {name} is not installed; pip install 'empathy-judge[serve]'")
     from ..models.hub import require_judge
-    from ..serving.settings import Settings, listen, read_settings, return_memory
+    from ..serving.settings import ServiceSettings, listen, read_settings, return_memory
 
     return_memory()  # before threads have heaps
     folder = Path(options.judge)
-    settings = read_settings(name=folder.resolve().name, **chosen(options, *Settings.model_fields))
+    settings = read_settings(name=folder.resolve().name, **chosen(options, *ServiceSettings.model_fields))
     require_judge(folder, options.backbone)
     listener = listen(options.host, options.port)
     # from here on it takes seconds

@@ -17,7 +17,7 @@ from . import DONE, FAILED_CHECKS, chosen, first_given, tell
 
 if TYPE_CHECKING:
     from ..models.artifact import LoadedJudge
-    from ..models.export.check import Check
+    from ..models.export.check import ExportCheck
 
 
 def demo(options: argparse.Namespace) -> int:
@@ -214,7 +214,7 @@ def export(options: argparse.Namespace) -> int:
 
 def _export_whole(
     options: argparse.Namespace, loaded: LoadedJudge, report: Mapping[str, Any] | None
-) -> tuple[Check, bool]:
+) -> tuple[ExportCheck, bool]:
     """What became of the scores, and whether the judge was written: not if they changed too much."""
     from ..data_modules.schema import PairDataset
     from ..models.export.check import rated_set, synthetic_set

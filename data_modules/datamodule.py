@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset
 from .audio import AudioSource
 from .audit import check_splits
 from .errors import DataError
-from .items import Comparison, RatedPair, RatedPairs, TrainingItems, counterfactuals, human_comparisons
+from .items import ComparedPair, RatedPair, RatedPairs, TrainingItems, counterfactuals, human_comparisons
 from .measuring import clip_seconds
 from .parallel import end_with_parent, say
 from .sampling import (
@@ -49,11 +49,11 @@ SHARES = ("ratings", "preferences", "counterfactuals")
 _FORKS_SAFELY = 3, 11, 10  # before, a forked process may wait for ever for a lock of the interpreter (gh-112275)
 
 
-class Model(Protocol):
+class CollatingModel(Protocol):
     """What the trainer's model knows of its inputs."""
 
     # makes a batch of training items; can be pickled, for processes that read data
-    collate: Callable[[Sequence[RatedPair | Comparison]], Any]
+    collate: Callable[[Sequence[RatedPair | ComparedPair]], Any]
 
     def count_tokens(self, pairs: Sequence[Pair], seconds: Mapping[AudioSource, float]) -> np.ndarray:
         """Tokens of each pair `(pairs,)`, from the durations of their clips."""
@@ -61,7 +61,7 @@ class Model(Protocol):
 
 
 @dataclass(frozen=True)
-class Parts:
+class RunPairs:
     """Which pairs are trained on and validated on, where not the splits say it."""
 
     train: frozenset[str]  # their ids
@@ -73,7 +73,7 @@ class PairDataModule(L.LightningDataModule):
     inputs; without a trainer, a batch is the list of its items."""
 
     def __init__(
-        self, settings: DataSettings, seed: int = 0, start: Position | None = None, parts: Parts | None = None
+        self, settings: DataSettings, seed: int = 0, start: Position | None = None, parts: RunPairs | None = None
     ) -> None:
         """Nothing is read before `setup`.
 
@@ -138,7 +138,7 @@ class PairDataModule(L.LightningDataModule):
         ):
             if not -1e-9 <= share <= 1:
                 raise DataError(f"data.{name} {share:g}; expected shares from 0 to 1, in sum at most 1")
-        kinds: list[Sequence[Comparison]] = [
+        kinds: list[Sequence[ComparedPair]] = [
             human_comparisons(training) if preferred else [],
             counterfactuals(training, self.settings.counterfactual_min_score) if counterfactual else [],
         ]
@@ -280,7 +280,7 @@ class PairDataModule(L.LightningDataModule):
         return self._model.count_tokens(pairs, self._seconds)
 
     @property
-    def _model(self) -> Model | None:
+    def _model(self) -> CollatingModel | None:
         model: Any = None if self.trainer is None else self.trainer.lightning_module
         return model
 

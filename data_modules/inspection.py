@@ -25,7 +25,7 @@ LONG_TAIL = 8.0
 
 
 @dataclass(frozen=True)
-class Problem:
+class ClipProblem:
     """One clip of one pair that deserves a look."""
 
     kind: str  # `unreadable`, `changed` (not the content that was imported), `silent`, `clipped` or `too_long`
@@ -35,7 +35,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Summary:
+class NumberSummary:
     """Count, least, median, greatest and total; None where there is nothing to summarise."""
 
     count: int
@@ -85,11 +85,11 @@ class Inspection:
     synthetic: bool
     content_hash: str
     counts: Mapping[str, Mapping[str, int]]
-    seconds: Mapping[str, Summary]
+    seconds: Mapping[str, NumberSummary]
     durations: Mapping[str, Histogram]
     scores: Mapping[str, Mapping[str, Any]]
-    raters_per_pair: Mapping[str, Summary]
-    problems: tuple[Problem, ...]
+    raters_per_pair: Mapping[str, NumberSummary]
+    problems: tuple[ClipProblem, ...]
     max_seconds: float
     split_by: tuple[str, ...]
     crossings: Mapping[str, Mapping[str, tuple[str, ...]]]
@@ -116,14 +116,14 @@ def inspect_dataset(dataset: PairDataset, *, max_seconds: float = 30.0) -> Inspe
         DataError: If ``split.yaml`` is not that of these splits.
     """
     measured = measure_clips(dataset)
-    problems: list[Problem] = []
+    problems: list[ClipProblem] = []
     prints: dict[str, set[str]] = {"context": set(), "response": set()}
     for pair in dataset.pairs:
         names = [*(f"context {n}" for n in range(1, len(pair.context) + 1)), "response"]
         for clip, fingerprint in zip(names, dataset.fingerprints[pair.pair_id], strict=True):
             found = measured[fingerprint]
             if isinstance(found, AudioError):
-                problems.append(Problem("unreadable", pair.pair_id, clip, str(found)))
+                problems.append(ClipProblem("unreadable", pair.pair_id, clip, str(found)))
             else:
                 possible = [
                     ("changed", "the content is not what was imported", found.changed),
@@ -131,7 +131,9 @@ def inspect_dataset(dataset: PairDataset, *, max_seconds: float = 30.0) -> Inspe
                     ("clipped", f"{found.clipped:.2%} of samples at full scale", found.clipped > CLIPPED_SHARE),
                     ("too_long", f"{found.seconds:.1f} s", found.seconds > max_seconds),
                 ]
-                problems += [Problem(kind, pair.pair_id, clip, detail) for kind, detail, applies in possible if applies]
+                problems += [
+                    ClipProblem(kind, pair.pair_id, clip, detail) for kind, detail, applies in possible if applies
+                ]
             prints[clip.partition(" ")[0]].add(fingerprint)
     lasting = {clip: found.seconds for clip, found in measured.items() if isinstance(found, Measured)}
     # in one order, in which sums are always the same
@@ -169,11 +171,13 @@ def inspect_dataset(dataset: PairDataset, *, max_seconds: float = 30.0) -> Inspe
     )
 
 
-def _summary(values: Iterable[float]) -> Summary:
+def _summary(values: Iterable[float]) -> NumberSummary:
     known = np.array(list(values), np.float64)
     if not len(known):
-        return Summary(0, None, None, None, 0.0)
-    return Summary(len(known), float(known.min()), float(np.median(known)), float(known.max()), float(known.sum()))
+        return NumberSummary(0, None, None, None, 0.0)
+    return NumberSummary(
+        len(known), float(known.min()), float(np.median(known)), float(known.max()), float(known.sum())
+    )
 
 
 def _histogram(values: Sequence[float]) -> Histogram:

@@ -36,7 +36,7 @@ _NO_CONTEXT: _Context = (None, ())
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class ComparedPair:
     """Two pairs of which one is better."""
 
     chosen: Pair  # the better pair
@@ -51,7 +51,7 @@ def directions(dimensions: Sequence[Dimension]) -> Tensor:
     return torch.tensor([1.0 if dimension.higher_is_better else -1.0 for dimension in dimensions])
 
 
-def human_comparisons(dataset: PairDataset) -> list[Comparison]:
+def human_comparisons(dataset: PairDataset) -> list[ComparedPair]:
     """The preferences of people: one item per chosen pair, rejected pair and rater, with all dimensions compared.
 
     A rater who finds one pair better on one dimension and the other on another gives two items. Sorted by the position
@@ -72,12 +72,12 @@ def human_comparisons(dataset: PairDataset) -> list[Comparison]:
     strengths = torch.from_numpy(wide.reindex(columns=names).to_numpy(np.float32, copy=True))
     chosen, rejected = (wide.index.get_level_values(name) for name in ("chosen", "rejected"))
     return [
-        Comparison(dataset.pairs[better], dataset.pairs[worse], strength)
+        ComparedPair(dataset.pairs[better], dataset.pairs[worse], strength)
         for better, worse, strength in zip(chosen, rejected, strengths, strict=True)
     ]
 
 
-def counterfactuals(dataset: PairDataset, min_score: float) -> list[Comparison]:
+def counterfactuals(dataset: PairDataset, min_score: float) -> list[ComparedPair]:
     """Comparisons made from ratings: a well rated response against one that was meant for another context.
 
     For a rated pair of context c and response r, the rejected pair is c with a response that the same system gave to
@@ -131,7 +131,7 @@ def counterfactuals(dataset: PairDataset, min_score: float) -> list[Comparison]:
                 seen.add(response)
                 yield other
 
-    found: list[tuple[int, Comparison]] = []
+    found: list[tuple[int, ComparedPair]] = []
     for own in siblings.values():
         if len({contexts[position] for position in own}) == 1:
             continue
@@ -147,7 +147,7 @@ def counterfactuals(dataset: PairDataset, min_score: float) -> list[Comparison]:
                     response_text=pairs[other].response_text,
                     response_speaker=pairs[other].response_speaker,
                 )
-                found.append((position, Comparison(pair, rejected, strengths[position])))
+                found.append((position, ComparedPair(pair, rejected, strengths[position])))
     return [comparison for _, comparison in sorted(found, key=lambda item: item[0])]
 
 
@@ -213,16 +213,16 @@ class RatedPairs(Dataset[RatedPair]):
         return RatedPair(index, pair, self.scores[index], self.weights[index], histogram, int(self._raters[index]))
 
 
-class TrainingItems(Dataset[RatedPair | Comparison]):
+class TrainingItems(Dataset[RatedPair | ComparedPair]):
     """Rated pairs, then comparisons, under one row of positions. Keys are those of `RatedPairs`."""
 
-    def __init__(self, rated: RatedPairs, comparisons: Sequence[Comparison]) -> None:
+    def __init__(self, rated: RatedPairs, comparisons: Sequence[ComparedPair]) -> None:
         self.rated, self.comparisons = rated, tuple(comparisons)
 
     def __len__(self) -> int:
         return len(self.rated) + len(self.comparisons)
 
-    def __getitem__(self, key: Key) -> RatedPair | Comparison:
+    def __getitem__(self, key: Key) -> RatedPair | ComparedPair:
         epoch, position = key
         if position < len(self.rated):
             return self.rated[key]

@@ -50,9 +50,9 @@ class SourceTable:
         """Where a row or a cell stands, for the head of a message; `position` counts from 0."""
         return place(self.path, position + 1, column, self.lines[position] if self.lines else None)
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[TableRow]:
         """The rows, each with its place."""
-        return [Record(self, position) for position in range(len(self.rows))]
+        return [TableRow(self, position) for position in range(len(self.rows))]
 
     def locate(self, columns: Mapping[str, str]) -> Locate:
         """`place` by our column names, given ours -> theirs."""
@@ -60,7 +60,7 @@ class SourceTable:
 
 
 @dataclass(frozen=True)
-class Record:
+class TableRow:
     """One row of a table; `position` counts from 0. What reads a value raises a `DataError` that names it where it is
     something else."""
 
@@ -101,7 +101,7 @@ class Record:
         return value.strip() or None
 
 
-def read_records(path: Path, fields: Sequence[str] = ()) -> list[Record]:
+def read_records(path: Path, fields: Sequence[str] = ()) -> list[TableRow]:
     """The rows of a table.
 
     Raises:

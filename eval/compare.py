@@ -12,7 +12,7 @@ import pandas as pd
 from ..data_modules.errors import UserError, shown
 from ..data_modules.schema import PairDataset
 from .dimension_report import response_lengths
-from .evaluate import Cluster, Plan, clusters_of, measure
+from .evaluate import Cluster, MeasurementPlan, clusters_of, measure
 from .frame import Frame, Panel
 from .judges import Judge
 from .judges.opening import AnyJudge, Loading, open_judges
@@ -116,7 +116,7 @@ def compare(
         raise UserError(f"two judges are called {shown(twice)}; expected each judge once")
     part = dataset.subset(split)
     lengths = response_lengths(part.pairs)
-    plan = Plan(split, slices, probes, cluster, interval, resamples, seed, command)
+    plan = MeasurementPlan(split, slices, probes, cluster, interval, resamples, seed, command)
     evaluations = [
         measure(judge, dataset, plan, provenance, lengths)
         for judge, provenance in zip(opened.judges, opened.provenances, strict=True)

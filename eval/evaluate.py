@@ -101,12 +101,12 @@ def evaluate(
         ValueError: If the judge breaks the protocol.
     """
     opened = open_judges([judge], data, split, seed, probes, loading)
-    plan = Plan(split, slices, probes, cluster, interval, resamples, seed, command)
+    plan = MeasurementPlan(split, slices, probes, cluster, interval, resamples, seed, command)
     return measure(opened.judges[0], opened.dataset, plan, opened.provenances[0])
 
 
 @dataclass(frozen=True)
-class Plan:
+class MeasurementPlan:
     """How judges are measured: the arguments of `evaluate` of the same names."""
 
     split: str | None
@@ -122,7 +122,7 @@ class Plan:
 def measure(
     judge: Judge,
     dataset: PairDataset,
-    plan: Plan,
+    plan: MeasurementPlan,
     provenance: Mapping[str, Any] | None,
     lengths: Lengths | None = None,
 ) -> Results:

@@ -20,7 +20,7 @@ import pandas as pd
 from ..data_modules.errors import DataError, UserError, shown
 from ..data_modules.ratings import RatingTable
 from ..data_modules.schema import PairDataset
-from ..data_modules.tables import Record, full_mapping, read_table
+from ..data_modules.tables import TableRow, full_mapping, read_table
 from .probes.pairs import group_of
 from .statistics.agreement import Statistic, spearman
 from .statistics.bootstrap import Interval, Resamples, estimate
@@ -232,7 +232,7 @@ def read_frame(path: str | Path, columns: Mapping[str, str]) -> Frame:
     return Frame(pd.DataFrame(rows, columns=pd.Index(COLUMNS)), str(table.path))
 
 
-def _score(record: Record, column: str) -> float:
+def _score(record: TableRow, column: str) -> float:
     value = record.values.get(column)
     if value is None or value == "":
         return math.nan

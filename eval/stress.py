@@ -54,7 +54,7 @@ Apply = Callable[[Sequence[Pair], int], tuple[Pair, ...]]
 """Changed pairs, with the same ids, from pairs and a seed; without those that cannot be changed."""
 
 
-class Check(NamedTuple):
+class StressCheck(NamedTuple):
     """A change of responses that nobody would rate higher; `apply` is None for noise sought against the judge."""
 
     title: str
@@ -104,18 +104,18 @@ def _copied(pairs: Sequence[Pair], seed: int) -> tuple[Pair, ...]:
     return tuple(replace(pair, response=pair.context[-1].audio) for pair in pairs if pair.context)
 
 
-CHECKS: Mapping[str, Check] = {
-    "silence": Check("as much silence after it", _of_samples(lambda own: np.pad(own, (0, len(own))))),
-    "twice": Check("said twice", _of_samples(lambda own: np.tile(own, 2))),
-    "loop": Check("its middle three times", _of_samples(_looped)),
-    "louder": Check(f"{recording.GAIN:g} dB louder", _of_samples(lambda own: own * 10 ** (recording.GAIN / 20))),
-    "softer": Check(f"{recording.GAIN:g} dB softer", _of_samples(lambda own: own * 10 ** (-recording.GAIN / 20))),
-    "breath": Check("breaths before and after it", _of_response(_breathing)),
-    "noise": Check(f"noise {recording.SNR:g} dB below it", _of_response(recording.noisy)),
-    "hum": Check("a constant tone in its place", _of_response(_hum)),
-    "monotone": Check("at one pitch", _of_response(voice.monotone)),
-    "copy": Check("a copy of the context", _copied),
-    "adversarial": Check(f"noise against the judge at {ADVERSARIAL_SNR:g} dB", None),
+CHECKS: Mapping[str, StressCheck] = {
+    "silence": StressCheck("as much silence after it", _of_samples(lambda own: np.pad(own, (0, len(own))))),
+    "twice": StressCheck("said twice", _of_samples(lambda own: np.tile(own, 2))),
+    "loop": StressCheck("its middle three times", _of_samples(_looped)),
+    "louder": StressCheck(f"{recording.GAIN:g} dB louder", _of_samples(lambda own: own * 10 ** (recording.GAIN / 20))),
+    "softer": StressCheck(f"{recording.GAIN:g} dB softer", _of_samples(lambda own: own * 10 ** (-recording.GAIN / 20))),
+    "breath": StressCheck("breaths before and after it", _of_response(_breathing)),
+    "noise": StressCheck(f"noise {recording.SNR:g} dB below it", _of_response(recording.noisy)),
+    "hum": StressCheck("a constant tone in its place", _of_response(_hum)),
+    "monotone": StressCheck("at one pitch", _of_response(voice.monotone)),
+    "copy": StressCheck("a copy of the context", _copied),
+    "adversarial": StressCheck(f"noise against the judge at {ADVERSARIAL_SNR:g} dB", None),
 }
 """Every check by its name, in the order of the table."""
 

@@ -145,14 +145,14 @@ class AutoBatch:
         self._size = size
         self._most = math.inf  # places of a batch: its items times the longest of them
 
-    def split(self, lengths: Sequence[int]) -> Iterator[Batch]:
+    def split(self, lengths: Sequence[int]) -> Iterator[ItemBatch]:
         """Yield batches until all items were computed or do not fit. `lengths` are how much of a batch each item takes,
         in any unit; the longest first, so that memory runs out early.
         """
         start = 0
         while start < len(lengths):
             count = self._fitting(lengths[start:])
-            batch = Batch(slice(start, start + count))
+            batch = ItemBatch(slice(start, start + count))
             yield batch
             if not batch.ran_out or count == 1:
                 start += count
@@ -172,7 +172,7 @@ class AutoBatch:
 
 
 @dataclass
-class Batch:
+class ItemBatch:
     """Some consecutive items (`rows`). As a context it notes whether memory ran out, and lets other errors pass."""
 
     rows: slice

@@ -25,22 +25,22 @@ from . import schemas
 from .forms import Form, RankForm, RewardForm, ScoreForm, request_body
 from .records import Recorder, record_of
 from .schemas import Problem, responses
-from .service import Heard, Service
-from .settings import MAX_SITUATION, Settings
+from .service import Judged, Service
+from .settings import MAX_SITUATION, ServiceSettings
 
 _BEARER = HTTPBearer(auto_error=False, description="The token of this service.")
 _ABOUT = """Scores how well the voice of a spoken response fits its context. Clips are sent as files in a form; nothing
 is kept. Errors always have the form `{"error": {"code", "message"}}`. The page at `/` does the same by hand."""
 
 
-def create_app(load: Callable[[], Scorer], settings: Settings | None = None) -> FastAPI:
+def create_app(load: Callable[[], Scorer], settings: ServiceSettings | None = None) -> FastAPI:
     """An ASGI application that asks a judge.
 
     Args:
         load: Loads the judge; requests are answered with 503 until it is there.
-        settings: Limits; by default those of `Settings`.
+        settings: Limits; by default those of `ServiceSettings`.
     """
-    settings = settings or Settings()
+    settings = settings or ServiceSettings()
     service = Service(load, settings)
     token = settings.token is not None
     app = FastAPI(
@@ -177,7 +177,7 @@ def create_app(load: Callable[[], Scorer], settings: Settings | None = None) -> 
     return app
 
 
-def _answer_of(heard: Heard[Any]) -> dict[str, Any]:
+def _answer_of(heard: Judged[Any]) -> dict[str, Any]:
     """The fields of `schemas.Answer`."""
     return {"judge": heard.judge.id, "level": heard.form.level, "seconds": heard.seconds}
 

@@ -47,7 +47,7 @@ def has_place(held: Mapping[str, int], client: str, more: int, total: int) -> bo
 
 
 @dataclass(eq=False)
-class Job:
+class QueuedPair:
     """A pair that waits."""
 
     pair: Pair  # what is scored
@@ -82,17 +82,17 @@ class _Lane:
     """Jobs of one kind, in the order in which clients take turns: start-time fair queueing (Goyal et al., 1996)."""
 
     def __init__(self, pace: float, old_share: float) -> None:
-        self.jobs: list[Job] = []  # that wait, next one first
+        self.jobs: list[QueuedPair] = []  # that wait, next one first
         self.pace = pace  # seconds for a unit of work, a running mean
         self.old_share = old_share  # of what was known before, in the next mean
         self._now, self._given = 0, Counter[str]()
 
-    def add(self, job: Job) -> None:
+    def add(self, job: QueuedPair) -> None:
         job.turn = max(self._now, self._given[job.client])
         self._given[job.client] = job.turn + job.work
         insort(self.jobs, job, key=attrgetter("turn"))
 
-    def take(self, count: int) -> list[Job]:
+    def take(self, count: int) -> list[QueuedPair]:
         some, self.jobs = self.jobs[:count], self.jobs[count:]
         self._now = some[0].turn
         self._given = Counter({client: given for client, given in self._given.items() if given > self._now})
@@ -133,15 +133,15 @@ class Batcher:
         self._changed = threading.Condition()
         self._coming = 0
         self._closed = False
-        self._begun: Sequence[Job] = ()
+        self._begun: Sequence[QueuedPair] = ()
         self._thread = threading.Thread(target=self._run, name="scoring", daemon=True)
         self._thread.start()
 
-    def _lane_of(self, job: Job) -> _Lane:
+    def _lane_of(self, job: QueuedPair) -> _Lane:
         return self._long if job.is_long else self._short
 
     @property
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[QueuedPair]:
         """What waits."""
         return self._short.jobs + self._long.jobs
 
@@ -167,7 +167,7 @@ class Batcher:
             self._coming += change
             self._changed.notify()
 
-    def submit(self, jobs: Sequence[Job]) -> None:
+    def submit(self, jobs: Sequence[QueuedPair]) -> None:
         """Let jobs of a client wait, all of them or none.
 
         Raises:
@@ -182,7 +182,7 @@ class Batcher:
                 self._lane_of(job).add(job)
             self._changed.notify()
 
-    def drop(self, jobs: Iterable[Job]) -> None:
+    def drop(self, jobs: Iterable[QueuedPair]) -> None:
         """Nobody wants these any more: what was not begun never will be."""
         with self._changed:
             for job in jobs:
@@ -225,7 +225,7 @@ class Batcher:
             self._begun = ()
             self._on_batch(len(jobs), seconds)
 
-    def _next(self) -> list[Job]:
+    def _next(self) -> list[QueuedPair]:
         """The next batch; empty = closed."""
         size = self._scorer.batch_size
         while True:
@@ -241,7 +241,7 @@ class Batcher:
             if jobs or (closed and not taken):
                 return jobs
 
-    def _take(self, size: int) -> list[Job]:
+    def _take(self, size: int) -> list[QueuedPair]:
         short, long = self._short, self._long
         if long.jobs and (self._owed <= 0 or not short.jobs):
             return long.take(1)

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from ..models.calibration import DEFAULT_LEVEL, LEVELS
 from ..models.three_way import MAX_ERRORS
 from .schemas import ClientGone, Problem
-from .settings import MAX_RESPONSES, MAX_SITUATION, MAX_TURNS, Settings, reason_of
+from .settings import MAX_RESPONSES, MAX_SITUATION, MAX_TURNS, ServiceSettings, reason_of
 
 _FILES = ("response", "context")
 MAX_DEVIATIONS = 10.0
@@ -151,7 +151,7 @@ def request_body(form: type[Form]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"multipart/form-data": content}}}
 
 
-def check_head(request: Request, settings: Settings) -> None:
+def check_head(request: Request, settings: ServiceSettings) -> None:
     """What can be known before the body.
 
     Raises:
@@ -167,7 +167,9 @@ def check_head(request: Request, settings: Settings) -> None:
         raise too_large(settings)
 
 
-async def receive(request: Request, form: type[FormT], settings: Settings, count: Callable[[int], None]) -> FormT:
+async def receive(
+    request: Request, form: type[FormT], settings: ServiceSettings, count: Callable[[int], None]
+) -> FormT:
     """Read a form, in memory: nothing is written to disk.
 
     Args:
@@ -211,12 +213,14 @@ async def receive(request: Request, form: type[FormT], settings: Settings, count
         raise Problem("invalid", f"{name}: {reason}") from None
 
 
-def too_large(settings: Settings) -> Problem:
+def too_large(settings: ServiceSettings) -> Problem:
     """The refusal of a body."""
     return Problem("too_large", f"the body is too large; expected at most {settings.max_bytes} bytes")
 
 
-async def _chunks(request: Request, settings: Settings, count: Callable[[int], None]) -> AsyncGenerator[bytes, None]:
+async def _chunks(
+    request: Request, settings: ServiceSettings, count: Callable[[int], None]
+) -> AsyncGenerator[bytes, None]:
     """The body of a request as it comes, within limits of time.
 
     `max_body_size` of Starlette would answer 413 in plain text, also where another error comes first.

@@ -45,7 +45,7 @@ _LINGER_SECONDS, _LINGER_SILENCE = 5.0, 1.0
 
 
 @dataclass(eq=False)
-class Record:
+class RequestRecord:
     """What is known of a request."""
 
     id: str  # of the client, if it sent a sensible one in `X-Request-ID`
@@ -71,14 +71,14 @@ class Record:
         LOGGER.info("request", extra={"facts": {**values, **code, **took, **self.facts}})
 
 
-def record_of(scope: Scope) -> Record:
+def record_of(scope: Scope) -> RequestRecord:
     """The record of a request, opened where there is none yet."""
     if _KEY not in scope:
         asked = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
         method = scope["method"] if scope["method"] in ("GET", "POST") else "other"
         route = scope["path"] if scope["path"] in ROUTES else "other"
         client, _ = scope["client"] or ("", 0)
-        scope[_KEY] = Record(asked if _ID.fullmatch(asked) else uuid.uuid4().hex, method, route, client)
+        scope[_KEY] = RequestRecord(asked if _ID.fullmatch(asked) else uuid.uuid4().hex, method, route, client)
     return scope[_KEY]
 
 
@@ -164,7 +164,7 @@ class Metrics:
         queue = Gauge("empathy_judge_queue_pairs", "Pairs that wait.", registry=registry)
         queue.set_function(waiting)
 
-    def answered(self, record: Record) -> None:
+    def answered(self, record: RequestRecord) -> None:
         """A request came to its end."""
         self.requests.labels(record.route, str(record.status)).inc()
         self.latency.labels(record.route).observe(record.seconds)
@@ -186,7 +186,9 @@ class Recorder:
         is_stopping: Whether connections shall be closed.
     """
 
-    def __init__(self, app: ASGIApp, finished: Callable[[Record], None], is_stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self, app: ASGIApp, finished: Callable[[RequestRecord], None], is_stopping: Callable[[], bool]
+    ) -> None:
         self._app, self._finished, self._is_stopping = app, finished, is_stopping
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

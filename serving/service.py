@@ -26,13 +26,13 @@ from ..data_modules.schema import Pair, Turn
 from ..models.assessment import Assessment
 from ..models.calibration import DEFAULT_LEVEL
 from ..scorer import Scorer
-from .batcher import Batcher, Full, Job, has_place, work_of
+from .batcher import Batcher, Full, QueuedPair, has_place, work_of
 from .decoding import Decoders
 from .forms import Form, FormT, IntervalForm, RankForm, RewardForm, check_head, receive, too_large
 from .outcomes import Outcome, Outcomes
-from .records import LOGGER, Metrics, Record, record_of
+from .records import LOGGER, Metrics, RequestRecord, record_of
 from .schemas import ClientGone, JudgeId, Problem, Seconds
-from .settings import Settings
+from .settings import ServiceSettings
 
 LOADING = "loading"
 """Name of the thread that loads the judge."""
@@ -46,7 +46,7 @@ _UPLOADS_IN_MEMORY = 16
 
 
 @dataclass(frozen=True)
-class Judge:
+class LoadedJudge:
     """A judge at work."""
 
     scorer: Scorer  # the judge
@@ -61,10 +61,10 @@ class Judge:
 
 
 @dataclass(frozen=True)
-class Heard(Generic[FormT]):
+class Judged(Generic[FormT]):
     """What became of a request."""
 
-    judge: Judge  # who judged
+    judge: LoadedJudge  # who judged
     form: FormT  # what was sent
     dimensions: list[str]  # what it asks for, see `_asked_of`
     outcomes: Sequence[Outcome]  # of each response; only rewards have errors among them
@@ -80,17 +80,17 @@ class Service:
     """A judge that is loaded, asked by many at once, and stopped without losing a request. While it is being loaded,
     requests are answered with 503."""
 
-    def __init__(self, load: Callable[[], Scorer], settings: Settings) -> None:
+    def __init__(self, load: Callable[[], Scorer], settings: ServiceSettings) -> None:
         self._load, self.settings = load, settings
         self.metrics = Metrics(lambda: len(self._judge.batcher.jobs) if self._judge else 0)
         self.starting: asyncio.Task[None] | None = None  # `_start`, as the application runs it
         self.told = asyncio.Event()  # to stop
         self.lost_device: Exception | None = None  # what a GPU ended with that nothing can be scored on any more
-        self._judge: Judge | None = None
+        self._judge: LoadedJudge | None = None
         self.is_stopping = False  # new requests are not let in any more
         # requests so far, those of them without an answer yet, and those that got none before the service ended
         self.let_in = self.under_way = self.lost = 0
-        self._uploads: dict[Record, int] = {}  # bytes so far
+        self._uploads: dict[RequestRecord, int] = {}  # bytes so far
         self._outcomes = Outcomes()
 
     @property
@@ -99,7 +99,7 @@ class Service:
         return self._judge is not None and not self.is_stopping
 
     @property
-    def judge(self) -> Judge:
+    def judge(self) -> LoadedJudge:
         """The judge at work.
 
         Raises:
@@ -138,7 +138,7 @@ class Service:
         max_seconds, rate = longest_clip(scorer, settings), scorer.sampling_rate
         version = hashlib.sha256(json.dumps(scorer.description, sort_keys=True).encode()).hexdigest()[:16]
         patience = min(settings.request_seconds, settings.grace_seconds) / 2  # so that who is let in has an answer
-        judge = Judge(
+        judge = LoadedJudge(
             scorer,
             JudgeId(name=settings.name, version=version),
             max_seconds,
@@ -147,13 +147,13 @@ class Service:
         )
         await judge.decoders.start()
         samples = 0.01 * np.random.default_rng(0).normal(size=rate // 2)
-        trial = Job(make_pair("trial", None, Clip(samples.astype(np.float32), rate)), DEFAULT_LEVEL)
+        trial = QueuedPair(make_pair("trial", None, Clip(samples.astype(np.float32), rate)), DEFAULT_LEVEL)
         judge.batcher.submit([trial])
         await asyncio.wrap_future(trial.future)
         self._judge = judge
         LOGGER.info("ready", extra={"facts": {"seconds": round(time.monotonic() - begun, 1), "judge": version}})
 
-    async def answer(self, request: Request, kind: type[FormT]) -> Heard[FormT]:
+    async def answer(self, request: Request, kind: type[FormT]) -> Judged[FormT]:
         """The way of a request: head checked, let in, received, decoded, queued, scored.
 
         Raises:
@@ -194,9 +194,9 @@ class Service:
             self._stage(record, "score", took)
         record.facts["batch"] = max((job.batch for job in jobs.values()), default=0)
         self.metrics.audio_seconds.inc(sum(seconds.context + seconds.responses))
-        return Heard(judge, form, dimensions, outcomes, seconds)
+        return Judged(judge, form, dimensions, outcomes, seconds)
 
-    def _admit(self, record: Record) -> Judge:
+    def _admit(self, record: RequestRecord) -> LoadedJudge:
         """Let a request in, if there is a place for it.
 
         Raises:
@@ -215,7 +215,7 @@ class Service:
         return judge
 
     @contextmanager
-    def _uploading(self, record: Record) -> Iterator[None]:
+    def _uploading(self, record: RequestRecord) -> Iterator[None]:
         """Holds a place among the requests that are received and decoded."""
         self._uploads[record] = 0
         self.metrics.uploads.inc()
@@ -225,7 +225,7 @@ class Service:
             del self._uploads[record]
             self.metrics.uploads.dec()
 
-    def _received(self, record: Record, count: int) -> None:
+    def _received(self, record: RequestRecord, count: int) -> None:
         """More bytes of a request came.
 
         Raises:
@@ -239,8 +239,8 @@ class Service:
             raise _busy(self.judge)
 
     async def _decode(
-        self, judge: Judge, form: Form, record: Record, found: dict[str, Outcome]
-    ) -> tuple[dict[str, Job], Seconds]:
+        self, judge: LoadedJudge, form: Form, record: RequestRecord, found: dict[str, Outcome]
+    ) -> tuple[dict[str, QueuedPair], Seconds]:
         """A job for each response that is not found yet, by its key, and the durations of all clips.
 
         A response of a reward that cannot be used is found with that.
@@ -249,7 +249,7 @@ class Service:
             AudioError: If a clip cannot be used, or there are too many windows.
         """
         begun, clips = time.monotonic(), []
-        jobs: dict[str, Job] = {}
+        jobs: dict[str, QueuedPair] = {}
         seconds = Seconds(context=[], responses=[])
         wanted = {key: number for number, key in enumerate(form.keys) if key not in found}
         level = form.level if isinstance(form, IntervalForm) else DEFAULT_LEVEL
@@ -276,7 +276,7 @@ class Service:
                     continue
                 seconds.responses.append(round(lasts, 3))
                 read = sum(own.seconds * windows / judge.windows(own.seconds) for own in (*clips, clip))
-                jobs[key] = Job(_pair(record, form, clips, clip), level, record.client, windows, read, clipped)
+                jobs[key] = QueuedPair(_pair(record, form, clips, clip), level, record.client, windows, read, clipped)
                 _check_work(judge, form, windows, sum(job.windows for job in jobs.values()))
         finally:
             judge.batcher.announce(-len(wanted))
@@ -284,18 +284,18 @@ class Service:
         record.facts["audio_seconds"] = round(sum(seconds.context + seconds.responses), 3)
         return jobs, seconds
 
-    def _stage(self, record: Record, name: str, seconds: float) -> None:
+    def _stage(self, record: RequestRecord, name: str, seconds: float) -> None:
         self.metrics.stages.labels(name).observe(seconds)
         record.facts[f"{name}_ms"] = round(1000 * seconds, 1)
 
-    def finished(self, record: Record) -> None:
+    def finished(self, record: RequestRecord) -> None:
         """The answer of a request was sent, or its client is gone."""
         self.under_way -= record.admitted
         self.metrics.answered(record)
         record.write()
 
 
-def longest_clip(scorer: Scorer, settings: Settings) -> float:
+def longest_clip(scorer: Scorer, settings: ServiceSettings) -> float:
     """Longest clip that is accepted, in seconds.
 
     Raises:
@@ -325,7 +325,7 @@ async def _in_daemon_thread(load: Callable[[], Scorer]) -> Scorer:
 
 
 @asynccontextmanager
-async def _patient(request: Request, settings: Settings) -> AsyncGenerator[None, None]:
+async def _patient(request: Request, settings: ServiceSettings) -> AsyncGenerator[None, None]:
     """Work that is given up when the client hangs up or time is over.
 
     Raises:
@@ -356,14 +356,14 @@ async def _patient(request: Request, settings: Settings) -> AsyncGenerator[None,
         raise Problem("timeout", f"no score within {waited}; ask again when the service is less busy") from None
 
 
-def _pair(record: Record, form: Form, context: Sequence[AudioSource], response: AudioSource) -> Pair:
+def _pair(record: RequestRecord, form: Form, context: Sequence[AudioSource], response: AudioSource) -> Pair:
     """A pair of a request. The last turn of the context is the user's, and speakers alternate."""
     count = len(context)
     turns = tuple(Turn("assistant" if (count - n) % 2 == 0 else "user", clip) for n, clip in enumerate(context))
     return Pair(record.id, response, turns, situation=form.situation or None, group_id=record.id)
 
 
-def _check_work(judge: Judge, form: Form, windows: int, together: int = 0) -> None:
+def _check_work(judge: LoadedJudge, form: Form, windows: int, together: int = 0) -> None:
     """A pair, and all pairs of a request together, are not in too many windows.
 
     Raises:
@@ -379,13 +379,13 @@ def _check_work(judge: Judge, form: Form, windows: int, together: int = 0) -> No
             raise AudioError(f"{clips} make {found} windows of {hears}; expected at most {most}{beside}", "too long")
 
 
-def _busy(judge: Judge, long: bool = False) -> Problem:
+def _busy(judge: LoadedJudge, long: bool = False) -> Problem:
     """The refusal of a full service, or of one in which pairs that are scored alone would wait for too long."""
     wait = f"{min(60, max(1, judge.batcher.seconds(long))):.0f}"
     return Problem("busy", f"too many requests wait; ask again in {wait} s", {"Retry-After": wait})
 
 
-def _asked_of(judge: Judge, form: Form) -> list[str]:
+def _asked_of(judge: LoadedJudge, form: Form) -> list[str]:
     """The dimensions that a form asks for: the one to rank by; else one that it names, or all.
 
     Raises:

@@ -26,7 +26,7 @@ with the square of its longest text: of as many characters four requests would t
 _DAY = 86_400.0
 
 
-class Settings(BaseModel):
+class ServiceSettings(BaseModel):
     """Limits of the service; see the options of `empathy-judge serve`.
 
     Attributes:
@@ -75,7 +75,7 @@ class Settings(BaseModel):
         return token
 
 
-def read_settings(**options: Any) -> Settings:
+def read_settings(**options: Any) -> ServiceSettings:
     """Settings out of the options of the command line, and the token out of the environment.
 
     Raises:
@@ -83,7 +83,7 @@ def read_settings(**options: Any) -> Settings:
     """
     token = os.environ.get(TOKEN_VARIABLE)
     try:
-        return Settings(token=None if token is None else token.strip(), **options)
+        return ServiceSettings(token=None if token is None else token.strip(), **options)
     except ValidationError as error:
         name, reason = reason_of(error)
     if name == "token":

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional
 
-from ..data_modules.items import Comparison, RatedPair
+from ..data_modules.items import ComparedPair, RatedPair
 from ..data_modules.schema import Dimension, Pair
 from ..models.backbones.base import Inputs, Movable
 from ..models.heads import Prediction
@@ -53,11 +53,11 @@ class Collate:
         self._with_counts = with_counts
         self._compare: Comparable = compare
 
-    def __call__(self, items: Sequence[RatedPair | Comparison]) -> Batch:
+    def __call__(self, items: Sequence[RatedPair | ComparedPair]) -> Batch:
         """Inputs and labels of several items: rated pairs, then the chosen, then the rejected pairs. Pairs of
         comparisons have no ratings here, also where people rated them."""
         rated = [item for item in items if isinstance(item, RatedPair)]
-        compared = [item for item in items if isinstance(item, Comparison)]
+        compared = [item for item in items if isinstance(item, ComparedPair)]
         pairs = [item.pair for item in rated]
         pairs += [*(item.chosen for item in compared), *(item.rejected for item in compared)]
         dimensions, rest = self._judge.dimensions, 2 * len(compared)

@@ -22,7 +22,7 @@ import torch
 from rich.table import Table
 from sklearn.model_selection import GroupKFold
 
-from ..data_modules.datamodule import Parts
+from ..data_modules.datamodule import RunPairs
 from ..data_modules.errors import AudioError, UserError
 from ..data_modules.folders import replace_file
 from ..data_modules.parallel import say
@@ -41,7 +41,7 @@ from ..models.heads import Prediction
 from ..models.scoring import PairScorer, placed
 from ..models.weight_files import read_checkpoint
 from .features import temporary_folder
-from .module import Task
+from .module import RunTask
 from .recipe import Recipe
 from .validation import lead_interval
 
@@ -51,18 +51,18 @@ ENSEMBLE = "ensemble"
 RESAMPLES = 1_000
 PROBE, LORA, LARGER = "probe", "lora", "larger_lora"
 """What auto tries, in this order; the names of their folders."""
-One = Callable[[Mapping[str, Any], Task], object]
+One = Callable[[Mapping[str, Any], RunTask], object]
 """Trains once: with settings of the recipe that are other ones, and what the run is for."""
 
 
-def everything(recipe: Recipe) -> Parts:
+def everything(recipe: Recipe) -> RunPairs:
     """All pairs of the splits that a recipe trains and validates on, for both.
 
     Raises:
         UserError: If the data has preferences alone.
     """
     ids = frozenset(pair.pair_id for pair in _Plan(recipe, Path()).pairs)
-    return Parts(ids, ids)
+    return RunPairs(ids, ids)
 
 
 def train_several(recipe: Recipe, folder: Path, one: One) -> None:
@@ -92,7 +92,7 @@ def train_several(recipe: Recipe, folder: Path, one: One) -> None:
         if recipe.folds or recipe.refit:
             scores = found.scores if recipe.folds or chosen != PROBE else None
             epochs = found.epochs if chosen != PROBE else None
-            task = Task(
+            task = RunTask(
                 everything(recipe), refit=True, scores=scores, epochs=epochs, start=found.start, one_process=True
             )
             one({**again, **ladder[chosen]}, task)
@@ -111,7 +111,7 @@ class _Turn:
     """A run of one fold, or the only one."""
 
     name: str  # of its folder
-    parts: Parts | None  # what it trains on; None = as the splits say
+    parts: RunPairs | None  # what it trains on; None = as the splits say
     left_out: Sequence[Pair]  # pairs that it is not trained on
 
 
@@ -194,7 +194,7 @@ class _Plan:
         for number, fold in enumerate(self._folds):
             choosing = fold if method == PROBE else self._folds[(number + 1) % len(self._folds)]
             left_out = [pair for pair in self.pairs if pair.pair_id in fold]
-            yield _Turn(f"fold{number + 1}", Parts(every - fold - choosing, choosing), left_out)
+            yield _Turn(f"fold{number + 1}", RunPairs(every - fold - choosing, choosing), left_out)
 
     def tried(self, method: str, one: One, again: Mapping[str, Any]) -> _Tried:
         """Train what is not trained yet, and score what each run has left out."""
@@ -206,7 +206,7 @@ class _Plan:
             if not (folder / LEFT_OUT).is_file():
                 if turn.name:
                     say(f"{method}: {turn.name} of {self._recipe.folds}")
-                task = Task(turn.parts, landmarks=self._landmarks if turn.name else None, one_process=True)
+                task = RunTask(turn.parts, landmarks=self._landmarks if turn.name else None, one_process=True)
                 one({**again, "run": str(folder)}, task)
                 cache = again.get("cache.folder", self._recipe.cache.folder)
                 self.write(folder / LEFT_OUT, self._scored(folder, turn.left_out, cache))

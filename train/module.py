@@ -22,7 +22,7 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from ..data_modules.audio import AudioSource
-from ..data_modules.datamodule import SHARES, PairDataModule, Parts
+from ..data_modules.datamodule import SHARES, PairDataModule, RunPairs
 from ..data_modules.errors import UserError
 from ..data_modules.parallel import say
 from ..data_modules.schema import Pair
@@ -47,10 +47,10 @@ MONITOR = "val_agreement"
 
 
 @dataclass(frozen=True)
-class Task:
+class RunTask:
     """Of a run; by default it is the only one."""
 
-    parts: Parts | None = None  # which pairs it trains on and validates on; None = those of its splits
+    parts: RunPairs | None = None  # which pairs it trains on and validates on; None = those of its splits
     refit: bool = False  # it trains on all that there is. Nothing is left to choose or to measure by.
     # pair -> what a judge that was not trained on it says; the refit judge is calibrated with it. None = a probe fits
     # itself once more to all but a fold of the groups, for each fold.
@@ -73,7 +73,7 @@ class JudgeModule(L.LightningModule):
         collate: Collate,
         settings: OptimizerSettings,
         raters: RaterEmbedding | None = None,
-        task: Task = Task(),
+        task: RunTask = RunTask(),
     ) -> None:
         """Put the pieces together.
 

@@ -28,7 +28,7 @@ from ..models.closed_form import EXACT, Solution, fit_preferences
 from ..models.heads import Prediction
 from ..models.probe import OfClips, Probe, Rated, compare_as, head_at, shuffled, standardise
 from .features import Precision, evaluating, of_all, place
-from .module import JudgeModule, Task
+from .module import JudgeModule, RunTask
 from .strategies import ZeroStrategy, like
 
 
@@ -43,7 +43,7 @@ class StartAtProbe(Callback):
             all pairs, else empty.
     """
 
-    def __init__(self, method: str, resumed: bool, task: Task) -> None:
+    def __init__(self, method: str, resumed: bool, task: RunTask) -> None:
         """Of a run.
 
         Args:

@@ -52,7 +52,7 @@ from .checkpointing import (
 )
 from .collate import Collate
 from .features import Features, of_all, place, temporary_folder
-from .module import MONITOR, CompileLayers, FillCache, JudgeModule, StopAfter, Task
+from .module import MONITOR, CompileLayers, FillCache, JudgeModule, RunTask, StopAfter
 from .objective import Objective, RaterEmbedding
 from .probe import StartAtProbe
 from .recipe import Config, Recipe, RecipeParser
@@ -147,7 +147,7 @@ def train(
         if _is_first():
             until_the_end.enter_context(alone_in(folder))
 
-        def one(changed: Mapping[str, Any], task: Task) -> Run:
+        def one(changed: Mapping[str, Any], task: RunTask) -> Run:
             own = parser.overlaid(parsed, changed, "train")
             # the run itself keeps the whole recipe, those below it keep theirs
             return _train_one(
@@ -160,15 +160,17 @@ def train(
             replace_text(folder / CONFIG_FILE, parser.text(parsed))
             train_several(recipe, folder, one)
             return _finished(folder)
-        task = Task()
+        task = RunTask()
         if recipe.refit:
             from .folds import everything
 
-            task = Task(everything(recipe), refit=True)
+            task = RunTask(everything(recipe), refit=True)
         return _train_one(recipe, parser.text(parsed), task, given, watching)
 
 
-def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None, watching: Sequence[Callback]) -> Run:
+def _train_one(
+    recipe: Recipe, text: str, task: RunTask, given: PairDataset | None, watching: Sequence[Callback]
+) -> Run:
     """One run, as `train` does it; `text` is that of its `config.yaml`."""
     folder = _run_folder(recipe)
     start = _starting_point(folder, recipe.resume)
@@ -302,7 +304,7 @@ def _is_first() -> bool:
     return rank_zero_only.rank == 0  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def _trainer(recipe: Recipe, run: Path, start: StartAtProbe, task: Task, watching: Sequence[Callback]) -> L.Trainer:
+def _trainer(recipe: Recipe, run: Path, start: StartAtProbe, task: RunTask, watching: Sequence[Callback]) -> L.Trainer:
     """Lightning's trainer with our checkpoints, figures and loggers."""
     given = dict(recipe.trainer)
     if task.refit:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data_modules.items import Comparison, RatedPairs, directions
+from ..data_modules.items import ComparedPair, RatedPairs, directions
 from ..data_modules.schema import Dimension
 from ..eval.statistics.agreement import spearman
 from ..eval.statistics.bootstrap import MIN_GROUPS, Resamples, estimate
@@ -49,7 +49,7 @@ class Validation:
         deviations: As `scores`, what the head says of its error (`Prediction.deviation`); NaN where it says nothing.
     """
 
-    def __init__(self, pairs: RatedPairs, preferences: Sequence[Comparison], dimensions: Sequence[Dimension]) -> None:
+    def __init__(self, pairs: RatedPairs, preferences: Sequence[ComparedPair], dimensions: Sequence[Dimension]) -> None:
         """From the pairs of the split and the preferences between them."""
         self.pairs = pairs
         self.targets = pairs.scores.double().numpy()

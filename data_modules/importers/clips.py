@@ -16,7 +16,7 @@ from ..errors import AudioError, DataError, os_reason, shown
 from ..folders import STAGE_NOTES, replace_file, resolve_inside
 from ..parallel import map_threads
 from ..stored_clips import EmbeddedClip, StoredClip
-from ..tables import Record
+from ..tables import TableRow
 
 AUDIO_FOLDER = "audio"
 Content = Path | EmbeddedClip | StoredClip | AudioError
@@ -119,7 +119,7 @@ class AudioFolder:
                 value = "/".join(parts[len(self._left_off) :])
         return find_clip(value, self._folder, where, self._root)
 
-    def clip(self, row: Record, field: str) -> ClipCell:
+    def clip(self, row: TableRow, field: str) -> ClipCell:
         """The clip that a field of a row refers to."""
         return self.find(row.values.get(field), row.place(field))
 

@@ -16,7 +16,7 @@ from ..audio import audio_hash
 from ..errors import AudioError, DataError, bad_value, shown
 from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, Dimension, is_name
 from ..schema import DatasetCard
-from ..tables import Record, read_records
+from ..tables import TableRow, read_records
 from .assemble import Imported, Skipped
 from .clips import AudioFolder, ClipCell, Content, read_clip
 
@@ -193,10 +193,10 @@ def source_rows(
     path: Path,
     patterns: Sequence[str],
     fields: Sequence[str],
-    audio: Sequence[str] | Callable[[Record], Iterable[Any]],
+    audio: Sequence[str] | Callable[[TableRow], Iterable[Any]],
     folder: str | Path | None = None,
     root: str | Path | None = None,
-) -> Iterator[tuple[Record, AudioFolder]]:
+) -> Iterator[tuple[TableRow, AudioFolder]]:
     """The rows of all files of a source (`source_files`), each with the folder that finds its clips.
 
     Args:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..errors import DataError, UserError, bad_value, shown
 from ..ratings import Dimension, is_name, is_text
 from ..schema import DatasetCard
-from ..tables import Record, SourceTable, full_mapping, to_number
+from ..tables import SourceTable, TableRow, full_mapping, to_number
 from .assemble import Imported
 from .clips import AUDIO_SUFFIXES, ClipCell, path_or_bytes
 from .collector import Collector
@@ -101,7 +101,7 @@ class _RowReader:
         self._columns, self._prompt_is_path, self._find = columns, prompt_is_path, find
         self.kinds: dict[str, str] = {}  # our column -> what its cells are, for the description
 
-    def pair(self, row: Record, name: str, found: Collector) -> tuple[dict[str, Any], list[str]]:
+    def pair(self, row: TableRow, name: str, found: Collector) -> tuple[dict[str, Any], list[str]]:
         """The pair of a response, and what links it to others: the context. All clips can be read."""
         *before, response = self._messages(row, name)
         prompt = self._messages(row, "prompt") if "prompt" in self._columns else []
@@ -127,7 +127,7 @@ class _RowReader:
         *digests, _ = [found.digest(clip) for clip in (*(turn["audio"] for turn in turns), response.clips[0])]
         return values, [f"context {digests} {situation}" if turns or situation else f"row {row.position}"]
 
-    def strength(self, row: Record) -> float:
+    def strength(self, row: TableRow) -> float:
         """By how much the chosen response is better; 1 where no column says it."""
         if "strength" not in self._columns:
             return 1.0
@@ -136,7 +136,7 @@ class _RowReader:
             raise row.error(self._columns["strength"], "a number, 0 (tie) or more")
         return float(value)
 
-    def _messages(self, row: Record, name: str) -> list[Message]:
+    def _messages(self, row: TableRow, name: str) -> list[Message]:
         """What a cell says; a clip or a text is one message."""
         where, value = row.place(self._columns[name]), row.values.get(self._columns[name])
         prompt = name == "prompt"

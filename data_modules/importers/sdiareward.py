@@ -25,7 +25,7 @@ from typing import Any
 from ..errors import DataError, bad_value
 from ..ratings import Dimension
 from ..schema import DatasetCard
-from ..tables import Record
+from ..tables import TableRow
 from .assemble import Imported
 from .clips import AudioFolder, add_audio_root
 from .collector import Collector, source_rows
@@ -82,7 +82,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     return found.imported(card, compared=True)
 
 
-def _pair(row: Record, field: str, turns: list[Message]) -> dict[str, Any]:
+def _pair(row: TableRow, field: str, turns: list[Message]) -> dict[str, Any]:
     """Columns of the pair that a chat is."""
     if not turns or turns[-1].role != "assistant" or len(turns[-1].clips) != 1:
         raise DataError(f"{row.place(field)}: expected a chat whose last turn is the assistant's and holds one clip")
@@ -102,7 +102,7 @@ def _transcript(turns: list[Message]) -> str | None:
     return "\n".join(f"{turn.role}: {' '.join(turn.texts)}" for turn in turns if turn.texts) or None
 
 
-def _turns(row: Record, field: str, folder: AudioFolder) -> list[Message]:
+def _turns(row: TableRow, field: str, folder: AudioFolder) -> list[Message]:
     """A chat, its clips found."""
     chat = row.values.get(field)
     if not isinstance(chat, list) or not chat:

@@ -29,7 +29,7 @@ from typing import Any
 from ..errors import DataError, shown
 from ..ratings import Dimension
 from ..schema import DatasetCard
-from ..tables import Record
+from ..tables import TableRow
 from .assemble import Imported
 from .clips import AudioFolder
 from .collector import Collector, source_rows
@@ -96,7 +96,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     return found.imported(card, rated=True)
 
 
-def _add_pair(row: Record, layout: str, folder: AudioFolder, found: Collector, places: dict[str, str]) -> str:
+def _add_pair(row: TableRow, layout: str, folder: AudioFolder, found: Collector, places: dict[str, str]) -> str:
     source_id = row.name("id")
     if source_id in places:
         raise DataError(f"{row.place('id')}: {source_id} stands at {places[source_id]} already")
@@ -118,7 +118,7 @@ def _add_pair(row: Record, layout: str, folder: AudioFolder, found: Collector, p
     return found.add_pair(pair, links, source_id)
 
 
-def _annotations(row: Record) -> tuple[str, dict[str, list[Any]]]:
+def _annotations(row: TableRow) -> tuple[str, dict[str, list[Any]]]:
     """The layout and question -> one answer per annotator."""
     lists = row.values.get("annotations")
     if not isinstance(lists, dict) or not all(isinstance(answers, list) and answers for answers in lists.values()):

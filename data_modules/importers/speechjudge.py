@@ -32,7 +32,7 @@ from typing import Any
 from ..errors import AudioError, DataError, bad_value, shown
 from ..ratings import Dimension
 from ..schema import DatasetCard
-from ..tables import Record, plain_text
+from ..tables import TableRow, plain_text
 from .assemble import Imported
 from .clips import AudioFolder
 from .collector import Collector, source_rows
@@ -86,7 +86,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     return found.imported(card, compared=True)
 
 
-def _add_pairs(row: Record, folder: AudioFolder, found: Collector) -> dict[str, str]:
+def _add_pairs(row: TableRow, folder: AudioFolder, found: Collector) -> dict[str, str]:
     """``A`` and ``B`` -> pair id."""
     clips = {letter: folder.clip(row, f"audio{letter}") for letter in "AB"}
     if found.digest(clips["A"]) == found.digest(clips["B"]):
@@ -106,7 +106,7 @@ def _add_pairs(row: Record, folder: AudioFolder, found: Collector) -> dict[str, 
     return {letter: found.add_pair({**common, "response_audio": clip}, links) for letter, clip in clips.items()}
 
 
-def _annotations(row: Record) -> tuple[list[Any], list[Any]]:
+def _annotations(row: TableRow) -> tuple[list[Any], list[Any]]:
     """Raters and the entry of each."""
     raters, entries = row.values.get("rater"), row.values.get("naturalness_annotation")
     if not isinstance(raters, list) or not raters:

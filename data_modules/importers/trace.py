@@ -27,7 +27,7 @@ from pathlib import Path
 from ..errors import DataError, bad_value
 from ..ratings import Dimension
 from ..schema import DatasetCard
-from ..tables import Record
+from ..tables import TableRow
 from .assemble import Imported
 from .clips import AudioFolder, add_audio_root
 from .collector import Collector, source_rows
@@ -88,7 +88,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     return found.imported(card, compared=True)
 
 
-def _add_pairs(row: Record, clips: AudioFolder, found: Collector) -> list[str]:
+def _add_pairs(row: TableRow, clips: AudioFolder, found: Collector) -> list[str]:
     """Ids of the two pairs of a comparison."""
     instruction, *responses = (clips.clip(row, field) for field in _AUDIO_FIELDS)
     source = row.table.path.stem

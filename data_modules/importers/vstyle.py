@@ -34,7 +34,7 @@ from typing import Any
 from ..errors import DataError
 from ..ratings import Dimension
 from ..schema import DatasetCard
-from ..tables import Record, read_records
+from ..tables import TableRow, read_records
 from .assemble import Imported
 from .clips import AudioFolder
 from .collector import Collector, source_files, source_rows
@@ -100,7 +100,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     return found.imported(card, pairs, rated=True)
 
 
-def _pair(row: Record, key: str, language: str, folder: AudioFolder) -> dict[str, Any]:
+def _pair(row: TableRow, key: str, language: str, folder: AudioFolder) -> dict[str, Any]:
     """Columns of the pair; the instruction as the rater met it, see the head of this file."""
     heard = ["instruction_audio_path"] if row.values.get("instruction_audio_path") not in (None, "") else []
     return {
@@ -133,11 +133,11 @@ def _add_ratings(
                     found.add_rating(pair["pair_id"], file.stem, "mos", row.values.get("mos"), row.place("mos"), _SCALE)
 
 
-def _key(row: Record) -> str:
+def _key(row: TableRow) -> str:
     return f"{row.name('id')}_{row.name('instruct_id')}"
 
 
-def _language(row: Record, root: Path) -> str:
+def _language(row: TableRow, root: Path) -> str:
     paths = [row.table.path.relative_to(root).as_posix(), row.values.get("response_audio_path")]
     parts = [part for path in paths if isinstance(path, str) for part in PurePosixPath(path).parts[:-1]]
     named = [part for part in parts if part in _LANGUAGES]

@@ -14,7 +14,7 @@ import pandas as pd
 
 from ...data_modules.errors import DataError, names_shown, shown
 from ...data_modules.schema import Pair
-from ...data_modules.tables import Record, read_table
+from ...data_modules.tables import TableRow, read_table
 from ..results import ITEMS_FILE, REPORT_FILE
 from . import OK, score_table
 
@@ -81,7 +81,7 @@ def _signature_of(items: Path) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _number(record: Record, column: str) -> float:
+def _number(record: TableRow, column: str) -> float:
     value: Any = record.values.get(column)
     try:
         number = math.nan if isinstance(value, bool) else float(value)

@@ -43,7 +43,7 @@ _NOTHING = 1e-9  # a difference, or its standard error, that is none
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedDifference:
     """The difference of two judges' agreement with the same people, over the items that both scored."""
 
     difference: Statistic  # first minus second, with the interval of the paired cluster bootstrap
@@ -63,7 +63,7 @@ def compare_all(
     *,
     permutations: int = 10_000,
     seed: int = 0,
-) -> dict[tuple[str, str], Comparison]:
+) -> dict[tuple[str, str], PairedDifference]:
     """Every two judges against each other, in the order of `scores`.
 
     Args:
@@ -96,13 +96,13 @@ def compare_all(
             sides = (("first judge", own), ("second judge", others))
             each = "; ".join(f"{side}: {of.reason}" for side, of in sides if of.value is None)
             reason = own.reason if own.reason == others.reason else each  # one is about the items or the people
-            found[one, other] = Comparison(replace(point, reason=reason), seen.n_groups)
+            found[one, other] = PairedDifference(replace(point, reason=reason), seen.n_groups)
             continue
         draws = own.draws - others.draws
         point = with_interval(replace(point, value=own.value - others.value), draws, seen)
         draws = None if point.low is None else seen.drawn(draws)
         three = own.value, others.value, spearman(first, second)
-        found[one, other] = Comparison(
+        found[one, other] = PairedDifference(
             point,
             seen.n_groups,
             None if draws is None else float(np.nanstd(draws, ddof=1)),
@@ -195,7 +195,7 @@ ALPHA = 0.05
 
 
 @dataclass(frozen=True, eq=False)
-class Ranking:
+class JudgeRanking:
     """Judges from the best to the worst, in clusters."""
 
     # judge with a defined agreement -> its cluster, from 1 = best; highest agreement first, equal ones in the order
@@ -205,7 +205,9 @@ class Ranking:
     unranked: Mapping[str, str]  # the other judges, in the order given -> why they have no agreement
 
 
-def rank_judges(agreement: Mapping[str, Statistic], tested: Mapping[tuple[str, str], tuple[float, float]]) -> Ranking:
+def rank_judges(
+    agreement: Mapping[str, Statistic], tested: Mapping[tuple[str, str], tuple[float, float]]
+) -> JudgeRanking:
     """Sorts judges and divides them into significance clusters.
 
     Two judges whose difference on the items that both scored has another sign than that of their agreement are not told
@@ -225,7 +227,7 @@ def rank_judges(agreement: Mapping[str, Statistic], tested: Mapping[tuple[str, s
         (i, j), (difference, _) = map(judges.index, pair), tested[pair]
         better[i, j], better[j, i] = own < ALPHA and difference > 0, own < ALPHA and difference < 0
     unranked = {name: found.reason or "undefined" for name, found in agreement.items() if name not in values}
-    return Ranking(dict(zip(judges, significance_clusters(better), strict=True)), p, unranked)
+    return JudgeRanking(dict(zip(judges, significance_clusters(better), strict=True)), p, unranked)
 
 
 def significance_clusters(better: np.ndarray) -> tuple[int, ...]:
@@ -268,7 +270,7 @@ class Power:
     reason: str | None = None  # why a field is None
 
 
-def separation(comparison: Comparison) -> Power:
+def separation(comparison: PairedDifference) -> Power:
     """Power and numbers of groups for two judges; the formulas are those of `power` and `groups_needed`."""
     difference, error, groups = comparison.difference, comparison.standard_error, comparison.n_groups
     if difference.value is None or difference.low is None or difference.high is None or error is None:

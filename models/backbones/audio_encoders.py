@@ -24,7 +24,7 @@ from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 from ...data_modules.errors import UserError
 from ...data_modules.schema import Pair
-from .base import Backbone, Checkpoint, Clips, Inputs, Layout, Part
+from .base import Backbone, BackbonePart, Checkpoint, Clips, Inputs, Layout
 from .layers import LayerStatistics, over_time, padding_mask, without_padding
 from .loading import load_feature_extractor
 
@@ -97,7 +97,10 @@ class PairEncoder(Backbone):
         layers, width = len(self.layers) + 1, network.config.hidden_size
         self.audio_size, self.layer_sizes = layers * width, (layers, width)
         self.network[FUSION] = CrossAttentionFusion(layers, width).to(network.device)
-        self.parts = {"audio_tower": Part("encoder", self.linears, self.layers_path), "fusion": Part(FUSION, ())}
+        self.parts = {
+            "audio_tower": BackbonePart("encoder", self.linears, self.layers_path),
+            "fusion": BackbonePart(FUSION, ()),
+        }
 
     @property
     def tower(self) -> Any:

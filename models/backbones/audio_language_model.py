@@ -15,12 +15,12 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ...data_modules.errors import TextError, UserError, shown
 from ...data_modules.schema import Pair
-from .base import Backbone, Checkpoint, Clips, Inputs, Layout, Packed, Part
+from .base import Backbone, BackbonePart, Checkpoint, Clips, Inputs, Layout, Packed
 from .layers import KERNEL, attending, made_by, passing_on
 from .loading import load_processor, one_line
 from .packing import pack
 
-LANGUAGE_MODEL = Part(
+LANGUAGE_MODEL = BackbonePart(
     "language_model",
     ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
     layers="language_model.layers",

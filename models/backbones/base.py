@@ -44,7 +44,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Part:
+class BackbonePart:
     """A part of a backbone that can be trained, by LoRA or full fine-tuning: the path of its module inside the network,
     the last names of its linear layers (empty where it is one itself), and the path of the list of its layers, where
     LoRA can be put on some of them only. A part inside another part does not count as part of that one."""
@@ -223,7 +223,7 @@ class Backbone(ABC):
     tokens_per_state: int = 1
     layer_sizes: tuple[int, int]
     hidden_size: int
-    parts: Mapping[PartName, Part]
+    parts: Mapping[PartName, BackbonePart]
     layout: Layout
     reads_text: bool = True
     max_tokens: int | None = None

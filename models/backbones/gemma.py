@@ -26,7 +26,7 @@ from transformers.models.gemma4.modeling_gemma4 import Gemma4AudioModel
 
 from ...data_modules.errors import UserError
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel
-from .base import Checkpoint, Clips, Layout, Part
+from .base import BackbonePart, Checkpoint, Clips, Layout
 from .layers import LayerStatistics, on_device, watching, without_padding
 from .loading import SpeechProcessor
 
@@ -59,8 +59,8 @@ class Gemma3n(AudioLanguageModel):
     layout = Layout({"": ""})
     parts = {
         "language_model": LANGUAGE_MODEL,
-        "projector": Part("embed_audio", ("embedding_projection",)),
-        "audio_tower": Part(
+        "projector": BackbonePart("embed_audio", ("embedding_projection",)),
+        "audio_tower": BackbonePart(
             "audio_tower",
             ("q_proj", "k_proj", "v_proj", "post", "ffw_layer_1", "ffw_layer_2", "linear_start", "linear_end"),
             layers="audio_tower.conformer",
@@ -149,9 +149,9 @@ class Gemma4(AudioLanguageModel):
     processor_of = SpeechProcessor
     parts = {
         "language_model": LANGUAGE_MODEL,
-        "projector": Part("embed_audio", ("embedding_projection",)),
+        "projector": BackbonePart("embed_audio", ("embedding_projection",)),
         # `linear` is what the tower's wrappers clip the inputs and outputs of: the clipping stays
-        "audio_tower": Part("audio_tower", ("linear", "relative_k_proj"), layers="audio_tower.layers"),
+        "audio_tower": BackbonePart("audio_tower", ("linear", "relative_k_proj"), layers="audio_tower.layers"),
     }
 
     @classmethod

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import GraniteSpeechForConditionalGeneration, GraniteSpeechPlusForConditionalGeneration
 
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, as_text
-from .base import Checkpoint, Clips, Layout, Part
+from .base import BackbonePart, Checkpoint, Clips, Layout
 from .layers import LayerStatistics, watching
 from .loading import merge_own_adapter
 
@@ -39,8 +39,8 @@ class GraniteSpeech(AudioLanguageModel):
     tower_width = "hidden_dim"
     parts = {
         "language_model": LANGUAGE_MODEL,
-        "projector": Part("projector", ("query", "key", "value", "dense", "linear")),
-        "audio_tower": Part(
+        "projector": BackbonePart("projector", ("query", "key", "value", "dense", "linear")),
+        "audio_tower": BackbonePart(
             "encoder",
             ("input_linear", "to_q", "to_kv", "to_out", "up_proj", "down_proj", "out", "out_mid"),
             layers="encoder.layers",

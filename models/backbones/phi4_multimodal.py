@@ -25,7 +25,7 @@ from transformers import AutoConfig, Phi4MultimodalForCausalLM, PreTrainedConfig
 
 from ...data_modules.errors import UserError
 from .audio_language_model import AudioLanguageModel, Message, as_text
-from .base import Checkpoint, Clips, Layout, Part
+from .base import BackbonePart, Checkpoint, Clips, Layout
 from .layers import LayerStatistics, padding_mask, watching, without_padding
 from .loading import SpeechProcessor, merge_own_adapter
 
@@ -44,11 +44,11 @@ class Phi4Multimodal(AudioLanguageModel):
     processor_of = SpeechProcessor
     max_seconds = 1_800.0  # the authors' longest: speech of 30 minutes to summarize
     parts = {
-        "language_model": Part(
+        "language_model": BackbonePart(
             "language_model", ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"), layers="language_model.layers"
         ),
-        "projector": Part("projector", ("up", "down")),
-        "audio_tower": Part(
+        "projector": BackbonePart("projector", ("up", "down")),
+        "audio_tower": BackbonePart(
             "audio_tower",
             ("q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"),
             layers="audio_tower.encoders",

@@ -19,10 +19,10 @@ from transformers import AudioFlamingo3ForConditionalGeneration, Qwen2AudioForCo
 from transformers.masking_utils import create_bidirectional_mask
 
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, as_text
-from .base import Checkpoint, Clips, Part
+from .base import BackbonePart, Checkpoint, Clips
 from .layers import KERNEL, LayerStatistics, OneRow, in_one_row, padding_mask, watching, without_padding
 
-WHISPER_TOWER = Part(
+WHISPER_TOWER = BackbonePart(
     "audio_tower", ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"), layers="audio_tower.layers"
 )
 """What of such a tower can be adapted."""
@@ -108,7 +108,7 @@ class Qwen2Audio(WhisperTowerModel):
     model_class = Qwen2AudioForConditionalGeneration
     parts = {
         "language_model": LANGUAGE_MODEL,
-        "projector": Part("multi_modal_projector", ("linear",)),
+        "projector": BackbonePart("multi_modal_projector", ("linear",)),
         "audio_tower": WHISPER_TOWER,
     }
 
@@ -119,7 +119,7 @@ class AudioFlamingo3(WhisperTowerModel):
     model_class = AudioFlamingo3ForConditionalGeneration
     parts = {
         "language_model": LANGUAGE_MODEL,
-        "projector": Part("multi_modal_projector", ("linear_1", "linear_2")),
+        "projector": BackbonePart("multi_modal_projector", ("linear_1", "linear_2")),
         "audio_tower": WHISPER_TOWER,
     }
 

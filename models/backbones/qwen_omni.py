@@ -41,7 +41,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 )
 
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel
-from .base import Checkpoint, Clips, Layout, Part
+from .base import BackbonePart, Checkpoint, Clips, Layout
 from .layers import LayerStatistics, attend_in_rows, in_one_row, on_device, padding_mask, watching, without_padding
 from .loading import SpeechProcessor
 from .qwen2_audio import WHISPER_TOWER, WhisperTowerModel, after_convolutions
@@ -95,7 +95,7 @@ class Qwen2_5Omni(Thinker, WhisperTowerModel):
 
     model_class = Qwen2_5Thinker
     layout = Layout({"": "", "projector.": "audio_tower.proj."})
-    parts = {"language_model": LANGUAGE_MODEL, "projector": Part("projector", ()), "audio_tower": WHISPER_TOWER}
+    parts = {"language_model": LANGUAGE_MODEL, "projector": BackbonePart("projector", ()), "audio_tower": WHISPER_TOWER}
 
     @classmethod
     def network_of(cls, model: Any, checkpoint: Checkpoint) -> Any:
@@ -150,11 +150,11 @@ class Qwen3OmniMoe(Thinker):
     layout = Layout({"": "", "projector.": "audio_tower."})
     tower_width = "d_model"
     parts = {
-        "language_model": Part(
+        "language_model": BackbonePart(
             "language_model", ("q_proj", "k_proj", "v_proj", "o_proj"), layers="language_model.layers"
         ),
-        "projector": Part("projector", ("proj1", "proj2")),
-        "audio_tower": Part(
+        "projector": BackbonePart("projector", ("proj1", "proj2")),
+        "audio_tower": BackbonePart(
             "audio_tower",
             ("conv_out", "q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"),
             layers="audio_tower.layers",

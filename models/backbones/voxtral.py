@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import VoxtralForConditionalGeneration
 
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, as_text
-from .base import Checkpoint, Clips, Part
+from .base import BackbonePart, Checkpoint, Clips
 from .deferred import own_file
 from .layers import LayerStatistics, watching
 from .loading import load_processor
@@ -37,7 +37,7 @@ class Voxtral(AudioLanguageModel):
     max_seconds = 2_400.0  # no file of the checkpoint sets a limit; 40 minutes are what its authors state
     parts = {
         "language_model": LANGUAGE_MODEL,
-        "projector": Part("multi_modal_projector", ("linear_1", "linear_2")),
+        "projector": BackbonePart("multi_modal_projector", ("linear_1", "linear_2")),
         "audio_tower": WHISPER_TOWER,
     }
 

@@ -96,7 +96,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Check:
+class ExportCheck:
     """What was measured of an export: on which pairs, how many of them had scores, what is allowed, what was found by
     dimension, and what is beyond the bounds, in words."""
 
@@ -123,7 +123,7 @@ class Check:
 
 def compare(
     before: np.ndarray, after: np.ndarray, chosen: CheckSet, dimensions: Sequence[Dimension], bounds: Bounds
-) -> Check:
+) -> ExportCheck:
     """Compare scores of the same pairs before and after, `(pairs, dimensions)` in rating points; NaN = no score.
 
     Raises:
@@ -147,7 +147,7 @@ def compare(
         change = Change(float(apart.max()), float(apart.mean()), _spearman(one, other), *with_people)
         changes[own.name] = change
         beyond += _beyond(own, change, bounds)
-    return Check(chosen.name, int(scored.sum()), bounds, changes, beyond)
+    return ExportCheck(chosen.name, int(scored.sum()), bounds, changes, beyond)
 
 
 def _spearman(one: np.ndarray, other: np.ndarray) -> float | None:

@@ -28,7 +28,7 @@ from ..judge import DTYPES, EmpathyJudge
 from ..lora import FUSION, part_of, trained_in_full
 from ..model_card import render_card
 from ..weight_files import check_hash, file_hash, fingerprints, weights_hash, write_weights
-from .check import Check, CheckSet, bounds_of, compare, score_all
+from .check import CheckSet, ExportCheck, bounds_of, compare, score_all
 
 ExportFormat = Literal["merged", "huggingface"]
 """Formats of a judge with its backbone in its folder. Both are the same; the second once opened with `transformers`."""
@@ -45,7 +45,7 @@ _LEFT_OUT = ("_name_or_path", "auto_map", "quantization_config", "torch_dtype", 
 class LossTooLarge(Exception):
     """The scores of an export are too far from those of its judge."""
 
-    def __init__(self, check: Check) -> None:
+    def __init__(self, check: ExportCheck) -> None:
         super().__init__("; ".join(check.beyond))
         self.check = check
 
@@ -60,7 +60,7 @@ def write_whole(
     report: Mapping[str, Any] | None = None,
     device: str | None = None,
     accept_loss: bool = False,
-) -> Check:
+) -> ExportCheck:
     """Write a judge that needs no other folder, and read it again to see what became of its scores.
 
     There are never two copies of the backbone in memory: the judge that is given is used up.

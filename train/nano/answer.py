@@ -21,7 +21,7 @@ from ...models.backbones.audio_language_model import AudioLanguageModel, message
 from ...models.backbones.base import Clips, Inputs
 from .clips import ClipStore
 from .listen import Readouts, batches_by_length, keep, resume
-from .questions import CLOSED, OPEN, Delivery, Question
+from .questions import CLOSED, OPEN, Delivery, NamedQuestion
 
 _BATCH = 8  # small: on CPUs a batch that fits the cache is several times faster per dialogue
 _SAVE_EVERY = 250
@@ -221,7 +221,7 @@ def _draw(listener: Listener, rng: np.random.Generator) -> Iterator[tuple[int | 
         context = None if rng.random() < _ALONE else context
         first = None if context is None else listener.delivery(context)
         second = listener.delivery(response)
-        asked: list[Question] = [CLOSED[i] for i in rng.permutation(len(CLOSED))]
+        asked: list[NamedQuestion] = [CLOSED[i] for i in rng.permutation(len(CLOSED))]
         if rng.random() < _DESCRIBE:
             asked.insert(0, OPEN[rng.integers(len(OPEN))])
         answered = [(q.text, answer) for q in asked if (answer := q.answer(first, second)) is not None]

@@ -24,7 +24,7 @@ from ...data_modules.functionals import delivery
 from ...data_modules.parallel import progress
 from ...data_modules.sample import replies, statements
 from .architecture import HOP, MEL_BINS, SECONDS
-from .clips import FRAMES_PER_TOKEN, LABELS, RECORDINGS, SEXES, Clip, ClipStore
+from .clips import FRAMES_PER_TOKEN, LABELS, RECORDINGS, SEXES, ClipStore, NanoClip
 
 _SHARD = 500  # clips a worker makes from one state of the synthesiser and one seed
 _TRAIN_VOICES, _UNSEEN_VOICES = 240, 40
@@ -136,19 +136,19 @@ def make_voices(count: int, seed: int) -> list[Voice]:
     return voices
 
 
-def synthetic_shards(count: int, voices: list[Voice], seed: int) -> Iterator[Callable[[], list[Clip]]]:
+def synthetic_shards(count: int, voices: list[Voice], seed: int) -> Iterator[Callable[[], list[NanoClip]]]:
     """Work packages that each synthesise up to `_SHARD` clips in random tones."""
     for shard, start in enumerate(range(0, count, _SHARD)):
         yield partial(_speak_shard, min(_SHARD, count - start), voices, seed * 100_000 + shard)
 
 
-def real_shards(recordings: list[Recording], seed: int) -> Iterator[Callable[[], list[Clip]]]:
+def real_shards(recordings: list[Recording], seed: int) -> Iterator[Callable[[], list[NanoClip]]]:
     """Work packages over recordings, each of which makes three clips: as it is, in another voice, and degraded."""
     for start in range(0, len(recordings), _SHARD // 5):
         yield partial(_read_shard, recordings[start : start + _SHARD // 5], seed * 100_000 + start)
 
 
-def collect(shards: Iterable[Callable[[], list[Clip]]], label: str, workers: int = 2) -> list[Clip]:
+def collect(shards: Iterable[Callable[[], list[NanoClip]]], label: str, workers: int = 2) -> list[NanoClip]:
     """Run work packages in fresh processes: espeak-ng keeps state between sentences, so a shard's bytes depend on
     nothing but its seed only if it starts from a new process."""
     packages = list(shards)
@@ -160,12 +160,12 @@ def collect(shards: Iterable[Callable[[], list[Clip]]], label: str, workers: int
     return clips
 
 
-def _run(package: Callable[[], list[Clip]]) -> list[Clip]:
+def _run(package: Callable[[], list[NanoClip]]) -> list[NanoClip]:
     torch.set_num_threads(1)
     return package()
 
 
-def _speak_shard(count: int, voices: list[Voice], seed: int) -> list[Clip]:
+def _speak_shard(count: int, voices: list[Voice], seed: int) -> list[NanoClip]:
     rng = np.random.default_rng(seed)
     sentences = statements()[::2] + replies()[::2]
     clips = []
@@ -202,7 +202,7 @@ def _words(sentences: list[str], rate: float, rng: np.random.Generator) -> str:
     return text
 
 
-def _read_shard(recordings: list[Recording], seed: int) -> list[Clip]:
+def _read_shard(recordings: list[Recording], seed: int) -> list[NanoClip]:
     rng = np.random.default_rng(seed)
     clips = []
     for recording in recordings:
@@ -225,7 +225,7 @@ def _describe(
     pitch_shift: float,
     recording: int,
     rng: np.random.Generator,
-) -> Clip:
+) -> NanoClip:
     """A clip of up to the backbone's window; the rate of a longer one, or of unknown words, is unknown."""
     if samples.size > SECONDS * prosody.RATE:
         samples, pitched, text = samples[: SECONDS * prosody.RATE], pitched[: SECONDS * prosody.RATE], None
@@ -245,7 +245,7 @@ def _describe(
         whole.harmonicity,
     ]
     known = {**labels, "recording": recording}
-    return Clip(
+    return NanoClip(
         mel=mel.astype(np.float16),
         # the voice as it was spoken, and the signal as it is heard
         measures=np.concatenate([core, delivery(heard)]).astype(np.float32),

@@ -29,13 +29,13 @@ _MOST_WORDS = 50_000  # kept per column and kind, the most frequent ones
 _FURTHEST = 5.0  # standard deviations: a measure beyond says no more for its distance
 
 
-class Model(Protocol):
+class FittedModel(Protocol):
     """What was fitted: rating points `(n,)` from features `(n, k)`."""
 
     def predict(self, features: np.ndarray) -> np.ndarray: ...
 
 
-Learn = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[Model, Mapping[str, Any]]]
+Learn = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[FittedModel, Mapping[str, Any]]]
 """From features `(n, k)`, targets `(n,)` and groups `(n,)` to a model and what was chosen."""
 
 
@@ -65,7 +65,7 @@ class RegressionJudge:
         found, statuses = features(dataset.pairs)
         usable, means = np.array([status == OK for status in statuses]), dataset.mean_scores()
         groups = np.array([group_of(pair) for pair in dataset.pairs])
-        self._models: list[tuple[Dimension, Model]] = []
+        self._models: list[tuple[Dimension, FittedModel]] = []
         fitted = {}
         for dimension in dataset.card.dimensions:
             rated = np.flatnonzero(usable & means[dimension.name].notna().to_numpy())
@@ -97,7 +97,7 @@ def searched(name: str, model: BaseEstimator, settings: Mapping[str, Sequence[fl
     """A regressor of scikit-learn with the settings (parameter -> values) that have the least squared error of groups
     left out, in `FOLDS` folds (fewer where there are fewer groups)."""
 
-    def learn(features: np.ndarray, target: np.ndarray, groups: np.ndarray) -> tuple[Model, Mapping[str, Any]]:
+    def learn(features: np.ndarray, target: np.ndarray, groups: np.ndarray) -> tuple[FittedModel, Mapping[str, Any]]:
         search = GridSearchCV(
             model,
             {name: list(values) for name, values in settings.items()},
@@ -115,7 +115,7 @@ def searched(name: str, model: BaseEstimator, settings: Mapping[str, Sequence[fl
 def the_best_of(*learns: Learn) -> Learn:
     """Whichever has the least squared error of groups that were left out."""
 
-    def learn(features: np.ndarray, target: np.ndarray, groups: np.ndarray) -> tuple[Model, Mapping[str, Any]]:
+    def learn(features: np.ndarray, target: np.ndarray, groups: np.ndarray) -> tuple[FittedModel, Mapping[str, Any]]:
         found = [learn(features, target, groups) for learn in learns]
         model, chosen = min(found, key=lambda own: min(own[1]["cross_validated_rmse"].values()))
         errors = {name: error for _, own in found for name, error in own["cross_validated_rmse"].items()}
@@ -135,7 +135,7 @@ class Standardised:
     @classmethod
     def learn(
         cls, features: np.ndarray, target: np.ndarray, groups: np.ndarray, *, seed: int
-    ) -> tuple[Model, Mapping[str, Any]]:
+    ) -> tuple[FittedModel, Mapping[str, Any]]:
         """A `Learn`: linear or kernel, of ratings or their ranks, whichever is best on groups left out; errors are of
         what is fitted."""
         known = ~np.isnan(features)

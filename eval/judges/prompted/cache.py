@@ -38,7 +38,7 @@ def cache_key(provider: Provider, question: Question, sample: int) -> str:
 
 
 @dataclass(frozen=True)
-class Answer:
+class CachedAnswer:
     """A reply and what it took."""
 
     reply: Reply  # what came back, refusals included
@@ -48,7 +48,7 @@ class Answer:
 
 
 class AnswerCache:
-    """Key -> `Answer`. Every answer is on disk before it counts; several processes may use one file.
+    """Key -> `CachedAnswer`. Every answer is on disk before it counts; several processes may use one file.
 
     Holds what models wrote: no audio, no question, no header, no key of an account.
 
@@ -72,7 +72,7 @@ class AnswerCache:
         except (OSError, sqlite3.Error) as error:
             raise UserError(f"{path}: not a file of answers ({error})") from None
 
-    def get(self, key: str) -> Answer | None:
+    def get(self, key: str) -> CachedAnswer | None:
         """The answer, if there is one.
 
         Raises:
@@ -81,12 +81,12 @@ class AnswerCache:
         wanted = "SELECT reply, cost, seconds, attempts FROM answers WHERE key = ?"
         try:
             row = self._base.execute(wanted, (key,)).fetchone()
-            return row and Answer(_REPLIES.validate_json(row[0]), *row[1:])
+            return row and CachedAnswer(_REPLIES.validate_json(row[0]), *row[1:])
         except (sqlite3.Error, ValidationError) as error:
             reason = "a row is no answer" if isinstance(error, ValidationError) else error
             raise UserError(f"{self.path}: is damaged ({reason}); name another file with --answers") from None
 
-    def put(self, key: str, asked: str, sample: int, answer: Answer) -> None:
+    def put(self, key: str, asked: str, sample: int, answer: CachedAnswer) -> None:
         """Keeps an answer; raises `UserError` if the disk is full or the file cannot be written."""
         row = (key, asked, sample, json.dumps(asdict(answer.reply)), answer.cost, answer.seconds, answer.attempts)
         try:

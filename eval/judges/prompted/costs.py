@@ -104,7 +104,7 @@ class Budget:
 
 
 @dataclass
-class Plan:
+class RequestPlan:
     """What asking would do."""
 
     questions: int  # in all
@@ -116,7 +116,7 @@ class Plan:
     example: Question | None = None  # the first question, if there is one
 
 
-def disclosure(judge: PromptedJudge, plan: Plan, passes: int) -> str:
+def disclosure(judge: PromptedJudge, plan: RequestPlan, passes: int) -> str:
     """Several lines: where questions go, what is in them, how many, and the estimate.
 
     Args:
@@ -153,7 +153,7 @@ def disclosure(judge: PromptedJudge, plan: Plan, passes: int) -> str:
     return "\n".join(lines)
 
 
-def example_request(judge: PromptedJudge, plan: Plan) -> str:
+def example_request(judge: PromptedJudge, plan: RequestPlan) -> str:
     """The first request as indented JSON; audio is replaced by its length."""
     if plan.example is None:
         return f"{judge.name}: there is nothing to ask"
@@ -161,7 +161,7 @@ def example_request(judge: PromptedJudge, plan: Plan) -> str:
     return _AUDIO.sub(lambda found: f"<{len(found[0])} characters of base64>", request)
 
 
-def check_budget(judge: PromptedJudge, plan: Plan) -> None:
+def check_budget(judge: PromptedJudge, plan: RequestPlan) -> None:
     """Whoever spends money says how much.
 
     Raises:

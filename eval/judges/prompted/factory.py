@@ -20,7 +20,7 @@ from .openai import OpenAIProvider
 from .provider import Provider
 from .questions import Example
 from .runner import Session
-from .settings import Settings, parse_settings
+from .settings import PromptedSettings, parse_settings
 
 if TYPE_CHECKING:
     from ..opening import Loading
@@ -40,7 +40,7 @@ def open_prompted(
     """The judge that a spec names.
 
     Args:
-        spec: ``openai:MODEL``, ``gemini:MODEL`` or ``local:BACKBONE``, then `Settings`, each after a comma.
+        spec: ``openai:MODEL``, ``gemini:MODEL`` or ``local:BACKBONE``, then `PromptedSettings`, each after a comma.
         dataset: Its dimensions are asked for; rated examples come from it.
         learn_from: The splits that examples may come from.
         loading: Budget, where answers are kept, and of a local model device and quantization.
@@ -89,10 +89,10 @@ def open_prompted(
     return PointwiseJudge(named, session, dimensions, only_given, examples)
 
 
-def _name(provider: Provider, settings: Settings) -> str:
+def _name(provider: Provider, settings: PromptedSettings) -> str:
     """For reports: the model, its server if it is not the vendor's, and the settings that answers depend on."""
     server = f"@{provider.place}" if provider.elsewhere else ""
-    usual = Settings()
+    usual = PromptedSettings()
     different = [name for name in _IN_NAME if getattr(settings, name) != getattr(usual, name)]
     return ",".join([f"{provider.name}:{provider.model}{server}", *(f"{n}={getattr(settings, n)}" for n in different)])
 

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from .provider import ANSWERED, BLOCKED, CUT_OFF, EMPTY, Reply, RequestError, Usage
-from .questions import Message, Question
+from .questions import PromptMessage, Question
 from .server import ALTERNATIVES, HttpProvider, read, retry_after, tokens
 from .settings import AnswerMode
 
@@ -93,7 +93,7 @@ class GeminiProvider(HttpProvider):
         return Usage(max(0, text), audio, sum(written))
 
 
-def _content(message: Message) -> dict[str, Any]:
+def _content(message: PromptMessage) -> dict[str, Any]:
     parts = [
         {"text": part}
         if isinstance(part, str)

@@ -18,7 +18,7 @@ from ....data_modules.schema import Pair
 from ...probes.pairs import context_keys
 from .. import OK, score_table
 from .questions import Example, Question, comparison_question, score_question
-from .runner import Outcome, Session, Task
+from .runner import AskedOutcome, QueuedQuestion, Session
 
 ALONE = "no other response to its context"
 
@@ -48,16 +48,16 @@ class PromptedJudge(ABC):
         self._scales, self._examples = tuple(dimensions), tuple(examples)
 
     @abstractmethod
-    def tasks(self, pairs: Sequence[Pair]) -> list[Task]:
+    def tasks(self, pairs: Sequence[Pair]) -> list[QueuedQuestion]:
         """All questions about the pairs, each as often as the settings say."""
 
     @abstractmethod
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
         """See `Judge.score`."""
 
-    def _sampled(self, questions: Iterable[Callable[[], Question]]) -> list[Task]:
+    def _sampled(self, questions: Iterable[Callable[[], Question]]) -> list[QueuedQuestion]:
         samples = range(self.session.settings.samples)
-        return [Task(build, sample) for build in questions for sample in samples]
+        return [QueuedQuestion(build, sample) for build in questions for sample in samples]
 
     def _table(
         self, pairs: Sequence[Pair], scores: Sequence[Any], failures: Sequence[Counter[str]], metas: Sequence[Any]
@@ -80,7 +80,7 @@ class PointwiseJudge(PromptedJudge):
         single = self.session.settings.answers == "logprobs"
         return [(scale,) for scale in self._scales] if single else [self._scales]
 
-    def tasks(self, pairs: Sequence[Pair]) -> list[Task]:
+    def tasks(self, pairs: Sequence[Pair]) -> list[QueuedQuestion]:
         """All questions: pair by pair, then by what is asked at once, then sample by sample."""
         settings, most = self.session.settings, self.session.provider.max_tokens
         return self._sampled(
@@ -119,11 +119,11 @@ class PairwiseJudge(PromptedJudge):
     how often they disagree is told.
     """
 
-    def tasks(self, pairs: Sequence[Pair]) -> list[Task]:
+    def tasks(self, pairs: Sequence[Pair]) -> list[QueuedQuestion]:
         """All questions: comparison by comparison, then the two orders, then sample by sample."""
         return self._tasks(pairs, matches(pairs, self.session.settings.opponents))
 
-    def _tasks(self, pairs: Sequence[Pair], compared: Iterable[tuple[int, int]]) -> list[Task]:
+    def _tasks(self, pairs: Sequence[Pair], compared: Iterable[tuple[int, int]]) -> list[QueuedQuestion]:
         settings, most = self.session.settings, self.session.provider.max_tokens
         return self._sampled(
             partial(comparison_question, pairs[first], pairs[second], self._scales, settings, most)
@@ -144,7 +144,7 @@ class PairwiseJudge(PromptedJudge):
         wins: list[list[np.ndarray]] = [[] for _ in pairs]
         failures: list[Counter[str]] = [Counter() for _ in pairs]
         orders: list[list[np.ndarray]] = [[] for _ in pairs]
-        own: list[list[Outcome]] = [[] for _ in pairs]
+        own: list[list[AskedOutcome]] = [[] for _ in pairs]
         for number, (one, other) in enumerate(compared):
             asked = outcomes[2 * samples * number : 2 * samples * (number + 1)]
             own[one] += asked
@@ -171,7 +171,7 @@ class PairwiseJudge(PromptedJudge):
         return self._table(pairs, scores, failures, metas)
 
 
-def record(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def record(outcomes: Sequence[AskedOutcome]) -> dict[str, Any]:
     """What `Judge.score` says of a pair beside its scores; `eval.prompted_report` makes statistics of it.
 
     Returns:

@@ -11,9 +11,9 @@ import numpy as np
 
 from ....data_modules.audio import Clip
 from .provider import ANSWERED, BLOCKED, CUT_OFF, EMPTY, REFUSED, Reply, RequestError, Usage
-from .questions import Message, Question, Sound, sound_of
+from .questions import PromptMessage, Question, Sound, sound_of
 from .server import ALTERNATIVES, HttpProvider, read, retry_after, tokens
-from .settings import AnswerMode, Settings
+from .settings import AnswerMode, PromptedSettings
 
 _FUNCTION = "rate"
 _SILENCE = Clip(np.zeros(8_000, dtype=np.float32), 16_000)
@@ -31,7 +31,7 @@ class OpenAIProvider(HttpProvider):
     url_variable = "OPENAI_BASE_URL"
     key_variables = ("OPENAI_API_KEY",)
 
-    def __init__(self, model: str, settings: Settings, dry_run: bool = True) -> None:
+    def __init__(self, model: str, settings: PromptedSettings, dry_run: bool = True) -> None:
         super().__init__(model, settings, dry_run)
         self._is_audio_model = not self.elsewhere and "audio" in model
         # audio models take functions and no schema (their model page); of other servers only words can be relied on
@@ -105,7 +105,7 @@ class OpenAIProvider(HttpProvider):
         return Usage(max(0, text), audio, tokens(body, "usage.completion_tokens", required=True))
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _message(message: PromptMessage) -> dict[str, Any]:
     if message.role == "assistant":  # may not be a list of parts on every server
         return {"role": "assistant", "content": "".join(part for part in message.parts if isinstance(part, str))}
     return {"role": message.role, "content": [_part(part) for part in message.parts]}

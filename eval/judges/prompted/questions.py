@@ -21,7 +21,7 @@ from ....data_modules.audio import AudioSource, decode, probe
 from ....data_modules.errors import UserError, shown
 from ....data_modules.ratings import LABELS, STEP_TOLERANCE, Dimension
 from ....data_modules.schema import Pair
-from .settings import AnswerMode, RubricName, Settings
+from .settings import AnswerMode, PromptedSettings, RubricName
 
 MAX_RATE = 24_000
 """Hz; clips are sent at their own rate up to this one. Every judge gets the same bytes."""
@@ -41,7 +41,7 @@ class Unread(Exception):
 
 
 @dataclass(frozen=True)
-class Form:
+class AnswerForm:
     """What an answer must hold.
 
     Attributes:
@@ -199,7 +199,7 @@ Parts = tuple[str | Sound, ...]
 
 
 @dataclass(frozen=True)
-class Message:
+class PromptMessage:
     """One turn of the conversation with the judge; an example is a turn of ours and one of the judge's."""
 
     role: Literal["user", "assistant"]
@@ -211,8 +211,8 @@ class Question:
     """What is asked, in no vendor's format yet."""
 
     system: str  # what the judge is told first
-    messages: tuple[Message, ...]  # the last one is the question
-    form: Form  # what the answer must hold
+    messages: tuple[PromptMessage, ...]  # the last one is the question
+    form: AnswerForm  # what the answer must hold
     # how the form is imposed: by a schema, a function to call, in words, or in words with the probabilities of other
     # first tokens
     mode: AnswerMode
@@ -256,14 +256,18 @@ _WHICH = "Which response deserves the higher rating on each quality?"
 
 
 def score_question(
-    pair: Pair, dimensions: Sequence[Dimension], settings: Settings, max_tokens: int, examples: Sequence[Example] = ()
+    pair: Pair,
+    dimensions: Sequence[Dimension],
+    settings: PromptedSettings,
+    max_tokens: int,
+    examples: Sequence[Example] = (),
 ) -> Question:
     """Asks for the scores of one pair.
 
     Args:
         pair: The pair.
-        dimensions: What is rated; one where `Settings.answers` is ``logprobs``.
-        settings: `Settings.answers` is one that the model supports, not ``auto``.
+        dimensions: What is rated; one where `PromptedSettings.answers` is ``logprobs``.
+        settings: `PromptedSettings.answers` is one that the model supports, not ``auto``.
         max_tokens: Longest answer.
         examples: Shown before the question.
 
@@ -271,45 +275,45 @@ def score_question(
         AudioError: If a clip cannot be used.
         UserError: If a transcript is asked for that the pair does not have.
     """
-    shown_first: list[Message] = []
+    shown_first: list[PromptMessage] = []
     for example in examples:
         answer = _example_answer(example, dimensions, settings)
-        shown_first.append(Message("user", (*_example_parts(example.pair, settings), _ASK)))
-        shown_first.append(Message("assistant", (answer,)))
+        shown_first.append(PromptMessage("user", (*_example_parts(example.pair, settings), _ASK)))
+        shown_first.append(PromptMessage("assistant", (answer,)))
     scene = _READ if settings.hears == "transcript" else _ONE
-    form = Form(tuple(dimensions), "number" if settings.answers == "logprobs" else "scores")
+    form = AnswerForm(tuple(dimensions), "number" if settings.answers == "logprobs" else "scores")
     return _question(settings, max_tokens, scene, shown_first, _pair_parts(pair, settings), _ASK, form)
 
 
 def comparison_question(
-    first: Pair, second: Pair, dimensions: Sequence[Dimension], settings: Settings, max_tokens: int
+    first: Pair, second: Pair, dimensions: Sequence[Dimension], settings: PromptedSettings, max_tokens: int
 ) -> Question:
     """Asks which of two responses to one context is better; see `score_question`."""
     parts = [
         *_pair_parts(first, settings, "First response"),
         *_side(settings, "Second response", [("Second response", second.response)], second, "response_text"),
     ]
-    return _question(settings, max_tokens, _TWO, (), parts, _WHICH, Form(tuple(dimensions), "verdicts"))
+    return _question(settings, max_tokens, _TWO, (), parts, _WHICH, AnswerForm(tuple(dimensions), "verdicts"))
 
 
 def _question(
-    settings: Settings,
+    settings: PromptedSettings,
     max_tokens: int,
     scene: str,
-    before: Sequence[Message],
+    before: Sequence[PromptMessage],
     parts: Sequence[str | Sound],
     ask: str,
-    form: Form,
+    form: AnswerForm,
 ) -> Question:
     mode = settings.answers
     assert mode != "auto"
     ask = ask if mode in ("schema", "function") else f"{ask} {form.in_words()}"
     system = f"You are a careful rater of speech. {scene}\n\n{describe(settings.rubric, form.dimensions)}"
-    asked = (*before, Message("user", (*parts, ask)))
+    asked = (*before, PromptMessage("user", (*parts, ask)))
     return Question(system, asked, form, mode, settings.sampling_temperature, max_tokens)
 
 
-def _pair_parts(pair: Pair, settings: Settings, label: str = "Response") -> list[str | Sound]:
+def _pair_parts(pair: Pair, settings: PromptedSettings, label: str = "Response") -> list[str | Sound]:
     """Situation, context and response, as clips, transcripts or both."""
     labels = ["Context"] if len(pair.context) == 1 else [f"Context, {turn.role}" for turn in pair.context]
     turns = [(own, turn.audio) for own, turn in zip(labels, pair.context, strict=True)]
@@ -321,13 +325,13 @@ def _pair_parts(pair: Pair, settings: Settings, label: str = "Response") -> list
 
 
 @lru_cache(maxsize=64)
-def _example_parts(pair: Pair, settings: Settings) -> Parts:
+def _example_parts(pair: Pair, settings: PromptedSettings) -> Parts:
     """The same examples are shown before every question: their clips are decoded once."""
     return tuple(_pair_parts(pair, settings))
 
 
 def _side(
-    settings: Settings, label: str, clips: Sequence[tuple[str, AudioSource]], pair: Pair, column: str
+    settings: PromptedSettings, label: str, clips: Sequence[tuple[str, AudioSource]], pair: Pair, column: str
 ) -> Iterator[str | Sound]:
     """Labelled clips, and the transcript in a column of the pair, as far as the judge gets them."""
     if settings.hears != "transcript":
@@ -351,7 +355,7 @@ def sound_of(source: AudioSource) -> Sound:
     return Sound(file.getvalue(), len(samples) / rate)
 
 
-def _example_answer(example: Example, dimensions: Sequence[Dimension], settings: Settings) -> str:
+def _example_answer(example: Example, dimensions: Sequence[Dimension], settings: PromptedSettings) -> str:
     if settings.answers == "logprobs":  # a whole number: the first digit of 3.8 would teach to say 3
         return f"{example.scores[dimensions[0].name]:.0f}"
     fields = ", ".join(f'"{d.name}": {example.scores[d.name]:.3g}' for d in dimensions)

@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 
 from ....data_modules.errors import ASKED_TO_STOP, AudioError, UserError
 from ....data_modules.parallel import ProgressBar, listen, restore
-from .cache import Answer, AnswerCache, cache_key
-from .costs import PRICES, Budget, Plan
+from .cache import AnswerCache, CachedAnswer, cache_key
+from .costs import PRICES, Budget, RequestPlan
 from .provider import ANSWERED, CUT_OFF, REFUSED, Provider, Reply, RequestError
-from .questions import Form, Question, Unread, expected_score
-from .settings import Settings
+from .questions import AnswerForm, Question, Unread, expected_score
+from .settings import PromptedSettings
 
 ATTEMPTS = 6
 """Of one request, where the server fails. Refusals for want of speed are counted apart, up to `_LIMITED_ATTEMPTS`."""
@@ -45,7 +45,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Task:
+class QueuedQuestion:
     """A question that can be asked."""
 
     build: Callable[[], Question]  # makes it; the clips are read again each time, so that waiting ones take no memory
@@ -53,16 +53,16 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AskedOutcome:
     """What became of a task."""
 
-    answer: Answer | None = None  # None where there is none
+    answer: CachedAnswer | None = None  # None where there is none
     values: Mapping[str, float] = field(default_factory=dict)  # numbers by name that the answer holds
     failure: str = ""  # why there are none; never guessed at
     kept: bool = False  # it was paid for before
 
 
-def values_in(reply: Reply, form: Form) -> dict[str, float]:
+def values_in(reply: Reply, form: AnswerForm) -> dict[str, float]:
     """The numbers of a reply; raises `Unread` with what is wrong with it."""
     if reply.kind not in (ANSWERED, CUT_OFF):
         raise Unread(reply.kind)
@@ -136,7 +136,7 @@ class Session:
     """
 
     def __init__(
-        self, provider: Provider, settings: Settings, answers: AnswerCache, budget: float | None = None
+        self, provider: Provider, settings: PromptedSettings, answers: AnswerCache, budget: float | None = None
     ) -> None:
         if budget is not None and not 0 <= budget < math.inf:
             raise UserError(f"budget {budget}; expected dollars, 0 or more")
@@ -149,9 +149,9 @@ class Session:
         self.budget = Budget(provider, price, budget)
         self._answers = answers
 
-    def plan(self, tasks: Sequence[Task]) -> Plan:
+    def plan(self, tasks: Sequence[QueuedQuestion]) -> RequestPlan:
         """Looks at every question once, and asks none."""
-        plan, question, built = Plan(len(tasks)), None, None
+        plan, question, built = RequestPlan(len(tasks)), None, None
         for task in tasks:
             if task.build is not built:  # samples of one question share its clips
                 built = task.build
@@ -170,7 +170,7 @@ class Session:
                 plan.dollars += self.budget.estimate(question)
         return plan
 
-    def ask(self, tasks: Sequence[Task], title: str) -> list[Outcome]:
+    def ask(self, tasks: Sequence[QueuedQuestion], title: str) -> list[AskedOutcome]:
         """Asks whatever has no answer yet.
 
         Returns:
@@ -190,8 +190,8 @@ class Session:
             raise KeyboardInterrupt if received == [signal.SIGINT] else SystemExit(ASKED_TO_STOP)
         return outcomes
 
-    async def _run(self, tasks: Sequence[Task], title: str) -> list[Outcome]:
-        outcomes = [Outcome(failure=STOPPED)] * len(tasks)
+    async def _run(self, tasks: Sequence[QueuedQuestion], title: str) -> list[AskedOutcome]:
+        outcomes = [AskedOutcome(failure=STOPPED)] * len(tasks)
         waiting = iter(enumerate(tasks))
         done = 0
         with ProgressBar(title, len(tasks)) as bar:
@@ -217,7 +217,7 @@ class Session:
                 raise end
         return outcomes
 
-    async def _outcome(self, task: Task) -> Outcome:
+    async def _outcome(self, task: QueuedQuestion) -> AskedOutcome:
         try:
             question = await asyncio.to_thread(task.build)
             key = cache_key(self.provider, question, task.sample)
@@ -227,13 +227,13 @@ class Session:
                 answer = await self._asked(question)
                 self._answers.put(key, self._name, task.sample, answer)
         except (AudioError, RequestError) as error:
-            return Outcome(failure=error.kind if isinstance(error, RequestError) else str(error))
+            return AskedOutcome(failure=error.kind if isinstance(error, RequestError) else str(error))
         try:
-            return Outcome(answer, values_in(answer.reply, question.form), kept=kept)
+            return AskedOutcome(answer, values_in(answer.reply, question.form), kept=kept)
         except Unread as error:
-            return Outcome(answer, failure=str(error), kept=kept)
+            return AskedOutcome(answer, failure=str(error), kept=kept)
 
-    async def _asked(self, question: Question) -> Answer:
+    async def _asked(self, question: Question) -> CachedAnswer:
         """The answer; raises `RequestError` with why there is none."""
         reserved = await self.budget.reserve(question)
         if reserved is None:
@@ -246,7 +246,7 @@ class Session:
         finally:
             self.budget.release(reserved)
         cost = self.budget.charge(reply.usage, question, reserved)
-        return Answer(reply, cost, time.monotonic() - begun, 1 + tries.total())
+        return CachedAnswer(reply, cost, time.monotonic() - begun, 1 + tries.total())
 
     async def _attempt(self, question: Question, tries: Counter[bool], reserved: float) -> Reply | None:
         """The reply; None = ask again."""

@@ -19,7 +19,7 @@ import pydantic_core
 from ....data_modules.errors import UserError, shown
 from .provider import Provider, Reply, RequestError, Usage
 from .questions import Question
-from .settings import Settings, server_address
+from .settings import PromptedSettings, server_address
 
 MOST_BYTES = 4_000_000
 """Of an answer; those that are asked for have thousands."""
@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 
 class HttpProvider(Provider):
-    """Asks `Settings.base_url`, else the address in the SDK's variable, else the vendor.
+    """Asks `PromptedSettings.base_url`, else the address in the SDK's variable, else the vendor.
 
     A server in the settings gets no key of the vendor's but the one in ``EMPATHY_JUDGE_API_KEY``, if there is one. A
     server in the SDK's variable gets the key in the SDK's variable, as everywhere else where the SDK is used.
@@ -57,7 +57,7 @@ class HttpProvider(Provider):
     url_variable: ClassVar[str]
     key_variables: ClassVar[tuple[str, ...]]
 
-    def __init__(self, model: str, settings: Settings, dry_run: bool = True) -> None:
+    def __init__(self, model: str, settings: PromptedSettings, dry_run: bool = True) -> None:
         spec = f"{self.name}:{model}"
         try:
             import httpx

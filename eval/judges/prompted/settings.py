@@ -46,7 +46,7 @@ def server_address(value: str) -> str:
     return value.rstrip("/")
 
 
-class Settings(BaseModel, frozen=True):
+class PromptedSettings(BaseModel, frozen=True):
     """The settings in a spec such as ``openai:gpt-audio-1.5,rubric=attunement,samples=5``.
 
     Attributes:
@@ -90,7 +90,7 @@ class Settings(BaseModel, frozen=True):
 _OF_SERVERS = ("rpm", "concurrency", "timeout", "price", "base_url")
 
 
-def parse_settings(words: Sequence[str], spec: str, local: bool = False) -> Settings:
+def parse_settings(words: Sequence[str], spec: str, local: bool = False) -> PromptedSettings:
     """Reads ``name=value`` settings.
 
     Args:
@@ -102,7 +102,7 @@ def parse_settings(words: Sequence[str], spec: str, local: bool = False) -> Sett
     Raises:
         UserError: If a setting is unknown or has a wrong value.
     """
-    names = [name for name in Settings.model_fields if not (local and name in _OF_SERVERS)]
+    names = [name for name in PromptedSettings.model_fields if not (local and name in _OF_SERVERS)]
     found: dict[str, Any] = {"samples": 1, "concurrency": 1, "timeout": None} if local else {}
     for word in words:
         name, separator, value = word.partition("=")
@@ -110,11 +110,11 @@ def parse_settings(words: Sequence[str], spec: str, local: bool = False) -> Sett
             raise UserError(f"judge {shown(spec)}: setting {shown(word)}; expected NAME=VALUE of {', '.join(names)}")
         found[name] = value
     try:
-        return Settings(**found)
+        return PromptedSettings(**found)
     except ValidationError as error:
         wrong = error.errors()[0]
         name = str(wrong["loc"][0])
-        field = Settings.model_fields[name]
+        field = PromptedSettings.model_fields[name]
         if wrong["type"] == "value_error":
             expected = str(wrong.get("ctx", {})["error"])
         elif wrong["type"] == "literal_error":
