@@ -32,7 +32,7 @@ from ..data_modules.tables import check_file, check_header, csv_rows, is_text, j
 COLUMNS = ("pair_id", "context_audio", "response_audio", "situation")
 """Columns that are read; others are ignored."""
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
-"""Of tables that are read and written row by row; a JSON list is not."""
+"""Suffixes of tables that are read and written row by row; a JSON list is not."""
 _LONGEST_LINE = 2**24  # bytes: a file without line breaks must not fill the memory
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NAMES_SHOWN = 20
@@ -74,7 +74,7 @@ class Manifest:
         self._next = -1
 
     def read(self, first: int, count: int) -> Iterator[ManifestRow]:
-        """So many rows from a position on.
+        """Read `count` rows from position `first` on.
 
         Raises:
             DataError: If the file cannot be read, or has no such rows.
@@ -101,14 +101,14 @@ class Manifest:
         if not hashes:
             raise DataError(f"{self.path}: the table holds no rows")
         ordered = np.sort(np.frombuffer(hashes, dtype=np.int64))
-        twice = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
+        duplicates = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
         seen: dict[str, ManifestRow] = {}
-        for record in self._records(0, ids_only=True) if twice else ():  # equal hashes may be of two ids
+        for record in self._records(0, ids_only=True) if duplicates else ():  # equal hashes may be of two ids
             pair_id = row_id(record, self.path)
             if pair_id in seen:
                 here, first = where(self.path, record, "pair_id"), where(self.path, seen[pair_id])
                 raise DataError(f"{here}: {shown(pair_id)} stands there twice, also in {first}; expected unique ids")
-            if hash(pair_id) in twice:
+            if hash(pair_id) in duplicates:
                 seen[pair_id] = record
         return len(hashes)
 
@@ -122,7 +122,7 @@ class Manifest:
             return hashlib.sha256(f"{size}\n".encode() + file.read()).hexdigest()
 
     def _records(self, first: int, ids_only: bool = False) -> Iterator[ManifestRow]:
-        """Rows from one on, or a little before; the file is opened anew."""
+        """Rows from `first` on, or from a little before it; the file is opened anew."""
         try:
             if self._suffix == ".jsonl":
                 yield from self._read_json(first)
@@ -190,8 +190,8 @@ class Manifest:
 
     def _check_columns(self, names: Sequence[str]) -> None:
         if "response_audio" not in names:
-            found, expected = names_shown(names), ", ".join(COLUMNS)
-            raise DataError(f"{self.path}: no column 'response_audio'; it has {found}; expected {expected}")
+            columns, expected = names_shown(names), ", ".join(COLUMNS)
+            raise DataError(f"{self.path}: no column 'response_audio'; it has {columns}; expected {expected}")
 
     def _unreadable(self, error: Exception) -> DataError:
         return DataError(f"{self.path}: cannot be read ({error})")

@@ -96,16 +96,16 @@ def _unpickled(settings: JudgeSettings, dimensions: Sequence[Dimension], pickled
         def persistent_load(self, pid: str) -> EmpathyJudge:
             return judge
 
-    made = Collate.__new__(Collate)
-    vars(made).update(WithJudge(io.BytesIO(pickled)).load())
-    return made
+    collate = Collate.__new__(Collate)
+    vars(collate).update(WithJudge(io.BytesIO(pickled)).load())
+    return collate
 
 
 def _counts(rated: Sequence[RatedPair], rest: int, dimensions: Sequence[Dimension]) -> Tensor:
     steps = max(dimension.steps for dimension in dimensions)
     nobody = torch.zeros(rest, len(dimensions), steps, dtype=torch.int32)
-    given = [item.histogram for item in rated if item.histogram is not None]
-    return torch.cat([torch.stack(given), nobody]) if given else nobody
+    histograms = [item.histogram for item in rated if item.histogram is not None]
+    return torch.cat([torch.stack(histograms), nobody]) if histograms else nobody
 
 
 def _stacked(rows: Sequence[Tensor], rest: int, filling: float, width: int) -> Tensor:
@@ -131,11 +131,11 @@ def gather(prediction: Prediction, labels: Labels) -> tuple[Prediction, Labels]:
     if ranks == 1:
         return prediction, labels
     labels = replace(labels, chosen=labels.chosen + rank * rows, rejected=labels.rejected + rank * rows)
-    predicted, told = _tensors(prediction), _tensors(labels)
-    whole = _of_all_ranks([*predicted.values(), *told.values()])
+    predicted, label_tensors = _tensors(prediction), _tensors(labels)
+    gathered = _of_all_ranks([*predicted.values(), *label_tensors.values()])
     return (
-        replace(prediction, **dict(zip(predicted, whole, strict=False))),
-        replace(labels, **dict(zip(told, whole[len(predicted) :], strict=True))),
+        replace(prediction, **dict(zip(predicted, gathered, strict=False))),
+        replace(labels, **dict(zip(label_tensors, gathered[len(predicted) :], strict=True))),
     )
 
 

@@ -1,5 +1,5 @@
-"""Speech to pre-train the nano backbone on: synthetic, where what was asked for is known, and recordings of people,
-whose ratings nobody reads."""
+"""Speech to pre-train the nano backbone on: synthetic speech, whose settings are known, and recordings of people, whose
+ratings are not read."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ _ADULT = 16  # years; the voices of younger speakers do not tell their sex
 
 @dataclass(frozen=True)
 class Recording:
-    """One recording."""
+    """A recording of a person."""
 
     file: Path  # where it lies
-    speaker: str  # who speaks, apart from all speakers of other folders
+    speaker: str  # who speaks, distinct from the speakers of other folders
     text: str | None  # what is said; None = unknown
     sex: str | None  # "f" or "m"; None = unknown
-    source: str | None  # who is to be named for it; None = the folder as a whole
+    source: str | None  # the credit that it needs; None = that of the folder as a whole
 
 
 def find_recordings(data: Path) -> list[Recording]:
-    """Those of `FOLDERS` in `data`, as their `metadata.csv` lists them.
+    """The recordings of `FOLDERS` in `data`, as their `metadata.csv` lists them.
 
     Raises:
-        UserError: One of the folders is not there.
+        UserError: If one of the folders is not there.
     """
-    found = []
+    recordings = []
     for name in FOLDERS:
         table = data / name / "metadata.csv"
         if not table.exists():
             raise UserError(f"{table}: not found; give the folder that holds {' and '.join(FOLDERS)}")
         with table.open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
-                # age and sex are known of read speech alone
+                # age and sex are known for read speech only
                 sex = row["gender"] if int(row.get("age") or 0) >= _ADULT else None
                 speaker = row.get("speaker_id") or row["reader"]
                 source = None
@@ -66,19 +66,19 @@ def find_recordings(data: Path) -> list[Recording]:
                     version = row["license_url"].rstrip("/").rpartition("/")[2]
                     source = f"{row['title']} by {row['author']}, read by {row['reader']} (CC BY {version})"
                 recording = Recording(data / name / row["clip"], f"{name}/{speaker}", row.get("text"), sex, source)
-                found.append(recording)
-    return found
+                recordings.append(recording)
+    return recordings
 
 
 def hold_out(recordings: Sequence[Recording], seed: int) -> tuple[list[Recording], list[Recording]]:
-    """Those to train on, and those of a random sixth of the speakers of each folder."""
+    """Recordings to train on, and held-out ones, of a random sixth of the speakers of each folder."""
     rng = np.random.default_rng(seed)
     unseen: set[str] = set()
     for name in FOLDERS:
-        speakers = sorted({own.speaker for own in recordings if own.speaker.startswith(f"{name}/")})
+        speakers = sorted({recording.speaker for recording in recordings if recording.speaker.startswith(f"{name}/")})
         unseen |= set(rng.choice(speakers, len(speakers) // 6, replace=False).tolist())
-    return [own for own in recordings if own.speaker not in unseen], [
-        own for own in recordings if own.speaker in unseen
+    return [recording for recording in recordings if recording.speaker not in unseen], [
+        recording for recording in recordings if recording.speaker in unseen
     ]
 
 
@@ -90,9 +90,9 @@ def read(recording: Recording) -> np.ndarray:
 def digest(recordings: Sequence[Recording]) -> str:
     """SHA-256 of all that is read, files included; where they lie does not matter."""
     total = hashlib.sha256()
-    for own in recordings:
-        total.update(repr((own.speaker, own.text, own.sex)).encode())
-        total.update(bytes.fromhex(audio_hash(own.file)))
+    for recording in recordings:
+        total.update(repr((recording.speaker, recording.text, recording.sex)).encode())
+        total.update(bytes.fromhex(audio_hash(recording.file)))
     return total.hexdigest()
 
 
@@ -153,8 +153,8 @@ def collect(shards: Iterable[Callable[[], list[NanoClip]]], label: str, workers:
     nothing but its seed only if it starts from a new process."""
     packages = list(shards)
     with multiprocessing.get_context("forkserver").Pool(workers, maxtasksperchild=1) as pool:
-        made = pool.imap(_run, packages, chunksize=1)
-        clips = [clip for clips in progress(made, label, len(packages)) for clip in clips]
+        results = pool.imap(_run, packages, chunksize=1)
+        clips = [clip for clips in progress(results, label, len(packages)) for clip in clips]
         pool.close()
         pool.join()  # workers that are terminated instead leave their voice files behind
     return clips
@@ -209,8 +209,8 @@ def _read_shard(recordings: list[Recording], seed: int) -> list[NanoClip]:
         samples = read(recording)
         labels = {} if recording.sex is None else {"sex": SEXES.index(recording.sex)}
         clips.append(_describe(samples, samples, recording.text, labels, float("nan"), 0, rng))
-        other = _to_level(_in_another_voice(samples, rng), rng)
-        clips.append(_describe(other, other, recording.text, {}, float("nan"), 0, rng))
+        altered = _to_level(_in_another_voice(samples, rng), rng)
+        clips.append(_describe(altered, altered, recording.text, {}, float("nan"), 0, rng))
         degraded = int(rng.integers(1, len(RECORDINGS)))
         samples = _to_level(samples, rng)
         clips.append(_describe(samples, samples, recording.text, labels, float("nan"), degraded, rng))
@@ -244,12 +244,12 @@ def _describe(
         pitch_shift,
         whole.harmonicity,
     ]
-    known = {**labels, "recording": recording}
+    targets = {**labels, "recording": recording}
     return NanoClip(
         mel=mel.astype(np.float16),
         # the voice as it was spoken, and the signal as it is heard
         measures=np.concatenate([core, delivery(heard)]).astype(np.float32),
-        labels=np.array([known.get(name, -1) for name in LABELS], np.int64),
+        labels=np.array([targets.get(name, -1) for name in LABELS], np.int64),
         frames=per_token,
     )
 
@@ -281,8 +281,8 @@ def _extractor() -> WhisperFeatureExtractor:
 def _mel(samples: np.ndarray) -> np.ndarray:
     # zeros after the end, as in a padded batch, so that the last frames look the same here and in use
     padded = np.concatenate([samples, np.zeros(2048, np.float32)])
-    made = _extractor()(padded, sampling_rate=prosody.RATE, padding="do_not_pad", truncation=False)
-    return np.asarray(made["input_features"][0]).T[: samples.size // HOP]
+    features = _extractor()(padded, sampling_rate=prosody.RATE, padding="do_not_pad", truncation=False)
+    return np.asarray(features["input_features"][0]).T[: samples.size // HOP]
 
 
 def _to_rate(samples: np.ndarray, rate: int) -> np.ndarray:
@@ -290,13 +290,13 @@ def _to_rate(samples: np.ndarray, rate: int) -> np.ndarray:
 
 
 def _in_another_voice(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Played up to 15 % faster or 20 % slower: pitch, formants and rate move together."""
+    """Play up to 15 % faster or 20 % slower: pitch, formants and rate move together."""
     speed = int(rng.choice([17, 18, 19, 21, 22, 23]))
     return torchaudio.functional.resample(torch.from_numpy(samples), speed, 20).numpy()
 
 
 def _to_level(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """At a random RMS from -40 to -16 dB full scale: recordings come as loud as somebody made them."""
+    """Scale to a random RMS from -40 to -16 dB full scale, since the loudness of recordings is arbitrary."""
     rms = float(np.sqrt(np.mean(samples**2)))
     return (samples * (10 ** (rng.uniform(-40, -16) / 20) / rms)).astype(np.float32)
 

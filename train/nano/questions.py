@@ -75,7 +75,7 @@ def _about(clip: str) -> list[NamedQuestion]:
     def asked(name: str) -> Answer:
         return lambda context, response: _in_words(name, context if clip == "context" else response)
 
-    texts = {name: own[0] for name, own in (SCALES | LABEL_QUESTIONS).items()}
+    texts = {name: entry[0] for name, entry in (SCALES | LABEL_QUESTIONS).items()}
     return [NamedQuestion(f"{name} of {clip}", text.format(clip=clip), asked(name)) for name, text in texts.items()]
 
 
@@ -96,13 +96,13 @@ def _comparing(measure: str) -> NamedQuestion:
 
 def _describing(clip: str) -> NamedQuestion:
     def answer(context: Delivery | None, response: Delivery) -> str | None:
-        own = context if clip == "context" else response
-        known = [
+        delivery = context if clip == "context" else response
+        parts = [
             f"{name.replace('_', ' ')} {word}"
             for name in (*SCALES, *LABELS)
-            if (word := _in_words(name, own)) is not None
+            if (word := _in_words(name, delivery)) is not None
         ]
-        return ", ".join(known) if known else None
+        return ", ".join(parts) if parts else None
 
     return NamedQuestion(f"describe {clip}", f"Describe the {clip}.", answer)
 
