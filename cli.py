@@ -49,12 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             error.filename = "standard output"
             _close_output()
         if lost_process(error):  # not code 2: what starts processes again may do so
-            what = UserError(f"another process of this run ended or does not answer ({error}); its own lines say why")
-            print(f"error: {what}", file=sys.stderr)
+            lost = UserError(f"another process of this run ended or does not answer ({error}); its own lines say why")
+            print(f"error: {lost}", file=sys.stderr)
             return FAILED_CHECKS
-        found = as_user_error(error)
-        print(f"error: {bug(error) if found is None else found}", file=sys.stderr)
-        return A_BUG if found is None else BAD_USAGE
+        user_error = as_user_error(error)
+        print(f"error: {bug(error) if user_error is None else user_error}", file=sys.stderr)
+        return A_BUG if user_error is None else BAD_USAGE
 
 
 def _run(words: list[str]) -> int:
@@ -70,20 +70,20 @@ def _run(words: list[str]) -> int:
 
 
 def _open_streams() -> None:
-    """A terminal that knows few letters shows the others in ASCII; output that is closed (`>&-`) is nowhere."""
+    """Escape characters that a terminal cannot encode; a closed output (`>&-`) is replaced by the null device."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            # else the next file would get its descriptor
+            # otherwise the next opened file would get its descriptor
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         elif isinstance(stream := getattr(sys, name), io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _output_is_full() -> bool:
-    """Whether it was standard output that refused: it does so again."""
+    """Whether standard output caused the error: in that case, writing to it fails again."""
     try:
         sys.stdout.flush()
-        os.write(sys.stdout.fileno(), b"")  # where Python keeps nothing back
+        os.write(sys.stdout.fileno(), b"")  # where Python has nothing in its buffer
     except io.UnsupportedOperation:  # no file at all
         return False
     except OSError:
@@ -92,7 +92,7 @@ def _output_is_full() -> bool:
 
 
 def _close_output() -> None:
-    """Python would complain once more at exit about what nobody takes."""
+    """Redirect standard output to the null device: otherwise Python reports once more at exit what it cannot write."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,4 +1,4 @@
-"""`empathy-judge demo`: the whole way on a synthetic sample, from audio to a report and a scorer."""
+"""`empathy-judge demo`: the whole pipeline on a synthetic sample, from audio to a report and a scorer."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def run_demo(out: Path, *, groups: int, epochs: int | None, as_json: bool = Fals
 
 @contextmanager
 def _replacing(out: Path) -> Iterator[None]:
-    """What an earlier demo left makes room, and returns when the block fails; after a kill the next call brings it."""
+    """Move the folders of an earlier demo aside, and back if the block fails; after a kill, the next call does that."""
     moving, earlier, done = (out / f".{name}" for name in ("moving", "earlier", "replaced"))
     _restore(out, moving, earlier)
     if any((out / name).exists() for name in _MADE):
@@ -100,7 +100,7 @@ def _replacing(out: Path) -> Iterator[None]:
 
 
 def _restore(out: Path, moving: Path, earlier: Path) -> None:
-    if earlier.is_dir():  # what stands in its place was not finished
+    if earlier.is_dir():  # the folders in its place are unfinished
         for name in _MADE:
             shutil.rmtree(out / name, ignore_errors=True)
         earlier.rename(moving)
@@ -117,7 +117,7 @@ def _score_examples(out: Path, dataset: PairDataset, say: Callable[[str], None])
     answers: dict[AudioSource, list[Pair]] = {}
     for pair in dataset.subset("test").pairs:
         answers.setdefault(pair.context[0].audio, []).append(pair)
-    # the context whose answers the panel tells apart most
+    # the context whose answers differ most in the panel's ratings
     rivals = max(answers.values(), key=lambda pairs: np.ptp([rated[pair.pair_id] for pair in pairs]))
     for pair in (max(rivals, key=lambda p: rated[p.pair_id]), min(rivals, key=lambda p: rated[p.pair_id])):
         score = scorer.score(pair.context[0].audio, pair.response)[DIMENSION.name]

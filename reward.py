@@ -1,7 +1,7 @@
 """The judge as a reward: for TRL's GRPO and its relatives, and for verl.
 
-A policy that is trained on a judge finds what the judge gets wrong. What holds it back here: rewards are clipped, may
-be taken some standard errors below the score, and a response that the policy broke gets the lowest. What was not heard
+A policy that is trained on a judge finds what the judge gets wrong. To limit this, rewards are clipped and may be taken
+some standard errors below the score, and a response that the policy broke gets the lowest reward. What was not heard
 gets no reward at all, so that an outage teaches nothing. That is no guarantee: listen to what the policy says, and
 measure it with people.
 """
@@ -29,7 +29,7 @@ from .models.assessment import ENDED, OF_THE_POLICY, Assessment, Reward, reward_
 from .scorer import Scorer
 
 Speak = Callable[..., Sequence[Audio | None]]
-"""From completions, and all else that the trainer passes by name, to what is heard of each; None = nothing came."""
+"""Turns completions, and all else that the trainer passes by name, into a clip for each; None = there is none."""
 OnError = Literal["none", "raise", "lowest"]
 _TRL = "1.6"  # the first whose baseline leaves missing rewards out
 _KEPT = 100_000
@@ -44,7 +44,7 @@ class EmpathyReward:
     Safe for several threads.
 
     Attributes:
-        counts: How often the judge had no word for a response, by the code (see `Reward`).
+        counts: How often a response was not scored, by the code of the reason (see `Reward`).
     """
 
     def __init__(
@@ -72,13 +72,13 @@ class EmpathyReward:
             deviations: Standard errors by which each score is taken to be worse, so that the policy does not go where
                 the judge is unsure. Needs a calibrated judge.
             limits: Lowest and highest reward, within 0 (bad end of the scale) to 1 (good end).
-            on_error: What becomes of a response for which the judge has no word, and the policy is not to blame: no
-                reward (`none`; TRL then leaves the sample out), an error that ends the training (`raise`), or the
-                lowest reward (`lowest`). What the policy broke gets the lowest, see `reward_of`; with `raise` an empty
-                clip is an error, too. A context or a situation that cannot be used is an error in any case.
+            on_error: What becomes of a response that cannot be scored although the policy is not to blame: no reward
+                (`none`; TRL then leaves the sample out), an error that ends the training (`raise`), or the lowest
+                reward (`lowest`). What the policy broke gets the lowest, see `reward_of`; with `raise` an empty clip is
+                an error, too. A context or a situation that cannot be used is an error in any case.
 
         Raises:
-            UserError: If the judge has no such dimension, is not calibrated, or the limits are none.
+            UserError: If the judge has no such dimension, is not calibrated, or an argument is not one of its values.
         """
         if on_error not in ("none", "raise", "lowest"):
             raise UserError(f"on_error {on_error!r}; expected none, raise, lowest")
@@ -111,18 +111,18 @@ class EmpathyReward:
 
         Raises:
             AudioError: If a context or a situation cannot be used; or a response, if `on_error` says so.
-            UserError: If there is not one response, context and situation for each completion, or one is none; or a
-                reward is missing and this TRL would take it for 0.
+            UserError: If there is not one response, context and situation for each completion, or one is not of its
+                kind; or a reward is missing and this TRL would take it for 0.
         """
         responses = self._speak(completions=completions, prompts=prompts, **columns)
         contexts, situations = columns.get(self._context), columns.get(self._situation)
-        found = [own.reward for own in self._of_all(len(completions), contexts, responses, situations)]
-        if found and callable(log := columns.get("log_metric")):
-            log(f"{self.__name__}/without_reward", found.count(None) / len(found))
+        rewards = [outcome.reward for outcome in self._of_all(len(completions), contexts, responses, situations)]
+        if rewards and callable(log := columns.get("log_metric")):
+            log(f"{self.__name__}/without_reward", rewards.count(None) / len(rewards))
         trl = getattr(sys.modules.get("trl"), "__version__", None)
-        if None in found and trl is not None and Version(trl) < Version(_TRL):
+        if None in rewards and trl is not None and Version(trl) < Version(_TRL):
             raise UserError(f"trl {trl} takes a missing reward for 0, the lowest; expected trl >= {_TRL}")
-        return found
+        return rewards
 
     def verl(
         self,
@@ -138,11 +138,11 @@ class EmpathyReward:
             data_sources: Not used.
             solution_strs: What the policy wrote.
             ground_truths: Not used.
-            extra_infos: Of each sample; `speak` gets them too.
-            others: What else the trainer passes.
+            extra_infos: Extra information of each sample; `speak` gets it too.
+            others: What else the trainer passes; `speak` gets it.
 
         Returns:
-            A reward for each sample; NaN = none, for `valid_rows` to leave out.
+            A reward for each sample; NaN = none, and `valid_rows` leaves the sample out.
 
         Raises:
             AudioError: As for TRL.
@@ -151,8 +151,8 @@ class EmpathyReward:
         responses = self._speak(completions=solution_strs, extra_infos=extra_infos, **others)
         infos = [info or {} for info in extra_infos]
         contexts, situations = ([info.get(name) for info in infos] for name in (self._context, self._situation))
-        found = self._of_all(len(solution_strs), contexts, responses, situations)
-        return [math.nan if own.reward is None else own.reward for own in found]
+        outcomes = self._of_all(len(solution_strs), contexts, responses, situations)
+        return [math.nan if outcome.reward is None else outcome.reward for outcome in outcomes]
 
     def verl_sample(
         self, data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any], **others: Any
@@ -161,7 +161,7 @@ class EmpathyReward:
         return self.verl([data_source], [solution_str], [ground_truth], [extra_info], **others)[0]
 
     def _of_all(self, count: int, contexts: Any, responses: Any, situations: Any) -> list[Reward]:
-        """All that is listed is looked at before any of it is heard."""
+        """Rewards of all responses. Every input is checked before any clip is scored."""
         heard = [
             None if value is None else _named(f"completion {number}: {self._context}", clip, value)
             for number, value in enumerate(_listed(contexts, count, f"{self._context} holds {{}} values"))
@@ -170,38 +170,42 @@ class EmpathyReward:
         judge = self.scorer.pair_scorer.judge
         for number, text in enumerate(texts):
             _named(f"completion {number}", judge.backbone.check_situation, text)
-        given = _listed(() if responses is None else responses, count, "speak returned {} clips")
-        spoken = [self._response(number, value) for number, value in enumerate(given)]
+        clips = _listed(() if responses is None else responses, count, "speak returned {} clips")
+        spoken = [self._response(number, value) for number, value in enumerate(clips)]
         keys: list[_Key | Reward] = [
-            own if isinstance(own, Reward) else (None if context is None else _hash(context), _hash(own), text)
-            for context, own, text in zip(heard, spoken, texts, strict=True)
+            response
+            if isinstance(response, Reward)
+            else (None if context is None else _hash(context), _hash(response), text)
+            for context, response, text in zip(heard, spoken, texts, strict=True)
         ]
         with self._lock:  # another thread may forget a key between the question and the answer
-            found = {key: self._known[key] for key in keys if not isinstance(key, Reward) and key in self._known}
-        new = {key: n for n, key in enumerate(keys) if not isinstance(key, Reward) and key not in found}
+            rewards = {key: self._known[key] for key in keys if not isinstance(key, Reward) and key in self._known}
+        new = {key: n for n, key in enumerate(keys) if not isinstance(key, Reward) and key not in rewards}
         pairs = [
-            make_pair(str(n), heard[n], own, texts[n]) for n in new.values() if not isinstance(own := spoken[n], Reward)
+            make_pair(str(n), heard[n], result, texts[n])
+            for n in new.values()
+            if not isinstance(result := spoken[n], Reward)
         ]
         for pair in pairs:
             _named(f"completion {pair.pair_id}", judge.check_text, pair)
         transient = set()
-        for key, pair, own in zip(new, pairs, self.scorer.assess_pairs(pairs), strict=True):
+        for key, pair, result in zip(new, pairs, self.scorer.assess_pairs(pairs), strict=True):
             where = f"completion {pair.pair_id}"
-            if isinstance(own, AudioError):
+            if isinstance(result, AudioError):
                 transient.add(key)  # a file may come back
                 if pair.context:
                     _named(f"{where}: {self._context}", self.scorer.check_clip, pair.context[0].audio)
-            found[key] = self._checked(f"{where}: its response", self._reward(pair.response, own))
+            rewards[key] = self._checked(f"{where}: its response", self._reward(pair.response, result))
         with self._lock:
-            self._known |= {key: found[key] for key in new if key not in transient}
+            self._known |= {key: rewards[key] for key in new if key not in transient}
             while len(self._known) > _KEPT:
                 self._known.popitem(last=False)
-        outcomes = [key if isinstance(key, Reward) else found[key] for key in keys]
+        outcomes = [key if isinstance(key, Reward) else rewards[key] for key in keys]
         self._count(outcomes)
         return outcomes
 
     def _response(self, number: int, value: Any) -> AudioSource | Reward:
-        """A clip, or what becomes of what `speak` returned in its place."""
+        """A clip, or the reward of what `speak` returned in its place."""
         where = f"completion {number}: its response"
         if value is None:
             return self._checked(where, Reward(None, None, "not a clip", "speak returned nothing"))
@@ -218,12 +222,12 @@ class EmpathyReward:
                 clipped = is_clipped(load_clip(response))
             except AudioError as error:  # it was there a moment ago
                 found = error
-        own = reward_of(found, self.dimensions, self._deviations, self._limits, clipped)
-        # where there are no samples a header was written; a file of no bytes is one that was not written
-        return Reward(None, None, "not a clip", own.text) if own.code in ENDED and _is_nothing(response) else own
+        worth = reward_of(found, self.dimensions, self._deviations, self._limits, clipped)
+        # a clip without samples has a header and was written; a file without bytes was not
+        return Reward(None, None, "not a clip", worth.text) if worth.code in ENDED and _is_nothing(response) else worth
 
     def _checked(self, where: str, own: Reward, error: type[UserError] = AudioError) -> Reward:
-        """As `on_error` has it."""
+        """The reward, as `on_error` says where there is none."""
         if self._on_error == "raise" and (own.reward is None or own.code in ENDED):
             raise error(f"{where}: {own.text}")
         if self._on_error == "lowest" and own.reward is None:
@@ -231,22 +235,22 @@ class EmpathyReward:
         return own
 
     def _count(self, outcomes: Sequence[Reward]) -> None:
-        """Count and log; who reads the log may have to end an outage."""
-        without = [own for own in outcomes if own.code is not None]
-        codes = Counter(own.code for own in without)
+        """Count and log responses without a score; a reader of the log may have to end an outage."""
+        without = [outcome for outcome in outcomes if outcome.code is not None]
+        codes = Counter(outcome.code for outcome in without)
         with self._lock:
             self.counts += codes
-        if others := [own for own in without if own.code not in OF_THE_POLICY]:
+        if external := [outcome for outcome in without if outcome.code not in OF_THE_POLICY]:
             reasons = ", ".join(f"{code} ({count})" for code, count in codes.most_common())
             text = "the judge has no word for %d of %d responses: %s; first: %s"
-            _LOGGER.warning(text, len(without), len(outcomes), reasons, others[0].text)
+            _LOGGER.warning(text, len(without), len(outcomes), reasons, external[0].text)
 
 
 def valid_rows(estimator: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
     """An outcome advantage estimator of verl (`compute_grpo_outcome_advantage`) that leaves out rows without a reward.
 
-    Mean and deviation of a group are those of its rows with a reward. Rows without one, and a row whose group has no
-    other, get the advantage 0: so does TRL.
+    Mean and deviation of a group are those of its rows with a reward. Rows without a reward, and a row whose group has
+    no other row with one, get the advantage 0, as in TRL.
 
     Args:
         estimator: Called with the rows that are left.
@@ -259,21 +263,21 @@ def valid_rows(estimator: Callable[..., tuple[Tensor, Tensor]]) -> Callable[...,
         if bool(valid.all()):
             return estimator(token_level_rewards, response_mask, index=index, **options)
         group = np.unique(index, return_inverse=True)[1]
-        left = np.bincount(group, valid.cpu().numpy())
-        # a row that has lost all others has nothing to be compared with
-        alone = (left == 1) & (np.bincount(group) > 1)
+        remaining = np.bincount(group, valid.cpu().numpy())
+        # the only row of its group that is left has nothing to be compared with
+        alone = (remaining == 1) & (np.bincount(group) > 1)
         rows = torch.from_numpy(np.flatnonzero(valid.cpu().numpy() & ~alone[group])).to(valid.device)
-        found = torch.zeros_like(token_level_rewards)
+        advantages = torch.zeros_like(token_level_rewards)
         if len(rows):
-            own = np.asarray(index)[rows.cpu().numpy()]
-            found[rows] = estimator(token_level_rewards[rows], response_mask[rows], index=own, **options)[0]
-        return found, found
+            groups = np.asarray(index)[rows.cpu().numpy()]
+            advantages[rows] = estimator(token_level_rewards[rows], response_mask[rows], index=groups, **options)[0]
+        return advantages, advantages
 
     return estimate
 
 
 def _named(where: str, convert: Callable[[Any], Any], value: Any) -> Any:
-    """What becomes of a value; an error says where it stands."""
+    """The converted value; an error says where the value stands."""
     try:
         return convert(value)
     except UserError as error:
@@ -281,17 +285,17 @@ def _named(where: str, convert: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _listed(values: Any, count: int, held: str) -> list[Any]:
-    """A column as a list, whatever it is held in, with None where it is missing; no column is missing everywhere."""
+    """A column as a list, whatever its type, with None where a value is missing; without a column all are missing."""
     if values is None:
         return [None] * count
-    found = [] if not isinstance(values, Iterable) or isinstance(values, str | bytes) else list(values)
-    if len(found) != count:
-        raise UserError(f"{held.format(len(found))} for {count} completions; expected one for each")
-    return [None if is_missing(value) else value for value in found]
+    listed = [] if not isinstance(values, Iterable) or isinstance(values, str | bytes) else list(values)
+    if len(listed) != count:
+        raise UserError(f"{held.format(len(listed))} for {count} completions; expected one for each")
+    return [None if is_missing(value) else value for value in listed]
 
 
 def _hash(source: AudioSource) -> str:
-    """What a clip is known by; a file that cannot be read is known by its name."""
+    """Identifies a clip by a hash of its content; a file that cannot be read by its name."""
     try:
         return audio_hash(source)
     except AudioError:

@@ -72,8 +72,8 @@ class Scorer:
         """Load a judge.
 
         Args:
-            folder: Of an exported judge (or of a training run), or `OWNER/NAME` on the Hugging Face hub where there is
-                no such folder.
+            folder: Folder of an exported judge (or of a training run), or `OWNER/NAME` on the Hugging Face hub where
+                there is no such folder.
             backbone: Where the backbone lies now, if not where the judge found it.
             device: "cpu", "cuda", ...; "auto" spreads the backbone over all GPUs, then main memory; None = a GPU if
                 there is one.
@@ -81,11 +81,11 @@ class Scorer:
                 training.
             batch_size: Most pairs per forward pass; scores do not depend on it. None = 16 on a CPU, 64 on a GPU. Where
                 memory runs out, batches are made smaller, and no pair is lost.
-            cache: Folder where what the audio tower makes of a clip is kept for later, at most 100 GB; training with
-                `cache.folder` shares it. None = for as long as this scorer lives.
+            cache: Folder that keeps the audio tower's output for each clip, at most 100 GB; training with
+                `cache.folder` shares it. None = it is kept for as long as this scorer lives.
             compiled: Whether layers are compiled (`torch.compile`): the first batches take minutes, later ones less
                 than otherwise. Scores change in the last digits.
-            kept_bytes: Of audio states in memory, for clips that come again.
+            kept_bytes: Bytes of audio states that are kept in memory, for clips that come again.
             revision: Commit, tag or branch on the hub.
             windows: Clips longer than `max_seconds` are heard in windows of equal length; what the head reads is the
                 mean over these, each weighted by the seconds in which it has a voice. False = they are refused.
@@ -105,7 +105,7 @@ class Scorer:
             compile_layers(judge.network, leave=[])
         size = batch_size or (_ON_CPU if judge.device.type == "cpu" else _ON_GPU)
         store = None if cache is None else DiskStore(Path(cache))
-        # of a judge that learned from comparisons alone only the order of scores means something
+        # where a judge learned from comparisons alone, only the order of its scores has a meaning
         in_points = loaded.description["provenance"].get("shares", {}).get("ratings", 1) > 0
         scorer = PairScorer(judge, size, loaded.calibration, store, True, kept_bytes, in_points, windows)
         return cls(loaded, scorer, str(folder))
@@ -136,8 +136,8 @@ class Scorer:
             AudioError: If a clip cannot be read, is not finite, or is too long (see `windows`).
             UserError: If lists differ in length.
         """
-        found = self.assess(context, response, situation=situation)
-        return [own.points for own in found] if isinstance(found, list) else found.points
+        assessed = self.assess(context, response, situation=situation)
+        return [assessment.points for assessment in assessed] if isinstance(assessed, list) else assessed.points
 
     @overload
     def assess(
@@ -165,12 +165,12 @@ class Scorer:
             AudioError: As `score`.
             UserError: As `score`; also if there are no intervals of this level.
         """
-        found, several = [], column(response) is not None
-        for number, own in enumerate(self.assess_pairs(pairs_of(context, response, situation), level)):
-            if isinstance(own, AudioError):
-                raise of_pair(number, own) if several else own
-            found.append(own)
-        return found if several else found[0]
+        assessments, several = [], column(response) is not None
+        for number, outcome in enumerate(self.assess_pairs(pairs_of(context, response, situation), level)):
+            if isinstance(outcome, AudioError):
+                raise of_pair(number, outcome) if several else outcome
+            assessments.append(outcome)
+        return assessments if several else assessments[0]
 
     def rank(
         self,
@@ -227,11 +227,11 @@ class Scorer:
             AudioError: As `score`.
         """
         dimension = self.compared_on(None if by is None else [by])
-        one, other = self.assess(context, [first, second], situation=situation)
+        of_first, of_second = self.assess(context, [first, second], situation=situation)
         model = None if self.calibration is None else self.calibration.dimensions[dimension].three_way
-        found = None if model is None else preference(model, one.scores[dimension], other.scores[dimension])
-        assert found is not None  # `compared_on` has looked
-        return found
+        estimate = None if model is None else preference(model, of_first.scores[dimension], of_second.scores[dimension])
+        assert estimate is not None  # `compared_on` has looked
+        return estimate
 
     def compared_on(self, by: Sequence[str] | None) -> str:
         """The one dimension on which two responses are compared.
@@ -254,30 +254,30 @@ class Scorer:
     @property
     def knows_preferences(self) -> bool:
         """Whether `preference` is known on every dimension."""
-        found = () if self.calibration is None else self.calibration.dimensions.values()
-        return bool(found) and all(own.three_way is not None for own in found)
+        calibrations = () if self.calibration is None else self.calibration.dimensions.values()
+        return bool(calibrations) and all(calibration.three_way is not None for calibration in calibrations)
 
     def beside_next(
         self, ranked: Sequence[Ranked], by: Sequence[str], max_error: float | None = None
     ) -> list[BesideNext | None]:
-        """What people will say of each response of an order and the next one.
+        """What people will say of each response in a ranking beside the next one.
 
         Args:
-            ranked: The order.
-            by: What it follows.
-            max_error: Most verdicts that may be wrong, see `ThreeWay.verdict`.
+            ranked: The ranking.
+            by: The dimensions that it follows.
+            max_error: Largest share of verdicts that may be wrong, see `ThreeWay.verdict`.
 
         Returns:
-            None = not known: it is the last one, one has no score, the order follows several dimensions, or the
-            calibration knows nothing of preferences.
+            None = not known: the response is the last one, one of the two has no score, the ranking follows several
+            dimensions, or the calibration knows nothing of preferences.
         """
-        found: list[BesideNext | None] = [None] * len(ranked)
+        results: list[BesideNext | None] = [None] * len(ranked)
         model = None if self.calibration is None or len(by) != 1 else self.calibration.dimensions[by[0]].three_way
-        for place, (own, other) in enumerate(itertools.pairwise(ranked)):
-            if model is not None and isinstance(own.found, Assessment) and isinstance(other.found, Assessment):
-                known = preference(model, own.found.scores[by[0]], other.found.scores[by[0]])
-                found[place] = None if known is None else model.beside(known, max_error)
-        return found
+        for position, (response, following) in enumerate(itertools.pairwise(ranked)):
+            if model is not None and isinstance(response.found, Assessment) and isinstance(following.found, Assessment):
+                estimate = preference(model, response.found.scores[by[0]], following.found.scores[by[0]])
+                results[position] = None if estimate is None else model.beside(estimate, max_error)
+        return results
 
     async def score_async(self, context, response, *, situation=None):
         """`score` in a thread, while the event loop goes on."""
@@ -297,10 +297,10 @@ class Scorer:
             level: As for `assess`.
 
         Returns:
-            In order, what is known of each, or what is wrong with its audio.
+            In order, the assessment of each pair, or what is wrong with its audio.
 
         Raises:
-            UserError: If a question is none; also if there are no intervals of this level.
+            UserError: If an item is not a question; also if there are no intervals of this level.
         """
         return self.assess_pairs(numbered(questions), level)
 
@@ -319,7 +319,7 @@ class Scorer:
         return self.pair_scorer.assess(pairs, level)
 
     def check_clip(self, audio: Audio) -> None:
-        """The judge can hear this clip.
+        """Check that the judge can hear this clip.
 
         Raises:
             AudioError: If it cannot be read, is not finite, or is too long (see `windows`).
@@ -327,7 +327,7 @@ class Scorer:
         self.pair_scorer.judge.decode(clip(audio), self.pair_scorer.long_clips)
 
     def check_text(self, pair: Pair) -> None:
-        """The judge can read the text of a pair, whatever its clips.
+        """Check that the judge can read the text of a pair, whatever its clips are.
 
         Raises:
             TextError: If not.
@@ -339,22 +339,22 @@ class Scorer:
         self.pair_scorer.forget()
 
     def dimension_names(self, names: Sequence[str] | None) -> tuple[str, ...]:
-        """These names of dimensions, or those of all.
+        """The given names of dimensions, or the names of all.
 
         Raises:
             UserError: If the judge does not know one of them.
         """
-        known = tuple(dimension.name for dimension in self.dimensions)
+        every = tuple(dimension.name for dimension in self.dimensions)
         for name in names or ():
-            if name not in known:
-                raise UserError(f"dimension {name!r}; expected {', '.join(known)}")
-        return tuple(names or known)
+            if name not in every:
+                raise UserError(f"dimension {name!r}; expected {', '.join(every)}")
+        return tuple(names or every)
 
     def require_calibration(self) -> None:
-        """Something is known of the errors of this judge.
+        """Check that something is known of the errors of this judge.
 
         Raises:
-            UserError: If not, saying why.
+            UserError: If not; the text says why.
         """
         if self.calibration is None:
             raise UserError(self._not_calibrated)

@@ -1,4 +1,4 @@
-"""A job: what is scored with what, what its scores depend on, and the folder that keeps what is done until all is."""
+"""A job: what is scored with which judge, what its scores depend on, and the folder that keeps finished parts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _PLAN, _SCHEMA_VERSION = "plan.json", 2
 _STEP, _MOST_STEPS, _CHUNKS = 64, 16, 128
 _UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
-"""What JSON raises that is not what it should be."""
+"""Errors of reading JSON that is not as it should be."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Job:
     out: Path
     level: float | None = None  # of the intervals; None = the usual one, and no matter if there are none
     checksums: bool = False  # files that changed are known by their content instead of size and modification time
-    audio_root: Path | None = None  # another folder in which clips may lie than that of the manifest
+    audio_root: Path | None = None  # another folder, beside that of the manifest, in which clips may lie
     # arguments of `Scorer.from_pretrained` beyond the judge and the device
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -50,7 +50,7 @@ class Job:
         check_writable(self.out, is_folder=False)
 
     def reader(self) -> RowReader:
-        """What makes pairs of the rows of the manifest."""
+        """The reader that makes pairs of the rows of the manifest."""
         return RowReader(self.manifest.parent, self.audio_root)
 
     def load(self, device: str | None) -> Scorer:
@@ -67,7 +67,7 @@ class Job:
         return scorer
 
     def identity(self) -> dict[str, str]:
-        """All that scores depend on but audio files: those of a chunk are noted in its part (`audio_mark`).
+        """All that scores depend on, except audio files: those of a chunk are noted in its part (`audio_mark`).
 
         Raises:
             UserError: If there is no manifest or no judge.
@@ -97,8 +97,8 @@ def first_difference(begun: Mapping[str, str], now: Mapping[str, str]) -> str | 
 
 
 def _judge_hash(path: Path) -> str:
-    """Of what names a judge: `judge.json`, which holds the hashes of its weights and its calibration; of a run its
-    checkpoint and its calibration."""
+    """Hash of what identifies a judge: `judge.json`, which holds the hashes of its weights and its calibration; of a
+    run its checkpoint and its calibration."""
     checkpoint = path / CHECKPOINTS / BEST if path.is_dir() else path
     of_run = [checkpoint, checkpoint.parent.parent / CALIBRATION_FILE]
     marks = [_file_mark(file, True) for file in ([path / JUDGE_FILE] if (path / JUDGE_FILE).is_file() else of_run)]
@@ -108,7 +108,7 @@ def _judge_hash(path: Path) -> str:
 
 
 def _backbone_mark(backbone: str, checksums: bool) -> str:
-    """Of a folder a hash over its files, wherever it lies; a hub id is its own."""
+    """What a backbone is known by: a hash over the files of a folder, wherever it lies; a hub id is its own mark."""
     folder = Path(backbone)
     if not folder.is_dir():
         return backbone
@@ -130,11 +130,11 @@ def _file_mark(path: Path, checksums: bool) -> str:
 
 
 def audio_mark(rows: Iterable[Row], checksums: bool) -> str:
-    """Which audio files rows are made of. Clips inside a manifest are known by its hash.
+    """A hash of the audio files that rows are made of. Clips inside a manifest are covered by its hash.
 
     A row that cannot be used counts too: it can be, once its file is there.
     """
-    known: dict[Path, str] = {}
+    marks: dict[Path, str] = {}
     digest = hashlib.sha256()
     for row in rows:
         if isinstance(row.pair, AudioError):
@@ -142,9 +142,9 @@ def audio_mark(rows: Iterable[Row], checksums: bool) -> str:
             continue
         for clip in (row.pair.response, *(turn.audio for turn in row.pair.context)):
             if isinstance(clip, Path):
-                if clip not in known:
-                    known[clip] = _file_mark(clip, checksums)
-                digest.update(f"{clip.name} {known[clip]}\n".encode())
+                if clip not in marks:
+                    marks[clip] = _file_mark(clip, checksums)
+                digest.update(f"{clip.name} {marks[clip]}\n".encode())
     return digest.hexdigest()
 
 
@@ -162,7 +162,7 @@ class Part(NamedTuple):
     columns: tuple[Column, ...]  # `score_columns` of the judge
     rows: list[list[Value]]  # values of `row_columns`
     failed: dict[str, int]  # how many rows have no scores, by kind
-    audio: str  # the files that it was made of, as `audio_mark` has them
+    audio: str  # `audio_mark` of the files that it was made of
 
 
 class DamagedError(Exception):
@@ -210,8 +210,8 @@ class Parts:
         self.rows = rows
 
     def chunks(self) -> list[Chunk]:
-        """All of them; they follow from the number of rows alone. Small ones where there are few rows, so that several
-        workers have something to do."""
+        """All chunks; they follow from the number of rows alone. They are small where there are few rows, so that
+        several workers have something to do."""
         size = _STEP * min(max(-(-self.rows // (_STEP * _CHUNKS)), 1), _MOST_STEPS)
         starts = range(0, self.rows, size)
         return [Chunk(number, start, min(size, self.rows - start)) for number, start in enumerate(starts)]

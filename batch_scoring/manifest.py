@@ -32,7 +32,7 @@ from ..data_modules.tables import check_file, check_header, csv_rows, is_text, j
 COLUMNS = ("pair_id", "context_audio", "response_audio", "situation")
 """Columns that are read; others are ignored."""
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
-"""Of tables that are read and written row by row; a JSON list is not."""
+"""Suffixes of tables that are read and written row by row; a JSON list is not."""
 _LONGEST_LINE = 2**24  # bytes: a file without line breaks must not fill the memory
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NAMES_SHOWN = 20
@@ -40,7 +40,7 @@ _PATHS_KEPT = 4096  # one context is often answered several times
 _CLIP_FIELDS = {"bytes", "path", "sha256"}  # as in Hugging Face datasets, and in ours
 
 
-class Record(NamedTuple):
+class ManifestRow(NamedTuple):
     """A row as it stands in the file."""
 
     position: int  # of the row, from 0
@@ -70,11 +70,11 @@ class Manifest:
         self._columns: list[str] = []
         if self._suffix == ".parquet":
             self._read_footer()
-        self._rest: Iterator[Record] = iter(())
+        self._rest: Iterator[ManifestRow] = iter(())
         self._next = -1
 
-    def read(self, first: int, count: int) -> Iterator[Record]:
-        """So many rows from a position on.
+    def read(self, first: int, count: int) -> Iterator[ManifestRow]:
+        """Read `count` rows from position `first` on.
 
         Raises:
             DataError: If the file cannot be read, or has no such rows.
@@ -101,14 +101,14 @@ class Manifest:
         if not hashes:
             raise DataError(f"{self.path}: the table holds no rows")
         ordered = np.sort(np.frombuffer(hashes, dtype=np.int64))
-        twice = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
-        seen: dict[str, Record] = {}
-        for record in self._records(0, ids_only=True) if twice else ():  # equal hashes may be of two ids
+        duplicates = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
+        seen: dict[str, ManifestRow] = {}
+        for record in self._records(0, ids_only=True) if duplicates else ():  # equal hashes may be of two ids
             pair_id = row_id(record, self.path)
             if pair_id in seen:
                 here, first = where(self.path, record, "pair_id"), where(self.path, seen[pair_id])
                 raise DataError(f"{here}: {shown(pair_id)} stands there twice, also in {first}; expected unique ids")
-            if hash(pair_id) in twice:
+            if hash(pair_id) in duplicates:
                 seen[pair_id] = record
         return len(hashes)
 
@@ -123,15 +123,15 @@ class Manifest:
             changed = os.fstat(file.fileno()).st_mtime_ns
             return hashlib.sha256(f"{size} {changed}\n".encode() + file.read()).hexdigest()
 
-    def _records(self, first: int, ids_only: bool = False) -> Iterator[Record]:
-        """Rows from one on, or a little before; the file is opened anew."""
+    def _records(self, first: int, ids_only: bool = False) -> Iterator[ManifestRow]:
+        """Rows from `first` on, or from a little before it; the file is opened anew."""
         try:
             if self._suffix == ".jsonl":
                 yield from self._read_json(first)
             elif self._suffix != ".parquet":
                 yield from self._read_separated(first)
             elif ids_only and "pair_id" not in self._columns:
-                yield from (Record(position, None, {}) for position in range(self._groups[-1]))
+                yield from (ManifestRow(position, None, {}) for position in range(self._groups[-1]))
             else:
                 yield from self._read_parquet(first, ["pair_id"] if ids_only else self._columns)
         except (pa.ArrowException, OSError) as error:
@@ -152,21 +152,21 @@ class Manifest:
                     wrong = f"byte 0x{error.object[error.start]:02x} is not UTF-8"
                     raise DataError(f"{place(self.path, line=line)}: {wrong}; expected text saved as UTF-8") from None
 
-    def _read_separated(self, first: int) -> Iterator[Record]:
+    def _read_separated(self, first: int) -> Iterator[ManifestRow]:
         rows = csv_rows(self._lines(), self.path)
         _, header = next(rows, (0, COLUMNS))
         self._check_columns(header)
         for position, (line, values) in enumerate(rows):
             if position >= first:
-                yield Record(position, line, _cells(dict(zip(header, values, strict=True))))
+                yield ManifestRow(position, line, _cells(dict(zip(header, values, strict=True))))
 
-    def _read_json(self, first: int) -> Iterator[Record]:
+    def _read_json(self, first: int) -> Iterator[ManifestRow]:
         names: dict[str, None] = {}
         position = first - 1
         for position, (line, row) in enumerate(jsonl_rows(self._lines(), self.path, first), start=first):
             if len(names) < _NAMES_SHOWN or "response_audio" in row:
                 names.update(dict.fromkeys(row))
-            yield Record(position, line, _cells(row))
+            yield ManifestRow(position, line, _cells(row))
         if first == 0 <= position:
             self._check_columns(tuple(names))
 
@@ -184,16 +184,16 @@ class Manifest:
         self._groups = list(accumulate(groups, initial=0))
         self.embeds = any(has_bytes(schema.field(name).type) for name in self._columns)
 
-    def _read_parquet(self, first: int, columns: list[str]) -> Iterator[Record]:
+    def _read_parquet(self, first: int, columns: list[str]) -> Iterator[ManifestRow]:
         for start, part in parquet_tables(self.path, first, columns):
             for position, row in enumerate(python_rows(part), start):
                 if position >= first:
-                    yield Record(position, None, _cells(row))
+                    yield ManifestRow(position, None, _cells(row))
 
     def _check_columns(self, names: Sequence[str]) -> None:
         if "response_audio" not in names:
-            found, expected = names_shown(names), ", ".join(COLUMNS)
-            raise DataError(f"{self.path}: no column 'response_audio'; it has {found}; expected {expected}")
+            columns, expected = names_shown(names), ", ".join(COLUMNS)
+            raise DataError(f"{self.path}: no column 'response_audio'; it has {columns}; expected {expected}")
 
     def _unreadable(self, error: Exception) -> DataError:
         return DataError(f"{self.path}: cannot be read ({error})")
@@ -203,12 +203,12 @@ def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in COLUMNS if row.get(name) not in (None, "")}
 
 
-def where(path: Path, record: Record, column: str | None = None) -> str:
+def where(path: Path, record: ManifestRow, column: str | None = None) -> str:
     """Where a row or a cell stands, for the head of a message."""
     return place(path, record.position + 1, column, record.line)
 
 
-def row_id(record: Record, path: Path) -> str:
+def row_id(record: ManifestRow, path: Path) -> str:
     """The id of a row; by default its number, from 1.
 
     Raises:
@@ -238,7 +238,7 @@ class RowReader:
         self._folder = None if folder is None else folder.resolve()
         self._resolve = lru_cache(_PATHS_KEPT)(partial(resolve_inside, also=audio_root))
 
-    def of_record(self, record: Record, path: Path) -> Row:
+    def of_record(self, record: ManifestRow, path: Path) -> Row:
         """A row of a manifest.
 
         Raises:

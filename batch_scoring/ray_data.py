@@ -68,7 +68,7 @@ def _start() -> None:
         UserError: If the folder for its sockets cannot be used, such as a `TMPDIR` of more than 40 characters.
     """
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    shown = os.dup(2)
+    stderr = os.dup(2)
     with open(os.devnull, "wb") as nothing:  # the core says, outside Python's logging, that it was told to be silent
         os.dup2(nothing.fileno(), 2)
     try:
@@ -80,8 +80,8 @@ def _start() -> None:
             f"Ray does not start: {error}; expected RAY_TMPDIR to name a short folder, such as /tmp"
         ) from None
     finally:
-        os.dup2(shown, 2)
-        os.close(shown)
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 class _ScoreChunks:
@@ -134,12 +134,12 @@ class ScoreBatch:
         scored = [row.values for row in score_rows(self._scorer, rows, self._columns, self._level)]
         added = list(zip(*scored, strict=True))[1:]
         columns = (*self._columns, Column("status", "text"))
-        made = {
+        scores = {
             # None becomes NaN
             column.name: np.array(values, dtype=np.float64 if column.kind in ("number", "count") else object)
             for column, values in zip(columns, added, strict=True)
         }
-        return {**batch, **made}
+        return {**batch, **scores}
 
 
 def _plain(value: Any) -> Any:

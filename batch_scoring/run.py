@@ -1,4 +1,4 @@
-"""A manifest scored into a file, from the first row to the last, whatever happens in between."""
+"""Score a manifest into a file, from the first row to the last, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ..data_modules.errors import ASKED_TO_STOP, UserError
 from ..data_modules.folders import replace_text
 from ..data_modules.parallel import ALONE, SCHEDULER_SIGNALS, Launch, ProgressBar, listen, restore
 from .job import Chunk, DamagedError, Job, Parts, audio_mark, first_difference
-from .manifest import Manifest, Record
+from .manifest import Manifest, ManifestRow
 from .scores import windows_in_words
 from .workers import run_workers, worker_devices
 
 _STOPS = (*SCHEDULER_SIGNALS, signal.SIGINT)
-_THREADS = 16  # that ask for files
+_THREADS = 16  # that look at files
 _LOOK = 1.0  # seconds between two looks at what all processes have done
 
 
@@ -35,8 +35,8 @@ class Summary:
     rows: int
     scored: int  # rows that have scores
     failed: dict[str, int]  # how many have none, by kind
-    seconds: float  # that the process took which put the file together, loading included
-    pairs_per_second: float  # of the rows that were scored meanwhile, by whomever
+    seconds: float  # time of the process that put the file together, loading included
+    pairs_per_second: float  # rate of the rows that were scored in this time, by all processes
     done_before: int  # rows that an earlier run had finished
     identity: dict[str, str]  # what the scores depend on
     out: dict[str, str | int] = field(default_factory=dict)  # the file, as it was written: size in bytes and SHA-256
@@ -45,9 +45,9 @@ class Summary:
 
     def in_words(self) -> str:
         """One line, and one for each kind of failure."""
-        again = f" ({self.done_before:,} of them before)" if self.done_before else ""
+        before = f" ({self.done_before:,} of them before)" if self.done_before else ""
         lines = [
-            f"rows: {self.rows:,}{again}, with scores: {self.scored:,}, in {self.seconds:,.1f} s: "
+            f"rows: {self.rows:,}{before}, with scores: {self.scored:,}, in {self.seconds:,.1f} s: "
             f"{self.pairs_per_second:,.1f} pairs per second"
         ]
         lines += [windows_in_words(self.windowed)] if self.windowed else []
@@ -61,8 +61,8 @@ Engine = Callable[[Parts, Look], None]
 
 
 def make_engine(name: Literal["local", "ray"], launch: Launch, device: str | None, workers: int | None) -> Engine:
-    """Who does the work: worker processes on this machine, or a Ray cluster. Device and workers are as the user has
-    them.
+    """The engine that does the work: worker processes on this machine, or a Ray cluster. Device and workers are as the
+    user gave them.
 
     Raises:
         UserError: If workers would be in each other's way, or Ray is not installed.
@@ -78,7 +78,7 @@ def make_engine(name: Literal["local", "ray"], launch: Launch, device: str | Non
 def score_manifest(
     job: Job, engine: Engine, launch: Launch = ALONE, restart: bool = False, overwrite: bool = False
 ) -> Summary | None:
-    """Score a manifest, or go on with it.
+    """Score a manifest, or go on with a manifest that was begun.
 
     Every row of the manifest becomes a row of `job.out`, in the same order, with scores or with a status that says why
     there are none. What is done is kept in `OUT.parts` until all is; the same call goes on after any end. Several
@@ -127,7 +127,7 @@ def score_manifest(
 
 
 def _begin(parts: Parts, launch: Launch, restart: bool, overwrite: bool, again: bool) -> Summary | None:
-    """Plan what was not planned yet; returns what became of the job if there is nothing to do."""
+    """Plan the job if it is not planned yet; returns its summary if there is nothing to do."""
     job, manifest = parts.job, Manifest(parts.job.manifest)
     if restart:  # the plan stays: a process at work on the same job does it again
         for path in parts.entries():
@@ -141,19 +141,19 @@ def _begin(parts: Parts, launch: Launch, restart: bool, overwrite: bool, again: 
         )
     if plan is None or different is not None:
         rows = manifest.check()
-        known = _known(job)
-        if known is not None and known.identity == parts.identity and (again or launch.world > 1):
+        earlier = _known(job)
+        if earlier is not None and earlier.identity == parts.identity and (again or launch.world > 1):
             parts.rows = rows  # several processes leave a file that is complete, a single one begins anew
-            if again or manifest.embeds or known.audio == _audio_now(parts, manifest):
-                return known
-        if known is None and job.out.exists() and not overwrite:
+            if again or manifest.embeds or earlier.audio == _audio_now(parts, manifest):
+                return earlier
+        if earlier is None and job.out.exists() and not overwrite:
             raise UserError(
                 f"{job.out}: exists, and is not what this command wrote there; expected another --out, or --overwrite"
             )
         parts.plan(rows)
     else:
         parts.rows = plan["rows"]
-    if launch.rank == 0:  # which puts the parts together
+    if launch.rank == 0:  # rank 0 puts the parts together
         _drop_outdated(parts, manifest)
     return None
 
@@ -162,26 +162,26 @@ def _drop_outdated(parts: Parts, manifest: Manifest) -> None:
     """Delete parts that are damaged, or of audio files that changed since, or that could not be used and now can."""
     reader, done = parts.job.reader(), parts.done()
 
-    def look(chunk: Chunk, records: Sequence[Record]) -> None:
+    def look(chunk: Chunk, records: Sequence[ManifestRow]) -> None:
         part = parts.read(chunk)
         rows = [reader.of_record(record, manifest.path) for record in records]
         if part is None or (rows and part.audio != audio_mark(rows, parts.job.checksums)):
             parts.path(chunk).unlink(missing_ok=True)
 
-    def records_of(chunk: Chunk) -> list[Record]:  # clips in a manifest are known by its hash
+    def records_of(chunk: Chunk) -> list[ManifestRow]:  # clips in a manifest are known by its hash
         return [] if manifest.embeds else list(manifest.read(chunk.first, chunk.rows))
 
-    with ThreadPoolExecutor(_THREADS) as threads:  # what takes time is the answer of a network file system
+    with ThreadPoolExecutor(_THREADS) as threads:  # a network file system takes long to answer
         for first in range(0, len(done), _THREADS):
-            some = done[first : first + _THREADS]
-            list(threads.map(look, some, [records_of(chunk) for chunk in some]))
+            batch = done[first : first + _THREADS]
+            list(threads.map(look, batch, [records_of(chunk) for chunk in batch]))
 
 
 def _audio_now(parts: Parts, manifest: Manifest) -> str:
     """What `Parts.join` would say of the audio files as they are now."""
     reader, chunks, digest = parts.job.reader(), parts.chunks(), hashlib.sha256()
 
-    def mark(records: Sequence[Record]) -> str:
+    def mark(records: Sequence[ManifestRow]) -> str:
         return audio_mark([reader.of_record(record, manifest.path) for record in records], parts.job.checksums)
 
     with ThreadPoolExecutor(_THREADS) as threads:
@@ -218,7 +218,7 @@ def _finish(parts: Parts, start: float, before: int) -> Summary:
 
 
 def _known(job: Job) -> Summary | None:
-    """What is known of the scores in `job.out`, if this program wrote them and nobody has changed them since."""
+    """The summary of the scores in `job.out`, if this program wrote them and nobody has changed them since."""
     try:
         summary = Summary(**json.loads(_summary_file(job).read_text(encoding="utf-8")))
         return summary if summary.out == _facts(job.out) else None
@@ -237,7 +237,7 @@ def _summary_file(job: Job) -> Path:
 
 @contextmanager
 def _progress(parts: Parts, quiet: bool) -> Iterator[Look]:
-    """What shows on standard error how far a job is, whoever works on it."""
+    """Show on standard error how far a job is, whoever works on it."""
     failed: dict[Chunk, int] = {}  # of each part that is there
     rows, looked = 0, time.monotonic()
 
@@ -268,14 +268,14 @@ def _progress(parts: Parts, quiet: bool) -> Iterator[Look]:
 
 @contextmanager
 def _stopped_by_signals(parts: Parts) -> Iterator[None]:
-    """Within, signals end the program with `ASKED_TO_STOP`, and a line says how to go on."""
+    """Within it, signals end the program with `ASKED_TO_STOP`, and a line says how to go on."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         for each in _STOPS:
             signal.signal(each, signal.SIG_IGN)
         raise SystemExit(ASKED_TO_STOP)
 
-    before = listen(stop, _STOPS)
+    handlers = listen(stop, _STOPS)
     try:
         yield
     except SystemExit:
@@ -284,4 +284,4 @@ def _stopped_by_signals(parts: Parts) -> Iterator[None]:
             print(f"asked to stop: {done}; the same command goes on from there", file=sys.stderr)
         raise
     finally:
-        restore(before)
+        restore(handlers)

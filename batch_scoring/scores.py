@@ -47,7 +47,7 @@ class ScoredRow(NamedTuple):
 
 
 def score_columns(scorer: Scorer) -> tuple[Column, ...]:
-    """What a judge says of a response.
+    """The columns of what a judge says of a response.
 
     Its dimensions; of a calibrated judge then of each `NAME_standard_error`, `NAME_low` and `NAME_high`, and where it
     may abstain `NAME_abstained` (true = too unsure to be asked); then `NAME_label`, the nearest of five words, empty
@@ -55,14 +55,14 @@ def score_columns(scorer: Scorer) -> tuple[Column, ...]:
     `seconds` as in `Assessment`.
     """
     names = [dimension.name for dimension in scorer.dimensions]
-    known: list[Column] = []
+    calibrated: list[Column] = []
     if scorer.calibration is not None:
         for name in names:
-            known += [Column(f"{name}_{kind}", "number") for kind in ("standard_error", "low", "high")]
-            known += [Column(f"{name}_abstained", "flag")] if scorer.calibration.abstains else []
+            calibrated += [Column(f"{name}_{kind}", "number") for kind in ("standard_error", "low", "high")]
+            calibrated += [Column(f"{name}_abstained", "flag")] if scorer.calibration.abstains else []
     labels = [Column(f"{name}_label", "text") for name in names]
     last = (Column("warnings", "text"), Column("windows", "count"), Column("seconds", "number"))
-    return (*(Column(name, "number") for name in names), *known, *labels, *last)
+    return (*(Column(name, "number") for name in names), *calibrated, *labels, *last)
 
 
 def row_columns(columns: Sequence[Column]) -> tuple[Column, ...]:
@@ -77,11 +77,11 @@ def flat_scores(found: Assessment, columns: Sequence[Column]) -> dict[str, Value
         "windows": found.windows,
         "seconds": round(found.seconds, _DECIMALS),
     }
-    for name, own in found.scores.items():
-        numbers = {"": own.score, "_standard_error": own.standard_error, "_low": own.low, "_high": own.high}
+    for name, score in found.scores.items():
+        numbers = {"": score.score, "_standard_error": score.standard_error, "_low": score.low, "_high": score.high}
         for kind, value in numbers.items():
             values[f"{name}{kind}"] = None if value is None else round(value, _DECIMALS)
-        values[f"{name}_abstained"], values[f"{name}_label"] = own.abstained, own.label
+        values[f"{name}_abstained"], values[f"{name}_label"] = score.abstained, score.label
     return {column.name: values[column.name] for column in columns}
 
 
@@ -92,9 +92,9 @@ def score_rows(
     is that of the intervals of a calibrated one (None = the usual one)."""
     from ..models.calibration import DEFAULT_LEVEL
 
-    rows, asked = itertools.tee(rows)
-    found = scorer.assess_pairs((row.pair for row in asked), DEFAULT_LEVEL if level is None else level)
-    return map(functools.partial(_scored, columns), rows, found)
+    rows, copies = itertools.tee(rows)
+    assessments = scorer.assess_pairs((row.pair for row in copies), DEFAULT_LEVEL if level is None else level)
+    return map(functools.partial(_scored, columns), rows, assessments)
 
 
 def _scored(columns: Sequence[Column], row: Row, found: Assessment | AudioError) -> ScoredRow:
@@ -125,11 +125,11 @@ def write_scores(
     write = _row_writer(suffix, columns, text)
     for row in itertools.chain.from_iterable(pieces):
         write(row)
-    text.detach()  # writes what waits
+    text.detach()  # flushes the buffer
 
 
 def _row_writer(suffix: str, columns: Sequence[Column], file: TextIO) -> Callable[[Sequence[Value]], object]:
-    """What writes a row of text; a header is written at once."""
+    """Return the function that writes a row of text; the header is written at once."""
     names = [column.name for column in columns]
     if suffix == ".jsonl":
         return lambda row: file.write(
@@ -171,18 +171,18 @@ def print_scores(
     Raises:
         DataError: If the manifest cannot be read, lacks `response_audio` or has an id twice.
     """
-    manifest, reader, failed, cut = Manifest(path), RowReader(path.parent, audio_root), 0, 0
+    manifest, reader, failed, windowed = Manifest(path), RowReader(path.parent, audio_root), 0, 0
     columns, count = score_columns(scorer), manifest.check()
-    written = row_columns(columns)
+    file_columns = row_columns(columns)
     rows = (reader.of_record(record, path) for record in manifest.read(0, count))
-    write = _row_writer(".jsonl" if as_json else ".csv", written, file)
-    with ProgressBar("scoring", count, quiet=file.isatty()) as bar:  # rows in a terminal show it themselves
+    write = _row_writer(".jsonl" if as_json else ".csv", file_columns, file)
+    with ProgressBar("scoring", count, quiet=file.isatty()) as bar:  # in a terminal the rows show the progress
         for done, row in enumerate(score_rows(scorer, rows, columns, level), start=1):
             failed += row.error is not None
-            cut += in_windows(written, [row.values])
+            windowed += in_windows(file_columns, [row.values])
             write(row.values)
             bar.update(done)
-    return failed, cut
+    return failed, windowed
 
 
 def score_table(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # torch: the process that starts workers needs none
     from ..scorer import Scorer
 
 _MOST_DEATHS = 20
-"""Of workers, one after the other, without a chunk being finished."""
+"""Deaths of workers in a row, without a chunk being finished, after which the job fails."""
 _PATIENCE = 10.0  # seconds that a worker has to end
 _PAUSE = 1.0  # seconds between two looks at the workers
 _LOOK = 0.5  # seconds between two looks of a worker at its chunk
@@ -145,10 +145,10 @@ def _end(members: Sequence[_Member]) -> None:
 
 def _work(parts: Parts, share: tuple[int, int], device: str | None, threads: int | None, connection: Any) -> None:
     """The main function of a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; who started this process ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the one that started this one ends it
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # as SLURM sends it to all processes of a step
     signal.signal(signal.SIGTERM, _stop)
-    end_with_parent()  # nobody else would start it again, or end it
+    end_with_parent()  # no other process would restart it or end it
     worker: Worker | None = None
     try:
         if threads is not None:
@@ -159,16 +159,16 @@ def _work(parts: Parts, share: tuple[int, int], device: str | None, threads: int
         connection.send(None)
         worker.run()
     except Exception as error:
-        # What another worker would meet again: a full disk, a folder in the way, no memory for the judge. Where memory
-        # is missing for a row, the row is to blame
-        again = worker is None or isinstance(error, UserError | OSError)
-        found = as_user_error(error) if again else None
-        if found is None:
+        # Errors that another worker would meet again: a full disk, a folder in the way, no memory for the judge. Where
+        # memory is missing for a row, the row is to blame
+        recurs = worker is None or isinstance(error, UserError | OSError)
+        user_error = as_user_error(error) if recurs else None
+        if user_error is None:
             traceback.print_exc()
             raise SystemExit(1) from None
-        connection.send(str(found))
+        connection.send(str(user_error))
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends anyway; Python would print what is raised from here on
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends anyway; Python would print a later exception
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -190,9 +190,9 @@ class Worker:
     def run(self) -> None:
         """Score `range(rank, chunks, world)`, then whatever is missing, until every part is there.
 
-        Nobody waits for others or asks them. A worker that is done with its share takes chunks whose parts are missing,
-        each from another place of the list. At the end a chunk may be scored twice, in time that nobody needs; so a
-        process that died, or a slow machine, delays nothing.
+        Workers do not wait for others or ask them. A worker that is done with its share takes chunks whose parts are
+        missing, each worker from another place of the list. At the end a chunk may be scored twice, in time that would
+        be idle; so a process that died, or a slow machine, delays nothing.
         """
         for chunk in self._parts.chunks()[self._rank :: self._world]:
             self.score(chunk)
@@ -211,23 +211,23 @@ class Worker:
             rows = (self._reader.of_record(record, self._manifest.path) for record in records)
             order, audio = range(chunk.rows), ""
             if not self._manifest.embeds:  # the clips of a whole chunk are not held in memory
-                known = list(rows)
-                audio = audio_mark(known, self._parts.job.checksums)  # before they are heard: a later change is noticed
-                if not tries.careful:  # rows with the same context after one another: it is encoded and read once
-                    order = sorted(order, key=lambda number: _context(known[number]))
-                rows = (known[number] for number in order)
+                chunk_rows = list(rows)
+                audio = audio_mark(chunk_rows, self._parts.job.checksums)  # before scoring, to notice later changes
+                if not tries.careful:  # rows of one context follow each other: it is encoded and read once
+                    order = sorted(order, key=lambda number: _context(chunk_rows[number]))
+                rows = (chunk_rows[number] for number in order)
             scored = self._one_by_one(rows, tries) if tries.careful else self._scored(rows)
-            found, looked = {}, time.monotonic()
+            results, last_look = {}, time.monotonic()
             for number, row in zip(order, scored, strict=True):
-                found[number] = row
-                if time.monotonic() - looked >= _LOOK:
-                    looked = time.monotonic()
+                results[number] = row
+                if time.monotonic() - last_look >= _LOOK:
+                    last_look = time.monotonic()
                     if self._is_done(chunk):
                         return tries.end()
         except (KeyboardInterrupt, SystemExit):
             tries.note("stop")
             raise
-        self._parts.write(chunk, self._columns, [found[number] for number in range(chunk.rows)], audio)
+        self._parts.write(chunk, self._columns, [results[number] for number in range(chunk.rows)], audio)
         tries.end()
 
     def _is_done(self, chunk: Chunk) -> bool:
@@ -280,10 +280,10 @@ class Tries:
         self.culprits = {row for row, count in last.items() if count >= _ROW_DEATHS}
 
     def note(self, word: str) -> None:
-        """Write a line."""
+        """Write a line to the notes."""
         with suppress(FileNotFoundError), open(self._path, "a", encoding="utf-8") as file:  # else the job is over
             file.write(f"{word}\n")
 
     def end(self) -> None:
-        """Forget all: the chunk is done."""
+        """Delete the notes: the chunk is done."""
         self._path.unlink(missing_ok=True)

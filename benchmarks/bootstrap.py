@@ -38,7 +38,7 @@ def main() -> None:
 
     start = time.perf_counter()
     resamples = Resamples.draw(groups, options.resamples, seed=0)
-    found = spearman_draws(scores, human, resamples.codes, resamples.counts)
+    draws = spearman_draws(scores, human, resamples.codes, resamples.counts)
     ours = time.perf_counter() - start
     start = time.perf_counter()
     expected = []
@@ -47,7 +47,7 @@ def main() -> None:
         expected.append([stats.spearmanr(score[items], human[items])[0] for score in scores])
     loop = (time.perf_counter() - start) * options.resamples / LOOP
 
-    apart = float(np.abs(found[:, :LOOP] - np.transpose(expected)).max())
+    apart = float(np.abs(draws[:, :LOOP] - np.transpose(expected)).max())
     print(
         f"{options.resamples} resamples of {options.items} items in {len(set(groups))} groups, {options.judges} judges"
     )

@@ -40,13 +40,13 @@ from empathy_judge.train.memory import step_memory
 from empathy_judge.train.recipe import RecipeParser
 from gpu_step import FIXED, PAIRED, PREDICTED_AT, WAYS, Bench, predicted_bytes, step, words, work_of
 from materials import write_checkpoint, write_conversations
-from naive import Collate, read_items, scores
+from naive import NaiveCollate, read_items, scores
 from timing import in_turns, memory, peak_memory, ratios, reset_peak, spread, synchronize
 
 BACKBONES, PIECES = ("qwen2_audio", "qwen2_5_omni"), ("step", "score", "naive")
 GIB = 2**30
 LONGEST = 8.0  # seconds of a clip
-LARGEST = 0.9  # share of the card's memory that a dry run may say
+LARGEST = 0.9  # share of the card's memory that a batch may need by the dry run
 RESPONSES = 16  # to one context, where a context is shared
 SCORED, NAIVELY = 256, 8  # pairs that are scored in a round, and by the naive model
 
@@ -76,15 +76,15 @@ def main() -> None:
     end = time.time() + 60 * options.minutes
     for number, family in enumerate(options.backbones):
         allowed = (end - time.time()) / (len(options.backbones) - number)
-        ended: dict[str, Any] = {"piece": "end", "backbone": family, "way": ""}
+        end_row: dict[str, Any] = {"piece": "end", "backbone": family, "way": ""}
         with tempfile.TemporaryDirectory() as folder:  # a process that is killed leaves its files
             command = [sys.executable, *sys.argv, "--backbones", family, "--here", folder]
             try:
                 subprocess.run(command, timeout=max(0.0, allowed), check=True)
             except subprocess.TimeoutExpired:
-                add(options.out, ended | {"left_out": "killed when its time was over"})
+                add(options.out, end_row | {"left_out": "killed when its time was over"})
             except subprocess.CalledProcessError as error:
-                add(options.out, ended | {"failed": str(error)})
+                add(options.out, end_row | {"failed": str(error)})
     sys.exit(any("failed" in row for row in read(options.out)))
 
 
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def measure_backbone(options: argparse.Namespace) -> None:
-    """Write each result at once.
+    """Measure one backbone, and write each result at once.
 
     The judge is loaded once, as `train` and `score` load it. The command `train` then runs with the recipe of the
     family, one way of training after the other, on this judge; the naive model shares its frozen weights, so that both
@@ -100,27 +100,27 @@ def measure_backbone(options: argparse.Namespace) -> None:
     """
     bench: Bench | None = None
     for piece, way, measure in pieces(options, options.here):
-        found: dict[str, Any] = {"piece": piece, "backbone": options.family, "way": way}
-        begun = time.time()
+        row: dict[str, Any] = {"piece": piece, "backbone": options.family, "way": way}
+        start = time.time()
         if bench is None and piece != "load":
-            found["left_out"] = "the judge could not be loaded"
+            row["left_out"] = "the judge could not be loaded"
         else:
             try:
                 result = measure(bench)
                 bench = result.pop("bench", bench)
-                found |= result
+                row |= result
             except torch.OutOfMemoryError as error:
-                found["left_out"] = "out of memory: " + str(error).partition(".")[0]
+                row["left_out"] = "out of memory: " + str(error).partition(".")[0]
             except Exception as error:  # the other pieces are still worth having
-                found["failed"] = "".join(traceback.format_exception(error))[-3000:]
+                row["failed"] = "".join(traceback.format_exception(error))[-3000:]
         if options.device == "cuda":
             gc.collect()  # trainer and module refer to each other
             torch.cuda.empty_cache()
-        add(options.out, found | {"took_seconds": round(time.time() - begun, 1)})
+        add(options.out, row | {"took_seconds": round(time.time() - start, 1)})
 
 
 def pieces(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, str, Callable[[Any], dict[str, Any]]]]:
-    """What is measured, the most wanted first."""
+    """The measurements in order of importance: piece, way, and the function that measures it."""
     yield "load", "", lambda _: load(options, folder)
     for way, values in WAYS.items():
         if "step" in options.only or ("naive" in options.only and way == PAIRED):
@@ -136,21 +136,21 @@ def load(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Write random weights, load them as `train` does, and choose a batch that fits."""
     device = torch.device(options.device)
     (folder / "backbone").mkdir()
-    begun = time.perf_counter()
+    start = time.perf_counter()
     parameters = write_checkpoint(options.family, options.shapes, folder / "backbone", options.device)
-    writing = time.perf_counter() - begun
+    writing = time.perf_counter() - start
     write_conversations(folder / "data", options.pairs, validation=4, seconds=(LONGEST / 4, LONGEST))
     parser = RecipeParser()
     settings = parser.recipe(parser.parse([*words(options, folder, FIXED), f"--run={folder / 'unused'}"])).judge
-    same: dict[str, Any] = {"batch": PREDICTED_AT, "seconds": LONGEST, "mixed_precision": True}
-    predicted = {again: step_memory(settings, **same, gradient_checkpointing=again) for again in (False, True)}
+    common: dict[str, Any] = {"batch": PREDICTED_AT, "seconds": LONGEST, "mixed_precision": True}
+    predicted = {again: step_memory(settings, **common, gradient_checkpointing=again) for again in (False, True)}
     room = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 2**34
     fitting = [batch for batch in (16, 8, 4, 2, 1) if predicted_bytes(predicted[False], batch) < LARGEST * room]
     reset_peak(torch.device("cpu"))
-    before, begun = memory("VmRSS"), time.perf_counter()
+    before, start = memory("VmRSS"), time.perf_counter()
     judge = EmpathyJudge(settings, PairDataset.load(folder / "data").card.dimensions).to(device)
     synchronize(device)
-    loading = time.perf_counter() - begun
+    loading = time.perf_counter() - start
     bench = Bench(options, folder, device, judge, min(fitting[0] if fitting else 1, options.pairs // 4), predicted)
     return {
         "bench": bench,
@@ -175,9 +175,9 @@ def score(bench: Bench, naively: bool) -> dict[str, Any]:
     """Pairs per second of the path of `Scorer`, of its own and of shared contexts, and of the naive model."""
     items = read_items(bench.data, "train")[:SCORED]
     pairs = [pair for pair, _ in items]
-    first, few = pairs[0].context, items[:NAIVELY]
+    first, sample = pairs[0].context, items[:NAIVELY]
     shared = [replace(pair, context=first) for pair in pairs[:RESPONSES]]
-    own = [
+    separate = [
         replace(pair, context=(replace(first[0], audio=other.response),))
         for pair, other in zip(pairs[:RESPONSES], reversed(pairs), strict=False)
     ]
@@ -185,27 +185,27 @@ def score(bench: Bench, naively: bool) -> dict[str, Any]:
         name: (len(wanted), partial(scores, bench.judge, wanted, 2 * bench.batch))
         for name, wanted in (
             ("all pairs", pairs),
-            (f"{RESPONSES} responses, contexts of their own", own),
+            (f"{RESPONSES} responses, contexts of their own", separate),
             (f"{RESPONSES} responses to one context", shared),
         )
     }
     if naively:
-        rater, collate = bench.naive().eval(), Collate(str(bench.folder / "backbone"))
-        ways["naive, one by one"] = (len(few), lambda: rater.score(iter([collate([item]) for item in few])))
-        ways["naive, in a batch"] = (len(few), lambda: rater.score(iter([collate(few)])))
+        rater, collate = bench.naive().eval(), NaiveCollate(str(bench.folder / "backbone"))
+        ways["naive, one by one"] = (len(sample), lambda: rater.score(iter([collate([item]) for item in sample])))
+        ways["naive, in a batch"] = (len(sample), lambda: rater.score(iter([collate(sample)])))
     work = work_of(bench.judge, bench.judge.build_inputs(pairs))
     flops = (work.tower + work.forward) / len(pairs)
-    found = scored_in_turns(bench, ways)
-    shares = [share * flops for share in ratios(found["ways"]["all pairs"], found["matrix_rate"])]
-    return {**found, "flops_per_pair": flops, "share": shares, "peak_bytes": peak_memory(bench.device)}
+    results = scored_in_turns(bench, ways)
+    shares = [share * flops for share in ratios(results["ways"]["all pairs"], results["matrix_rate"])]
+    return {**results, "flops_per_pair": flops, "share": shares, "peak_bytes": peak_memory(bench.device)}
 
 
 def score_quantized(bench: Bench, quantization: str) -> dict[str, Any]:
     """Pairs per second of a judge whose language model is loaded in 8 or 4 bits."""
     settings = replace(bench.judge.settings, quantization=quantization)  # pyright: ignore[reportArgumentType]
-    begun = time.perf_counter()
+    start = time.perf_counter()
     judge = EmpathyJudge(settings, bench.judge.dimensions).to(bench.device).eval()
-    loading = time.perf_counter() - begun
+    loading = time.perf_counter() - start
     pairs = [pair for pair, _ in read_items(bench.data, "train")[:SCORED]]
     way = (len(pairs), partial(scores, judge, pairs, 2 * bench.batch))
     return {"load_seconds": loading, **scored_in_turns(bench, {"all pairs": way})}
@@ -217,7 +217,7 @@ def scored_in_turns(bench: Bench, ways: dict[str, tuple[int, Callable[[], object
     machine: list[float] = []
     turns = {name: way for name, (_, way) in ways.items()} | {"": lambda: machine.append(bench.measure_machine())}
     seconds, _ = in_turns(turns, bench.options.rounds)
-    rates = {name: [count / own for own in seconds[name]] for name, (count, _) in ways.items()}
+    rates = {name: [count / duration for duration in seconds[name]] for name, (count, _) in ways.items()}
     return {"ways": rates, "matrix_rate": machine[1:], "batch": 2 * bench.batch}
 
 
@@ -225,7 +225,7 @@ def scored_in_turns(bench: Bench, ways: dict[str, tuple[int, Callable[[], object
 
 
 def add(out: Path, row: dict[str, Any]) -> None:
-    """Put a result beside those there are."""
+    """Add a result to those that are written already."""
     write(out, [*read(out), row])
     print(next(iter(remarks([row])), f"{row['backbone']}: {row['piece']} {row['way']}"), flush=True)
 
@@ -236,7 +236,7 @@ def read(out: Path) -> list[dict[str, Any]]:
 
 
 def write(out: Path, rows: list[dict[str, Any]]) -> None:
-    """All results so far, for programs and for people."""
+    """Write all results so far, for programs and for people."""
     out.parent.mkdir(parents=True, exist_ok=True)
     for suffix, text in ((".json", json.dumps(rows, indent=1)), (".md", "\n".join(page(rows)))):
         replace_text(out.with_name(out.name + suffix), text + "\n")
@@ -246,7 +246,7 @@ def page(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """The results in Markdown: medians of rounds, with their range in brackets."""
     yield "# Training and scoring on one GPU"
     for row in (row for row in rows if row["piece"] == "load"):
-        of_it = [other for other in rows if other["backbone"] == row["backbone"]]
+        results = [result for result in rows if result["backbone"] == row["backbone"]]
         if "machine" in row:
             yield f"\n## {row['backbone']}, shapes {row['shapes']}: {row['parameters'] / 1e9:.2f} billion parameters\n"
             versions = ", ".join(f"{name} {version}" for name, version in row["versions"].items())
@@ -262,13 +262,13 @@ def page(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
             "\n| training | pairs a batch | pairs/s | of the matrix rate | peak GiB (dry run) | waiting for data | "
             "padding | host syncs a step |\n|---|---|---|---|---|---|---|---|"
         )
-        yield from (line for other in of_it if "pairs_per_second" in other for line in step_lines(other))
+        yield from (line for result in results if "pairs_per_second" in result for line in step_lines(result))
         yield "\n| scoring | way | pairs/s | of the matrix rate |\n|---|---|---|---|"
-        for other in of_it:
-            for way, rates in other.get("ways", {}).items():
-                share = spread(other["share"], ".0%") if way == "all pairs" and "share" in other else ""
-                yield f"| {other['way'] or 'as trained'} | {way} | {spread(rates, '.3g')} | {share} |"
-        yield from ("", *(f"- {line}" for line in remarks(of_it)))
+        for result in results:
+            for way, rates in result.get("ways", {}).items():
+                share = spread(result["share"], ".0%") if way == "all pairs" and "share" in result else ""
+                yield f"| {result['way'] or 'as trained'} | {way} | {spread(rates, '.3g')} | {share} |"
+        yield from ("", *(f"- {line}" for line in remarks(results)))
 
 
 def step_lines(row: dict[str, Any]) -> Iterator[str]:

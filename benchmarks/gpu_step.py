@@ -28,7 +28,7 @@ from empathy_judge.train.run import train
 from lightning.pytorch.callbacks import LambdaCallback
 from materials import FAMILIES
 from naive import NaiveRater, taking_turns, training_batches
-from timing import Finished, Order, Turn, Turns, matrix_rate, one_turn, ratios, reset_peak
+from timing import Finished, Order, TimedTurn, Turns, matrix_rate, one_turn, ratios, reset_peak
 from torch import nn
 from transformers import AutoConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -71,7 +71,7 @@ class Bench:
 def words(options: argparse.Namespace, folder: Path, values: dict[str, str]) -> list[str]:
     """Arguments of `train`: the recipe, on this machine, with other values."""
     on_gpu = options.device == "cuda"
-    given = {
+    arguments = {
         "judge.backbone": str(folder / "backbone"),
         "data.path": str(folder / "data"),
         "cache.folder": str(folder / "cache"),
@@ -83,11 +83,11 @@ def words(options: argparse.Namespace, folder: Path, values: dict[str, str]) -> 
         "trainer.check_val_every_n_epoch": "1000",
         **values,
     }
-    return [f"--config={CONFIGS / options.family}.yaml", *(f"--{name}={value}" for name, value in given.items())]
+    return [f"--config={CONFIGS / options.family}.yaml", *(f"--{name}={value}" for name, value in arguments.items())]
 
 
 def predicted_bytes(found: StepMemory, batch: int) -> float:
-    """What a dry run says of a batch of this size."""
+    """Memory of a step on a batch of this size, by the dry run (bytes)."""
     return found.total + found.activations * (batch / PREDICTED_AT - 1)
 
 
@@ -96,7 +96,7 @@ def on_this_judge(bench: Bench) -> Iterator[None]:
     """Let `train` take the judge that is in memory, leave it where it is, and forget what it did to its layers."""
     judge, plain = bench.judge, training.EmpathyJudge
     training.EmpathyJudge = lambda *_, **__: judge  # pyright: ignore[reportAttributeAccessIssue]
-    # at its end Lightning carries a model to main memory
+    # at the end Lightning moves a model to main memory
     judge._apply = lambda *_, **__: judge  # pyright: ignore[reportAttributeAccessIssue]
     try:
         yield
@@ -140,7 +140,7 @@ def naive_around(judge: EmpathyJudge, family: str, shapes: str, folder: str) -> 
     return NaiveRater(folder, None, judge.device, model.eval())
 
 
-class Work(NamedTuple):
+class Operations(NamedTuple):
     """Floating-point operations that a judge needs for a batch, by formula."""
 
     tower: float  # forward pass of the audio tower and the projector
@@ -148,7 +148,7 @@ class Work(NamedTuple):
     backward: float  # its backward pass, with LoRA in all of its layers and the rest frozen
 
 
-def work_of(judge: EmpathyJudge, inputs: Inputs) -> Work:
+def work_of(judge: EmpathyJudge, inputs: Inputs) -> Operations:
     """Operations for a batch, from the shapes of matrices and the lengths of pairs: padding needs none.
 
     A matrix takes `2 m n` for each token, forward and once more for the gradient of its input where it is frozen, twice
@@ -177,7 +177,7 @@ def work_of(judge: EmpathyJudge, inputs: Inputs) -> Work:
     heads = config.num_attention_heads * getattr(config, "head_dim", config.hidden_size // config.num_attention_heads)
     attention = 4 * config.num_hidden_layers * heads * tokens.square().sum().item()
     frozen, trained = (2 * sizes[kind] * tokens.sum().item() for kind in ("language_model", "trained"))
-    return Work(work, frozen + trained + attention, frozen + 2 * trained + 2 * attention)
+    return Operations(work, frozen + trained + attention, frozen + 2 * trained + 2 * attention)
 
 
 # ---------------------------------------------------------------- the training step
@@ -208,23 +208,23 @@ WAYS: dict[str, dict[str, str]] = {
 @contextmanager
 def watched_syncs(device: torch.device) -> Iterator[Counter[str]]:
     """Counts where the host waits for a GPU, by line of code."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if device.type == "cuda":
             torch.cuda.set_sync_debug_mode("warn")
         try:
-            yield found
+            yield counts
         finally:
             if device.type == "cuda":
                 torch.cuda.set_sync_debug_mode("default")
-            for one in caught:
-                file = Path(one.filename).name
-                if "synchroniz" in str(one.message) and file != "timing.py":  # which measures
-                    found[f"{file}:{one.lineno}"] += 1
+            for warning in caught:
+                file = Path(warning.filename).name
+                if "synchroniz" in str(warning.message) and file != "timing.py":  # which measures
+                    counts[f"{file}:{warning.lineno}"] += 1
 
 
-def naive_turns(bench: Bench) -> Iterator[Turn]:
+def naive_turns(bench: Bench) -> Iterator[TimedTurn]:
     """The naive loop, a turn at a time."""
     before = torch.cuda.memory_allocated(bench.device) if bench.device.type == "cuda" else 0
     rater = bench.naive()
@@ -244,30 +244,30 @@ def naive_turns(bench: Bench) -> Iterator[Turn]:
 def step(bench: Bench, way: str, values: dict[str, str], naively: bool) -> dict[str, Any]:
     """Run `train` with these values until all rounds are measured, if wanted the naive loop after each of them."""
     if way != RECIPE:
-        # by tokens: as many as a batch of the longest pairs has, which a dry run says fits
-        most = str(bench.batch * bench.predicted[False].tokens)
-        values = {"data.batch_size": str(bench.batch), "data.batch_tokens": most, **values}
-    again, options = values.get("gradient_checkpointing") == "true", bench.options
-    turns, naive, machine = list[Turn](), list[Turn](), list[float]()
+        # by tokens: as many as in a batch of the longest pairs, which fits by the dry run
+        limit = str(bench.batch * bench.predicted[False].tokens)
+        values = {"data.batch_size": str(bench.batch), "data.batch_tokens": limit, **values}
+    recomputed, options = values.get("gradient_checkpointing") == "true", bench.options
+    turns, naive, machine = list[TimedTurn](), list[TimedTurn](), list[float]()
     seen: list[tuple[int, Inputs]] = []
     syncs, failure = Counter[str](), ""
 
-    def orders() -> Generator[Order | None, Turn]:
+    def orders() -> Generator[Order | None, TimedTurn]:
         nonlocal failure
-        theirs = naive_turns(bench)
-        yield None  # to what `next` asks for, before there are turns
+        naive_loop = naive_turns(bench)
+        yield None  # for the first `next`, before there are turns
         for _ in range(options.rounds):
             reset_peak(bench.device)
             turns.append((yield Order(options.steps, options.warm_up)))
             machine.append(bench.measure_machine())
             try:
                 if naively and not failure:
-                    naive.append(next(theirs))
+                    naive.append(next(naive_loop))
             except torch.OutOfMemoryError as error:
                 failure = "out of memory: " + str(error).partition(".")[0]
-        with watched_syncs(bench.device) as found:
+        with watched_syncs(bench.device) as counts:
             yield Order(options.steps)
-        syncs.update(found)
+        syncs.update(counts)
         yield None
 
     def look(trainer: Any, module: Any, batch: Batch, number: int) -> None:
@@ -283,7 +283,7 @@ def step(bench: Bench, way: str, values: dict[str, str], naively: bool) -> dict[
         train([*words(options, bench.folder, values), f"--run={run}"], watching=watching)
     flops = sum(sum(work_of(bench.judge, inputs)) for _, inputs in seen) / sum(pairs for pairs, _ in seen)
     rates = [turn.rate for turn in turns]
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "batch": round(sum(turn.pairs for turn in turns) / (options.steps * len(turns)), 1),
         "pairs_per_second": rates,
         "matrix_rate": machine,
@@ -292,19 +292,19 @@ def step(bench: Bench, way: str, values: dict[str, str], naively: bool) -> dict[
         "waiting": [turn.waited / turn.seconds for turn in turns],
         "padding": 1 - sum(turn.real for turn in turns) / sum(turn.tokens for turn in turns),
         "peak_bytes": max(turn.peak for turn in turns),
-        # of as many of the longest clips
-        "predicted_bytes": None if way == RECIPE else predicted_bytes(bench.predicted[again], bench.batch),
+        # for a batch of as many of the longest clips
+        "predicted_bytes": None if way == RECIPE else predicted_bytes(bench.predicted[recomputed], bench.batch),
         "syncs_per_step": syncs.total() / options.steps if bench.device.type == "cuda" else None,
         "sync_lines": dict(syncs.most_common(5)),
     }
     if failure:
-        found["naive_left_out"] = failure
+        result["naive_left_out"] = failure
     elif naive:
-        theirs = [turn.rate for turn in naive]
-        found |= {
-            "naive_pairs_per_second": theirs,
-            "naive_share": [share * flops for share in ratios(theirs, machine)],
+        naive_rates = [turn.rate for turn in naive]
+        result |= {
+            "naive_pairs_per_second": naive_rates,
+            "naive_share": [share * flops for share in ratios(naive_rates, machine)],
             "naive_peak_bytes": max(turn.peak for turn in naive),
-            "times_naive": ratios(rates, theirs),
+            "times_naive": ratios(rates, naive_rates),
         }
-    return found
+    return result

@@ -70,12 +70,12 @@ def main() -> None:
             sides[side] = json.loads(ran.stdout.splitlines()[-1])
     stored, converted = sides["thinker"]["weights"], sides["thinker in float32"]["weights"]
     print(f"{stored / 1e6:.0f} MB")
-    for (side, found), own in zip(sides.items(), (stored, stored, converted, stored), strict=True):
-        weights, peak, anonymous, mapped = (found[key] / 1e6 for key in ("weights", "peak", "anonymous", "mapped"))
+    for (side, result), base in zip(sides.items(), (stored, stored, converted, stored), strict=True):
+        weights, peak, anonymous, mapped = (result[key] / 1e6 for key in ("weights", "peak", "anonymous", "mapped"))
         print(
-            f"{side}: {weights:.0f} MB in {found['seconds']:.1f} s; peak above imports {peak:.0f} MB (anonymous "
-            f"{anonymous:.0f}, mapped {mapped:.0f}), {found['peak'] / own:.2f} times the thinker's bytes (anonymous "
-            f"{found['anonymous'] / own:.2f})"
+            f"{side}: {weights:.0f} MB in {result['seconds']:.1f} s; peak above imports {peak:.0f} MB (anonymous "
+            f"{anonymous:.0f}, mapped {mapped:.0f}), {result['peak'] / base:.2f} times the thinker's bytes (anonymous "
+            f"{result['anonymous'] / base:.2f})"
         )
     sys.exit(0 if sides["thinker"]["peak"] <= LIMIT * stored else 1)
 

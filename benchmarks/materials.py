@@ -28,7 +28,7 @@ from transformers import (
 
 RATE = 16_000
 RESPONSES = 4
-"""To each context."""
+"""Responses to each context."""
 
 
 def write_conversations(
@@ -131,7 +131,7 @@ def qwen2_5_omni(shapes: str) -> tuple[PreTrainedConfig, type, str]:
             "audio_config": _TOWERS[shapes] | ({"output_dim": _TEXTS[shapes]["hidden_size"]} if small else {}),
             "vision_config": {"depth": 0} | ({"hidden_size": 32, "out_hidden_size": 32} if small else {}),
             "text_config": {"rope_parameters": rope, **(_TEXTS[shapes] | heads if small else {})},
-            # as on the hub; that of audio is the small vocabulary's
+            # ids as on the hub; the audio token is that of the small vocabulary
             "audio_start_token_id": 151_647,
             "audio_end_token_id": 151_648,
             "vision_start_token_id": 151_652,
@@ -158,10 +158,10 @@ _HUB_NAMES = {
 
 
 def hub_name(path: str) -> str:
-    """The hub's name of a weight of Qwen2-Audio or Qwen2.5-Omni, of its path in the modules of transformers 5."""
-    for own, name in _HUB_NAMES.items():
-        if path.startswith(own):
-            return name + path.removeprefix(own)
+    """The hub's name of a weight of Qwen2-Audio or Qwen2.5-Omni, from its path in the modules of transformers 5."""
+    for prefix, name in _HUB_NAMES.items():
+        if path.startswith(prefix):
+            return name + path.removeprefix(prefix)
     return path
 
 

@@ -37,14 +37,14 @@ MINIMUM, MAXIMUM = 1.0, 5.0
 
 @dataclass
 class NaiveBatch:
-    """What the model reads, and the targets `(pairs,)` as shares of the scale."""
+    """Inputs of the model, and the targets `(pairs,)` as shares of the scale."""
 
     inputs: dict[str, Tensor]
     response: Tensor
     targets: Tensor
 
     def to(self, device: torch.device) -> NaiveBatch:
-        """The same on another device."""
+        """The same batch on another device."""
         inputs = {name: value.to(device) for name, value in self.inputs.items()}
         return NaiveBatch(inputs, self.response.to(device), self.targets.to(device))
 
@@ -78,11 +78,11 @@ class NaiveRater(nn.Module):
     def begin_with(self, weights: Mapping[str, Tensor]) -> None:
         """Take over the values of all that the product trains, under its names (`EmpathyJudge.trainable`)."""
         names = {"head.norm.": "norm.", "head.linear.": "linear.", "network.": "backbone.base_model.model.model."}
-        own = {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
+        trainable = {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
         for name, value in weights.items():
             prefix = next(prefix for prefix in names if name.startswith(prefix))
-            own.pop(names[prefix] + name.removeprefix(prefix)).copy_(value)
-        assert not own, f"trained here and not there: {list(own)[:3]}"
+            trainable.pop(names[prefix] + name.removeprefix(prefix)).copy_(value)
+        assert not trainable, f"trained here and not there: {list(trainable)[:3]}"
 
     def optimizer(self) -> torch.optim.AdamW:
         """AdamW with a higher rate for the fresh head; no decay of vectors."""
@@ -116,7 +116,7 @@ class NaiveRater(nn.Module):
         return torch.cat([MINIMUM + (MAXIMUM - MINIMUM) * self(batch.to(self.device)).cpu() for batch in batches])
 
 
-class Collate:
+class NaiveCollate:
     """Reads clips and builds inputs."""
 
     def __init__(self, folder: str) -> None:
@@ -158,7 +158,7 @@ def training_batches(folder: str, dataset: PairDataset, batch: int, workers: int
         batch,
         shuffle=True,
         drop_last=True,
-        collate_fn=Collate(folder),
+        collate_fn=NaiveCollate(folder),
         num_workers=workers,
     )
     return chain.from_iterable(repeat(loader))
@@ -169,7 +169,7 @@ def training_batches(folder: str, dataset: PairDataset, batch: int, workers: int
 
 @dataclass(frozen=True)
 class Place:
-    """What all ways have in common."""
+    """Settings that all ways have in common."""
 
     checkpoint: str
     data: str
@@ -182,7 +182,7 @@ class Place:
 def command_line(place: Place, run: Path, in_upper: bool, values: Mapping[str, object]) -> list[str]:
     """Arguments of `train` for what the baseline trains. Nothing is validated or written in between."""
     on_gpu = place.device != "cpu"
-    given = {
+    arguments = {
         "run": run,
         "data.path": place.data,
         "data.batch_size": place.batch,
@@ -201,7 +201,7 @@ def command_line(place: Place, run: Path, in_upper: bool, values: Mapping[str, o
         "trainer.check_val_every_n_epoch": 1000,
         **values,
     }
-    return [f"--{name}={value}" for name, value in given.items()]
+    return [f"--{name}={value}" for name, value in arguments.items()]
 
 
 def taking_turns(turns: Turns) -> LambdaCallback:
@@ -219,16 +219,16 @@ def taking_turns(turns: Turns) -> LambdaCallback:
 class Same:
     """How far both are apart after the same steps; scores in rating points."""
 
-    losses: list[float]  # of our steps
-    loss_difference: float  # greatest at one step
-    score_difference: float  # greatest of one pair
-    moved: float  # greatest change of a score by the training
+    losses: list[float]  # losses of our steps
+    loss_difference: float  # largest difference at one step
+    score_difference: float  # largest difference of one pair
+    moved: float  # largest change of a score by the training
 
 
 def train_both(place: Place, folder: Path, steps: int) -> Same:
     """Train by the command `train`, then naively on the same batches from the same beginning."""
     beginning: dict[str, Tensor] = {}  # what is trained, before the first step
-    made: list[tuple[list[int], float]] = []  # places of the pairs of a step; its learning rate as a share of the peak
+    schedule: list[tuple[list[int], float]] = []  # of each step: positions of its pairs, share of the peak rate
     losses: list[float] = []
 
     def begin(trainer: Any, module: Any) -> None:
@@ -236,35 +236,35 @@ def train_both(place: Place, folder: Path, steps: int) -> Same:
 
     def batch_came(trainer: Any, module: Any, batch: Any, number: int) -> None:
         group = trainer.optimizers[0].param_groups[0]
-        made.append((batch.indices.tolist(), group["lr"] / group["initial_lr"]))
+        schedule.append((batch.indices.tolist(), group["lr"] / group["initial_lr"]))
 
     recorder = LambdaCallback(
         on_train_start=begin,
         on_train_batch_start=batch_came,
         on_train_batch_end=lambda trainer, module, outputs, *_: losses.append(outputs["loss"].item()),
     )
-    few = {"check_val_every_n_epoch": 1, "max_epochs": 1, "limit_train_batches": steps}
-    words = command_line(place, folder, False, {f"trainer.{name}": value for name, value in few.items()})
+    trainer_values = {"check_val_every_n_epoch": 1, "max_epochs": 1, "limit_train_batches": steps}
+    words = command_line(place, folder, False, {f"trainer.{name}": value for name, value in trainer_values.items()})
     train(words, watching=[recorder])
     device = torch.device(place.device)
     rater = NaiveRater(place.checkpoint, None, device)
     rater.begin_with({name: value.to(device) for name, value in beginning.items()})
-    items, collate = read_items(PairDataset.load(place.data), "train"), Collate(place.checkpoint)
+    items, collate = read_items(PairDataset.load(place.data), "train"), NaiveCollate(place.checkpoint)
     probe = items[: 2 * place.batch]
     batches = [collate(probe[start : start + place.batch]) for start in range(0, len(probe), place.batch)]
     before = rater.score(iter(batches))
     optimizer = rater.optimizer()
     peaks = [group["lr"] for group in optimizer.param_groups]
-    theirs = []
-    for positions, rate in made:
+    naive_losses = []
+    for positions, rate in schedule:
         for group, peak in zip(optimizer.param_groups, peaks, strict=True):
             group["lr"] = peak * rate
-        theirs.append(rater.step(collate([items[position] for position in positions]).to(device), optimizer))
+        naive_losses.append(rater.step(collate([items[position] for position in positions]).to(device), optimizer))
     judge = load_any(folder).judge.to(device).eval()
     after, ours = rater.score(iter(batches)), scores(judge, [pair for pair, _ in probe], place.batch)
     return Same(
         losses,
-        max(abs(one - other) for one, other in zip(theirs, losses, strict=True)),
+        max(abs(left - right) for left, right in zip(naive_losses, losses, strict=True)),
         float((after - ours).abs().max()),
         float((after - before).abs().max()),
     )
@@ -272,8 +272,8 @@ def train_both(place: Place, folder: Path, steps: int) -> Same:
 
 def scores(judge: EmpathyJudge, pairs: Sequence[Pair], batch: int = 16) -> Tensor:
     """Our scores of these pairs `(pairs,)`, nothing known of them before."""
-    found = [prediction for _, prediction in PairScorer(judge, batch).predict(pairs)]
-    assert all(isinstance(prediction, Prediction) for prediction in found), found
-    made = torch.cat([prediction.score for prediction in found])  # pyright: ignore[reportAttributeAccessIssue] see above
-    assert made.isfinite().all()
-    return made
+    predictions = [prediction for _, prediction in PairScorer(judge, batch).predict(pairs)]
+    assert all(isinstance(prediction, Prediction) for prediction in predictions), predictions
+    points = torch.cat([prediction.score for prediction in predictions])  # pyright: ignore[reportAttributeAccessIssue] see above
+    assert points.isfinite().all()
+    return points

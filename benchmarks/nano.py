@@ -45,12 +45,12 @@ def random_backbone(folder: Path) -> str:
 
 def of_layers(backbone: str, dataset: PairDataset, of_weights: str = "") -> list[dict[str, Any]]:
     """Rows `what, dimension, spearman, low, high`, one for each layer and dimension."""
-    found = measure_layers(backbone, dataset, ("train",), resamples=RESAMPLES)["rows"]
-    return [row | {"what": f"{row['part']}, layer {row['depth']}{of_weights}"} for row in found]
+    rows = measure_layers(backbone, dataset, ("train",), resamples=RESAMPLES)["rows"]
+    return [row | {"what": f"{row['part']}, layer {row['depth']}{of_weights}"} for row in rows]
 
 
 def of_signal(dataset: PairDataset) -> list[dict[str, Any]]:
-    """The same of the measures of the signal, and of the noise ceiling where there are several raters."""
+    """The same rows for the measures of the signal, and for the noise ceiling where there are several raters."""
     pairs, means = dataset.pairs, dataset.mean_scores()
     groups = kept_together(pairs, pairs)
     features, _ = ClipFeatures(OURS).of(pairs)
@@ -58,13 +58,13 @@ def of_signal(dataset: PairDataset) -> list[dict[str, Any]]:
     predicted = left_out(features, human, groups, 0)
     draws, rows = Resamples.draw(groups, RESAMPLES, 0), []
     for column, name in enumerate(means):
-        found = {"measures of the signal": estimate(spearman, predicted[:, column], human[:, column], resamples=draws)}
+        values = {"measures of the signal": estimate(spearman, predicted[:, column], human[:, column], resamples=draws)}
         ratings = RatingTable.of(dataset.ratings, str(name), [pair.pair_id for pair in pairs])
         if len(ratings.rater_ids) > 1:
-            found["noise ceiling"] = reliability(ratings, draws, 0).panel_mean
+            values["noise ceiling"] = reliability(ratings, draws, 0).panel_mean
         rows += [
-            {"what": what, "dimension": name, "spearman": own.value, "low": own.low, "high": own.high}
-            for what, own in found.items()
+            {"what": what, "dimension": name, "spearman": result.value, "low": result.low, "high": result.high}
+            for what, result in values.items()
         ]
     return rows
 
@@ -72,7 +72,7 @@ def of_signal(dataset: PairDataset) -> list[dict[str, Any]]:
 def table(rows: pd.DataFrame) -> str:
     """Markdown: one line for each layer, one column for each dimension."""
     figures = rows[["spearman", "low", "high"]].to_numpy(float)
-    rows = rows.assign(cell=["{:.3f} ({:.3f} to {:.3f})".format(*own) for own in figures])
+    rows = rows.assign(cell=["{:.3f} ({:.3f} to {:.3f})".format(*figure) for figure in figures])
     wide = rows.pivot(index="what", columns="dimension", values="cell").fillna("")
     wide = wide.loc[rows["what"].unique(), rows["dimension"].unique()]
     lines = [f"| {' | '.join(['', *wide.columns])} |", "|---" * (1 + len(wide.columns)) + "|"]
@@ -94,16 +94,16 @@ def main() -> None:
     for name in options.sets:
         dataset = load_set(name, options.data, options.work)
         dataset = replace(dataset, pairs=tuple(replace(pair, split="train") for pair in dataset.pairs))
-        never = of_layers(untrained, dataset, ", random weights")
-        deepest = max(row["depth"] for row in never)
+        untrained_rows = of_layers(untrained, dataset, ", random weights")
+        deepest = max(row["depth"] for row in untrained_rows)
         rows += of_layers(options.backbone, dataset)
-        rows += [row for row in never if row["depth"] == deepest]
+        rows += [row for row in untrained_rows if row["depth"] == deepest]
         rows += of_signal(dataset)
-    made = table(pd.DataFrame(rows))
-    print(made)
+    markdown = table(pd.DataFrame(rows))
+    print(markdown)
     if options.page is not None:
         text = options.page.read_text(encoding="utf-8").partition(MARK)[0]
-        options.page.write_text(f"{text}{MARK}\n\n{made}", encoding="utf-8")
+        options.page.write_text(f"{text}{MARK}\n\n{markdown}", encoding="utf-8")
 
 
 if __name__ == "__main__":

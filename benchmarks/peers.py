@@ -49,7 +49,7 @@ from naive import (
     MAXIMUM,
     MINIMUM,
     RANK,
-    Collate,
+    NaiveCollate,
     NaiveRater,
     Place,
     command_line,
@@ -60,7 +60,7 @@ from naive import (
 )
 from rich.console import Console
 from rich.table import Table
-from timing import Order, Player, Turn, Turns, matrix_rate, players, ratios, spread
+from timing import Order, Player, TimedTurn, Turns, matrix_rate, players, ratios, spread
 from transformers import AutoConfig
 
 TOLERANCE = 1e-4
@@ -128,7 +128,7 @@ def prepare(folder: Path, shapes: str, batch: int, workers: int = 0) -> Place:
 
 
 def random_judge(checkpoint: str, device: torch.device, depth: float | None = None) -> EmpathyJudge:
-    """With LoRA that does something; `depth` is the share of the layers that it reads."""
+    """A judge with random LoRA and head weights; `depth` is the share of the layers that it reads."""
     torch.manual_seed(0)
     dtype = "bfloat16" if device.type == "cuda" else "float32"
     settings = JudgeSettings(checkpoint, dtype=dtype, lora=LoraSettings(rank=RANK, alpha=ALPHA), depth=depth)
@@ -140,7 +140,7 @@ def random_judge(checkpoint: str, device: torch.device, depth: float | None = No
 
 
 def machine_facts(place: Place) -> dict[str, str | float]:
-    """Of this machine."""
+    """Device, versions and rates of matrix products of this machine."""
     device = torch.device(place.device)
     on_gpu = device.type == "cuda"
     kind = "GFLOP/s" if on_gpu else "GFLOP/s of CPU time"
@@ -160,81 +160,81 @@ def machine_facts(place: Place) -> dict[str, str | float]:
 def race(
     ways: Mapping[str, Callable[[], Player]], device: torch.device, rounds: int, steps: int
 ) -> Iterator[dict[str, Any]]:
-    """Let ways take turns; a row for each.
+    """Let ways take turns, and yield a row for each way.
 
-    Of a row: pairs per second in each round and their ratios to those of the naive way and of ms-swift in the same
-    round, also of CPU time (without that of data-loader processes); padding as a share of the places of all batches,
-    where it was told; waiting of the time; floating-point operations for a pair, utilisation as a share of the
-    machine's rate of matrix products; peak bytes.
+    A row has the pairs per second in each round and their ratios to the naive way and to ms-swift in the same round,
+    also for CPU time (without that of data-loader processes); padding as a share of the places of all batches, where
+    the way reports it; waiting for data as a share of the time; floating-point operations for a pair; utilisation as a
+    share of the machine's rate of matrix products; peak bytes.
     """
     on_gpu = device.type == "cuda"
     with players(ways) as started:
-        machine, turns = [], {name: list[Turn]() for name in started}
+        machine, turns = [], {name: list[TimedTurn]() for name in started}
         for _ in range(rounds):
             machine.append(matrix_rate(device, torch.bfloat16 if on_gpu else torch.float32, of_cpu=not on_gpu))
             for name, player in started.items():
                 turns[name].append(player.play(Order(steps)))
         counted = {name: player.play(Order(1, count=True)) for name, player in started.items()}
-    rates = {name: [turn.rate for turn in own] for name, own in turns.items()}
-    cpu_rates = {name: [turn.cpu_rate for turn in own] for name, own in turns.items()}
-    for name, own in turns.items():
-        found: dict[str, list[float]] = {}
+    rates = {name: [turn.rate for turn in played] for name, played in turns.items()}
+    cpu_rates = {name: [turn.cpu_rate for turn in played] for name, played in turns.items()}
+    for name, played in turns.items():
+        compared: dict[str, list[float]] = {}
         for base in (base for base in (NAIVE, SWIFT) if base in ways):
-            found[base] = ratios(rates[name], rates[base])
-            found[f"{base}, CPU"] = ratios(cpu_rates[name], cpu_rates[base])
+            compared[base] = ratios(rates[name], rates[base])
+            compared[f"{base}, CPU"] = ratios(cpu_rates[name], cpu_rates[base])
         flops = counted[name].flops / counted[name].pairs
-        used = [rate * flops for rate in (rates if on_gpu else cpu_rates)[name]]
-        tokens = sum(turn.tokens for turn in own)
+        flop_rates = [rate * flops for rate in (rates if on_gpu else cpu_rates)[name]]
+        tokens = sum(turn.tokens for turn in played)
         yield {
             "way": name,
             "rates": rates[name],
-            "ratios": found,
-            "padding": 1 - sum(turn.real for turn in own) / tokens if tokens else None,
-            "waiting": sum(turn.waited for turn in own) / sum(turn.seconds for turn in own),
+            "ratios": compared,
+            "padding": 1 - sum(turn.real for turn in played) / tokens if tokens else None,
+            "waiting": sum(turn.waited for turn in played) / sum(turn.seconds for turn in played),
             "flops": flops,
-            "utilisation": statistics.median(ratios(used, machine)),
-            "peak": own[-1].peak,
+            "utilisation": statistics.median(ratios(flop_rates, machine)),
+            "peak": played[-1].peak,
         }
 
 
 def table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     """For people: medians of the rounds, with their range."""
     compared = [f"times {base}" for base in rows[0]["ratios"]]
-    found = Table(title, "pairs/s", *compared, "padding", "waiting for data", "GFLOP/pair", "utilisation", "peak GB")
-    for own in rows:
-        found.add_row(
-            own["way"], f"{statistics.median(own['rates']):.2f}", *map(spread, own["ratios"].values()),
-            "" if own["padding"] is None else f"{own['padding']:.0%}", f"{own['waiting']:.1%}",
-            f"{own['flops'] / 1e9:.2f}", f"{own['utilisation']:.0%}", f"{own['peak'] / 1e9:.2f}",
+    table = Table(title, "pairs/s", *compared, "padding", "waiting for data", "GFLOP/pair", "utilisation", "peak GB")
+    for row in rows:
+        table.add_row(
+            row["way"], f"{statistics.median(row['rates']):.2f}", *map(spread, row["ratios"].values()),
+            "" if row["padding"] is None else f"{row['padding']:.0%}", f"{row['waiting']:.1%}",
+            f"{row['flops'] / 1e9:.2f}", f"{row['utilisation']:.0%}", f"{row['peak'] / 1e9:.2f}",
         )  # fmt: skip
-    return found
+    return table
 
 
 def races(
     options: argparse.Namespace, place: Place, folder: Path
 ) -> Iterator[tuple[str, dict[str, Callable[[], Player]]]]:
-    """What is measured, with functions that start the players: ways of one race are in memory together."""
+    """The races, each with the functions that start its players; ways of one race are in memory together."""
 
     def start(run: Callable[..., None], kind: str, name: str, *values: Any) -> Callable[[], Player]:
-        own = folder / kind
-        own.mkdir(exist_ok=True)
-        return partial(Player.of, run, place, own / name, *values, log=own / f"{name}.log")
+        kind_folder = folder / kind
+        kind_folder.mkdir(exist_ok=True)
+        return partial(Player.of, run, place, kind_folder / name, *values, log=kind_folder / f"{name}.log")
 
     for kind, ours in ways_of(place.batch, options.depth, options.swift is not None).items():
         in_upper = kind == UPPER
         ways = {NAIVE: start(train_naively, kind, NAIVE, in_upper)}
         if options.swift is not None:
             rows = write_rows(place, folder / "rows.jsonl")
-            told = {"arguments": swift_arguments(place, rows, folder / "swift_runs")}
-            ways[SWIFT] = partial(swift, options.swift, told, folder / "swift")
+            swift_settings = {"arguments": swift_arguments(place, rows, folder / "swift_runs")}
+            ways[SWIFT] = partial(swift, options.swift, swift_settings, folder / "swift")
         yield kind, ways | {name: start(train_with_us, kind, name, in_upper, values) for name, values in ours.items()}
     if options.swift is not None:
-        told = scoring_with_swift(options.swift, place, folder)
+        swift_settings = scoring_with_swift(options.swift, place, folder)
         yield (
             "scoring",
             {
                 NAIVE: start(score_naively, "scoring", NAIVE),
-                SWIFT: partial(swift, options.swift, told, folder / "swift_scoring"),
+                SWIFT: partial(swift, options.swift, swift_settings, folder / "swift_scoring"),
                 "ours": start(score_with_us, "scoring", "ours", None),
                 f"ours, depth {options.depth:g}": start(score_with_us, "scoring", "ours, depth", options.depth),
             },
@@ -255,50 +255,50 @@ def ways_of(batch: int, depth: float, beside_swift: bool) -> dict[str, dict[str,
         "ours, audio kept, contexts together": groups | audio,
     }
     if beside_swift:
-        half = {
+        at_depth = {
             f"{name}, depth {depth:g}": values | {"judge.depth": depth} for name, values in together.items() if values
         }
-        return {"training": together | half}
-    like = {
+        return {"training": together | at_depth}
+    apart = {
         "ours, cold, like lengths together": tokens,
         "ours, audio kept": audio,
         "ours, audio kept, like lengths together": tokens | audio,
     }
     upper = {"ours, audio kept": audio, "ours, lower layers kept, like lengths together": tokens | layers}
-    return {"training": together | like, UPPER: upper}
+    return {"training": together | apart, UPPER: upper}
 
 
 # ---------------------------------------------------------------- ways
 
 
 def train_naively(turns: Turns, place: Place, folder: Path, in_upper: bool) -> None:
-    """The loop of `naive`."""
+    """Train by the loop of `naive`."""
     rater = NaiveRater(place.checkpoint, range(*place.upper) if in_upper else None, torch.device(place.device))
     batches = training_batches(place.checkpoint, PairDataset.load(place.data), place.batch, place.workers)
     rater.train_in_turns(batches, rater.optimizer(), turns)
 
 
 def train_with_us(turns: Turns, place: Place, folder: Path, in_upper: bool, values: Mapping[str, object]) -> None:
-    """The command `train`, with further values."""
+    """Train by the command `train`, with further values."""
     train(command_line(place, folder, in_upper, {"cache.what": "none", **values}), watching=[taking_turns(turns)])
 
 
 def score_naively(turns: Turns, place: Place, folder: Path) -> None:
-    """Batches of the naive way."""
-    rater, collate = NaiveRater(place.checkpoint, None, torch.device(place.device)), Collate(place.checkpoint)
+    """Score batches in the naive way."""
+    rater, collate = NaiveRater(place.checkpoint, None, torch.device(place.device)), NaiveCollate(place.checkpoint)
     rater.eval()
     items = read_items(PairDataset.load(place.data), "train")
     turns.wait()
     while True:
         for start in range(0, len(items), place.batch):
-            own = collate(items[start : start + place.batch])
-            turns.batch_came(len(own.targets), own.inputs["attention_mask"])
-            rater.score(iter([own]))
+            batch = collate(items[start : start + place.batch])
+            turns.batch_came(len(batch.targets), batch.inputs["attention_mask"])
+            rater.score(iter([batch]))
             turns.step_done()
 
 
 def score_with_us(turns: Turns, place: Place, folder: Path, depth: float | None) -> None:
-    """Batches of the scorer behind `score`, which keeps what it has heard of a context from one batch to the next."""
+    """Score batches with the scorer behind `score`, which keeps the states of a context from one batch to the next."""
     judge = random_judge(place.checkpoint, torch.device(place.device), depth)
     judge.merge()  # as `Scorer` does
     pairs = [pair for pair, _ in read_items(PairDataset.load(place.data), "train")]
@@ -306,9 +306,9 @@ def score_with_us(turns: Turns, place: Place, folder: Path, depth: float | None)
     while True:
         scorer = PairScorer(judge, place.batch)
         for start in range(0, len(pairs), place.batch):
-            own = pairs[start : start + place.batch]
-            turns.batch_came(len(own))
-            list(scorer.predict(own))
+            batch = pairs[start : start + place.batch]
+            turns.batch_came(len(batch))
+            list(scorer.predict(batch))
             turns.step_done()
 
 
@@ -345,7 +345,7 @@ def write_rows(place: Place, file: Path) -> Path:
 def swift_arguments(place: Place, rows: Path, out: Path, **further: object) -> list[str]:
     """Arguments of `swift sft` for what the naive way trains."""
     on_gpu = place.device != "cpu"
-    given = {
+    arguments = {
         "model": place.checkpoint, "model_type": "qwen2_audio", "template": "qwen2_audio",
         "task_type": "seq_cls", "num_labels": 1, "problem_type": "regression", "loss_type": "mse",
         "dataset": rows, "dataset_num_proc": 1, "load_from_cache_file": "false", "split_dataset_ratio": 0,
@@ -356,16 +356,16 @@ def swift_arguments(place: Place, rows: Path, out: Path, **further: object) -> l
         "learning_rate": LEARNING_RATE, "output_dir": out, "save_strategy": "no", "eval_strategy": "no",
         "logging_steps": 1, "report_to": "none", **further,
     }  # fmt: skip
-    return [word for name, value in given.items() for word in (f"--{name}", str(value))]
+    return [word for name, value in arguments.items() for word in (f"--{name}", str(value))]
 
 
 def scoring_with_swift(python: Path, place: Place, folder: Path) -> dict[str, Any]:
     """Make an adapter by a step of training; returns what its engine is told."""
     rows, out = folder / "rows.jsonl", folder / "swift_adapter"
-    few = swift_arguments(place, rows, out, max_steps=1, save_strategy="steps", save_steps=1, add_version="false")
+    words = swift_arguments(place, rows, out, max_steps=1, save_strategy="steps", save_steps=1, add_version="false")
     program = "import sys; from peers_swift import fine_tune; fine_tune(sys.argv[1:])"
-    path = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(Path(__file__).parent)}
-    subprocess.run([python, "-c", program, *few], cwd=folder, env=os.environ | path, check=True, capture_output=True)
+    env = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(Path(__file__).parent)}
+    subprocess.run([python, "-c", program, *words], cwd=folder, env=os.environ | env, check=True, capture_output=True)
     engine = {"task_type": "seq_cls", "num_labels": 1, "problem_type": "regression", "model_type": "qwen2_audio"}
     engine |= {"adapters": [str(out / "checkpoint-1")], "attn_impl": "sdpa"}
     return {"model": place.checkpoint, "batch": place.batch, "rows": str(rows), "engine": engine}

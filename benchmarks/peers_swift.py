@@ -50,8 +50,8 @@ def fine_tune(arguments: list[str]) -> None:
 
 
 class SquaredError:
-    """What the regression loss of ms-swift computes. That stops with Qwen2-Audio, whose model gets the labels and takes
-    them for tokens; a loss of one's own (`loss_map`) keeps them from it."""
+    """Squared error, as the regression loss of ms-swift computes it. That one fails with Qwen2-Audio, whose model gets
+    the labels and takes them for tokens; a loss of one's own (`loss_map`) keeps them from it."""
 
     def __init__(self, *_: Any) -> None: ...
 
@@ -60,7 +60,7 @@ class SquaredError:
 
 
 def score(turns: Turns, settings: dict[str, Any]) -> None:
-    """Its engine scores all pairs, a batch after the other, again and again."""
+    """Let the engine of ms-swift score all pairs, batch after batch, again and again."""
     from swift import InferRequest, TransformersEngine  # type: ignore[reportMissingImports]
 
     rows = [json.loads(line) for line in Path(settings["rows"]).read_text(encoding="utf-8").splitlines()]
@@ -69,9 +69,9 @@ def score(turns: Turns, settings: dict[str, Any]) -> None:
     engine = TransformersEngine(settings["model"], max_batch_size=batch, **settings["engine"])
     turns.wait()
     for start in count(step=batch):
-        own = requests[start % len(requests) :][:batch]
-        turns.batch_came(len(own))
-        answers = engine.infer(own)
+        chunk = requests[start % len(requests) :][:batch]
+        turns.batch_came(len(chunk))
+        answers = engine.infer(chunk)
         assert all(isinstance(answer.choices[0].message.content, float | str) for answer in answers)
         turns.step_done()
 

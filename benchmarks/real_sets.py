@@ -34,7 +34,7 @@ def load_set(name: str, data: Path, work: Path) -> PairDataset:
         }
     )
     if name == "emodb":
-        scores = pd.DataFrame({own: rows[f"{own}_label"] for own in ("valence", "arousal")})
+        scores = pd.DataFrame({dimension: rows[f"{dimension}_label"] for dimension in ("valence", "arousal")})
         ratings = scores.assign(pair_id=ids).melt("pair_id", var_name="dimension", value_name="score")
         scales = ["valence=-1:1:0.5", "arousal=-1:1:1"]
         return PairDataset.from_frame(

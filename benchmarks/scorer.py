@@ -29,7 +29,7 @@ from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.scoring import PairScorer, choose_device
 from materials import write_conversations
-from naive import Collate, NaiveRater, read_items, scores
+from naive import NaiveCollate, NaiveRater, read_items, scores
 from peers import TOLERANCE, prepare, random_judge
 from rich.console import Console
 from rich.table import Table
@@ -66,11 +66,11 @@ def compare_with_naive(
     console: Console, judge: EmpathyJudge, checkpoint: str, items: Sequence[tuple[Pair, float]], rounds: int
 ) -> float:
     """Print pairs per second and latency; returns the largest difference of scores."""
-    rater, collate = NaiveRater(checkpoint, None, judge.device), Collate(checkpoint)
+    rater, collate = NaiveRater(checkpoint, None, judge.device), NaiveCollate(checkpoint)
     rater.begin_with(judge.trainable())
     rater.eval()
     pairs = [pair for pair, _ in items]
-    known = PairScorer(judge)
+    warm_scorer = PairScorer(judge)
     waits: dict[str, list[float]] = {"naive loop": [], "a call for each pair": []}
 
     def one_by_one() -> None:
@@ -85,15 +85,15 @@ def compare_with_naive(
         "naive, batches of 16": lambda: rater.score(iter([collate(items)])),
         "a call for each pair": one_by_one,
         "one call": lambda: scores(judge, pairs),
-        "one call, clips heard before": lambda: list(known.predict(pairs)),
+        "one call, clips heard before": lambda: list(warm_scorer.predict(pairs)),
     }
     seconds = in_turns(ways, rounds)[judge.device.type != "cuda"]
     table = Table("scoring", "pairs/s", "times the naive loop (median, range)", "latency p50, p95 (ms)")
-    for name, own in seconds.items():
+    for name, durations in seconds.items():
         p50, p95 = np.percentile(waits.get(name, [0]), [50, 95]) * 1e3
-        pace = f"{len(pairs) / statistics.median(own):.2f}"
+        pace = f"{len(pairs) / statistics.median(durations):.2f}"
         latency = f"{p50:.0f}, {p95:.0f}" if name in waits else ""
-        table.add_row(name, pace, spread(ratios(seconds["naive loop"], own)), latency)
+        table.add_row(name, pace, spread(ratios(seconds["naive loop"], durations)), latency)
     console.print(table)
     return float((scores(judge, pairs) - rater.score(collate([item]) for item in items)).abs().max())
 
@@ -129,12 +129,12 @@ def compare_shared(console: Console, judge: EmpathyJudge, rounds: int) -> float:
 
 
 def _latencies(compute: Callable, items: Sequence) -> list[float]:
-    """Wall time of each."""
+    """Wall time of `compute` for each item (seconds)."""
     ends = [time.perf_counter()]
     for item in items:
         compute(item)
         ends.append(time.perf_counter())
-    return [end - begun for begun, end in pairwise(ends)]
+    return [end - start for start, end in pairwise(ends)]
 
 
 def _noise(rng: np.random.Generator, seconds: float) -> Clip:

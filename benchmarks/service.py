@@ -44,8 +44,8 @@ RATE = 16_000
 HUGE = 100 * 10**6
 KNOWN = 24
 REST_SECONDS = 8.0
-"""After the load, so that what is still open is closed: more than twice `--idle-seconds` below."""
-# few kept states, so that memory has come to rest when the service is warm: no clip comes twice
+"""Pause after the load, so that open connections are closed: more than twice `--idle-seconds` below."""
+# few kept states, so that memory is constant once the service is warm: no clip comes twice
 _OPTIONS = ("--idle-seconds", "3", "--body-seconds", "20", "--kept-bytes", "16000000")
 _BOUNDARY = b"b0undary"
 _CHUNK = 2**16
@@ -71,7 +71,7 @@ class Material:
         self.zip_bomb, self.flac_bomb = bomb.getvalue(), flac.getvalue()
 
     def clip(self, shortest: float = 1.0, longest: float = 4.0) -> bytes:
-        """Seconds of noise in syllables; never the same twice."""
+        """A clip of noise in syllables, some seconds long; never the same twice."""
         count = round(self.draw.uniform(shortest, longest) * RATE)
         start = self.draw.randrange(len(self._noise) - count)
         syllables = 0.5 + 0.5 * np.sin(np.arange(count) * (2 * np.pi * self.draw.uniform(2, 6) / RATE))
@@ -98,7 +98,7 @@ class Client:
         )
 
     async def known(self) -> int:
-        """A pair whose score is known."""
+        """Send a pair whose score is known, and note the error."""
         number = self.draw.randrange(KNOWN)
         context, response = self.material.known[number]
         answer = await self.http.post("/v1/score", files={"response": response, "context": context})
@@ -134,7 +134,7 @@ class Client:
                 if length is None:
                     writer.write(b"0\r\n\r\n")
             except ConnectionError:
-                pass  # the service has heard enough
+                pass  # the service has closed the connection
 
         sending = asyncio.create_task(send())
         try:
@@ -247,36 +247,36 @@ KINDS: dict[str, tuple[float, Callable[[Client], Awaitable[int]], set[int]]] = {
     "says nothing": (1, _says_nothing, {0}),
     "no level": (1, lambda c: c.post(c.clip(), level="2"), {422, 429}),
 }
-"""Name -> weight among the requests, what makes one, and the statuses that are right (0 = it hung up itself)."""
+"""Name -> weight among the requests, the function that makes one, and the right statuses (0 = it hung up itself)."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Of one request."""
+class RequestOutcome:
+    """The outcome of one request."""
 
     kind: str  # name in `KINDS`
     id: str  # of the request, in the log of the service too
     status: int  # of the answer; 0 = hung up as planned; -1 = no connection; -2 = a connection but no answer
-    seconds: float  # it took
+    seconds: float  # its duration
     at: float  # when it ended (`time.monotonic`)
 
 
-async def make(kind: str, client: Client) -> Outcome:
+async def make(kind: str, client: Client) -> RequestOutcome:
     """One request of a kind."""
-    begun, own_id = time.monotonic(), uuid.uuid4().hex
-    client.http.headers["X-Request-ID"] = own_id
+    start, request_id = time.monotonic(), uuid.uuid4().hex
+    client.http.headers["X-Request-ID"] = request_id
     try:
         status = await KINDS[kind][1](client)
     except (httpx.ConnectError, ConnectionRefusedError):
         status = -1
     except (httpx.TransportError, OSError, TimeoutError, IndexError):
         status = -2
-    return Outcome(kind, own_id, status, time.monotonic() - begun, time.monotonic())
+    return RequestOutcome(kind, request_id, status, time.monotonic() - start, time.monotonic())
 
 
-async def load(clients: Sequence[Client], kinds: Sequence[str], stop: asyncio.Event) -> list[Outcome]:
+async def load(clients: Sequence[Client], kinds: Sequence[str], stop: asyncio.Event) -> list[RequestOutcome]:
     """All clients at once, each making one request after the other until told to stop."""
-    outcomes: list[Outcome] = []
+    outcomes: list[RequestOutcome] = []
 
     async def work(client: Client) -> None:
         while not stop.is_set():
@@ -321,15 +321,15 @@ class Program:
     def megabytes(self) -> float:
         """Memory of the service and its decoders."""
         service = psutil.Process(self.process.pid)
-        return sum(own.memory_info().rss for own in (service, *service.children())) / 2**20
+        return sum(process.memory_info().rss for process in (service, *service.children())) / 2**20
 
     def descriptors(self) -> int:
-        """That the service has open."""
+        """Number of descriptors that the service has open."""
         return psutil.Process(self.process.pid).num_fds()
 
 
-def latencies(outcomes: Sequence[Outcome], seconds: float) -> dict[str, float]:
-    """Of good requests that were scored: how many in a second, and quantiles of their time in milliseconds."""
+def latencies(outcomes: Sequence[RequestOutcome], seconds: float) -> dict[str, float]:
+    """For good requests that were scored: how many per second, and quantiles of their latency in milliseconds."""
     good = [outcome.seconds for outcome in outcomes if outcome.kind.startswith("good") and outcome.status == 200]
     p50, p95, p99, worst = 1000 * np.quantile(good or [np.nan], (0.5, 0.95, 0.99, 1.0))
     return {"per_second": len(good) / seconds, "p50": p50, "p95": p95, "p99": p99, "worst": worst}
@@ -337,71 +337,73 @@ def latencies(outcomes: Sequence[Outcome], seconds: float) -> dict[str, float]:
 
 async def timed(clients: Sequence[Client], seconds: float) -> dict[str, float]:
     """Throughput and latency of so many good clients."""
-    stop, begun = asyncio.Event(), time.monotonic()
+    stop, start = asyncio.Event(), time.monotonic()
     asyncio.get_running_loop().call_later(seconds, stop.set)
     outcomes = await load(clients, ["good"], stop)
-    return latencies(outcomes, time.monotonic() - begun)
+    return latencies(outcomes, time.monotonic() - start)
 
 
 async def mixed(program: Program, clients: Sequence[Client], seconds: float) -> tuple[dict, dict[str, Any]]:
-    """All kinds of clients for a time, then a rest, then SIGTERM while they go on; latencies, and what is to be said of
-    it all."""
+    """All kinds of clients for a time, then a rest, then SIGTERM while they go on; returns the latencies and a report
+    with all checks."""
     stop, memory = asyncio.Event(), []
-    begun, loading = time.monotonic(), asyncio.create_task(load(clients, list(KINDS), stop))
-    while (passed := time.monotonic() - begun) < seconds:
+    start, loading = time.monotonic(), asyncio.create_task(load(clients, list(KINDS), stop))
+    while (passed := time.monotonic() - start) < seconds:
         memory.append((passed / seconds, program.megabytes()))
         await asyncio.sleep(min(1.0, seconds / 40))
     stop.set()
     before = await loading
-    took = time.monotonic() - begun
+    duration = time.monotonic() - start
     for client in clients:
         await client.http.aclose()
     await asyncio.sleep(REST_SECONDS)
     left_open = program.descriptors() - program.descriptors_at_start
-    again, material = asyncio.Event(), clients[0].material
+    stop_second, material = asyncio.Event(), clients[0].material
     clients = [Client(program.port, number, material) for number in range(len(clients))]
-    loading = asyncio.create_task(load(clients, [*KINDS, *["never reads"] * 10], again))
+    loading = asyncio.create_task(load(clients, [*KINDS, *["never reads"] * 10], stop_second))
     await asyncio.sleep(min(REST_SECONDS, seconds / 4))
-    told = time.monotonic()
+    signalled = time.monotonic()
     program.process.send_signal(signal.SIGTERM)
     code = await asyncio.to_thread(program.process.wait, 120)
     ended = time.monotonic()
-    again.set()
+    stop_second.set()
     after = await loading
-    # stopping may also refuse (503), or not be there any more; a connection without an answer is looked up below
-    odd = [own for own in before if own.status not in KINDS[own.kind][2]]
-    odd += [own for own in after if own.status not in KINDS[own.kind][2] | {503, -1, -2}]
+    # a service that stops may refuse (503) or be gone; connections without an answer are looked up below
+    unexpected = [outcome for outcome in before if outcome.status not in KINDS[outcome.kind][2]]
+    unexpected += [outcome for outcome in after if outcome.status not in KINDS[outcome.kind][2] | {503, -1, -2}]
     log = program.lines()
     scored = {line["id"] for line in log if line.get("status") == 200 and line["method"] == "POST"}
     (stopped,) = [line for line in log if line["event"] == "stopped"]
     third, last = (np.mean([size for at, size in memory if low <= at < low + 0.25]) for low in (0.5, 0.75))
-    times = latencies(before, took)
-    refused = [own.seconds for own in before if own.kind.startswith("good") and own.status == 429]
+    times = latencies(before, duration)
+    refused = [outcome.seconds for outcome in before if outcome.kind.startswith("good") and outcome.status == 429]
     problems = {
-        "unexpected": Counter(f"{own.kind}: {own.status}" for own in odd),
+        "unexpected": Counter(f"{outcome.kind}: {outcome.status}" for outcome in unexpected),
         "bugs": sum(line["event"] == "bug" for line in log),
-        "lost": stopped["lost"] + sum(own.status < 0 and own.id in scored for own in after),
+        "lost": stopped["lost"] + sum(outcome.status < 0 and outcome.id in scored for outcome in after),
         "exit_code": code,
     }
-    checked = {
+    measured = {
         "worst_to_median": times["worst"] / times["p50"],
         "score_error": max(material.errors, default=0.0),
         "memory_growth": float(last / third),
     }
     return times, {
-        "statuses": {kind: dict(Counter(own.status for own in before if own.kind == kind)) for kind in KINDS},
+        "statuses": {
+            kind: dict(Counter(outcome.status for outcome in before if outcome.kind == kind)) for kind in KINDS
+        },
         "good_refused": len(refused),
         "slowest_refusal_ms": 1000 * max(refused, default=0.0),
         "known_scores": len(material.errors),
         "memory_most_mb": max(size for _, size in memory),
         "memory_end_mb": float(last),
         "descriptors_more": left_open,
-        "after_sigterm": dict(Counter(own.status for own in after if own.at > told)),
-        "stopping_seconds": ended - told,
+        "after_sigterm": dict(Counter(outcome.status for outcome in after if outcome.at > signalled)),
+        "stopping_seconds": ended - signalled,
         "let_in": stopped["let_in"],
-        **checked,
+        **measured,
         "problems": problems,
-        "passed": not any(problems.values()) and all(checked[name] <= limit for name, limit in LIMITS.items()),
+        "passed": not any(problems.values()) and all(measured[name] <= limit for name, limit in LIMITS.items()),
     }
 
 
@@ -423,11 +425,11 @@ async def main() -> int:
                 "alone": await timed(clients[:1], options.seconds / 9),
                 "many": await timed(clients, options.seconds / 9),
             }
-            times["mixed"], checked = await mixed(program, clients, options.seconds)
+            times["mixed"], report = await mixed(program, clients, options.seconds)
         finally:
             program.process.kill()
-    print(json.dumps({**times, **checked}, indent=2))
-    return 0 if checked["passed"] else 1
+    print(json.dumps({**times, **report}, indent=2))
+    return 0 if report["passed"] else 1
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""What some hundred ratings of real speech teach: closed-form regressions on what the frozen nano backbone hears, and
-adapters that are trained from there on.
+"""What some hundred ratings of real speech teach: closed-form regressions on the features of the frozen nano backbone,
+and adapters that are trained from there on.
 
-Five folds that keep speakers apart, for each seed; training on three folds, or on four (train and validation), or on a
-random part of the four; Spearman on the fifth. The same for four of five folds that are drawn at random. Training sets
-a quarter of the speakers aside, to choose the epoch by. Each fit is kept in the working folder: a killed command goes
-on, and `--minutes` ends it early.
+Each seed has five folds that keep speakers apart. A method trains on three folds, on four (train and validation), or on
+a random part of the four, and is measured by Spearman on the fifth. The same is done for four of five folds that are
+drawn at random. Training sets a quarter of the speakers aside, to choose the epoch by. Each fit is kept in the working
+folder: a killed command goes on, and `--minutes` ends it early.
 Run: `python benchmarks/small_data.py DATA --work FOLDER`, where DATA has the folders `emodb`, `speechocean_prosody` and
 `mushra_codec`; `--methods` fits some methods alone, or adapters with other settings; `--report` writes the fits there
 are into table and picture.
@@ -58,7 +58,7 @@ METHODS = {
     "measures of the signal": (False, HeadInputSettings("none", functionals=True), False),
     "probe": (True, HeadInputSettings("all_layers", functionals=True), False),
 }
-"""Whether the state of the language model is read, what is read of the clips, and whether ridge alone may be chosen."""
+"""Whether states of the language model are read, what is read of the clips, and whether only ridge may be chosen."""
 QUIET = {"logger": False, "enable_progress_bar": False}
 ADAPTERS: Mapping[str, Mapping[str, Any]] = {
     "adapters": {},
@@ -73,14 +73,14 @@ ADAPTERS: Mapping[str, Mapping[str, Any]] = {
     "adapters, 30 epochs": {"trainer": {**QUIET, "max_epochs": 30}},
     "adapters, refit": {"refit": True},
 }
-"""What is changed of recipe `small` with method lora. The first is fitted to all sizes, the others to `COMPARED`, or to
-drawn folds where there are not so many pairs."""
+"""Changes of the recipe `small` with method lora. The first is fitted to all sizes, the others to size `COMPARED`, or
+to drawn folds where there are not so many pairs."""
 EVERY = (*METHODS, "adapters")
 
 
 @dataclass(frozen=True)
 class Heard:
-    """What the frozen backbone makes of pairs, row for row.
+    """Activations of the frozen backbone for pairs, one row for each pair.
 
     Attributes:
         rows: Pair -> its row.
@@ -96,10 +96,10 @@ class Heard:
 
 
 def hear(dataset: PairDataset, judge: EmpathyJudge, file: Path) -> Heard:
-    """Each pair once, or what was kept of it."""
+    """Run the backbone on each pair once, or load the activations from `file`."""
     rows = {pair.pair_id: row for row, pair in enumerate(dataset.pairs)}
     if not file.exists():
-        found: list[tuple[np.ndarray, ...]] = []
+        batches: list[tuple[np.ndarray, ...]] = []
         reader = ClipReader(judge)
         with torch.inference_mode():
             for _, inputs in reader.inputs(dataset.pairs):
@@ -109,17 +109,17 @@ def hear(dataset: PairDataset, judge: EmpathyJudge, file: Path) -> Heard:
                 assert layers is not None
                 assert functionals is not None
                 states = judge.pool_states(judge.backbone.hidden_states(heard), heard)
-                found.append((states.numpy(), layers.numpy(), functionals.numpy()))
-        states, layers, functionals = (np.concatenate(own) for own in zip(*found, strict=True))
+                batches.append((states.numpy(), layers.numpy(), functionals.numpy()))
+        states, layers, functionals = (np.concatenate(parts) for parts in zip(*batches, strict=True))
         assert len(states) == len(rows), "a clip cannot be used"
         np.savez(file, states=states, layers=layers, functionals=functionals)
-    with np.load(file) as kept:
-        return Heard(rows, *(torch.from_numpy(kept[name]) for name in ("states", "layers", "functionals")))
+    with np.load(file) as arrays:
+        return Heard(rows, *(torch.from_numpy(arrays[name]) for name in ("states", "layers", "functionals")))
 
 
 @dataclass
 class _Kept:
-    """A `Reader` of what was heard already."""
+    """A `Reader` of activations that were computed before."""
 
     judge: EmpathyJudge
     heard: Heard
@@ -140,9 +140,9 @@ class _Kept:
         """See `Reader`."""
         states, layers, functionals = self._of(pairs)
         with torch.inference_mode():
-            read = self.judge.head_input
-            found = read.standardised(states, layers, functionals) if read.settings.of_clips else states
-        yield list(pairs), found.double().numpy()
+            head = self.judge.head_input
+            features = head.standardised(states, layers, functionals) if head.settings.of_clips else states
+        yield list(pairs), features.double().numpy()
 
 
 class Study:
@@ -171,9 +171,9 @@ class Study:
         ((_, features),) = reader.features(test)
         reach = None
         if with_reach:
-            made = probe.left_out(torch.from_numpy(targets.mean(0)).float()).score.numpy()
-            ranked = np.sort(np.abs(made - targets), 0)
-            reach = ranked[min(len(ranked), math.ceil(COVERAGE * (len(ranked) + 1))) - 1]
+            predicted = probe.left_out(torch.from_numpy(targets.mean(0)).float()).score.numpy()
+            errors = np.sort(np.abs(predicted - targets), 0)
+            reach = errors[min(len(errors), math.ceil(COVERAGE * (len(errors) + 1))) - 1]
         return probe.fit().predict(features), reach
 
 
@@ -183,11 +183,11 @@ def train_and_predict(
     """Scores of the test pairs `(pairs, dimensions)` by adapters that `empathy-judge train` made.
 
     Args:
-        changes: Of the recipe.
-        train: What it learns from; the speakers of a quarter choose the epoch.
-        test: What it scores.
-        seed: Of that quarter and of training.
-        folder: Has the data set as `data`; its splits are written over.
+        changes: Changed settings of the recipe.
+        train: Training pairs; the speakers of a quarter choose the epoch.
+        test: Pairs to score.
+        seed: Seed of that quarter and of training.
+        folder: Holds the data set as `data`; its splits are overwritten.
     """
     data = PairDataset.load(folder / "data")
     quarters = GroupKFold(4, shuffle=True, random_state=seed)
@@ -209,13 +209,13 @@ def train_and_predict(
     with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         done = empathy_judge.train(settings, folder / "data", run)
     assert done is not None
-    own = PairScorer(placed(load_any(run), "cpu"), 64, store=DiskStore(cache)).predict(test)
-    scores = {pair.pair_id: found.score.numpy() for pair, found in own if not isinstance(found, AudioError)}
+    predicted = PairScorer(placed(load_any(run), "cpu"), 64, store=DiskStore(cache)).predict(test)
+    scores = {pair.pair_id: result.score.numpy() for pair, result in predicted if not isinstance(result, AudioError)}
     return np.stack([scores[pair.pair_id] for pair in test])
 
 
 def plans(dataset: PairDataset, folder: Path, seeds: int) -> Iterator[dict[str, Any]]:
-    """What is to be fitted, seed by seed, so that what is there of a killed run is whole seeds."""
+    """What is to be fitted, seed by seed, so that a killed run leaves whole seeds."""
     for seed in range(seeds):
         split_dataset(folder, folds=FOLDS, by=["response_speaker"], seed=seed, overwrite=True)
         pairs = PairDataset.load(folder).pairs
@@ -230,7 +230,7 @@ def plans(dataset: PairDataset, folder: Path, seeds: int) -> Iterator[dict[str, 
                 **sizes,
             }.items():
                 yield {"seed": seed, "fold": fold, "size": size, "train": train, "test": parts[0]}
-        # `split` makes folds of even size, of ten speakers hardly two ways; these differ with every seed
+        # `split` makes folds of even size, for which ten speakers leave hardly two ways; these differ by seed
         pairs = dataset.pairs
         drawn = GroupKFold(FOLDS, shuffle=True, random_state=seed)
         speakers = [str(pair.response_speaker) for pair in pairs]
@@ -245,7 +245,7 @@ def plans(dataset: PairDataset, folder: Path, seeds: int) -> Iterator[dict[str, 
 
 
 def run(name: str, options: argparse.Namespace, until: float) -> None:
-    """All fits of a set that are not there yet."""
+    """Fit what is missing of a set, and append each fit to the file."""
     dataset = load_set(name, options.data, options.work)
     settings = JudgeSettings(
         backbone="nano", pooling="response_mean", head_input=HeadInputSettings("all_layers", functionals=True)
@@ -255,7 +255,7 @@ def run(name: str, options: argparse.Namespace, until: float) -> None:
     )
     judge.eval().requires_grad_(False)
     study = Study(dataset, judge, hear(dataset, judge, options.work / name / "heard.npz"))
-    load_set(name, options.data, options.work / "trained")  # the set once more, whose splits are others
+    load_set(name, options.data, options.work / "trained")  # a second copy of the set, with other splits
     file = options.work / name / "fits.jsonl"
     done = {(row["seed"], row["fold"], row["size"], row["method"]) for row in _fits(file)}
     first = ["official split", "all", DRAWN]
@@ -269,9 +269,9 @@ def run(name: str, options: argparse.Namespace, until: float) -> None:
             for method in options.methods:
                 key = plan["seed"], plan["fold"], plan["size"], method
                 adapters = method in ADAPTERS
-                twice = adapters and plan["size"] == "train alone"  # training sets pairs aside by itself
+                redundant = adapters and plan["size"] == "train alone"  # training sets pairs aside by itself
                 variant = method not in EVERY and plan["size"] != compared
-                if key in done or twice or variant or time.monotonic() > until:
+                if key in done or redundant or variant or time.monotonic() > until:
                     continue
                 start, reach = time.perf_counter(), None
                 if adapters:
@@ -297,31 +297,31 @@ def _fits(file: Path) -> list[dict[str, Any]]:
 
 
 def summary(name: str, work: Path) -> list[dict[str, Any]]:
-    """Of each size, method and dimension: agreement in test folds, its interval over speakers, and coverage."""
+    """For each size, method and dimension: agreement in test folds, its interval over speakers, and coverage."""
     dataset = PairDataset.load(work / name / "data")
-    human, found = dataset.mean_scores(), []
+    human, summaries = dataset.mean_scores(), []
     speaker = {pair.pair_id: str(pair.response_speaker) for pair in dataset.pairs}
     fits = pd.DataFrame(_fits(work / name / "fits.jsonl"))
     for _, rows in fits.groupby(["size", "method"], sort=False):
         size, method = rows["size"].iloc[0], rows["method"].iloc[0]
         folds_of = 1 if size == "official split" else FOLDS
-        whole = [own.sort_values("fold") for _, own in rows.groupby("seed") if len(own) == folds_of]
+        whole = [part.sort_values("fold") for _, part in rows.groupby("seed") if len(part) == folds_of]
         if not whole:
             continue
         used = pd.concat(whole)
-        for column, dimension in enumerate(own.name for own in dataset.card.dimensions):
+        for column, dimension in enumerate(dimension.name for dimension in dataset.card.dimensions):
             folds, covered = [], []
             for row in used.to_dict("records"):
-                given, people = np.array(row["scores"])[:, column], human.loc[row["test"], dimension].to_numpy(float)
-                folds.append(spearman(given, people))
+                fitted, people = np.array(row["scores"])[:, column], human.loc[row["test"], dimension].to_numpy(float)
+                folds.append(spearman(fitted, people))
                 if row["reach"] is not None:
-                    covered.append(np.abs(given - people) <= row["reach"][column] + 1e-9)
+                    covered.append(np.abs(fitted - people) <= row["reach"][column] + 1e-9)
             first = whole[0].to_dict("records")  # of out-of-fold predictions of one seed: each pair once
             ids = [pair for row in first for pair in row["test"]]
             scores = np.concatenate([np.array(row["scores"])[:, column] for row in first])
             draws = Resamples.draw(np.array([speaker[pair] for pair in ids]), RESAMPLES, 0)
             pooled = estimate(spearman, scores, human.loc[ids, dimension].to_numpy(float), resamples=draws)
-            found.append(
+            summaries.append(
                 {
                     "set": name,
                     "dimension": dimension,
@@ -338,16 +338,16 @@ def summary(name: str, work: Path) -> list[dict[str, Any]]:
                     "seconds": float(np.median(used["seconds"].to_numpy())),
                 }
             )
-    return found
+    return summaries
 
 
 def report(work: Path, out: Path) -> None:
-    """Write `small_data.json`, `.md` and `.png` there; rows that are there and were not fitted anew stay."""
-    found = [row for name in SETS if (work / name / "fits.jsonl").exists() for row in summary(name, work)]
+    """Write `small_data.json`, `.md` and `.png` into `out`; earlier rows that were not fitted anew stay."""
+    new_rows = [row for name in SETS if (work / name / "fits.jsonl").exists() for row in summary(name, work)]
     out.mkdir(parents=True, exist_ok=True)
     file, key = out / "small_data.json", operator.itemgetter("set", "dimension", "size", "method")
     before = json.loads(file.read_text()) if file.exists() else []
-    by_key = {key(row): row for row in [*before, *found]}
+    by_key = {key(row): row for row in [*before, *new_rows]}
     rows = sorted(by_key.values(), key=lambda row: SETS.index(row["set"]))
     file.write_text(json.dumps(rows, indent=1) + "\n")
     lines = [
@@ -356,7 +356,7 @@ def report(work: Path, out: Path) -> None:
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        value, low, high = (math.nan if own is None else own for own in row["pooled"])
+        value, low, high = (math.nan if number is None else number for number in row["pooled"])
         covered = "" if row["coverage"] is None else f"{100 * row['coverage']:.0f} %"
         lines.append(
             f"| `{row['set']}` {row['dimension']} | {row['size']} | {row['training_pairs']} | {row['method']} "
@@ -382,19 +382,19 @@ def picture(rows: Sequence[dict[str, Any]], file: Path) -> None:
     for row in rows:
         if row["size"] in ("all", *map(str, SIZES)):
             sizes.setdefault((row["set"], row["dimension"]), set()).add(row["size"])
-    panels = [panel for panel, own in sizes.items() if len(own) > 1]
+    panels = [panel for panel, present in sizes.items() if len(present) > 1]
     if not panels:
         return
     figure = Figure(figsize=(4 * len(panels), 4), layout="constrained")
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        own = [
+        panel_rows = [
             row for row in rows if (row["set"], row["dimension"]) == panel and row["size"] in ("all", *map(str, SIZES))
         ]
         for method in EVERY:
-            points = sorted((row["training_pairs"], row["spearman"]) for row in own if row["method"] == method)
+            points = sorted((row["training_pairs"], row["spearman"]) for row in panel_rows if row["method"] == method)
             if points:
                 axes.plot(*zip(*points, strict=True), marker="o", label=method)
-        counts = sorted({row["training_pairs"] for row in own})
+        counts = sorted({row["training_pairs"] for row in panel_rows})
         # the largest, and what is far enough from the next for its label to be read
         ticks = [count for count, above in zip(counts, [*counts[1:], math.inf], strict=True) if above > 1.15 * count]
         axes.set(xscale="log", xlabel="training pairs", title=" ".join(panel))
@@ -413,8 +413,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="folder for what was heard and fitted")
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     methods = (*METHODS, *ADAPTERS)
-    some = f"of {', '.join(f'{own!r}' for own in methods)}; by default up to 'adapters'"
-    parser.add_argument("--methods", nargs="+", choices=methods, default=EVERY, metavar="METHOD", help=some)
+    help_text = f"of {', '.join(f'{method!r}' for method in methods)}; by default up to 'adapters'"
+    parser.add_argument("--methods", nargs="+", choices=methods, default=EVERY, metavar="METHOD", help=help_text)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--minutes", type=float, default=math.inf, help="start no fit after so many")
     parser.add_argument("--report", type=Path, metavar="FOLDER", help="fit nothing; write table and picture there")

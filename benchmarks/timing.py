@@ -24,18 +24,18 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 
 def ratios(own: Sequence[float], base: Sequence[float]) -> list[float]:
-    """Round by round."""
+    """Ratios of two ways, round by round."""
     return [one / other for one, other in zip(own, base, strict=True)]
 
 
 def spread(values: Sequence[float], form: str = ".1f") -> str:
-    """Median and range."""
+    """Median and range, as text."""
     median, low, high = (format(value, form) for value in (statistics.median(values), min(values), max(values)))
     return f"{median} ({low} to {high})"
 
 
 def memory(key: str) -> int:
-    """Of this process (bytes), by the kernel's name: ``VmHWM`` is the peak, ``VmRSS`` is resident now.
+    """Memory of this process (bytes), by the kernel's name: ``VmHWM`` is the peak, ``VmRSS`` is resident now.
 
     Not `resource.getrusage`: its maximum is inherited from the process that started this one.
     """
@@ -72,10 +72,10 @@ def in_turns(
     cpu: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
-            begun, cpu_begun = time.perf_counter(), time.process_time()
+            start, cpu_start = time.perf_counter(), time.process_time()
             way()
-            wall[name].append(time.perf_counter() - begun)
-            cpu[name].append(time.process_time() - cpu_begun)
+            wall[name].append(time.perf_counter() - start)
+            cpu[name].append(time.process_time() - cpu_start)
     return wall, cpu
 
 
@@ -117,12 +117,12 @@ def matrix_rate(device: torch.device, dtype: torch.dtype, size: int = 1024, of_c
 
 @dataclass(frozen=True)
 class Order:
-    """What the next turn is.
+    """What a way does in its next turn.
 
     Attributes:
-        steps: How many are counted.
-        warm_up: How many before them are not: batches were read ahead in the pause.
-        count: Under a counter of floating-point operations, which is slow.
+        steps: Number of steps that are counted.
+        warm_up: Number of steps before them that are not: batches were read ahead in the pause.
+        count: Whether floating-point operations are counted, which is slow.
     """
 
     steps: int
@@ -131,14 +131,14 @@ class Order:
 
 
 @dataclass
-class Turn:
-    """What was done in the counted steps of a turn, all together."""
+class TimedTurn:
+    """Totals over the counted steps of a turn."""
 
     pairs: int = 0
     seconds: float = 0.0
-    waited: float = 0.0  # of these, until batches were there
-    cpu: float = 0.0  # seconds of all threads of the process: what others do on the machine hardly changes it
-    tokens: int = 0  # places in the batches, padding included; 0 = not told
+    waited: float = 0.0  # seconds of these that were spent waiting for batches
+    cpu: float = 0.0  # CPU seconds of all threads of the process: other programs hardly change it
+    tokens: int = 0  # places in the batches, padding included; 0 = not reported
     real: int = 0  # those that are not padding
     flops: int = 0  # floating-point operations, where they were counted; otherwise 0
     peak: int = 0  # most memory so far, bytes: of the GPU if there is one, else resident memory of the process
@@ -159,13 +159,14 @@ class Finished(Exception):
 
 
 class Turns:
-    """The side of a way: it calls `wait` when it is ready, then `batch_came` and `step_done` in each step."""
+    """The side of a way that takes turns: it calls `wait` when it is ready, then `batch_came` and `step_done` in each
+    step."""
 
-    def __init__(self, hand_over: Callable[[Turn], Order | None]) -> None:
+    def __init__(self, hand_over: Callable[[TimedTurn], Order | None]) -> None:
         """`hand_over` takes the turn that has ended, at first an empty one, and gives the next order; None = none."""
         self._hand_over = hand_over
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._order, self._turn = Order(0), Turn()
+        self._order, self._turn = Order(0), TimedTurn()
         self._counter: FlopCounterMode | None = None
         self._masks: list[torch.Tensor] = []
         self._step = 0
@@ -173,9 +174,9 @@ class Turns:
 
     @classmethod
     def over(cls, connection: Connection) -> Turns:
-        """With a `Player` at the other end."""
+        """Turns that a `Player` at the other end of a connection hands out."""
 
-        def hand_over(turn: Turn) -> Order | None:
+        def hand_over(turn: TimedTurn) -> Order | None:
             connection.send(turn)
             return connection.recv()
 
@@ -201,7 +202,7 @@ class Turns:
         self._turn.waited += time.perf_counter() - self._last
         self._turn.pairs += pairs
         if mask is not None:
-            self._masks.append(mask)  # to sum it up now would be to wait for a GPU
+            self._masks.append(mask)  # summing it now would wait for the GPU
 
     def step_done(self) -> None:
         """A step has ended, or on a GPU been asked for; wait if it was the last of this turn."""
@@ -218,26 +219,26 @@ class Turns:
 
     def _begin(self) -> None:
         synchronize(self._device)
-        self._turn, self._masks = Turn(), []
+        self._turn, self._masks = TimedTurn(), []
         self._start = self._last = time.perf_counter()
         self._cpu = time.process_time()
 
 
-def one_turn(run: Callable[[Turns], object], order: Order) -> Turn:
-    """A turn of a way in this process."""
-    made, orders = list[Turn](), iter((order, None))
+def one_turn(run: Callable[[Turns], object], order: Order) -> TimedTurn:
+    """Make one turn of a way in this process."""
+    turns, orders = list[TimedTurn](), iter((order, None))
 
-    def hand_over(turn: Turn) -> Order | None:
-        made.append(turn)
+    def hand_over(turn: TimedTurn) -> Order | None:
+        turns.append(turn)
         return next(orders)
 
     with suppress(Finished):
         run(Turns(hand_over))
-    return made[-1]
+    return turns[-1]
 
 
 class Player:
-    """The side of who hands out the turns."""
+    """The side that hands out the turns."""
 
     def __init__(self, connection: Connection, ended: Callable[[], object], log: Path) -> None:
         """Wait until a process is ready that has `Turns` at the other end of the connection and prints into `log`;
@@ -255,8 +256,8 @@ class Player:
         theirs.close()
         return cls(ours, process.join, log)
 
-    def play(self, order: Order) -> Turn:
-        """Let it make a turn."""
+    def play(self, order: Order) -> TimedTurn:
+        """Let the process make a turn."""
         self._connection.send(order)
         return self._report()
 
@@ -266,7 +267,7 @@ class Player:
             self._connection.send(None)
         self._ended()
 
-    def _report(self) -> Turn:
+    def _report(self) -> TimedTurn:
         try:
             return self._connection.recv()
         except EOFError:
@@ -276,7 +277,7 @@ class Player:
 
 @contextmanager
 def players(ways: Mapping[str, Callable[[], Player]]) -> Iterator[dict[str, Player]]:
-    """All of them started, in memory at the same time and warmed up by a step; stopped at the end."""
+    """Start all ways, in memory at the same time, and warm each up by a step; stop them at the end."""
     with ExitStack() as stack:
         started: dict[str, Player] = {}
         for name, start in ways.items():

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 DONE, FAILED_CHECKS, BAD_USAGE, A_BUG = 0, 1, 2, 70
-"""What a command exits with; 70 is EX_SOFTWARE of sysexits.h."""
+"""Exit codes of commands; 70 is EX_SOFTWARE of sysexits.h."""
 
 
 def tell(options: argparse.Namespace, found: Any, views: Callable[[Any], Iterable[Any]]) -> int:
-    """Print what was found, as JSON or as its views: tables, and text as it is, for a signature that is broken into
-    lines cannot be copied."""
+    """Print what was found, as JSON or as its views: tables, and text without wrapping, since a signature that is
+    broken into lines cannot be copied."""
     if options.json:
         print(json.dumps(found, indent=2, allow_nan=False))
         return DONE

@@ -88,16 +88,16 @@ def inspect(options: argparse.Namespace) -> int:
 
         check_page_folder(options.page)
     dataset = PairDataset.load(options.data)
-    found = inspect_dataset(dataset, max_seconds=options.max_seconds)
+    inspection = inspect_dataset(dataset, max_seconds=options.max_seconds)
     facts = inspection_facts(dataset)
     pages = []
     if options.page is not None:
         from ..eval.inspection.page import write_inspection_page
 
-        pages.append(f"page: {write_inspection_page(dataset, found, facts, options.page)}")
-    tell(options, {**found.to_dict(), **facts}, lambda _: [*inspection_tables(found, facts), *pages])
-    leaks = any(found.crossings[kind] for kind in found.refused)
-    return FAILED_CHECKS if found.problems or leaks else DONE
+        pages.append(f"page: {write_inspection_page(dataset, inspection, facts, options.page)}")
+    tell(options, {**inspection.to_dict(), **facts}, lambda _: [*inspection_tables(inspection, facts), *pages])
+    leaks = any(inspection.crossings[kind] for kind in inspection.refused)
+    return FAILED_CHECKS if inspection.problems or leaks else DONE
 
 
 def split(options: argparse.Namespace) -> int:
@@ -119,10 +119,10 @@ def split(options: argparse.Namespace) -> int:
     """
     from ..data_modules.splits import DEFAULT_FRACTIONS, leave_one_out, split_dataset
 
-    chosen = "leave_out" if options.leave_out is not None else "folds" if options.folds is not None else None
-    others = {"leave_out": ("by", "fractions", "hold_out", "no_stratify"), "folds": ("fractions", "hold_out")}
-    if chosen is not None and (other := first_given(options, *others[chosen])):
-        raise UserError(f"--{chosen.replace('_', '-')} together with {other}; expected one of them")
+    method = "leave_out" if options.leave_out is not None else "folds" if options.folds is not None else None
+    excluded = {"leave_out": ("by", "fractions", "hold_out", "no_stratify"), "folds": ("fractions", "hold_out")}
+    if method is not None and (unused := first_given(options, *excluded[method])):
+        raise UserError(f"--{method.replace('_', '-')} together with {unused}; expected one of them")
     if options.leave_out is not None:
         audit = leave_one_out(options.data, options.leave_out, overwrite=options.overwrite)
     else:
@@ -184,13 +184,13 @@ def _audit_views(audit: SplitAudit) -> Iterator[Table | str]:
     """What is in each split, and what is in several."""
     from rich.table import Table
 
-    dimensions = list(dict.fromkeys(name for own in audit.splits.values() for name in own["mean_scores"]))
+    dimensions = list(dict.fromkeys(name for part in audit.splits.values() for name in part["mean_scores"]))
     table = Table("split", "pairs", "share", "groups", "systems", "speakers", *(f"mean {name}" for name in dimensions))
-    for name, own in audit.splits.items():
-        means = [own["mean_scores"][dimension] for dimension in dimensions]
-        counts = [str(own[what]) for what in ("groups", "systems", "speakers")]
+    for name, part in audit.splits.items():
+        means = [part["mean_scores"][dimension] for dimension in dimensions]
+        counts = [str(part[what]) for what in ("groups", "systems", "speakers")]
         scores = ["-" if mean is None else f"{mean:.2f}" for mean in means]
-        table.add_row(name, str(own["pairs"]), f"{own['share']:.1%}", *counts, *scores)
+        table.add_row(name, str(part["pairs"]), f"{part['share']:.1%}", *counts, *scores)
     yield table
     if audit.unsplit:
         yield f"{audit.unsplit} pairs are in no split; split.yaml lists them."

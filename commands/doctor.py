@@ -24,7 +24,7 @@ _PACKAGES = ("torch", "torchaudio", "transformers", "peft", "lightning", "datase
 _SECRETS = ("HF_TOKEN", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "WANDB_API_KEY", "EMPATHY_JUDGE_TOKEN")
 _PLACES = ("HF_HOME", "HF_HUB_OFFLINE", "TMPDIR", "CUDA_VISIBLE_DEVICES", "OPENAI_BASE_URL", "GOOGLE_GEMINI_BASE_URL")
 _FEW_BYTES = 20e9  # one 7B checkpoint in bf16 takes 17 GB
-_NOT_FOR_USERS = ("dev", "docs")  # extras of who changes the code
+_NOT_FOR_USERS = ("dev", "docs")  # extras for developers of the package
 
 State = Literal["ok", "missing", "broken", "note"]
 
@@ -121,16 +121,16 @@ def _extras() -> Iterator[Finding]:
     for extra in importlib.metadata.metadata("empathy-judge").get_all("Provides-Extra") or ():
         if extra in _NOT_FOR_USERS:
             continue
-        own = [one for one in needs if one.marker and one.marker.evaluate({"extra": extra})]
-        state, detail = "ok", ", ".join(f"{one.name} {_version(one.name)}" for one in own)
-        for one in own:
-            version = _version(one.name)
+        of_extra = [need for need in needs if need.marker and need.marker.evaluate({"extra": extra})]
+        state, detail = "ok", ", ".join(f"{need.name} {_version(need.name)}" for need in of_extra)
+        for need in of_extra:
+            version = _version(need.name)
             if version is None:
-                state, detail = "missing", f"pip install 'empathy-judge[{extra}]' ({one.name} is not installed)"
-            elif not one.specifier.contains(version, prereleases=True):
-                state, detail = "broken", f"{one.name} {version}; expected {one.specifier}"
-            elif why := _import_error(modules.get(one.name.lower().replace("_", "-"), one.name)):
-                state, detail = "broken", f"{one.name} {version} cannot be imported: {why}"
+                state, detail = "missing", f"pip install 'empathy-judge[{extra}]' ({need.name} is not installed)"
+            elif not need.specifier.contains(version, prereleases=True):
+                state, detail = "broken", f"{need.name} {version}; expected {need.specifier}"
+            elif why := _import_error(modules.get(need.name.lower().replace("_", "-"), need.name)):
+                state, detail = "broken", f"{need.name} {version} cannot be imported: {why}"
             if state != "ok":
                 break
         yield Finding("optional parts", extra, state, detail)
@@ -145,8 +145,8 @@ def _version(name: str) -> str | None:
 
 def _import_error(module: str) -> str:
     """Why a module cannot be imported; empty = it can. What it prints meanwhile is not of interest here."""
-    said = io.StringIO()
-    with warnings.catch_warnings(), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    output = io.StringIO()
+    with warnings.catch_warnings(), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         warnings.simplefilter("ignore")
         try:
             importlib.import_module(module)
@@ -165,13 +165,13 @@ def _disks() -> Iterator[Finding]:
         ("answers of prompted judges", user_cache_path("empathy-judge")),
         ("temporary folder", Path(tempfile.gettempdir())),
     ):
-        there = next(path for path in (folder, *folder.parents) if path.exists())
-        free = shutil.disk_usage(there).free
-        if not os.access(there, os.W_OK):
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        free = shutil.disk_usage(existing).free
+        if not os.access(existing, os.W_OK):
             yield Finding("disks", name, "note", f"{folder}: no right to write")
         else:
-            few = "; a backbone of 7B takes 17 GB" if free < _FEW_BYTES else ""
-            yield Finding("disks", name, "note" if few else "ok", f"{free / 1e9:.0f} GB free at {folder}{few}")
+            note = "; a backbone of 7B takes 17 GB" if free < _FEW_BYTES else ""
+            yield Finding("disks", name, "note" if note else "ok", f"{free / 1e9:.0f} GB free at {folder}{note}")
 
 
 def _models() -> Iterator[Finding]:
@@ -179,13 +179,13 @@ def _models() -> Iterator[Finding]:
     from huggingface_hub import CacheNotFound, scan_cache_dir
 
     try:
-        found = [one for one in scan_cache_dir().repos if one.repo_type == "model"]
+        models = [model for model in scan_cache_dir().repos if model.repo_type == "model"]
     except CacheNotFound:
-        found = []
-    if not found:
+        models = []
+    if not models:
         yield Finding("cached models", "none", "missing", "hf download OWNER/NAME fetches one where there is a network")
-    for one in sorted(found, key=lambda one: one.repo_id):
-        yield Finding("cached models", one.repo_id, "ok", f"{one.size_on_disk / 1e9:.1f} GB")
+    for model in sorted(models, key=lambda model: model.repo_id):
+        yield Finding("cached models", model.repo_id, "ok", f"{model.size_on_disk / 1e9:.1f} GB")
 
 
 def _environment() -> Iterator[Finding]:

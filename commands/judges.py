@@ -47,9 +47,9 @@ def score(options: argparse.Namespace) -> int:
     if len(clips) != (2 if options.manifest is None else 0):
         raise UserError("score: expected JUDGE CONTEXT RESPONSE (- for no context), or JUDGE --manifest FILE")
     if options.manifest is None:
-        of_manifest = first_given(options, "out", "workers", "restart", "overwrite", "checksums")
-        if of_manifest or options.engine != "local":
-            unused = of_manifest or f"--engine {options.engine}"
+        manifest_option = first_given(options, "out", "workers", "restart", "overwrite", "checksums")
+        if manifest_option or options.engine != "local":
+            unused = manifest_option or f"--engine {options.engine}"
             raise UserError(f"score: {unused} without --manifest; expected JUDGE --manifest FILE {unused}")
     elif options.situation is not None:
         raise UserError("score: --situation with --manifest; expected a column situation in the manifest")
@@ -71,9 +71,9 @@ def score(options: argparse.Namespace) -> int:
     from ..batch_scoring.scores import print_scores, windows_in_words
 
     scorer = open_scorer(options)
-    failed, cut = print_scores(scorer, Path(options.manifest), sys.stdout, options.level, root, options.json)
-    if cut:
-        print(windows_in_words(cut), file=sys.stderr)
+    failed, windowed = print_scores(scorer, Path(options.manifest), sys.stdout, options.level, root, options.json)
+    if windowed:
+        print(windows_in_words(windowed), file=sys.stderr)
     return FAILED_CHECKS if failed else DONE
 
 
@@ -89,17 +89,17 @@ def _score_pair(options: argparse.Namespace) -> int:
 
     scorer, level = open_scorer(options), options.level or DEFAULT_LEVEL
     context = _context(options)
-    found = scorer.assess(context, options.response, situation=options.situation, level=level)
+    assessment = scorer.assess(context, options.response, situation=options.situation, level=level)
     if options.json:
-        print(json.dumps(flat_scores(found, score_columns(scorer)), allow_nan=False))
+        print(json.dumps(flat_scores(assessment, score_columns(scorer)), allow_nan=False))
         return DONE
     for dimension in scorer.dimensions:
         scale = f"({dimension.minimum:g} to {dimension.maximum:g})"
-        own = found.scores[dimension.name]
-        print(f"{dimension.name} {own.score:.3f} {scale}{own.in_words(level)}")
-    if found.windows > 1:
-        print(_in_windows(found), file=sys.stderr)
-    for caution in found.warnings:
+        score = assessment.scores[dimension.name]
+        print(f"{dimension.name} {score.score:.3f} {scale}{score.in_words(level)}")
+    if assessment.windows > 1:
+        print(_in_windows(assessment), file=sys.stderr)
+    for caution in assessment.warnings:
         print(f"warning: {caution.text}", file=sys.stderr)
     return DONE
 
@@ -109,8 +109,8 @@ def _in_windows(found: Assessment) -> str:
 
 
 def open_scorer(options: argparse.Namespace) -> Scorer:
-    """The judge of a command; commands differ in the options that they have. What is wrong with its name is told before
-    torch is loaded."""
+    """Load the judge of a command; commands differ in the options that they have. A wrong name of the judge is reported
+    before torch is loaded."""
     from ..models.hub import require_judge
 
     require_judge(Path(options.judge), options.backbone)
@@ -127,12 +127,12 @@ def _score_into_file(options: argparse.Namespace) -> int:
     from ..batch_scoring.run import make_engine, score_manifest
 
     judge, manifest, out = (Path(path) for path in (options.judge, options.manifest, options.out))
-    how = chosen(options, "level", "checksums", "audio_root")
-    job = Job(judge, manifest, out, **how, settings=chosen(options, *_SETTINGS))
+    job_options = chosen(options, "level", "checksums", "audio_root")
+    job = Job(judge, manifest, out, **job_options, settings=chosen(options, *_SETTINGS))
     launch = find_launch()
     engine = make_engine(options.engine, launch, options.device, options.workers)
     summary = score_manifest(job, engine, launch, options.restart, options.overwrite)
-    if summary is None:  # rank 0 says what became of it
+    if summary is None:  # rank 0 reports the result
         return DONE
     if launch.rank == 0:
         print(json.dumps(asdict(summary), indent=2, ensure_ascii=False) if options.json else summary.in_words())
@@ -157,30 +157,30 @@ def rank(options: argparse.Namespace) -> int:
         scorer.compared_on(names)
     context = _context(options)
     ranked = scorer.rank(context, options.responses, situation=options.situation, by=options.by)
-    over_next = scorer.beside_next(ranked, names, options.max_error)
+    beside = scorer.beside_next(ranked, names, options.max_error)
     if options.json:
-        rows = [_ranked_row(options.responses[own.index], place, own) for place, own in enumerate(ranked, start=1)]
-        print(json.dumps([{**row, "over_next": own and asdict(own)} for row, own in zip(rows, over_next, strict=True)]))
+        rows = [_ranked_row(options.responses[item.index], place, item) for place, item in enumerate(ranked, start=1)]
+        print(json.dumps([{**row, "over_next": odds and asdict(odds)} for row, odds in zip(rows, beside, strict=True)]))
     else:
-        every = [dimension.name for dimension in scorer.dimensions]
-        Console().print(_ranked_table(options.responses, ranked, every, over_next), markup=False)
-        if len(ranked) == 2 and (beside := over_next[0]) is not None:
-            best, other = (options.responses[own.index] for own in ranked)
-            said = {"better": f"prefer {best}", "worse": f"prefer {other}"}.get(beside.verdict, beside.verdict)
+        dimensions = [dimension.name for dimension in scorer.dimensions]
+        Console().print(_ranked_table(options.responses, ranked, dimensions, beside), markup=False)
+        if len(ranked) == 2 and (odds := beside[0]) is not None:
+            first, second = (options.responses[item.index] for item in ranked)
+            preferred = {"better": f"prefer {first}", "worse": f"prefer {second}"}.get(odds.verdict, odds.verdict)
             print(
-                f"{said}: of people {beside.better:.0%} prefer {best}, {beside.worse:.0%} {other}, and "
-                f"{beside.no_difference:.0%} see no difference"
+                f"{preferred}: of people {odds.better:.0%} prefer {first}, {odds.worse:.0%} {second}, and "
+                f"{odds.no_difference:.0%} see no difference"
             )
-    return DONE if all(own.merit is not None for own in ranked) else FAILED_CHECKS
+    return DONE if all(item.merit is not None for item in ranked) else FAILED_CHECKS
 
 
 def _ranked_row(response: str, place: int, own: Ranked) -> dict[str, Any]:
-    """For machines."""
+    """One response of a ranking, for JSON."""
     if isinstance(own.found, AudioError):
         return {"place": None, "response": response, "merit": None, "status": str(own.found)}
     scores = {
-        name: {"score": one.score, "low": one.low, "high": one.high, "label": one.label}
-        for name, one in own.found.scores.items()
+        name: {"score": score.score, "low": score.low, "high": score.high, "label": score.label}
+        for name, score in own.found.scores.items()
     }
     warnings = [{"code": caution.code, "text": caution.text} for caution in own.found.warnings]
     values = {"place": place, "response": response, "merit": own.merit, "scores": scores, "warnings": warnings}
@@ -193,7 +193,7 @@ def _ranked_table(
     names: Sequence[str],
     over_next: Sequence[BesideNext | None],
 ) -> Table:
-    """For people."""
+    """A ranking as a table for the terminal."""
     from ..eval.rendering import new_table
 
     table = new_table()
@@ -202,21 +202,21 @@ def _ranked_table(
     compared = ["beside the next"] if any(over_next) else []
     for column in (*names, *compared, "remarks"):
         table.add_column(column)
-    for place, (own, beside) in enumerate(zip(ranked, over_next, strict=True), start=1):
-        if isinstance(own.found, AudioError):
-            table.add_row("—", responses[own.index], *("—" for _ in (*names, *compared)), str(own.found))
+    for place, (item, beside) in enumerate(zip(ranked, over_next, strict=True), start=1):
+        if isinstance(item.found, AudioError):
+            table.add_row("—", responses[item.index], *("—" for _ in (*names, *compared)), str(item.found))
         else:
-            cut = [_in_windows(own.found)] if own.found.windows > 1 else []
-            remarks = "; ".join([*cut, *(caution.text for caution in own.found.warnings)])
+            windows = [_in_windows(item.found)] if item.found.windows > 1 else []
+            remarks = "; ".join([*windows, *(caution.text for caution in item.found.warnings)])
             scores = []
-            for one in (own.found.scores[name] for name in names):
-                between = "" if one.low is None or one.high is None else f" ({one.low:.2f} to {one.high:.2f})"
-                scores.append(f"{one.score:.2f}{between} {one.label or ''}".rstrip())
+            for score in (item.found.scores[name] for name in names):
+                ends = "" if score.low is None or score.high is None else f" ({score.low:.2f} to {score.high:.2f})"
+                scores.append(f"{score.score:.2f}{ends} {score.label or ''}".rstrip())
             if beside is not None:
                 chances = f"better {beside.better:.0%}, no difference {beside.no_difference:.0%}"
                 scores.append(f"{beside.verdict} ({chances})")
             scores += ["" for _ in compared if beside is None]
-            table.add_row(str(place), responses[own.index], *scores, remarks)
+            table.add_row(str(place), responses[item.index], *scores, remarks)
     return table
 
 
@@ -233,23 +233,23 @@ def explain(options: argparse.Namespace) -> int:
 
     context = _context(options)
     clips = context, options.response
-    found = explained(
+    explanation = explained(
         scorer, *clips, situation=options.situation, window=options.window, method=options.method, seed=options.seed
     )
     if options.png or options.page:
         from ..eval.pages.explanation import write_page, write_picture
 
         if options.png:
-            write_picture(found, *clips, Path(options.png))
+            write_picture(explanation, *clips, Path(options.png))
         if options.page:
-            write_page(found, *clips, options.judge, Path(options.page))
+            write_page(explanation, *clips, options.judge, Path(options.page))
     if options.json:
-        print(json.dumps(asdict(found), allow_nan=False))
+        print(json.dumps(asdict(explanation), allow_nan=False))
         return DONE
-    for curve in found.curves:
-        print(f"{curve.clip}, {curve.dimension} {found.scores[curve.dimension]:.2f}:")
-        for own in (*curve.worst, *curve.best):
-            print(f"  {own.reason}")
+    for curve in explanation.curves:
+        print(f"{curve.clip}, {curve.dimension} {explanation.scores[curve.dimension]:.2f}:")
+        for stretch in (*curve.worst, *curve.best):
+            print(f"  {stretch.reason}")
         if not curve.worst and not curve.best:
             print(f"  nothing stands out; {curve.lowest} contribute least")
     return DONE
@@ -267,11 +267,11 @@ def serve(options: argparse.Namespace) -> int:
         if importlib.util.find_spec(name) is None:
             raise UserError(f"serve: {name} is not installed; pip install 'empathy-judge[serve]'")
     from ..models.hub import require_judge
-    from ..serving.settings import Settings, listen, read_settings, return_memory
+    from ..serving.settings import ServiceSettings, listen, read_settings, return_memory
 
-    return_memory()  # before threads have heaps
+    return_memory()  # before threads have heaps of their own
     folder = Path(options.judge)
-    settings = read_settings(name=folder.resolve().name, **chosen(options, *Settings.model_fields))
+    settings = read_settings(name=folder.resolve().name, **chosen(options, *ServiceSettings.model_fields))
     require_judge(folder, options.backbone)
     listener = listen(options.host, options.port)
     # from here on it takes seconds

@@ -42,7 +42,7 @@ def evaluate(options: argparse.Namespace) -> int:
     measured.save(options.out)
     where = f"report: {options.out / 'index.html'}"
     tell(options, measured.report, lambda report: [*evaluation_views(report), where])
-    scored = sum(own["n_items"] for own in measured.report["dimensions"].values())
+    scored = sum(dimension["n_items"] for dimension in measured.report["dimensions"].values())
     return DONE if scored else FAILED_CHECKS
 
 
@@ -64,15 +64,15 @@ def compare(options: argparse.Namespace) -> int:
     from ..eval.compare import compare as measure
     from ..eval.views import comparison_views
 
-    found = measure(options.judges, options.data, **_how_to_measure(options))
-    for line in found.warnings:
+    comparison = measure(options.judges, options.data, **_how_to_measure(options))
+    for line in comparison.warnings:
         print(f"warning: {line}", file=sys.stderr)
     where = []
     if options.out is not None:
-        found.save(options.out)
+        comparison.save(options.out)
         where.append(f"report: {options.out / 'index.html'}")
-    everything = {"reports": found.reports, "rankings": found.rankings}
-    return tell(options, everything, lambda own: [*comparison_views(**own), *where])
+    everything = {"reports": comparison.reports, "rankings": comparison.rankings}
+    return tell(options, everything, lambda results: [*comparison_views(**results), *where])
 
 
 def challenge(options: argparse.Namespace) -> int:
@@ -88,9 +88,9 @@ def challenge(options: argparse.Namespace) -> int:
     from ..eval.challenges import challenge as measured
     from ..eval.challenges import challenge_views
 
-    how = chosen(options, "split", "resamples", "seed")
-    found = measured(options.name, opened.judges[0], opened.dataset, **how, provenance=opened.provenances[0])
-    return tell(options, found, challenge_views)
+    settings = chosen(options, "split", "resamples", "seed")
+    report = measured(options.name, opened.judges[0], opened.dataset, **settings, provenance=opened.provenances[0])
+    return tell(options, report, challenge_views)
 
 
 def layers(options: argparse.Namespace) -> int:
@@ -103,11 +103,11 @@ def layers(options: argparse.Namespace) -> int:
     from ..eval.layers import layer_views, measure_layers, save_layers
 
     dataset = PairDataset.load(options.data)
-    how = chosen(options, "device", "resamples", "seed")
-    found = measure_layers(options.judge, dataset, options.split or ("train", "validation"), **how)
+    settings = chosen(options, "device", "resamples", "seed")
+    report = measure_layers(options.judge, dataset, options.split or ("train", "validation"), **settings)
     if options.out is not None:
-        save_layers(found, options.out)
-    return tell(options, found, layer_views)
+        save_layers(report, options.out)
+    return tell(options, report, layer_views)
 
 
 def stress(options: argparse.Namespace) -> int:
@@ -124,13 +124,13 @@ def stress(options: argparse.Namespace) -> int:
     from ..eval.stress import stress as look
     from ..eval.stress import stress_frame, stress_views
 
-    how = chosen(options, "split", "checks", "pairs", "resamples", "seed")
-    found = look(scorer, PairDataset.load(options.data), **how)
+    settings = chosen(options, "split", "checks", "pairs", "resamples", "seed")
+    report = look(scorer, PairDataset.load(options.data), **settings)
     if options.out is not None:
-        whole = json.dumps(found, indent=2, allow_nan=False)
-        write_files(options.out, {"results.csv": stress_frame(found), "stress.json": whole})
-    tell(options, found, stress_views)
-    return FAILED_CHECKS if found["raised"] else DONE
+        text = json.dumps(report, indent=2, allow_nan=False)
+        write_files(options.out, {"results.csv": stress_frame(report), "stress.json": text})
+    tell(options, report, stress_views)
+    return FAILED_CHECKS if report["raised"] else DONE
 
 
 def agreement(options: argparse.Namespace) -> int:
@@ -139,12 +139,12 @@ def agreement(options: argparse.Namespace) -> int:
     The table has one row per score: item, annotator, dimension, score, and where there are, dataset, group (items that
     are not independent: intervals draw whole groups) and system. Empty scores are missing ones.
     """
-    found = _measure_table(
+    report = _measure_table(
         options, options.cluster, pairs=options.pairs, rasch=options.rasch, kappa_weights=options.kappa_weights
     )
     from ..eval.views import agreement_views
 
-    return tell(options, found, lambda report: agreement_views(report, options.alpha))
+    return tell(options, report, lambda report: agreement_views(report, options.alpha))
 
 
 def plan(options: argparse.Namespace) -> int:
@@ -164,7 +164,7 @@ def plan(options: argparse.Namespace) -> int:
     else:
         pilot = pilot_from(_pilot_frame(options), options.dimension, options.resamples, options.seed)
     assumed = chosen(options, "items", "raters", "agreement", "difference", "power", "between", "price")
-    found = make_plan(pilot, **assumed)
+    report = make_plan(pilot, **assumed)
     if options.learning is not None:
         from ..data_modules.schema import PairDataset
         from ..eval.judges.baselines.probe import learning_curve
@@ -172,12 +172,12 @@ def plan(options: argparse.Namespace) -> int:
         if options.pilot is None or not Path(options.pilot).is_dir():
             raise UserError("--learning without clips; expected the folder of a pair dataset as pilot")
         dataset = PairDataset.load(options.pilot)
-        found["learning"] = learning_curve(options.learning, dataset, resamples=options.resamples, seed=options.seed)
+        report["learning"] = learning_curve(options.learning, dataset, resamples=options.resamples, seed=options.seed)
     where = []
     if options.out is not None:
-        save_plan(found, options.out)
+        save_plan(report, options.out)
         where.append(f"picture: {options.out / 'plan.png'}")
-    return tell(options, found, lambda report: [*plan_views(report), *where])
+    return tell(options, report, lambda report: [*plan_views(report), *where])
 
 
 def suggest(options: argparse.Namespace) -> int:
@@ -196,10 +196,10 @@ def suggest(options: argparse.Namespace) -> int:
     from ..eval.suggest import suggest as suggested
     from ..eval.suggest import suggestion_views
 
-    found = suggested(opened.judges[0], opened.dataset, **chosen(options, "split", "ratings", "seed"))
+    report = suggested(opened.judges[0], opened.dataset, **chosen(options, "split", "ratings", "seed"))
     if options.out is not None:
-        write_files(options.out, {"suggestions.csv": pd.DataFrame(found["rows"])})
-    return tell(options, found, suggestion_views)
+        write_files(options.out, {"suggestions.csv": pd.DataFrame(report["rows"])})
+    return tell(options, report, suggestion_views)
 
 
 def _variance(text: str) -> tuple[str, float]:
@@ -219,9 +219,9 @@ def _pilot_frame(options: argparse.Namespace) -> Frame:
 
     if not Path(options.pilot).is_dir():
         table = read_frame(options.pilot, parse_mapping(options.column, "--column"))
-        kept = table.select(options.annotators, options.exclude)
-        kept.check(options.judges, "--judges")
-        return replace(kept, rows=kept.rows.assign(is_judge=kept.rows["rater_id"].isin(options.judges)))
+        selected = table.select(options.annotators, options.exclude)
+        selected.check(options.judges, "--judges")
+        return replace(selected, rows=selected.rows.assign(is_judge=selected.rows["rater_id"].isin(options.judges)))
     from ..data_modules.schema import PairDataset
 
     if options.judges or options.column:
@@ -238,10 +238,10 @@ def _compare_table(options: argparse.Namespace) -> int:
     clusters: dict[str, Literal["group", "system"]] = {"group_id": "group", "system_id": "system"}
     if options.cluster not in clusters:
         raise UserError(f"--cluster {options.cluster} with --table; expected {', '.join(clusters)}")
-    found = _measure_table(options, clusters[options.cluster])
+    report = _measure_table(options, clusters[options.cluster])
     from ..eval.views import table_comparison_views
 
-    return tell(options, found, table_comparison_views)
+    return tell(options, report, table_comparison_views)
 
 
 def _measure_table(options: argparse.Namespace, cluster: Literal["group", "system"], **more: Any) -> dict[str, Any]:
@@ -251,12 +251,12 @@ def _measure_table(options: argparse.Namespace, cluster: Literal["group", "syste
     from ..eval.frame import read_frame
 
     table = read_frame(options.table, parse_mapping(options.column, "--column"))
-    kept = table.select(options.annotators, options.exclude)
+    selected = table.select(options.annotators, options.exclude)
     return measure_agreement(
-        kept,
+        selected,
         options.judges,
         cluster=cluster,
-        left_out=[name for name in table.annotators if name not in kept.annotators],
+        left_out=[name for name in table.annotators if name not in selected.annotators],
         **chosen(options, "interval", "resamples", "seed", "command"),
         **more,
     )

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from ..data_modules.errors import UserError, nearest
 
 Command = Callable[[argparse.Namespace], int]
-"""From its options to the exit code."""
+"""A function from the options of a command to its exit code."""
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -38,17 +38,17 @@ class OneLineParser(argparse.ArgumentParser):
                 name = word.partition("=")[0]
                 if name.startswith("--") and not any(known.startswith(name) for known in self._option_string_actions):
                     self.error(f"{name}: no such option{did_you_mean(name, self._option_string_actions)}")
-        self._one_after_the_other = True  # before Python 3.13, what may be missing is so before the first option
+        self._one_after_the_other = True  # before Python 3.13, optional words count as missing before the first option
         try:
-            found, left = self.parse_known_intermixed_args(args, namespace)
+            parsed, left = self.parse_known_intermixed_args(args, namespace)
         finally:
             self._one_after_the_other = False
-        for name in [own.dest for own in self._actions if own.type is output_folder]:
-            if getattr(found, name) is not None and not getattr(found, "dry_run", False):
+        for name in [action.dest for action in self._actions if action.type is output_folder]:
+            if getattr(parsed, name) is not None and not getattr(parsed, "dry_run", False):
                 from ..data_modules.folders import check_writable
 
-                check_writable(getattr(found, name))
-        return found, left
+                check_writable(getattr(parsed, name))
+        return parsed, left
 
     def error(self, message: str) -> NoReturn:
         """Refuse in one line.
@@ -86,8 +86,8 @@ def add_data_option(one: argparse._ActionsContainer, split: str | None = None, r
 
 def add_split_option(one: argparse._ActionsContainer, usual: str) -> None:
     """`--split`."""
-    every = "" if usual == "all" else "; all = every pair"
-    one.add_argument("--split", type=split_name, default=usual, help=f"which pairs{every} (default: {usual})")
+    all_pairs = "" if usual == "all" else "; all = every pair"
+    one.add_argument("--split", type=split_name, default=usual, help=f"which pairs{all_pairs} (default: {usual})")
 
 
 def add_device_options(one: argparse.ArgumentParser) -> None:
@@ -120,7 +120,7 @@ def add_loading_options(one: argparse.ArgumentParser, cache: bool = True) -> Non
 
 
 def _number(kind: Callable[[str], float], least: float, most: float, expected: str) -> Callable[[str], Any]:
-    """What the text of an option may be; NaN is refused, too."""
+    """Return the function that parses a number in a range from the text of an option; NaN is refused, too."""
 
     def convert(text: str) -> float:
         try:
@@ -145,17 +145,17 @@ share = _number(float, 0, 1, "a share, 0 to 1")
 
 
 def output_folder(text: str) -> Path:
-    """That it can be written is checked (`OneLineParser`) before anything is read or loaded."""
+    """A folder to write into. `OneLineParser` checks that it can be written before anything is read or loaded."""
     return Path(text)
 
 
 def split_name(text: str) -> str | None:
-    """Of the pairs of ``all``, None."""
+    """The name of a split; None for ``all``."""
     return None if text == "all" else text
 
 
 def device_name(text: str) -> str:
-    """Whether this machine has it, torch knows later; `meta` holds no numbers."""
+    """The name of a device. Torch checks later whether this machine has it; `meta` is refused, it holds no numbers."""
     if not re.fullmatch(r"(?!meta)[a-z]+(:\d{1,4})?", text):
         raise argparse.ArgumentTypeError(f"{text!r}: expected auto, cpu, cuda, cuda:1, ...")
     return text

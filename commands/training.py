@@ -17,7 +17,7 @@ from . import DONE, FAILED_CHECKS, chosen, first_given, tell
 
 if TYPE_CHECKING:
     from ..models.artifact import LoadedJudge
-    from ..models.export.check import Check
+    from ..models.export.check import ExportCheck
 
 
 def demo(options: argparse.Namespace) -> int:
@@ -41,7 +41,7 @@ def train(arguments: Sequence[str]) -> int:
         print(trainer_help(), end="")
         return DONE
     if not any(word.startswith("--print_config") for word in arguments):
-        judge = RecipeParser(trainer=False).parse(arguments).judge  # what is wrong is told before torch is loaded
+        judge = RecipeParser(trainer=False).parse(arguments).judge  # errors are reported before torch is loaded
         require_backbone(judge.backbone, judge.revision)
     from ..train.run import train as run
 
@@ -52,8 +52,8 @@ def train(arguments: Sequence[str]) -> int:
         if as_json:
             print(json.dumps(facts, indent=2))
         else:
-            found = (f"{name} {'undefined' if own is None else f'{own:.2f}'}" for name, own in done.agreement.items())
-            print(f"Spearman with the validation ratings: {', '.join(found)}\nbest checkpoint: {done.checkpoint}")
+            texts = (f"{name} {'undefined' if rho is None else f'{rho:.2f}'}" for name, rho in done.agreement.items())
+            print(f"Spearman with the validation ratings: {', '.join(texts)}\nbest checkpoint: {done.checkpoint}")
     return DONE
 
 
@@ -76,13 +76,13 @@ def recipes(options: argparse.Namespace) -> int:
         return DONE
     from rich.table import Table
 
-    found, table = shipped_recipes(), Table(show_lines=True)
+    shipped, table = shipped_recipes(), Table(show_lines=True)
     table.add_column("recipe", no_wrap=True)
     table.add_column("what it is", ratio=3)
     table.add_column("needs", ratio=2)
-    for one in found:  # hub ids have no place on 80 columns; --json has them
-        table.add_row(one.name, one.about, one.needs)
-    return tell(options, [dataclasses.asdict(one) for one in found], lambda _: [table])
+    for recipe in shipped:  # hub ids have no place on 80 columns; --json has them
+        table.add_row(recipe.name, recipe.about, recipe.needs)
+    return tell(options, [dataclasses.asdict(recipe) for recipe in shipped], lambda _: [table])
 
 
 def upgrade(options: argparse.Namespace) -> int:
@@ -93,8 +93,8 @@ def upgrade(options: argparse.Namespace) -> int:
     from ..train.upgrade import upgrade as convert
 
     changed = convert(Path(options.path))
-    found = {"path": options.path, "changed": changed}
-    return tell(options, found, lambda _: changed or [f"{options.path}: nothing to convert"])
+    report = {"path": options.path, "changed": changed}
+    return tell(options, report, lambda _: changed or [f"{options.path}: nothing to convert"])
 
 
 def sweep(options: argparse.Namespace) -> int:
@@ -123,11 +123,11 @@ def sweep(options: argparse.Namespace) -> int:
     from ..train.shipped import find_recipe
     from ..train.sweep import BEST_FILE, best_of, results_table, run_sweep
 
-    found, results = run_sweep(find_recipe(options.config), options.out)
+    settings, results = run_sweep(find_recipe(options.config), options.out)
     best = best_of(results)
     facts = {"trials": [result.to_dict() for result in results], "best": None if best is None else best.number}
     where = [] if best is None else [f"best: trial {best.number}, {options.out / BEST_FILE}"]
-    tell(options, facts, lambda _: [results_table(found, results), *where])
+    tell(options, facts, lambda _: [results_table(settings, results), *where])
     return FAILED_CHECKS if best is None else DONE
 
 
@@ -158,7 +158,7 @@ def calibrate(options: argparse.Namespace) -> int:
         **chosen(options, "method", "abstain", "device"),
     )
     stored = store_calibration(calibration, options.judge)
-    lines = [f"{name}: {own.in_words()}" for name, own in calibration.dimensions.items()]
+    lines = [f"{name}: {dimension.in_words()}" for name, dimension in calibration.dimensions.items()]
     return tell(options, to_json(calibration), lambda _: [*lines, f"calibration: {stored}"])
 
 
@@ -214,7 +214,7 @@ def export(options: argparse.Namespace) -> int:
 
 def _export_whole(
     options: argparse.Namespace, loaded: LoadedJudge, report: Mapping[str, Any] | None
-) -> tuple[Check, bool]:
+) -> tuple[ExportCheck, bool]:
     """What became of the scores, and whether the judge was written: not if they changed too much."""
     from ..data_modules.schema import PairDataset
     from ..models.export.check import rated_set, synthetic_set
@@ -270,11 +270,11 @@ def ensemble(options: argparse.Namespace) -> int:
             )
     else:
         write_ensemble(paths, out, options.backbone)
-    return tell(options, {"judge": str(out)}, lambda found: [f"judge: {found['judge']}"])
+    return tell(options, {"judge": str(out)}, lambda result: [f"judge: {result['judge']}"])
 
 
 def _read_report(path: Path, loaded: LoadedJudge) -> Mapping[str, Any]:
-    """What is measured of one judge does not go on the card of another, nor what an older version measured."""
+    """Read a report for the model card; one of another judge, or of an older version, is refused."""
     from ..eval.results import SCHEMA_VERSION
 
     try:

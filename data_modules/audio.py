@@ -26,8 +26,8 @@ from .stored_clips import StoredClip
 MIN_SECONDS = 0.05
 """Shorter clips are refused."""
 RATE_RANGE = (4_000, 384_000)
-"""Accepted sample rates (Hz), those that microphones have. Beyond, the header is wrong: to resample a small file takes
-minutes from 655,350 Hz, and all memory from 1 Hz."""
+"""Accepted sample rates (Hz), those that microphones have. Any other rate means a wrong header: resampling a
+small file takes minutes from 655,350 Hz, and all memory from 1 Hz."""
 MAX_AMPLITUDE = 1_000.0
 """Full scale is 1.0; a file of floats up to 32768 holds integers that were never scaled."""
 CLIPPED = 0.02
@@ -38,10 +38,10 @@ _BLOCK_FRAMES = 1 << 18
 _PLAIN = ("AU", "CAF", "RF64", "W64")
 # A program that writes to a pipe does not know the length and declares at least about this much.
 _STREAMED_BYTES = 0x7FFF0000
-# libsndfile's log where what follows the samples of a wav file is nothing that such files have.
+# libsndfile's log of a wav file whose samples are followed by something that such files do not have.
 _FILE_LENGTH = re.compile(r"^Length : (\d+)", re.MULTILINE)
 _NO_CHUNK = re.compile(r"Unknown chunk marker \(\w+\) at position (\d+)")
-# libsndfile's log where the samples of a wav, au, aiff, rf64 or w64 file are not as long as declared.
+# libsndfile's log of a wav, au, aiff, rf64 or w64 file whose samples are not as long as declared.
 _LENGTH_NOTE = re.compile(r"^ *(?:data|Data Size|SSND|Riff size|riff) *: (\d+) \(should be (\d+)\)", re.MULTILINE)
 # libsndfile passes over a last page of Opus that is cut or damaged, and logs where the one before it ends.
 _OPUS_END = re.compile(r"^ *Last Granule pos *: (\d+)", re.MULTILINE)
@@ -185,8 +185,7 @@ def _name(source: AudioSource) -> str:
 
 @contextmanager
 def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.SoundFile, Callable[[], bytes]]]:
-    """Opens encoded audio, and says how to get at its bytes; what is no usable audio file is refused before anything is
-    decoded."""
+    """Opens encoded audio; yields it and a function that returns its bytes. Refuses unusable files before decoding."""
 
     def data() -> bytes:
         return source if isinstance(source, bytes) else Path(source).read_bytes()
@@ -205,8 +204,8 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.S
         problem = plain_problem(data())
         if problem is not None:
             raise AudioError(f"{name}: the file {problem}") from None
-        text = f"{name}: not a sound file; expected wav, flac, ogg, mp3, aiff, au"
-        raise AudioError(text, "not a sound file") from None
+        message = f"{name}: not a sound file; expected wav, flac, ogg, mp3, aiff, au"
+        raise AudioError(message, "not a sound file") from None
     with sound:
         _check_rate(sound.samplerate, name)
         _check_complete(sound, data, name)
@@ -218,30 +217,30 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.S
 
 
 def _file_size(path: Path, name: str) -> int:
-    facts = path.stat()
-    if not stat.S_ISREG(facts.st_mode):
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
         raise AudioError(f"{name}: not a file", "cannot be read")
-    return facts.st_size
+    return status.st_size
 
 
 def _check_length_headers(source: str | Path | bytes, data: Callable[[], bytes], name: str) -> str | Path | bytes:
-    """Refuses Ogg and FLAC files that would be read in part. The source, or a FLAC file whose length is filled in."""
+    """Refuses Ogg and FLAC files that would be read in part. Returns the source, or a FLAC file with its length."""
     if isinstance(source, bytes):
         head = source[:4]
     else:
         with open(source, "rb") as file:
             head = file.read(4)
     if head[:3] == b"ID3":  # FLAC files may begin with it, too
-        found = data()
-        head = found[id3_bytes(found, 0) :][:4]
+        content = data()
+        head = content[id3_bytes(content, 0) :][:4]
     if head not in (b"OggS", b"fLaC"):
         return source
-    found = data()
-    problem = ogg_problem(found) if head == b"OggS" else flac_problem(found)
+    content = data()
+    problem = ogg_problem(content) if head == b"OggS" else flac_problem(content)
     if problem is not None:
         raise AudioError(f"{name}: the file {problem}", "cannot be used")
-    completed = with_flac_length(found)
-    return source if completed is found else completed
+    completed = with_flac_length(content)
+    return source if completed is content else completed
 
 
 def _check_complete(sound: soundfile.SoundFile, data: Callable[[], bytes], name: str) -> None:
@@ -249,13 +248,13 @@ def _check_complete(sound: soundfile.SoundFile, data: Callable[[], bytes], name:
     for declared, found in _LENGTH_NOTE.findall(sound.extra_info):
         missing = int(declared) - int(found)
         if missing > 0 and int(declared) < _STREAMED_BYTES:
-            text = f"{name}: the file is cut off, its last {missing} bytes are missing"
-            raise AudioError(text, "the file is cut off")
+            message = f"{name}: the file is cut off, its last {missing} bytes are missing"
+            raise AudioError(message, "the file is cut off")
     length, found = _FILE_LENGTH.search(sound.extra_info), _NO_CHUNK.search(sound.extra_info)
-    rest = int(length[1]) - int(found[1]) if length and found else 0
-    if rest > MIN_SECONDS * sound.samplerate * sound.channels:  # a tag is shorter
+    trailing = int(length[1]) - int(found[1]) if length and found else 0
+    if trailing > MIN_SECONDS * sound.samplerate * sound.channels:  # a tag is shorter
         raise AudioError(
-            f"{name}: {rest} bytes follow the samples that the header declares; expected one whole recording"
+            f"{name}: {trailing} bytes follow the samples that the header declares; expected one whole recording"
         )
     opus = _OPUS_END.search(sound.extra_info)
     if "Ogg: Junk after the last page" in sound.extra_info or (opus and int(opus[1]) < opus_end(data())):
@@ -263,7 +262,7 @@ def _check_complete(sound: soundfile.SoundFile, data: Callable[[], bytes], name:
 
 
 def _read(sound: soundfile.SoundFile, max_seconds: float | None, name: str) -> np.ndarray:
-    """All samples, channels averaged, shape (n,). In blocks: a lying header cannot claim the memory."""
+    """All samples, channels averaged, shape (n,). Reads blocks, so that a wrong header cannot claim all memory."""
     _check_length(sound.frames, sound.samplerate, max_seconds, name)
     blocks, frames = [], 0
     try:
@@ -271,19 +270,19 @@ def _read(sound: soundfile.SoundFile, max_seconds: float | None, name: str) -> n
             blocks.append(block.mean(axis=1))
             frames += len(block)
     except soundfile.SoundFileError as error:
-        text = f"{name}: the file is damaged, decoding stopped after {frames} samples ({error})"
-        raise AudioError(text, "the file is damaged") from None
+        message = f"{name}: the file is damaged, decoding stopped after {frames} samples ({error})"
+        raise AudioError(message, "the file is damaged") from None
     allowed = _MP3_TOLERANCE * sound.frames if sound.format == "MP3" else 0
     if abs(frames - sound.frames) > allowed:
-        text = f"{name}: the file is cut off, {frames} of {sound.frames} samples are there"
-        raise AudioError(text, "the file is cut off")
+        message = f"{name}: the file is cut off, {frames} of {sound.frames} samples are there"
+        raise AudioError(message, "the file is cut off")
     return np.concatenate(blocks)
 
 
 def _check_rate(rate: int, name: str) -> None:
     if not RATE_RANGE[0] <= rate <= RATE_RANGE[1]:
-        text = f"{name}: sample rate {rate} Hz; expected {RATE_RANGE[0]} to {RATE_RANGE[1]} Hz"
-        raise AudioError(text, "not supported")
+        message = f"{name}: sample rate {rate} Hz; expected {RATE_RANGE[0]} to {RATE_RANGE[1]} Hz"
+        raise AudioError(message, "not supported")
 
 
 def _check_length(frames: int, rate: int, max_seconds: float | None, name: str) -> None:
@@ -295,15 +294,16 @@ def _check_length(frames: int, rate: int, max_seconds: float | None, name: str) 
             f"{name}: lasts {_beside(seconds, MIN_SECONDS)} s; expected at least {MIN_SECONDS} s", "too short"
         )
     if max_seconds is not None and seconds > max_seconds:
-        text = f"{name}: lasts {_beside(seconds, max_seconds)} s; expected at most {max_seconds:g} s"
-        raise AudioError(text, "too long")
+        message = f"{name}: lasts {_beside(seconds, max_seconds)} s; expected at most {max_seconds:g} s"
+        raise AudioError(message, "too long")
 
 
 def _beside(seconds: float, limit: float) -> str:
     """A duration with as many digits as it takes to differ from the limit: 10.00006 beside 10."""
-    shown = (f"{seconds:.{digits}f}" for digits in range(1 if limit >= 1 else 3, 12))
+    candidates = (f"{seconds:.{digits}f}" for digits in range(1 if limit >= 1 else 3, 12))
     return next(
-        (text for text in shown if (float(text) > limit) == (seconds > limit) and float(text) != limit), f"{seconds!r}"
+        (text for text in candidates if (float(text) > limit) == (seconds > limit) and float(text) != limit),
+        f"{seconds!r}",
     )
 
 
@@ -327,8 +327,8 @@ def resample(samples: np.ndarray, source_rate: int, rate: int) -> np.ndarray:
     """Mono samples `(samples,)` at another rate (Hz)."""
     if source_rate == rate:
         return samples
-    common = math.gcd(source_rate, rate)
-    up, down = rate // common, source_rate // common
+    divisor = math.gcd(source_rate, rate)
+    up, down = rate // divisor, source_rate // divisor
     if up * (down + 12) > _MAX_KERNEL_VALUES:
         from scipy.signal import resample_poly
 

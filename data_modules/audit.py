@@ -44,7 +44,7 @@ NEAR_IN_GROUP = "near_identical_response_clip_in_one_group"
 _SHOWN_CROSSINGS = 10
 
 Values = Mapping[str, Sequence[Collection[str]]]
-"""Kind of thing -> for each pair the things of this kind that it has."""
+"""Kind -> for each pair its values of this kind."""
 
 
 def is_column(name: str) -> bool:
@@ -126,13 +126,13 @@ def audit_splits(dataset: PairDataset, by: Sequence[str] = ("group_id",)) -> Spl
     Nothing is refused here. Decodes all clips where `near_identical` has no stored result.
     """
     means = dataset.mean_scores()
-    found = near_identical(dataset)
+    near = near_identical(dataset)
     splits = [pair.split for pair in dataset.pairs]
-    described: dict[str, dict[str, Any]] = {}
+    by_split: dict[str, dict[str, Any]] = {}
     for name in sorted({split for split in splits if split is not None}):
         pairs = [pair for pair in dataset.pairs if pair.split == name]
         averages = means.loc[[pair.pair_id for pair in pairs]].mean()
-        described[name] = {
+        by_split[name] = {
             "pairs": len(pairs),
             "share": len(pairs) / len(dataset.pairs),
             "groups": len({pair.group_id for pair in pairs}),
@@ -142,12 +142,12 @@ def audit_splits(dataset: PairDataset, by: Sequence[str] = ("group_id",)) -> Spl
         }
     return SplitAudit(
         by=tuple(by),
-        splits=described,
+        splits=by_split,
         unsplit=sum(split is None for split in splits),
-        crossings={kind: find_crossings(values, splits) for kind, values in values_of(dataset, by, found).items()},
+        crossings={kind: find_crossings(values, splits) for kind, values in values_of(dataset, by, near).items()},
         refused=refused_kinds(by),
-        clips=found.clips,
-        not_comparable=len(found.not_comparable),
+        clips=near.clips,
+        not_comparable=len(near.not_comparable),
         split_hash=dataset.split_hash(),
         content_hash=dataset.card.content_hash,
     )
@@ -174,16 +174,16 @@ def refuse_leaks(dataset: PairDataset, audit: SplitAudit) -> None:
         values = values_of(dataset, audit.by, near_identical(dataset))[kind]
         rows = [
             (row, pair)
-            for row, (pair, having) in enumerate(zip(dataset.pairs, values, strict=True), start=1)
-            if value in having and pair.split is not None
+            for row, (pair, pair_values) in enumerate(zip(dataset.pairs, values, strict=True), start=1)
+            if value in pair_values and pair.split is not None
         ]
         first = rows[0][1]
         row, other = next((row, pair) for row, pair in rows if pair.split != first.split)
         more = f" ({len(crossings) - 1} more)" if len(crossings) > 1 else ""
         name = kind if is_column(kind) else kind.replace("_", " ")
-        what = shown(value) if is_column(kind) else f"of pairs {shown(first.pair_id)} and {shown(other.pair_id)}"
+        subject = shown(value) if is_column(kind) else f"of pairs {shown(first.pair_id)} and {shown(other.pair_id)}"
         raise DataError(
-            f"{place(dataset.root / PAIRS_FILE, row, 'split')}: {name} {what} is in {' and '.join(splits)}{more}; "
+            f"{place(dataset.root / PAIRS_FILE, row, 'split')}: {name} {subject} is in {' and '.join(splits)}{more}; "
             f"expected each {name} in one split, as `empathy-judge split --overwrite` makes them"
         )
 
@@ -200,8 +200,8 @@ def split_columns(dataset: PairDataset) -> tuple[str, ...]:
     try:
         stored = _SplitFile.model_validate(read_yaml(path))
     except (DataError, ValidationError) as error:
-        what = first_problem(error) if isinstance(error, ValidationError) else str(error).removeprefix(f"{path}: ")
-        raise DataError(f"{path}: {what}; expected the file that `empathy-judge split` writes") from None
+        reason = first_problem(error) if isinstance(error, ValidationError) else str(error).removeprefix(f"{path}: ")
+        raise DataError(f"{path}: {reason}; expected the file that `empathy-judge split` writes") from None
     if stored.split_hash != dataset.split_hash() or not stored.by or not all(map(is_column, stored.by)):
         raise DataError(f"{path}: belongs to other splits than {PAIRS_FILE} has; run `empathy-judge split --overwrite`")
     return stored.by
@@ -215,7 +215,7 @@ class _SplitFile(BaseModel):
 
 
 def refused_kinds(by: Sequence[str]) -> tuple[str, ...]:
-    """Of what none may be in two splits that were made by these columns; see the rule above."""
+    """The kinds of which no value may be in two splits that were made by these columns; see the rule above."""
     return (*by, RESPONSE, NEAR_RESPONSE, *((CONTEXT, NEAR_CONTEXT) if "group_id" in by else ()))
 
 
@@ -234,22 +234,22 @@ def values_of(dataset: PairDataset, by: Sequence[str], near: NearIdentical) -> V
     for pair, hashes in zip(dataset.pairs, clips, strict=True):
         if hashes[-1] in cluster_of:
             groups[cluster_of[hashes[-1]]].add(pair.group_id)
-    meant = set() if "group_id" in by else {cluster for cluster, inside in groups.items() if len(inside) == 1}
-    all_near = [[cluster_of[clip] for clip in hashes if clip in cluster_of] for hashes in clips]
+    allowed = set() if "group_id" in by else {cluster for cluster, ids in groups.items() if len(ids) == 1}
+    pair_clusters = [[cluster_of[clip] for clip in hashes if clip in cluster_of] for hashes in clips]
     near_responses = [[cluster_of[hashes[-1]]] if hashes[-1] in cluster_of else [] for hashes in clips]
     values[RESPONSE] = [hashes[-1:] for hashes in clips]
     values[CONTEXT] = [[clip for clip in hashes if clip in contexts] for hashes in clips]
-    values[NEAR_RESPONSE] = [[cluster for cluster in having if cluster not in meant] for having in near_responses]
-    values[NEAR_CONTEXT] = [[cluster for cluster in having if cluster in near_contexts] for having in all_near]
-    values[NEAR_IN_GROUP] = [[cluster for cluster in having if cluster in meant] for having in near_responses]
+    values[NEAR_RESPONSE] = [[cluster for cluster in clusters if cluster not in allowed] for clusters in near_responses]
+    values[NEAR_CONTEXT] = [[cluster for cluster in clusters if cluster in near_contexts] for clusters in pair_clusters]
+    values[NEAR_IN_GROUP] = [[cluster for cluster in clusters if cluster in allowed] for clusters in near_responses]
     return values
 
 
 def find_crossings(values: Iterable[Collection[str]], splits: Iterable[str | None]) -> dict[str, tuple[str, ...]]:
     """Value -> its splits, where there are several; one collection of values and one split (None = none) per pair."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for having, split in zip(values, splits, strict=True):
-        for value in having:
+    splits_of: dict[str, set[str]] = defaultdict(set)
+    for pair_values, split in zip(values, splits, strict=True):
+        for value in pair_values:
             if split is not None:
-                found[value].add(split)
-    return {value: tuple(sorted(names)) for value, names in found.items() if len(names) > 1}
+                splits_of[value].add(split)
+    return {value: tuple(sorted(names)) for value, names in splits_of.items() if len(names) > 1}

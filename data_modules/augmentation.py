@@ -1,6 +1,6 @@
-"""Another recording of the same speech: noise, a room, a codec, a level, a moment. The rating stays what it was.
+"""Augmentation as by another recording of the same speech: noise, a room, a codec, a level, a shift in time.
 
-What is here changes the recording chain, which raters are told to look past. What would change the label is not here:
+The rating stays, because only the recording chain changes, which raters are told to ignore. Other changes are not here:
 pitch, speaking rate and emotion are what people rate, so changing them is a probe of a judge (`eval/probes/`), not an
 augmentation. Loudness lies between the two: keep `gain_db` within what a microphone's distance does.
 
@@ -26,8 +26,8 @@ from .settings import Augmentation
 
 MP3_RATES = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
 """Sample rates (Hz) that MP3 has; a clip of another rate goes through Ogg Vorbis instead."""
-_LOUDEST = 1.0  # what the codecs take
-_BLOCK = 1 << 20  # samples: libsndfile puts what it is given on the stack, and minutes of it end the process
+_LOUDEST = 1.0  # full scale: codecs clip beyond
+_BLOCK = 1 << 20  # samples at a time: libsndfile copies them to the stack, and minutes of audio end the process
 
 
 def augment_pair(pair: Pair, settings: Augmentation, seed: int, epoch: int) -> Pair:
@@ -39,10 +39,10 @@ def augment_pair(pair: Pair, settings: Augmentation, seed: int, epoch: int) -> P
     Raises:
         AudioError: If a clip cannot be read.
     """
-    name = int.from_bytes(hashlib.sha256(pair.pair_id.encode()).digest()[:8], "little")
+    pair_number = int.from_bytes(hashlib.sha256(pair.pair_id.encode()).digest()[:8], "little")
 
     def heard(source: AudioSource, number: int) -> Clip:
-        return augment_clip(load_clip(source), settings, np.random.default_rng([seed, epoch, name, number]))
+        return augment_clip(load_clip(source), settings, np.random.default_rng([seed, epoch, pair_number, number]))
 
     turns = enumerate(pair.context, start=1)
     context = tuple(dataclasses.replace(turn, audio=heard(turn.audio, number)) for number, turn in turns)
@@ -50,7 +50,7 @@ def augment_pair(pair: Pair, settings: Augmentation, seed: int, epoch: int) -> P
 
 
 def augment_clip(clip: Clip, settings: Augmentation, rng: np.random.Generator) -> Clip:
-    """A clip of the same length and rate that went through what the draws decided.
+    """The clip after the steps that the draws select, with the same length and rate.
 
     Silence stays silence. A sample may come to lie beyond full scale, as it may in a file. How many draws are made does
     not depend on what they decide.
@@ -82,7 +82,7 @@ def impulse_response(rt60: float, direct_db: float, rate: int, rng: np.random.Ge
         rt60: Reverberation time (s).
         direct_db: Energy of the direct sound over that of the rest (dB).
         rate: Samples per second (Hz).
-        rng: Of the noise.
+        rng: Random numbers of the noise.
 
     Returns:
         Shape (1.2 * rt60 * rate,), float32.
@@ -116,28 +116,28 @@ def _noise(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.ran
 
 def _codec(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.random.Generator) -> torch.Tensor:
     codec = settings.codecs[int(rng.integers(len(settings.codecs)))]
-    level = max(float(samples.abs().max()), _LOUDEST)  # codecs clip at full scale
-    scaled = samples / level
+    peak = max(float(samples.abs().max()), _LOUDEST)  # codecs clip at full scale
+    scaled = samples / peak
     if codec == "mu_law":
-        return functional.mu_law_decoding(functional.mu_law_encoding(scaled, 256), 256) * level
+        return functional.mu_law_decoding(functional.mu_law_encoding(scaled, 256), 256) * peak
     if codec == "mp3" and rate not in MP3_RATES:
         codec = "ogg"
-    memory = io.BytesIO()
-    kind = ("MP3", "MPEG_LAYER_III") if codec == "mp3" else ("OGG", "VORBIS")
+    buffer = io.BytesIO()
+    file_format = ("MP3", "MPEG_LAYER_III") if codec == "mp3" else ("OGG", "VORBIS")
     compression = _draw(settings.codec_compression, rng)
-    encoding: Any = {"subtype": kind[1], "format": kind[0], "compression_level": compression}
-    with soundfile.SoundFile(memory, "w", rate, 1, **encoding) as file:
-        for part in scaled.split(_BLOCK):
-            file.write(part.numpy())
-    memory.seek(0)
-    decoded, _ = soundfile.read(memory, dtype="float32")
+    encoding: Any = {"subtype": file_format[1], "format": file_format[0], "compression_level": compression}
+    with soundfile.SoundFile(buffer, "w", rate, 1, **encoding) as file:
+        for block in scaled.split(_BLOCK):
+            file.write(block.numpy())
+    buffer.seek(0)
+    decoded, _ = soundfile.read(buffer, dtype="float32")
     result = torch.zeros_like(samples)
     result[: len(decoded)] = torch.from_numpy(decoded[: len(samples)])
-    return result * level
+    return result * peak
 
 
 def _shift(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.random.Generator) -> torch.Tensor:
-    by = round(_draw(settings.shift_seconds, rng) * rate)
-    by = max(-len(samples), min(by, len(samples)))
-    silence = samples.new_zeros(abs(by))
-    return torch.cat([silence, samples[: len(samples) - by]] if by >= 0 else [samples[-by:], silence])
+    offset = round(_draw(settings.shift_seconds, rng) * rate)
+    offset = max(-len(samples), min(offset, len(samples)))
+    silence = samples.new_zeros(abs(offset))
+    return torch.cat([silence, samples[: len(samples) - offset]] if offset >= 0 else [samples[-offset:], silence])

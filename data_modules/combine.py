@@ -80,7 +80,7 @@ def combine(
     preferences = [_named_apart(part, part.preferences, shared) for part in parts if part.preferences is not None]
     cards = [part.card for part in parts]
     contents = [f"{part.card.name} ({len(part.pairs)} pairs, {part.card.content_hash[:12]})" for part in parts]
-    described = [f"{card.name}: {card.description}" for card in cards if card.description]
+    descriptions = [f"{card.name}: {card.description}" for card in cards if card.description]
     combined = Imported(
         card=DatasetCard(
             name="",  # that of the folder
@@ -88,11 +88,12 @@ def combine(
             source="; ".join(f"{card.name}: {card.source}" for card in cards),
             licence="; ".join(dict.fromkeys(card.licence for card in cards)),
             synthetic=any(card.synthetic for card in cards),
-            description=" ".join([f"Combined from {', '.join(contents)}.", *notes, *scale_notes, *described]),
+            description=" ".join([f"Combined from {', '.join(contents)}.", *notes, *scale_notes, *descriptions]),
         ),
         pairs=[row for part in parts for row in _rows(part, shared, keep_splits=by is not None)],
         ratings=pd.concat(
-            [_named_apart(part, own, shared) for part, own in zip(parts, ratings, strict=True)], ignore_index=True
+            [_named_apart(part, part_ratings, shared) for part, part_ratings in zip(parts, ratings, strict=True)],
+            ignore_index=True,
         ),
         preferences=pd.concat(preferences, ignore_index=True) if preferences else None,
     )
@@ -137,17 +138,17 @@ def _named(
     for name in renames:
         if name not in names:
             raise UserError(f"rename in dataset {shown(name)}; expected {', '.join(names)}")
-    return [_renamed(own, name, renames.get(name, {})) for name, own in zip(names, datasets, strict=True)]
+    return [_renamed(dataset, name, renames.get(name, {})) for name, dataset in zip(names, datasets, strict=True)]
 
 
 def _renamed(dataset: PairDataset, name: str, changes: Mapping[str, str]) -> PairDataset:
     for old in changes:
         dataset.card.dimension(old)  # names those that exist
-    new = {dimension.name: changes.get(dimension.name, dimension.name) for dimension in dataset.card.dimensions}
-    dimensions = tuple(dataclasses.replace(d, name=new[d.name]) for d in dataset.card.dimensions)
+    new_names = {dimension.name: changes.get(dimension.name, dimension.name) for dimension in dataset.card.dimensions}
+    dimensions = tuple(dataclasses.replace(d, name=new_names[d.name]) for d in dataset.card.dimensions)
 
     def renamed(table: pd.DataFrame) -> pd.DataFrame:
-        return table.assign(dimension=table["dimension"].map(new.__getitem__))
+        return table.assign(dimension=table["dimension"].map(new_names.__getitem__))
 
     return dataclasses.replace(
         dataset,
@@ -177,21 +178,21 @@ def _on_one_scale(parts: Sequence[PairDataset]) -> tuple[tuple[Dimension, ...], 
     dimensions: list[Dimension] = []
     notes: list[str] = []
     for name in dict.fromkeys(dimension.name for part in parts for dimension in part.card.dimensions):
-        own = {number: d for number, part in enumerate(parts) for d in part.card.dimensions if d.name == name}
-        rows = [(parts[number].ratings["dimension"] == name).to_numpy(bool) for number in own]
-        rated = [scores[number][where] for number, where in zip(own, rows, strict=True)]
-        scale, mapped = onto_first_scale(list(own.values()), rated)
-        for number, where, new in zip(own, rows, mapped, strict=True):
-            scores[number][where] = new
+        scales = {number: d for number, part in enumerate(parts) for d in part.card.dimensions if d.name == name}
+        masks = [(parts[number].ratings["dimension"] == name).to_numpy(bool) for number in scales]
+        scores_to_map = [scores[number][mask] for number, mask in zip(scales, masks, strict=True)]
+        scale, mapped_scores = onto_first_scale(list(scales.values()), scores_to_map)
+        for number, mask, part_scores in zip(scales, masks, mapped_scores, strict=True):
+            scores[number][mask] = part_scores
         dimensions.append(scale)
         notes += [
-            f"{name} of {parts[number].card.name}: {was.described} mapped onto {scale.described}."
-            for number, was in own.items()
-            if not same_range(was, scale)
+            f"{name} of {parts[number].card.name}: {original.described} mapped onto {scale.described}."
+            for number, original in scales.items()
+            if not same_range(original, scale)
         ]
-        first = next(iter(own.values()))
-        if first.step is not None and scale.step is None:
-            notes.append(f"{name} has no steps any more: scores fall between steps of {first.step:g}.")
+        first_scale = next(iter(scales.values()))
+        if first_scale.step is not None and scale.step is None:
+            notes.append(f"{name} has no steps any more: scores fall between steps of {first_scale.step:g}.")
     ratings = [part.ratings.assign(score=values) for part, values in zip(parts, scores, strict=True)]
     return tuple(dimensions), ratings, notes
 
@@ -204,10 +205,10 @@ def _rows(part: PairDataset, shared: Collection[str], keep_splits: bool) -> Iter
         where = f"{part.root}, pair {shown(pair.pair_id)}"
         earlier = pair.tag(CAMPAIGN)
         names = {column: getattr(pair, column) for column in SHAREABLE if column != "rater_id"}
-        apart = {c: v if v is None or c in shared else f"{name}/{v}" for c, v in names.items()}
+        prefixed = {c: v if v is None or c in shared else f"{name}/{v}" for c, v in names.items()}
         yield {
             "pair_id": f"{name}/{pair.pair_id}",
-            **apart,
+            **prefixed,
             **{column: getattr(pair, column) for column in ("setting", "language", *TEXT_COLUMNS)},
             "split": pair.split if keep_splits else None,
             TAGS: {**dict(pair.tags), CAMPAIGN: f"{name}/{earlier}" if earlier else name},

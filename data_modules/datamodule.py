@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset
 from .audio import AudioSource
 from .audit import check_splits
 from .errors import DataError
-from .items import Comparison, RatedPair, RatedPairs, TrainingItems, counterfactuals, human_comparisons
+from .items import ComparedPair, RatedPair, RatedPairs, TrainingItems, counterfactuals, human_comparisons
 from .measuring import clip_seconds
 from .parallel import end_with_parent, say
 from .sampling import (
@@ -49,11 +49,11 @@ SHARES = ("ratings", "preferences", "counterfactuals")
 _FORKS_SAFELY = 3, 11, 10  # before, a forked process may wait for ever for a lock of the interpreter (gh-112275)
 
 
-class Model(Protocol):
+class CollatingModel(Protocol):
     """What the trainer's model knows of its inputs."""
 
     # makes a batch of training items; can be pickled, for processes that read data
-    collate: Callable[[Sequence[RatedPair | Comparison]], Any]
+    collate: Callable[[Sequence[RatedPair | ComparedPair]], Any]
 
     def count_tokens(self, pairs: Sequence[Pair], seconds: Mapping[AudioSource, float]) -> np.ndarray:
         """Tokens of each pair `(pairs,)`, from the durations of their clips."""
@@ -61,8 +61,8 @@ class Model(Protocol):
 
 
 @dataclass(frozen=True)
-class Parts:
-    """Which pairs are trained on and validated on, where not the splits say it."""
+class RunPairs:
+    """The pairs to train on and to validate on, where the splits do not say it."""
 
     train: frozenset[str]  # their ids
     validation: frozenset[str]  # their ids
@@ -73,13 +73,13 @@ class PairDataModule(L.LightningDataModule):
     inputs; without a trainer, a batch is the list of its items."""
 
     def __init__(
-        self, settings: DataSettings, seed: int = 0, start: Position | None = None, parts: Parts | None = None
+        self, settings: DataSettings, seed: int = 0, start: Position | None = None, parts: RunPairs | None = None
     ) -> None:
         """Nothing is read before `setup`.
 
         Args:
             settings: As in a recipe.
-            seed: Of the order in which pairs are read, and of augmentation.
+            seed: Seed of the order in which pairs are read, and of augmentation.
             start: Where a resumed run goes on: workers start before Lightning tells the epoch.
             parts: Of the pairs of both splits together, those to train on and to validate on.
         """
@@ -97,7 +97,7 @@ class PairDataModule(L.LightningDataModule):
         """Load the dataset and check its split, once: a recipe does it before the trainer asks for it.
 
         Raises:
-            DataError: If the folder breaks the data contract, has not all of the splits, one split is to be trained on
+            DataError: If the folder breaks the data contract, lacks one of the splits, one split is to be trained on
                 and validated on, or the splits share what `audit` refuses.
         """
         if hasattr(self, "dataset"):
@@ -105,22 +105,22 @@ class PairDataModule(L.LightningDataModule):
         settings = self.settings
         dataset = PairDataset.load(settings.path)
         user = getattr(os, "getuid", int)()
-        # the first process of a machine reads all audio where that was not done yet, the others what it found
+        # the first process of a machine reads all audio where that was not done yet, the others its results
         with FileLock(Path(tempfile.gettempdir()) / f"empathy-judge-{user}-{dataset.card.content_hash[:16]}.lock"):
             check_splits(dataset)
             if settings.batch_tokens is not None:
                 clip_seconds(dataset)
         self.dataset = dataset
-        both = set(self.train_splits) & set(self.validation_splits)
-        if both and self._parts is None:
-            raise DataError(f"train_split and validation_split: both hold {min(both)!r}; expected different splits")
-        training, validation = (self.dataset.subset(own) for own in (self.train_splits, self.validation_splits))
+        shared = set(self.train_splits) & set(self.validation_splits)
+        if shared and self._parts is None:
+            raise DataError(f"train_split and validation_split: both hold {min(shared)!r}; expected different splits")
+        training, validation = (self.dataset.subset(splits) for splits in (self.train_splits, self.validation_splits))
         if self._parts is not None:
             training, validation = training.only(self._parts.train), validation.only(self._parts.validation)
         # a pair that nobody rated would fill batches and teach nothing; comparisons may still know it
-        rated = set(training.ratings["pair_id"])
-        judged = replace(training, pairs=tuple(pair for pair in training.pairs if pair.pair_id in rated))
-        self.train = RatedPairs(judged, settings.augmentation, self.seed, settings.target, settings.weighting)
+        rated_ids = set(training.ratings["pair_id"])
+        rated_pairs = replace(training, pairs=tuple(pair for pair in training.pairs if pair.pair_id in rated_ids))
+        self.train = RatedPairs(rated_pairs, settings.augmentation, self.seed, settings.target, settings.weighting)
         if rank_zero_only.rank == 0:  # pyright: ignore[reportFunctionMemberAccess]
             for note in self.train.notes:
                 say(f"training targets: {note}")
@@ -128,27 +128,31 @@ class PairDataModule(L.LightningDataModule):
         self._find_comparisons(training)
 
     def _find_comparisons(self, training: PairDataset) -> None:
-        """Those of the training split, by people and counterfactual, as far as they have a share."""
+        """Finds comparisons of the training split, by people and counterfactual, as far as they have a share."""
         preferred, counterfactual = self.settings.preference_share, self.settings.counterfactual_share
-        rated = 1 - preferred - counterfactual
+        rated_share = 1 - preferred - counterfactual
         for name, share in (
             ("preference_share", preferred),
             ("counterfactual_share", counterfactual),
-            ("what is left for rated pairs", rated),
+            ("what is left for rated pairs", rated_share),
         ):
             if not -1e-9 <= share <= 1:
                 raise DataError(f"data.{name} {share:g}; expected shares from 0 to 1, in sum at most 1")
-        kinds: list[Sequence[Comparison]] = [
+        kinds: list[Sequence[ComparedPair]] = [
             human_comparisons(training) if preferred else [],
             counterfactuals(training, self.settings.counterfactual_min_score) if counterfactual else [],
         ]
-        self.shares = (rated if rated > 1e-9 else 0.0, preferred, counterfactual)
-        missing = ("ratings", "preferences", "a response of the same group to another context, not rated with this one")
+        self.shares = (rated_share if rated_share > 1e-9 else 0.0, preferred, counterfactual)
+        missing = (
+            "ratings",
+            "preferences",
+            "a response of the same group to another context, not rated with this one",
+        )
         self.kind_sizes = (len(self.train), *map(len, kinds))
-        for share, size, what in zip(self.shares, self.kind_sizes, missing, strict=True):
+        for share, size, description in zip(self.shares, self.kind_sizes, missing, strict=True):
             if share and not size:
                 raise DataError(
-                    f"{self.settings.path}: training asks for a share of {share:g} of what it has not: {what}"
+                    f"{self.settings.path}: training asks for a share of {share:g} of what it has not: {description}"
                 )
         self.items = TrainingItems(self.train, [comparison for kind in kinds for comparison in kind])
 
@@ -182,8 +186,8 @@ class PairDataModule(L.LightningDataModule):
         """Shuffled training items of this rank."""
         plan = self._training_plan()
         if isinstance(plan, ByTokens) and (self.trainer is None or self.trainer.is_global_zero):
-            most = self.settings.batch_tokens
-            say(f"batches: {plan.steps} of at most {most} tokens, {plan.padding(0):.1%} padding")
+            budget = self.settings.batch_tokens
+            say(f"batches: {plan.steps} of at most {budget} tokens, {plan.padding(0):.1%} padding")
         return self._loader(self.items, EpochBatches(plan, self.start))
 
     @property
@@ -196,7 +200,7 @@ class PairDataModule(L.LightningDataModule):
         return longest_of(self._kinds())
 
     def largest_batch(self, tokens: int) -> Any:
-        """The largest batch of the first epoch where `data.batch_tokens` is this, as it is from now on."""
+        """The largest batch of the first epoch with `data.batch_tokens` set to `tokens`, which stays set."""
         self.settings = replace(self.settings, batch_tokens=tokens)
         assert self._model is not None
         return self._model.collate([self.items[0, item] for item in self._training_plan().batches(0)[0]])
@@ -211,7 +215,7 @@ class PairDataModule(L.LightningDataModule):
         return self._loader(self.validation, EpochBatches(plan, Position(), same=True))
 
     def order(self) -> dict[str, Any]:
-        """What decides which items stand in which batch: a run that goes on in mid-epoch needs the same."""
+        """The settings that decide which items are in which batch: a run resumed in mid-epoch needs the same."""
         settings = self.settings
         return {
             "seed": self.seed,
@@ -225,14 +229,14 @@ class PairDataModule(L.LightningDataModule):
         }
 
     def _training_plan(self) -> FixedSize | ByTokens:
-        """Made once for these settings: by tokens it looks at the length of every item."""
+        """The batches, planned once for these settings: by tokens, the length of every item is looked at."""
         settings, size = self.settings, self.settings.batch_size
         if self._planned is None or self._planned[0] is not settings:
             if settings.batch_tokens is None:
                 kinds = [self._order_of(self.train, size, shuffle=True)]
                 for number, count in enumerate(self.kind_sizes[1:], start=1):
-                    own = EpochOrder(count, shuffle=True, seed=self.seed + number, rank=self._rank, ranks=self._ranks)
-                    kinds.append(own)
+                    order = EpochOrder(count, shuffle=True, seed=self.seed + number, rank=self._rank, ranks=self._ranks)
+                    kinds.append(order)
                 self._planned = settings, FixedSize(MixedOrder(kinds, self.shares), size)
             else:
                 self._planned = settings, self._by_tokens(self._kinds())
@@ -256,22 +260,22 @@ class PairDataModule(L.LightningDataModule):
 
     def _compared_kinds(self) -> list[Kind]:
         """Preferences and counterfactual comparisons; each is as long as its longer pair."""
-        found, start = [], 0
+        kinds, start = [], 0
         for number, (size, share) in enumerate(zip(self.kind_sizes[1:], self.shares[1:], strict=True), start=1):
             items = self.items.comparisons[start : start + size]
             lengths = [self._lengths([getattr(item, name) for item in items]) for name in ("chosen", "rejected")]
             streams = self._streams(size, self.seed + number, True)
-            found.append(Kind(streams, np.maximum(*lengths), rows=2, share=share))
+            kinds.append(Kind(streams, np.maximum(*lengths), rows=2, share=share))
             start += size
-        return found
+        return kinds
 
     def _streams(
         self, size: int, seed: int, shuffle: bool, blocks: Blocks | None = None, clusters: np.ndarray | None = None
     ) -> list[EpochOrder]:
         """The order of items for each reader: data-loader processes that read row groups of their own, or one per rank
         where any process may read any file."""
-        apart = row_groups(self.train.pairs) is not None
-        readers = self._ranks * (max(self.settings.num_workers, 1) if apart else 1)
+        by_row_groups = row_groups(self.train.pairs) is not None
+        readers = self._ranks * (max(self.settings.num_workers, 1) if by_row_groups else 1)
         return [EpochOrder(size, shuffle, seed, reader, readers, blocks, clusters, run=0) for reader in range(readers)]
 
     def _lengths(self, pairs: Sequence[Pair]) -> np.ndarray:
@@ -280,7 +284,7 @@ class PairDataModule(L.LightningDataModule):
         return self._model.count_tokens(pairs, self._seconds)
 
     @property
-    def _model(self) -> Model | None:
+    def _model(self) -> CollatingModel | None:
         model: Any = None if self.trainer is None else self.trainer.lightning_module
         return model
 
@@ -332,18 +336,18 @@ class PairDataModule(L.LightningDataModule):
 
 
 def _start_method() -> str:
-    """How processes that read data start: as all do, but for forks that are not safe."""
-    usual = multiprocessing.get_start_method()
-    if sys.version_info >= _FORKS_SAFELY or usual != "fork" or not _guarded():
-        return usual
+    """Start method of the processes that read data: the usual one, unless that is an unsafe fork."""
+    method = multiprocessing.get_start_method()
+    if sys.version_info >= _FORKS_SAFELY or method != "fork" or not _guarded():
+        return method
     # imported once, not by each process
     multiprocessing.set_forkserver_preload([f"{__name__.rpartition('.data_modules')[0]}.train.collate"])
     return "forkserver"
 
 
 def _guarded() -> bool:
-    """Whether the program that runs may be imported once more, as processes do that are not forked: a script that
-    trains at once would begin anew in each."""
+    """Whether the main script may be imported again, as processes that are not forked do. A script without a main
+    guard would start to train in each of them."""
     script = getattr(sys.modules["__main__"], "__file__", None)
     try:
         return script is None or re.search("^if __name__ ==", Path(script).read_text("utf-8"), re.MULTILINE) is not None

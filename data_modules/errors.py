@@ -46,11 +46,11 @@ _IN_WORDS = {
     "failed to map segment": errno.ENOMEM,
     "DefaultCPUAllocator": errno.ENOMEM,
 }
-"""How libraries in C++ and Rust say the same without a number."""
+"""The same errors in the words of C++ and Rust libraries, which give no number."""
 _NATIVE = ("safetensors", "sqlite3")
 
 _NO_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
-"""What a disk says that takes nothing now, and may do so later."""
+"""Errors of a disk that cannot be written now, and perhaps can later."""
 
 DEBUG = "EMPATHY_JUDGE_DEBUG"
 """In the environment: errors show their tracebacks."""
@@ -125,7 +125,7 @@ class TextError(AudioError):
 def system_error(error: BaseException) -> OSError | None:
     """What the machine refused: room on a disk, a right, a name, memory; None = something else.
 
-    Libraries put errors of their own around those of the system, or say the same in words alone.
+    Libraries wrap errors of the system in their own, or repeat them in words alone.
     """
     cause: BaseException | None = error
     while cause is not None:
@@ -147,8 +147,8 @@ def system_error(error: BaseException) -> OSError | None:
 
 def disk_error(error: BaseException) -> OSError | None:
     """As `system_error`, of a disk that is full or may not be written."""
-    found = system_error(error)
-    return found if found is not None and found.errno in _NO_WRITING else None
+    os_error = system_error(error)
+    return os_error if os_error is not None and os_error.errno in _NO_WRITING else None
 
 
 def as_user_error(error: BaseException) -> UserError | None:
@@ -159,16 +159,16 @@ def as_user_error(error: BaseException) -> UserError | None:
         return UserError("what was read is nested too deeply; expected a file as this program writes it")
     if isinstance(error, UnicodeError):
         return UserError(f"text cannot be read or written ({error}); expected UTF-8")
-    found = system_error(error)
-    if found is None:
+    os_error = system_error(error)
+    if os_error is None:
         return None
-    reason = found.strerror or str(found) or type(found).__name__
-    where = "" if found.filename is None else f"{found.filename}: "
-    return UserError(f"{where}{reason}; {_ADVICE.get(found.errno or 0, 'see what the system says')}")
+    reason = os_error.strerror or str(os_error) or type(os_error).__name__
+    where = "" if os_error.filename is None else f"{os_error.filename}: "
+    return UserError(f"{where}{reason}; {_ADVICE.get(os_error.errno or 0, 'see what the system says')}")
 
 
 def raised_in(error: BaseException, package: str) -> bool:
-    """Whether a package raised this error itself, not who calls it nor what it calls."""
+    """Whether code of a package raised this error itself, rather than its callers or the code that it calls."""
     *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
     return innermost.f_globals["__name__"].partition(".")[0] == package
 
@@ -181,18 +181,18 @@ def lost_process(error: BaseException) -> bool:
 
 def bug(error: BaseException) -> str:
     """A line about an error that is no `UserError`."""
-    what = UserError(f"{type(error).__name__}: {error}")
+    message = UserError(f"{type(error).__name__}: {error}")
     hint = "" if DEBUG in os.environ else f"; {DEBUG}=1 shows where"
-    # gloo says with a plain RuntimeError that the other side has gone
-    several = os.environ.get("WORLD_SIZE", "1") != "1"
-    other = ", unless another process of the run ended before (its own lines say why)" if several else ""
-    return f"{what}: a mistake of this program{other}{hint}; please report it with the command"
+    # gloo reports a lost peer with a plain RuntimeError
+    multi_process = os.environ.get("WORLD_SIZE", "1") != "1"
+    caveat = ", unless another process of the run ended before (its own lines say why)" if multi_process else ""
+    return f"{message}: a mistake of this program{caveat}{hint}; please report it with the command"
 
 
 def os_reason(error: BaseException) -> str:
     """What the system says, in its own words: ``No space left on device``; libraries put more around them."""
-    found = system_error(error)
-    return str(error) if found is None or found.errno is None else os.strerror(found.errno)
+    os_error = system_error(error)
+    return str(error) if os_error is None or os_error.errno is None else os.strerror(os_error.errno)
 
 
 @contextmanager
@@ -222,7 +222,7 @@ def place(file: object, row: int | None = None, column: str | None = None, line:
 
 
 def locate_in(file: object) -> Locate:
-    """Cells of a file that has our own column names."""
+    """A `Locate` for a file that has our own column names."""
     return lambda position, column: place(file, position + 1, column)
 
 
@@ -234,13 +234,13 @@ def shown(value: object) -> str:
 
 def names_shown(names: Iterable[object]) -> str:
     """Names in quotes, the first `MAX_SHOWN_NAMES` of them: a table of 100,000 columns must not fill the terminal."""
-    found = list(names)
-    text = ", ".join(map(shown, found[:MAX_SHOWN_NAMES])) or "none"
-    return f"{text} and {len(found) - MAX_SHOWN_NAMES:,} more" if len(found) > MAX_SHOWN_NAMES else text
+    listed = list(names)
+    text = ", ".join(map(shown, listed[:MAX_SHOWN_NAMES])) or "none"
+    return f"{text} and {len(listed) - MAX_SHOWN_NAMES:,} more" if len(listed) > MAX_SHOWN_NAMES else text
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The one of some names that a wrong one was most likely meant to be; None if none is near."""
+    """The known name that a misspelt word most likely stands for; None if none is near."""
     return next(iter(difflib.get_close_matches(word, list(known), 1)), None)
 
 
@@ -251,7 +251,7 @@ def bad_value(where: str, value: object, expected: str) -> DataError:
 
 def first_problem(error: ValidationError) -> str:
     """The first thing that pydantic found wrong, with its place: ``dimensions.0.minimum 'x': Input should be ...``."""
-    found = error.errors()[0]
-    where = ".".join(map(str, found["loc"]))
-    value = "" if found["type"] == "missing" else f" {shown(found['input'])}"
-    return f"{where}{value}: {found['msg']}"
+    problem = error.errors()[0]
+    where = ".".join(map(str, problem["loc"]))
+    value = "" if problem["type"] == "missing" else f" {shown(problem['input'])}"
+    return f"{where}{value}: {problem['msg']}"

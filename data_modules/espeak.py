@@ -72,9 +72,9 @@ def voice_file(voice: Voice, tone: Tone) -> str:
     spread = 0.42 * tone.range
     low = voice.pitch * 2 ** (tone.pitch / 12) / (0.9 + 0.78 * spread)
     scale = round(100 * voice.tract)
-    head = ["language variant", "name variant", f"pitch {low:.0f} {low * (1 + spread):.0f}"]
+    header = ["language variant", "name variant", f"pitch {low:.0f} {low * (1 + spread):.0f}"]
     formants = [f"formant {i} {scale} 100 100" for i in range(9)]
-    return "\n".join([*head, *formants, *_QUALITY_LINES[tone.quality]]) + "\n"
+    return "\n".join([*header, *formants, *_QUALITY_LINES[tone.quality]]) + "\n"
 
 
 _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
@@ -141,7 +141,7 @@ def _engine(process: int) -> _Engine:
 def restart() -> None:
     """Forgets what was spoken: the next sentence is what a fresh process would make it.
 
-    espeak-ng keeps state between sentences, so that what a clip is depends a little on those before it.
+    espeak-ng keeps state between sentences, so that a clip depends a little on those before it.
     """
     _engine.cache_clear()
 

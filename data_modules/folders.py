@@ -1,5 +1,5 @@
-"""Where data lies: a local folder, or any address that fsspec knows (``hf://``, ``s3://``, ``memory://``, ...); paths
-that stay in their folder; folders and files that appear complete or not at all."""
+"""Paths of data: a local folder, or any address that fsspec knows (``hf://``, ``s3://``, ``memory://``, ...). Checks
+that paths stay in their folder, and writes folders and files that appear complete or not at all."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STAGE_NOTES = ".unfinished"
 """Folder in a staged folder: its key, its lock, and what a resumed call needs to know."""
 MAX_YAML_VALUES = 1_000_000
 _BESIDE = 20
-"""Characters by which names of what is written beside a place are longer."""
+"""Characters by which the names of temporary files and folders beside a path are longer than its own."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,8 +94,8 @@ class RemotePath:
         with _reached(self):
             system, folder = _url_to_fs(self.address)  # fsspec keeps the connection, one per process and thread-safe
             path = f"{folder.rstrip('/')}/{self.relative}".rstrip("/")
-            found = getattr(system, method)(path, **how)
-            return sorted(one[len(path) + 1 :] for one in found) if method == "find" else found
+            result = getattr(system, method)(path, **how)
+            return sorted(file[len(path) + 1 :] for file in result) if method == "find" else result
 
 
 DataPath = Path | RemotePath
@@ -124,8 +124,8 @@ def path_version(path: DataPath) -> str:
     """Changes when the file does: for a local one by size and time of change."""
     if isinstance(path, RemotePath):
         return path.version()
-    facts = path.stat()
-    return f"{facts.st_ino}-{facts.st_size}-{facts.st_mtime_ns}"
+    status = path.stat()
+    return f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}"
 
 
 def _url_to_fs(address: str) -> tuple[fsspec.AbstractFileSystem, str]:
@@ -136,7 +136,7 @@ def _url_to_fs(address: str) -> tuple[fsspec.AbstractFileSystem, str]:
 
 @contextmanager
 def _reached(path: RemotePath) -> Iterator[Any]:
-    """Every file system has errors of its own, and their texts may hold signed addresses: only their kind is shown."""
+    """Turns errors of file systems into a `DataError` that shows their type alone: texts may hold signed addresses."""
     try:
         yield
     except (UserError, FileNotFoundError):
@@ -168,17 +168,17 @@ def staged_folder(out: str | Path, overwrite: bool = False, key: str | None = No
         out: Must not exist; an empty folder, or with `overwrite` another pair dataset, is replaced. Where the folder
             above was closed meanwhile, an empty folder stays beside it, which the next call takes.
         overwrite: Replace a pair dataset.
-        key: Says all that determines what the block writes; None = begin anew, and leave nothing in any case.
+        key: Holds all that determines what the block writes; None = begin anew, and leave nothing in any case.
 
     Raises:
         DataError: If `out` exists and may not be replaced, or another process is writing it.
     """
     out = Path(out).resolve()
-    stage, old = (out.with_name(f".{out.name}.{suffix}") for suffix in ("unfinished", "replaced"))
+    stage, replaced = (out.with_name(f".{out.name}.{suffix}") for suffix in ("unfinished", "replaced"))
     notes = stage / STAGE_NOTES
     with system_errors(out, "written"):
-        if old.exists() and not out.exists():  # killed between the two renames below
-            old.rename(out)
+        if replaced.exists() and not out.exists():  # killed between the two renames below
+            replaced.rename(out)
         if out.exists() and not (out.is_dir() and not any(out.iterdir())):
             if not (out / CARD_FILE).is_file():
                 raise DataError(f"{out}: exists and is not a pair dataset; expected a folder that does not exist yet")
@@ -196,17 +196,17 @@ def staged_folder(out: str | Path, overwrite: bool = False, key: str | None = No
             lock.release()
             shutil.rmtree(notes)
             if out.exists():
-                shutil.rmtree(old, ignore_errors=True)
-                out.rename(old)
+                shutil.rmtree(replaced, ignore_errors=True)
+                out.rename(replaced)
             stage.rename(out)
         except BaseException as error:
             lock.release()
             if key is None or isinstance(error, Exception):
                 shutil.rmtree(stage, ignore_errors=True)
-            if old.exists() and not out.exists():
-                old.rename(out)
+            if replaced.exists() and not out.exists():
+                replaced.rename(out)
             raise
-        shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(replaced, ignore_errors=True)
 
 
 def _begin(stage: Path, key: str | None) -> None:
@@ -232,21 +232,21 @@ def check_unique_keys(text: str) -> None:
     Raises:
         yaml.YAMLError: If there is one, or the text is not YAML.
     """
-    waiting: list[Any] = [yaml.compose(text, yaml.SafeLoader)]
+    nodes: list[Any] = [yaml.compose(text, yaml.SafeLoader)]
     for count in itertools.count():
-        if not waiting:
+        if not nodes:
             return
         if count > MAX_YAML_VALUES:
             raise yaml.YAMLError(f"more than {MAX_YAML_VALUES} values, those that aliases stand for included")
-        node = waiting.pop()
+        node = nodes.pop()
         if isinstance(node, yaml.SequenceNode):
-            waiting += node.value
+            nodes += node.value
         elif isinstance(node, yaml.MappingNode):
             keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
-            twice = next((key for key, times in keys.items() if times > 1), None)
-            if twice is not None:
-                raise yaml.YAMLError(f"key {twice!r} stands twice in a mapping, {str(node.start_mark).strip()}")
-            waiting += [part for pair in node.value for part in pair if not isinstance(part, yaml.ScalarNode)]
+            repeated = next((key for key, times in keys.items() if times > 1), None)
+            if repeated is not None:
+                raise yaml.YAMLError(f"key {repeated!r} stands twice in a mapping, {str(node.start_mark).strip()}")
+            nodes += [part for pair in node.value for part in pair if not isinstance(part, yaml.ScalarNode)]
 
 
 def read_yaml(path: DataPath) -> Any:
@@ -291,25 +291,25 @@ def resolve_inside(
             pass
         except OSError as error:  # no permission, too long a name
             reason = os_reason(error)
-    inside, named = path.is_relative_to(root), None if also is None else Path(also).resolve()
-    if named is not None and not leaves and not (inside and exists):
-        if exists and _passes_through(root / relative, named):
+    inside, other_root = path.is_relative_to(root), None if also is None else Path(also).resolve()
+    if other_root is not None and not leaves and not (inside and exists):
+        if exists and _passes_through(root / relative, other_root):
             return path
         with suppress(OSError, ValueError):
-            if (named / relative).is_file():
-                return (named / relative).resolve()
+            if (other_root / relative).is_file():
+                return (other_root / relative).resolve()
     if leaves or not inside:
         raise OutsideError(f"{where}: value {shown(relative)} leaves the folder {root}; expected a path relative to it")
     if reason:
         raise AccessError(f"{where}: value {shown(relative)}: cannot be read ({reason})")
     if not exists:
-        places = str(root) if named is None else f"{root} and {named}"
+        places = str(root) if other_root is None else f"{root} and {other_root}"
         raise DataError(f"{where}: value {shown(relative)}: no such file in {places}")
     return path
 
 
 def _passes_through(path: Path, folder: Path) -> bool:
-    """Whether a part of the path, or a symlink on the way of it, stands in a folder; the path leads to a file."""
+    """Whether a part of the path, or a symlink that it passes through, lies in a folder; the path leads to a file."""
     for step in (*reversed(path.parents), path):
         while True:
             step = Path(os.path.normpath(step.parent.resolve() / step.name))  # only the last part may be a symlink
@@ -322,8 +322,8 @@ def _passes_through(path: Path, folder: Path) -> bool:
 
 
 def _resolved(path: Path, folders: dict[Path, Path]) -> tuple[Path, bool]:
-    """A path with symlinks followed, and whether it is a file: one question to the file system for most files, where
-    `Path.resolve` asks for every folder above as well."""
+    """A path with symlinks followed, and whether it is a file. Takes one system call for most files, where
+    `Path.resolve` looks at every folder above as well."""
     if path.parent not in folders:
         folders[path.parent] = path.parent.resolve()
     path = folders[path.parent] / path.name
@@ -355,25 +355,25 @@ def _stays_inside(relative: str) -> bool:
 
 
 def check_writable(out: Path, is_folder: bool = True) -> None:
-    """A folder, made with those above it if there is none, or a file can be written there, as far as this can be known
-    before the long work.
+    """Checks that a folder (made with those above it if there is none) or a file can be written, as far as this can be
+    known before the long work.
 
     Raises:
         UserError: If it is taken by the other kind, lies in a file, may not be written, or has too long a name.
     """
-    above = out if is_folder else out.parent
+    folder = out if is_folder else out.parent
     try:
-        taken = out.exists() and out.is_dir() != is_folder
+        wrong_kind = out.exists() and out.is_dir() != is_folder
         Path(f"{out.absolute()}{'x' * _BESIDE}").exists()
-        there = next(path for path in (above, *above.absolute().parents) if path.exists())
+        existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     except OSError as error:
         raise UserError(f"{out}: {error.strerror}; expected another place") from None
-    if taken or not there.is_dir():
-        what = out if taken else there
-        kind, expected = ("folder", "file") if what.is_dir() else ("file", "folder")
-        raise UserError(f"{what}: is a {kind}; expected a {expected}, or a place that is not taken")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise UserError(f"{out}: cannot be written, {there} is read-only; expected another place")
+    if wrong_kind or not existing.is_dir():
+        blocked = out if wrong_kind else existing
+        kind, expected = ("folder", "file") if blocked.is_dir() else ("file", "folder")
+        raise UserError(f"{blocked}: is a {kind}; expected a {expected}, or a place that is not taken")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"{out}: cannot be written, {existing} is read-only; expected another place")
 
 
 def kept_file(root: DataPath, content_hash: str, name: str) -> Path:
@@ -389,7 +389,7 @@ def kept_file(root: DataPath, content_hash: str, name: str) -> Path:
 
 
 def replace_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files into a folder, which is made; where there is no room for all of them, all earlier ones stay.
+    """Write files into a folder, which is made if missing. If there is no room for all of them, all earlier ones stay.
 
     Raises:
         OSError: If one cannot be written, with its name.
@@ -421,10 +421,10 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
         write(temporary)
         os.replace(temporary, path)
     except Exception as error:
-        found = system_error(error)
-        if found is None or found.filename not in (None, str(temporary)):
+        os_error = system_error(error)
+        if os_error is None or os_error.filename not in (None, str(temporary)):
             raise
-        raise OSError(found.errno, found.strerror, str(path)) from error
+        raise OSError(os_error.errno, os_error.strerror, str(path)) from error
     finally:
         with suppress(OSError):  # on a disk that became read-only; what was raised above says more
             temporary.unlink(missing_ok=True)

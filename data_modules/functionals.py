@@ -1,4 +1,4 @@
-"""What a clip's delivery amounts to: statistics over its frames of pitch, level, voice, timing and spectrum.
+"""Measures of the delivery of a clip: statistics over its frames of pitch, level, voice, timing and spectrum.
 
 They follow the groups of eGeMAPS (Eyben et al., 2016, doi 10.1109/TAFFC.2015.2457417). The acoustic baseline reads the
 28 of `functionals`, on the frames of `prosody.track`. `delivery` adds the spectrum of short frames.
@@ -132,8 +132,8 @@ def functionals(samples: np.ndarray) -> np.ndarray:
         `prosody.MIN_VOICED` frames are voiced; a slope or a change is NaN where there are fewer than two frames for it.
     """
     frames = prosody.track(samples)
-    found = {**_pitch(frames), **_level(frames), **_voice(frames), **_timing(frames), **_spectrum(samples, frames)}
-    return np.array([found[name] for name in FUNCTIONALS])
+    measures = {**_pitch(frames), **_level(frames), **_voice(frames), **_timing(frames), **_spectrum(samples, frames)}
+    return np.array([measures[name] for name in FUNCTIONALS])
 
 
 def delivery(samples: np.ndarray) -> np.ndarray:
@@ -152,9 +152,9 @@ def delivery(samples: np.ndarray) -> np.ndarray:
     """
     peak = float(np.abs(samples).max()) or 1.0  # silence stays what it is
     scaled = np.asarray(samples, np.float64) / peak
-    found = functionals(scaled.astype(np.float32))
-    found[list(FUNCTIONALS).index("level")] += 20 * np.log10(peak)
-    return np.concatenate([found, _short_frames(scaled)])
+    measures = functionals(scaled.astype(np.float32))
+    measures[list(FUNCTIONALS).index("level")] += 20 * np.log10(peak)
+    return np.concatenate([measures, _short_frames(scaled)])
 
 
 def _short_frames(samples: np.ndarray) -> np.ndarray:
@@ -167,8 +167,8 @@ def _short_frames(samples: np.ndarray) -> np.ndarray:
     total = power.sum(1)
     if total.max() < _FAINT:
         return np.full(len(SPECTRAL) * len(_STATISTICS), np.nan)
-    where = np.flatnonzero(total > total.max() * 10 ** (-_ACTIVE_DB / 10))
-    power = power[where]
+    active = np.flatnonzero(total > total.max() * 10 ** (-_ACTIVE_DB / 10))
+    power = power[active]
     power += _FAINT
     total = power.sum(1)
     decibels = np.log10(power)
@@ -187,20 +187,20 @@ def _short_frames(samples: np.ndarray) -> np.ndarray:
     ]
     amplitude = np.sqrt(power, out=power)
     amplitude /= np.sqrt(total)[:, None]
-    changes = np.diff(amplitude, axis=0)[np.diff(where) == 1]
+    changes = np.diff(amplitude, axis=0)[np.diff(active) == 1]
     flux = np.sqrt(np.einsum("fb,fb->f", changes, changes))
     return np.concatenate([_statistics(np.stack(measures)), _statistics(flux[None])])
 
 
 def _rolloffs(power: np.ndarray) -> list[np.ndarray]:
-    """In Hz, linear within a bin, which reaches half its width to both sides; each `(frames,)`."""
-    cumulated, rows, found = power.cumsum(1), np.arange(len(power)), []
+    """Roll-off frequencies in Hz, each `(frames,)`; linear within a bin, which reaches half its width to both sides."""
+    cumulated, rows, frequencies = power.cumsum(1), np.arange(len(power)), []
     for share in _ROLLOFFS:
-        wanted = cumulated[:, -1] * (share / 100)
-        bins = np.count_nonzero(cumulated < wanted[:, None], axis=1)
-        beyond = (cumulated[rows, bins] - wanted) / power[rows, bins]  # 0 to 1 of the bin
-        found.append(np.maximum(0, bins + 0.5 - beyond) * _HERTZ[1])
-    return found
+        target = cumulated[:, -1] * (share / 100)
+        bins = np.count_nonzero(cumulated < target[:, None], axis=1)
+        excess = (cumulated[rows, bins] - target) / power[rows, bins]  # 0 to 1 of the bin
+        frequencies.append(np.maximum(0, bins + 0.5 - excess) * _HERTZ[1])
+    return frequencies
 
 
 def _statistics(values: np.ndarray) -> np.ndarray:
@@ -212,10 +212,10 @@ def _statistics(values: np.ndarray) -> np.ndarray:
 
 def _pitch(frames: Track) -> dict[str, float]:
     pitch = 12 * np.log2(prosody.steady_pitch(frames) / _REFERENCE)
-    where = np.flatnonzero(~np.isnan(pitch))
-    if not where.size:
+    positions = np.flatnonzero(~np.isnan(pitch))
+    if not positions.size:
         return {name: np.nan for name in FUNCTIONALS if name.startswith("pitch")}
-    voiced = pitch[where]
+    voiced = pitch[positions]
     low, median, high = np.percentile(voiced, [10, 50, 90])
     return {
         "pitch_mean": voiced.mean(),
@@ -224,42 +224,42 @@ def _pitch(frames: Track) -> dict[str, float]:
         "pitch_median": median,
         "pitch_p90": high,
         "pitch_range": high - low,
-        "pitch_slope": _slope(where, voiced),
+        "pitch_slope": _slope(positions, voiced),
         "pitch_final": voiced[-_FINAL:].mean() - voiced.mean(),
-        "pitch_movement": _movement(where, voiced),
+        "pitch_movement": _movement(positions, voiced),
     }
 
 
 def _level(frames: Track) -> dict[str, float]:
-    where = np.flatnonzero(frames.active)
-    level = frames.level[where]
+    positions = np.flatnonzero(frames.active)
+    level = frames.level[positions]
     low, high = np.percentile(level, [10, 90])
     return {
         "level": 10 * np.log10((10 ** (level / 10)).mean()),
         "level_sd": level.std(),
         "level_range": high - low,
-        "level_slope": _slope(where, level),
-        "level_movement": _movement(where, level),
+        "level_slope": _slope(positions, level),
+        "level_movement": _movement(positions, level),
     }
 
 
 def _voice(frames: Track) -> dict[str, float]:
     voiced = ~np.isnan(frames.pitch)
     starts, lengths = _runs(voiced)
-    heard = np.count_nonzero(voiced) >= prosody.MIN_VOICED
-    harmonicity = frames.harmonicity[voiced] if heard else np.full(1, np.nan)
+    has_voice = np.count_nonzero(voiced) >= prosody.MIN_VOICED
+    harmonicity = frames.harmonicity[voiced] if has_voice else np.full(1, np.nan)
     return {
         "harmonicity_mean": harmonicity.mean(),
         "harmonicity_sd": harmonicity.std(),
         "voiced_share": np.count_nonzero(voiced) / np.count_nonzero(frames.active),
         "onset_rate": len(starts) / _seconds(frames),
-        "voiced_run": lengths.mean() / _FRAMES_PER_SECOND if heard else np.nan,
+        "voiced_run": lengths.mean() / _FRAMES_PER_SECOND if has_voice else np.nan,
     }
 
 
 def _timing(frames: Track) -> dict[str, float]:
-    where = np.flatnonzero(frames.active)
-    silent = ~frames.active[where[0] : where[-1] + 1]
+    active = np.flatnonzero(frames.active)
+    silent = ~frames.active[active[0] : active[-1] + 1]
     _, lengths = _runs(silent)
     pauses = lengths[lengths >= _PAUSE]
     return {
@@ -276,8 +276,8 @@ def _spectrum(samples: np.ndarray, frames: Track) -> dict[str, float]:
     transformed = torch.stft(waves, _FFT, HOP, window=window, pad_mode="constant", return_complex=True)
     power = transformed.abs().square().double().T.numpy() / float(window.square().sum()) + _FLOOR  # (frames, bins)
     hertz = np.fft.rfftfreq(_FFT, 1 / RATE)
-    where = np.flatnonzero(frames.active)
-    mean = power[where].mean(0)
+    active = np.flatnonzero(frames.active)
+    mean = power[active].mean(0)
 
     def between(low: float, high: float) -> np.ndarray:
         return mean[(hertz >= low) & (hertz < high)]
@@ -287,17 +287,17 @@ def _spectrum(samples: np.ndarray, frames: Track) -> dict[str, float]:
     decibels = 10 * np.log10(bands + _QUIET * bands.max())
     to_5k = hertz < 5000
     return {
-        "tilt": _line(np.log2(_THIRDS[:-1]), 10 * np.log10(bands[where].mean(0))),
+        "tilt": _line(np.log2(_THIRDS[:-1]), 10 * np.log10(bands[active].mean(0))),
         "alpha_ratio": 10 * np.log10(between(50, 1000).sum() / between(1000, 5000).sum()),
         "hammarberg": 10 * np.log10(between(0, 2000).max() / between(2000, 5000).max()),
         "centroid": float((hertz * mean)[to_5k].sum() / mean[to_5k].sum()),
-        "flux": _movement(where, decibels[where]) / _FRAMES_PER_SECOND,
+        "flux": _movement(active, decibels[active]) / _FRAMES_PER_SECOND,
     }
 
 
 def _seconds(frames: Track) -> float:
-    where = np.flatnonzero(frames.active)
-    return float(where[-1] - where[0] + 1) / _FRAMES_PER_SECOND
+    active = np.flatnonzero(frames.active)
+    return float(active[-1] - active[0] + 1) / _FRAMES_PER_SECOND
 
 
 def _runs(flags: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -307,7 +307,7 @@ def _runs(flags: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _slope(where: np.ndarray, values: np.ndarray) -> float:
-    """Per second, of values at these frames."""
+    """Slope per second of values at these frames."""
     return _line(where / _FRAMES_PER_SECOND, values)
 
 
@@ -318,7 +318,7 @@ def _line(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _dot(x: np.ndarray, y: np.ndarray) -> float:
-    """In stretches that OpenBLAS leaves to one thread: the sum of several depends on how many they are."""
+    """Dot product in stretches that OpenBLAS leaves to one thread: with several, the sum depends on their number."""
     return sum(float(x[start : start + 10_000] @ y[start : start + 10_000]) for start in range(0, len(x), 10_000))
 
 

@@ -15,17 +15,17 @@ from .measuring import Measured, measure_clips
 from .schema import Pair, PairDataset
 
 SILENT_DBFS = -60.0
-"""A clip whose RMS level around its mean is below is silent (dB relative to full scale); a constant one is, too."""
+"""A clip is silent if its RMS level around its mean is below this (dB relative to full scale), as a constant one is."""
 CLIPPED_SHARE = 0.001
 """A clip with a larger share of samples at full scale is clipped."""
 UNSPLIT = "(none)"
 DURATION_BINS = 20
 LONG_TAIL = 8.0
-"""Where the longest clip lasts more than so many medians, equally wide bins would put nearly all clips in one."""
+"""If the longest clip lasts more than so many medians, equally wide bins would put nearly all clips in one."""
 
 
 @dataclass(frozen=True)
-class Problem:
+class ClipProblem:
     """One clip of one pair that deserves a look."""
 
     kind: str  # `unreadable`, `changed` (not the content that was imported), `silent`, `clipped` or `too_long`
@@ -35,7 +35,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Summary:
+class NumberSummary:
     """Count, least, median, greatest and total; None where there is nothing to summarise."""
 
     count: int
@@ -60,7 +60,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What `inspect_dataset` found.
+    """Result of `inspect_dataset`.
 
     Attributes:
         name: Name of the dataset.
@@ -85,11 +85,11 @@ class Inspection:
     synthetic: bool
     content_hash: str
     counts: Mapping[str, Mapping[str, int]]
-    seconds: Mapping[str, Summary]
+    seconds: Mapping[str, NumberSummary]
     durations: Mapping[str, Histogram]
     scores: Mapping[str, Mapping[str, Any]]
-    raters_per_pair: Mapping[str, Summary]
-    problems: tuple[Problem, ...]
+    raters_per_pair: Mapping[str, NumberSummary]
+    problems: tuple[ClipProblem, ...]
     max_seconds: float
     split_by: tuple[str, ...]
     crossings: Mapping[str, Mapping[str, tuple[str, ...]]]
@@ -116,40 +116,44 @@ def inspect_dataset(dataset: PairDataset, *, max_seconds: float = 30.0) -> Inspe
         DataError: If ``split.yaml`` is not that of these splits.
     """
     measured = measure_clips(dataset)
-    problems: list[Problem] = []
-    prints: dict[str, set[str]] = {"context": set(), "response": set()}
+    problems: list[ClipProblem] = []
+    fingerprints: dict[str, set[str]] = {"context": set(), "response": set()}
     for pair in dataset.pairs:
-        names = [*(f"context {n}" for n in range(1, len(pair.context) + 1)), "response"]
-        for clip, fingerprint in zip(names, dataset.fingerprints[pair.pair_id], strict=True):
-            found = measured[fingerprint]
-            if isinstance(found, AudioError):
-                problems.append(Problem("unreadable", pair.pair_id, clip, str(found)))
+        clip_names = [*(f"context {n}" for n in range(1, len(pair.context) + 1)), "response"]
+        for clip, fingerprint in zip(clip_names, dataset.fingerprints[pair.pair_id], strict=True):
+            result = measured[fingerprint]
+            if isinstance(result, AudioError):
+                problems.append(ClipProblem("unreadable", pair.pair_id, clip, str(result)))
             else:
-                possible = [
-                    ("changed", "the content is not what was imported", found.changed),
-                    ("silent", f"RMS {found.dbfs:.0f} dBFS", found.dbfs < SILENT_DBFS),
-                    ("clipped", f"{found.clipped:.2%} of samples at full scale", found.clipped > CLIPPED_SHARE),
-                    ("too_long", f"{found.seconds:.1f} s", found.seconds > max_seconds),
+                checks = [
+                    ("changed", "the content is not what was imported", result.changed),
+                    ("silent", f"RMS {result.dbfs:.0f} dBFS", result.dbfs < SILENT_DBFS),
+                    ("clipped", f"{result.clipped:.2%} of samples at full scale", result.clipped > CLIPPED_SHARE),
+                    ("too_long", f"{result.seconds:.1f} s", result.seconds > max_seconds),
                 ]
-                problems += [Problem(kind, pair.pair_id, clip, detail) for kind, detail, applies in possible if applies]
-            prints[clip.partition(" ")[0]].add(fingerprint)
-    lasting = {clip: found.seconds for clip, found in measured.items() if isinstance(found, Measured)}
-    # in one order, in which sums are always the same
-    seconds = {kind: [lasting[clip] for clip in sorted(own) if clip in lasting] for kind, own in prints.items()}
+                problems += [
+                    ClipProblem(kind, pair.pair_id, clip, detail) for kind, detail, applies in checks if applies
+                ]
+            fingerprints[clip.partition(" ")[0]].add(fingerprint)
+    durations = {clip: result.seconds for clip, result in measured.items() if isinstance(result, Measured)}
+    # sorted, so that sums are always the same
+    seconds = {
+        kind: [durations[clip] for clip in sorted(clips) if clip in durations] for kind, clips in fingerprints.items()
+    }
     scores, raters = {}, {}
     for dimension in dataset.card.dimensions:
         ratings = dataset.ratings[dataset.ratings["dimension"] == dimension.name]
-        found = _summary(ratings["score"])
+        result = _summary(ratings["score"])
         scores[dimension.name] = {
             "scale": dimension.scale,
             "higher_is_better": dimension.higher_is_better,
-            "count": found.count,
-            "minimum": found.minimum,
-            "mean": float(np.asarray(ratings["score"], np.float64).mean()) if found.count else None,
-            "maximum": found.maximum,
+            "count": result.count,
+            "minimum": result.minimum,
+            "mean": float(np.asarray(ratings["score"], np.float64).mean()) if result.count else None,
+            "maximum": result.maximum,
         }
         raters[dimension.name] = _summary(ratings.groupby("pair_id")["rater_id"].nunique())
-    rated = set(dataset.ratings["pair_id"])
+    rated_ids = set(dataset.ratings["pair_id"])
     splits = {pair.split for pair in dataset.pairs} - {None}
     audit = audit_splits(dataset, split_columns(dataset)) if splits else None
     return Inspection(
@@ -165,38 +169,40 @@ def inspect_dataset(dataset: PairDataset, *, max_seconds: float = 30.0) -> Inspe
         max_seconds=max_seconds,
         split_by=audit.by if audit else (),
         crossings=audit.crossings if audit else {},
-        unrated=tuple(pair.pair_id for pair in dataset.pairs if pair.pair_id not in rated),
+        unrated=tuple(pair.pair_id for pair in dataset.pairs if pair.pair_id not in rated_ids),
     )
 
 
-def _summary(values: Iterable[float]) -> Summary:
-    known = np.array(list(values), np.float64)
-    if not len(known):
-        return Summary(0, None, None, None, 0.0)
-    return Summary(len(known), float(known.min()), float(np.median(known)), float(known.max()), float(known.sum()))
+def _summary(values: Iterable[float]) -> NumberSummary:
+    numbers = np.array(list(values), np.float64)
+    if not len(numbers):
+        return NumberSummary(0, None, None, None, 0.0)
+    return NumberSummary(
+        len(numbers), float(numbers.min()), float(np.median(numbers)), float(numbers.max()), float(numbers.sum())
+    )
 
 
 def _histogram(values: Sequence[float]) -> Histogram:
     """In `DURATION_BINS` bins, equally wide or, where few clips are much longer than the rest, equal in ratio."""
-    known = np.array(values, np.float64)
-    if not len(known):
+    numbers = np.array(values, np.float64)
+    if not len(numbers):
         return Histogram((), ())
-    low, high = float(known.min()), float(known.max())
+    low, high = float(numbers.min()), float(numbers.max())
     if low == high:
-        return Histogram((low, high), (len(known),))
-    spaced = np.geomspace if high > LONG_TAIL * np.median(known) else np.linspace
-    edges = spaced(low, high, DURATION_BINS + 1)
+        return Histogram((low, high), (len(numbers),))
+    spacing = np.geomspace if high > LONG_TAIL * np.median(numbers) else np.linspace
+    edges = spacing(low, high, DURATION_BINS + 1)
     edges[0], edges[-1] = low, high  # geomspace rounds
-    counts, _ = np.histogram(known, edges)
+    counts, _ = np.histogram(numbers, edges)
     return Histogram(tuple(map(float, edges)), tuple(map(int, counts)))
 
 
 def _counts(dataset: PairDataset) -> dict[str, dict[str, int]]:
-    parts: dict[str, list[Pair]] = {"all": list(dataset.pairs)}
+    by_split: dict[str, list[Pair]] = {"all": list(dataset.pairs)}
     for pair in dataset.pairs:
-        parts.setdefault(pair.split or UNSPLIT, []).append(pair)
+        by_split.setdefault(pair.split or UNSPLIT, []).append(pair)
     counts = {}
-    for name, pairs in parts.items():
+    for name, pairs in by_split.items():
         ids = [pair.pair_id for pair in pairs]
         ratings = dataset.ratings.loc[dataset.ratings["pair_id"].isin(ids), ["pair_id", "rater_id"]]
         counts[name] = {

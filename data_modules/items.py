@@ -3,7 +3,7 @@
 "Chosen" always means the better pair. On a dimension where lower is better, the chosen pair therefore has the *lower*
 rating: a judge's scores are multiplied by `directions` before they are compared.
 
-Without Lightning, which takes seconds to load: every data-loader process that is started anew imports this file.
+Lightning is not imported, because it takes seconds to load: every new data-loader process imports this file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NO_CONTEXT: _Context = (None, ())
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class ComparedPair:
     """Two pairs of which one is better."""
 
     chosen: Pair  # the better pair
@@ -51,7 +51,7 @@ def directions(dimensions: Sequence[Dimension]) -> Tensor:
     return torch.tensor([1.0 if dimension.higher_is_better else -1.0 for dimension in dimensions])
 
 
-def human_comparisons(dataset: PairDataset) -> list[Comparison]:
+def human_comparisons(dataset: PairDataset) -> list[ComparedPair]:
     """The preferences of people: one item per chosen pair, rejected pair and rater, with all dimensions compared.
 
     A rater who finds one pair better on one dimension and the other on another gives two items. Sorted by the position
@@ -72,22 +72,22 @@ def human_comparisons(dataset: PairDataset) -> list[Comparison]:
     strengths = torch.from_numpy(wide.reindex(columns=names).to_numpy(np.float32, copy=True))
     chosen, rejected = (wide.index.get_level_values(name) for name in ("chosen", "rejected"))
     return [
-        Comparison(dataset.pairs[better], dataset.pairs[worse], strength)
+        ComparedPair(dataset.pairs[better], dataset.pairs[worse], strength)
         for better, worse, strength in zip(chosen, rejected, strengths, strict=True)
     ]
 
 
-def counterfactuals(dataset: PairDataset, min_score: float) -> list[Comparison]:
+def counterfactuals(dataset: PairDataset, min_score: float) -> list[ComparedPair]:
     """Comparisons made from ratings: a well rated response against one that was meant for another context.
 
     For a rated pair of context c and response r, the rejected pair is c with a response that the same system gave to
     another context of the same group (one that differs in a clip or in the situation). Combinations that people rated
     or compared are left to their judgement. Clips are the same where their content is (`PairDataset.fingerprints`).
 
-    Right where the contexts of a group call for different responses: the same words said sadly and cheerfully. Wrong
-    where one response suits several of them (a neutral answer to two neutral questions): such a pair is good but is
-    trained as bad, a false negative. `min_score` keeps out pairs that were not good themselves, but cannot tell whether
-    the other response would have been as good.
+    This is right where the contexts of a group call for different responses: the same words said sadly and cheerfully.
+    It is wrong where one response suits several of them (a neutral answer to two neutral questions): such a pair is
+    good but is trained as bad, a false negative. `min_score` keeps out pairs that were not good themselves, but cannot
+    tell whether the other response would have been as good.
 
     Args:
         dataset: Pairs and their ratings: for training pass the training split alone.
@@ -95,7 +95,7 @@ def counterfactuals(dataset: PairDataset, min_score: float) -> list[Comparison]:
 
     Returns:
         In the order of the chosen pairs, `MOST_PER_PAIR` at most for each. The strength is 1 on the dimensions where
-        the chosen pair reaches `min_score`, NaN on the others; pairs that reach it nowhere are not there. The rejected
+        the chosen pair reaches `min_score`, NaN on the others; pairs that reach it nowhere are left out. The rejected
         pair is called ``cf:ID:ID``, after the pair that gave the context and the one that gave the response; its tags
         are those of the chosen pair.
 
@@ -105,50 +105,50 @@ def counterfactuals(dataset: PairDataset, min_score: float) -> list[Comparison]:
     if not 0 <= min_score <= 1:
         raise UserError(f"min_score {min_score:g}; expected 0 to 1, a share of the rating scale")
     dimensions, pairs = dataset.card.dimensions, dataset.pairs
-    low = np.array([d.minimum if d.higher_is_better else d.maximum for d in dimensions])
-    high = np.array([d.maximum if d.higher_is_better else d.minimum for d in dimensions])
-    good = np.asarray((dataset.mean_scores().to_numpy() - low) / (high - low) >= min_score)
+    worst = np.array([d.minimum if d.higher_is_better else d.maximum for d in dimensions])
+    best = np.array([d.maximum if d.higher_is_better else d.minimum for d in dimensions])
+    good = np.asarray((dataset.mean_scores().to_numpy() - worst) / (best - worst) >= min_score)
     strengths = torch.from_numpy(np.where(good, 1, np.nan).astype(np.float32))
-    prints = [dataset.fingerprints[pair.pair_id] for pair in pairs]
-    responses = [clips[-1] for clips in prints]
-    contexts: list[_Context] = [(pair.situation, clips[:-1]) for pair, clips in zip(pairs, prints, strict=True)]
-    ids = set(dataset.ratings["pair_id"])
+    fingerprints = [dataset.fingerprints[pair.pair_id] for pair in pairs]
+    responses = [clips[-1] for clips in fingerprints]
+    contexts: list[_Context] = [(pair.situation, clips[:-1]) for pair, clips in zip(pairs, fingerprints, strict=True)]
+    judged_ids = set(dataset.ratings["pair_id"])
     if dataset.preferences is not None:
-        ids |= {*dataset.preferences["chosen_id"], *dataset.preferences["rejected_id"]}
-    judged = {(contexts[at], responses[at]) for at, pair in enumerate(pairs) if pair.pair_id in ids}
+        judged_ids |= {*dataset.preferences["chosen_id"], *dataset.preferences["rejected_id"]}
+    judged = {(contexts[index], responses[index]) for index, pair in enumerate(pairs) if pair.pair_id in judged_ids}
     siblings: dict[tuple[str, str | None], list[int]] = {}
     for position, pair in enumerate(pairs):
         siblings.setdefault((pair.group_id, pair.system_id), []).append(position)
 
     def misplaced(position: int, own: list[int], at: int) -> Iterator[int]:
-        """Pairs whose response, another one each time, answers something else; from this place on and then from the
-        first, so that no response is used more than others."""
+        """Positions in `own` of pairs whose response answers another context, each response once. Starts behind `at`
+        and wraps around, so that no response is used more than others."""
         seen: set[str] = set()
-        for other in chain(islice(own, at + 1, None), islice(own, at)):
-            elsewhere = contexts[other] not in (contexts[position], _NO_CONTEXT)
-            response = responses[other]
-            if elsewhere and response not in seen and (contexts[position], response) not in judged:
+        for candidate in chain(islice(own, at + 1, None), islice(own, at)):
+            answers_other = contexts[candidate] not in (contexts[position], _NO_CONTEXT)
+            response = responses[candidate]
+            if answers_other and response not in seen and (contexts[position], response) not in judged:
                 seen.add(response)
-                yield other
+                yield candidate
 
-    found: list[tuple[int, Comparison]] = []
-    for own in siblings.values():
-        if len({contexts[position] for position in own}) == 1:
+    comparisons: list[tuple[int, ComparedPair]] = []
+    for members in siblings.values():
+        if len({contexts[position] for position in members}) == 1:
             continue
-        for at, position in enumerate(own):
+        for index, position in enumerate(members):
             if not good[position].any() or contexts[position] == _NO_CONTEXT:
                 continue
             pair = pairs[position]
-            for other in islice(misplaced(position, own, at), MOST_PER_PAIR):
+            for donor in islice(misplaced(position, members, index), MOST_PER_PAIR):
                 rejected = dataclasses.replace(
                     pair,
-                    pair_id=f"cf:{pair.pair_id}:{pairs[other].pair_id}",
-                    response=pairs[other].response,
-                    response_text=pairs[other].response_text,
-                    response_speaker=pairs[other].response_speaker,
+                    pair_id=f"cf:{pair.pair_id}:{pairs[donor].pair_id}",
+                    response=pairs[donor].response,
+                    response_text=pairs[donor].response_text,
+                    response_speaker=pairs[donor].response_speaker,
                 )
-                found.append((position, Comparison(pair, rejected, strengths[position])))
-    return [comparison for _, comparison in sorted(found, key=lambda item: item[0])]
+                comparisons.append((position, ComparedPair(pair, rejected, strengths[position])))
+    return [comparison for _, comparison in sorted(comparisons, key=lambda item: item[0])]
 
 
 @dataclass(frozen=True)
@@ -213,16 +213,16 @@ class RatedPairs(Dataset[RatedPair]):
         return RatedPair(index, pair, self.scores[index], self.weights[index], histogram, int(self._raters[index]))
 
 
-class TrainingItems(Dataset[RatedPair | Comparison]):
-    """Rated pairs, then comparisons, under one row of positions. Keys are those of `RatedPairs`."""
+class TrainingItems(Dataset[RatedPair | ComparedPair]):
+    """Rated pairs, then comparisons, with consecutive positions. Keys are those of `RatedPairs`."""
 
-    def __init__(self, rated: RatedPairs, comparisons: Sequence[Comparison]) -> None:
+    def __init__(self, rated: RatedPairs, comparisons: Sequence[ComparedPair]) -> None:
         self.rated, self.comparisons = rated, tuple(comparisons)
 
     def __len__(self) -> int:
         return len(self.rated) + len(self.comparisons)
 
-    def __getitem__(self, key: Key) -> RatedPair | Comparison:
+    def __getitem__(self, key: Key) -> RatedPair | ComparedPair:
         epoch, position = key
         if position < len(self.rated):
             return self.rated[key]

@@ -1,4 +1,4 @@
-"""What is measured on every distinct clip of a dataset, once: durations, levels and clipping; and where it is kept.
+"""Measures every distinct clip of a dataset once: its duration, level and clipping.
 
 Results are kept under the content hash, in the dataset folder or, where that cannot be written, in the user's cache.
 """
@@ -54,14 +54,14 @@ def read_kept(dataset: PairDataset, name: str, kind: type[Kept]) -> Kept | None:
     content_hash = dataset.card.content_hash
     for path in (dataset.root / name, kept_file(dataset.root, content_hash, name)):
         with suppress(OSError, UserError, ValueError):  # pydantic's ValidationError is a ValueError
-            found = kind.model_validate_json(path.read_bytes())
-            if found.content_hash == content_hash:
-                return found
+            result = kind.model_validate_json(path.read_bytes())
+            if result.content_hash == content_hash:
+                return result
     return None
 
 
 def keep(dataset: PairDataset, name: str, result: KeptResult) -> None:
-    """Writes the file that `read_kept` reads; on a full disk the result is lost, not the call."""
+    """Writes the file that `read_kept` reads; on a full disk the result is lost, but the call goes on."""
     path = kept_file(dataset.root, dataset.card.content_hash, name)
     with suppress(OSError):
         replace_text(path, result.model_dump_json())
@@ -77,9 +77,9 @@ def clip_seconds(dataset: PairDataset) -> dict[AudioSource, float]:
     From ``durations.json`` where that is of this content; otherwise the header of every file is read.
     """
     sources = distinct_clips(dataset)
-    kept = read_kept(dataset, DURATIONS_FILE, _Durations)
-    found = {} if kept is None else kept.seconds
-    if found.keys() != sources.keys():
+    stored = read_kept(dataset, DURATIONS_FILE, _Durations)
+    seconds = {} if stored is None else stored.seconds
+    if seconds.keys() != sources.keys():
 
         def measure(source: AudioSource) -> float:
             try:
@@ -88,11 +88,11 @@ def clip_seconds(dataset: PairDataset) -> dict[AudioSource, float]:
                 return 0.0
 
         measured = map_threads(measure, sources.values(), "Measuring audio", len(sources))
-        found = dict(zip(sources, measured, strict=True))
-        keep(dataset, DURATIONS_FILE, _Durations(content_hash=dataset.card.content_hash, seconds=found))
+        seconds = dict(zip(sources, measured, strict=True))
+        keep(dataset, DURATIONS_FILE, _Durations(content_hash=dataset.card.content_hash, seconds=seconds))
     by_source: dict[AudioSource, float] = {}
     for pair in dataset.pairs:  # one clip may lie in several files
-        by_source.update(zip(pair.clips, (found[name] for name in dataset.fingerprints[pair.pair_id]), strict=True))
+        by_source.update(zip(pair.clips, (seconds[name] for name in dataset.fingerprints[pair.pair_id]), strict=True))
     return by_source
 
 
@@ -119,7 +119,7 @@ def measure_clips(dataset: PairDataset) -> dict[str, Measured | AudioError]:
     with _remembered(dataset) as (known, notes):
 
         def measure(item: tuple[str, AudioSource]) -> tuple[str, Measured | AudioError]:
-            """Hash of what the clip holds by now, and the measures of that."""
+            """Hash of the present content of the clip, and its measures."""
             fingerprint, source = item
             try:
                 if isinstance(source, StoredClip):
@@ -135,16 +135,16 @@ def measure_clips(dataset: PairDataset) -> dict[str, Measured | AudioError]:
             except OSError as error:
                 return "", AudioError(f"{source}: cannot be read ({os_reason(error)})", "cannot be read")
 
-        found: dict[str, Measured | AudioError] = {}
+        by_clip: dict[str, Measured | AudioError] = {}
         results = map_threads(measure, sources.items(), "Inspecting audio", len(sources))
         for fingerprint, (content, measured) in zip(sources, results, strict=True):
-            found[fingerprint] = measured
+            by_clip[fingerprint] = measured
             if isinstance(measured, Measured) and content not in known:
                 known[content] = measured
                 values = {name: value for name, value in asdict(measured).items() if name != "changed"}
                 with suppress(OSError):
                     notes.write(json.dumps({"sha256": content, **values}).encode() + b"\n")
-        return found
+        return by_clip
 
 
 def _measure(data: bytes, name: str) -> Measured:
@@ -157,7 +157,7 @@ def _measure(data: bytes, name: str) -> Measured:
 
 @contextmanager
 def _remembered(dataset: PairDataset) -> Iterator[tuple[dict[str, Measured], IO[bytes]]]:
-    """What is known of clips, and the file to note more in."""
+    """The measures that were stored, and the open file to which more are appended."""
     path = kept_file(dataset.root, dataset.card.content_hash, MEASURED_FILE)
     known: dict[str, Measured] = {}
     if path.is_file():

@@ -38,7 +38,7 @@ METHOD = "Haitsma-Kalker 2002, version 1"
 """Changes whenever the same clips could get another result, so that stored results are not used any more."""
 
 RATE = 5_000
-"""Hz. The bands end at 2000 Hz: what telephone codecs and low bit rates leave."""
+"""Hz. The bands end at 2000 Hz, so that telephone codecs and low bit rates keep them."""
 FRAME, HOP, FFT = 1_850, 58, 2_048
 BANDS = np.geomspace(300.0, 2_000.0, 34)
 QUIET_DB = 30.0
@@ -55,14 +55,14 @@ _SHIFTS = 3  # most frequent shifts that are tried
 
 @dataclass(frozen=True, eq=False)
 class Fingerprint:
-    """What is compared."""
+    """What is compared of a clip."""
 
     bits: np.ndarray  # one sub-fingerprint per window `(windows,)`, uint32
     counts: np.ndarray  # whether the window is loud enough to count `(windows,)`
 
     @property
     def comparable(self) -> bool:
-        """Whether there is enough of it: not in silence, a steady hum or a very short clip."""
+        """Whether there are enough distinct sub-fingerprints: not in silence, a steady hum or a very short clip."""
         return len(np.unique(self.bits[self.counts])) >= MIN_FRAMES
 
 
@@ -87,8 +87,8 @@ def fingerprint(samples: np.ndarray) -> Fingerprint:
     with torch.inference_mode():
         window = torch.hann_window(FRAME)
         spectrum = torch.stft(padded, FFT, HOP, FRAME, window, center=False, return_complex=True)
-        total = pad(spectrum.abs().double().square().cumsum(0), (0, 0, 1, 0))
-        energies = (total[edges[1:]] - total[edges[:-1]]).T.numpy()
+        cumulated = pad(spectrum.abs().double().square().cumsum(0), (0, 0, 1, 0))
+        energies = (cumulated[edges[1:]] - cumulated[edges[:-1]]).T.numpy()
     differences = np.diff(np.diff(energies, axis=1), axis=0) < 0  # E(n, m) - E(n, m+1) grows
     loudness = energies.sum(axis=1)[1:]
     counts = (loudness > loudness.max(initial=0.0) * 10 ** (-QUIET_DB / 10)) & (loudness > 0)
@@ -101,18 +101,18 @@ def bit_error_rate(first: Fingerprint, second: Fingerprint) -> float | None:
     best: float | None = None
     longer = max(np.count_nonzero(first.counts), np.count_nonzero(second.counts))
     # the shifts (windows) at which most sub-fingerprints are equal, with their neighbours
-    _, here, there = np.intersect1d(first.bits, second.bits, return_indices=True)
-    shifts, votes = np.unique(here - there, return_counts=True)
+    _, in_first, in_second = np.intersect1d(first.bits, second.bits, return_indices=True)
+    shifts, votes = np.unique(in_first - in_second, return_counts=True)
     frequent = shifts[np.argsort(-votes, kind="stable")[:_SHIFTS]]
     for shift in sorted({int(shift) + step for shift in frequent for step in (-1, 0, 1)}):
         start, stop = max(0, shift), min(len(first.bits), len(second.bits) + shift)
-        here, there = slice(start, stop), slice(start - shift, stop - shift)
-        both = first.counts[here] & second.counts[there]
-        overlap = np.count_nonzero(both)
+        in_first, in_second = slice(start, stop), slice(start - shift, stop - shift)
+        counted = first.counts[in_first] & second.counts[in_second]
+        overlap = np.count_nonzero(counted)
         if overlap < max(1, MIN_OVERLAP * longer):
             continue
-        wrong = int(np.bitwise_count(first.bits[here][both] ^ second.bits[there][both]).sum())
-        rate = wrong / (32 * overlap)
+        errors = int(np.bitwise_count(first.bits[in_first][counted] ^ second.bits[in_second][counted]).sum())
+        rate = errors / (32 * overlap)
         best = rate if best is None else min(best, rate)
     return best
 
@@ -129,10 +129,10 @@ def find_clusters(fingerprints: Sequence[Fingerprint]) -> list[list[int]]:
         and rate <= MAX_BIT_ERROR_RATE
     ]
     edges_of: list[list[int]] = [[] for _ in fingerprints]
-    for number, both in enumerate(edges):
-        for position in both:
+    for number, edge in enumerate(edges):
+        for position in edge:
             edges_of[position].append(number)
-    return [part for part in components(edges_of) if len(part) > 1]
+    return [cluster for cluster in components(edges_of) if len(cluster) > 1]
 
 
 def components(labels: Sequence[Collection[Hashable]]) -> list[list[int]]:
@@ -143,8 +143,8 @@ def components(labels: Sequence[Collection[Hashable]]) -> list[list[int]]:
 
     items = len(labels)
     nodes: dict[Hashable, int] = {}
-    rows = [position for position, having in enumerate(labels) for _ in having]
-    columns = [items + nodes.setdefault(label, len(nodes)) for having in labels for label in having]
+    rows = [position for position, item_labels in enumerate(labels) for _ in item_labels]
+    columns = [items + nodes.setdefault(label, len(nodes)) for item_labels in labels for label in item_labels]
     size = items + len(nodes)
     graph = coo_array((np.ones(len(rows)), (rows, columns)), (size, size))
     _, numbers = connected_components(graph, directed=False)
@@ -157,9 +157,9 @@ def components(labels: Sequence[Collection[Hashable]]) -> list[list[int]]:
 def _candidates(fingerprints: Sequence[Fingerprint]) -> Iterator[tuple[int, int]]:
     """Pairs of positions that share at least `MIN_SHARED` sub-fingerprints, each pair once."""
     entries = [
-        (np.unique(one.bits[one.counts]).astype(np.uint64) << np.uint64(32)) | np.uint64(number)
-        for number, one in enumerate(fingerprints)
-        if one.comparable
+        (np.unique(item.bits[item.counts]).astype(np.uint64) << np.uint64(32)) | np.uint64(number)
+        for number, item in enumerate(fingerprints)
+        if item.comparable
     ]
     if not entries:
         return
@@ -171,13 +171,13 @@ def _candidates(fingerprints: Sequence[Fingerprint]) -> Iterator[tuple[int, int]
     bits = index.astype(np.uint32)
     del index
     for start in range(0, len(fingerprints), _BLOCK):
-        places = np.flatnonzero((clips >= start) & (clips < start + _BLOCK))
-        found = []
+        positions = np.flatnonzero((clips >= start) & (clips < start + _BLOCK))
+        matches = []
         for distance in range(1, _NEIGHBOURS + 1):
-            places = places[places >= distance]
-            places = places[bits[places] == bits[places - distance]]
-            found.append(clips[places].astype(np.int64) * len(fingerprints) + clips[places - distance])
-        pairs, shared = np.unique(np.concatenate(found), return_counts=True)
+            positions = positions[positions >= distance]
+            positions = positions[bits[positions] == bits[positions - distance]]
+            matches.append(clips[positions].astype(np.int64) * len(fingerprints) + clips[positions - distance])
+        pairs, shared = np.unique(np.concatenate(matches), return_counts=True)
         for pair in pairs[shared >= MIN_SHARED].tolist():
             yield divmod(pair, len(fingerprints))
 
@@ -189,9 +189,9 @@ def near_identical(dataset: PairDataset) -> NearIdentical:
     Otherwise every distinct clip is decoded and the file written; it says nothing about splits and so serves any
     split of the dataset. Where the folder cannot be written, that file is in the user's cache.
     """
-    kept = read_kept(dataset, NEAR_IDENTICAL_FILE, NearIdentical)
-    if kept is not None and kept.method == METHOD:
-        return kept
+    stored = read_kept(dataset, NEAR_IDENTICAL_FILE, NearIdentical)
+    if stored is not None and stored.method == METHOD:
+        return stored
 
     def measure(source: AudioSource) -> Fingerprint:
         try:
@@ -200,14 +200,14 @@ def near_identical(dataset: PairDataset) -> NearIdentical:
             return Fingerprint(np.zeros(0, np.uint32), np.zeros(0, bool))
 
     sources = distinct_clips(dataset)
-    prints = list(map_threads(measure, sources.values(), "Comparing audio", len(sources)))
+    fingerprints = list(map_threads(measure, sources.values(), "Comparing audio", len(sources)))
     names = list(sources)
-    found = NearIdentical(
+    result = NearIdentical(
         content_hash=dataset.card.content_hash,
         method=METHOD,
         clips=len(names),
-        not_comparable=tuple(name for name, one in zip(names, prints, strict=True) if not one.comparable),
-        clusters=tuple(tuple(names[position] for position in cluster) for cluster in find_clusters(prints)),
+        not_comparable=tuple(name for name, item in zip(names, fingerprints, strict=True) if not item.comparable),
+        clusters=tuple(tuple(names[position] for position in cluster) for cluster in find_clusters(fingerprints)),
     )
-    keep(dataset, NEAR_IDENTICAL_FILE, found)
-    return found
+    keep(dataset, NEAR_IDENTICAL_FILE, result)
+    return result

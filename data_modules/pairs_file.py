@@ -28,12 +28,12 @@ from .stored_clips import CONTEXT, RESPONSE, StoredClip, StoredFile, bytes_leaf
 PAIRS_FILE = "pairs.parquet"
 SHARD_FOLDER = "pairs"
 SPLITS_FILE = "splits.parquet"
-"""Beside a folder of shards: ``pair_id`` and ``split`` of every row, instead of the column in the shards. To split a
-dataset must not mean to write all of its audio again."""
+"""Beside a folder of shards: ``pair_id`` and ``split`` of every row, instead of the column in the shards, so that
+splitting a dataset does not rewrite its audio."""
 SHARD_ROWS = 10_000
 ROW_GROUP_ROWS = 128
 ROW_GROUP_BYTES = 4 * 2**20
-"""Of one column of audio, repeats counted: what has to be read to get at one clip."""
+"""Limit for one column of audio, repeats counted: this much is read to get at one clip."""
 _ROWS_WITHOUT_AUDIO = 50_000
 _TEXT_SHARE = 16  # a row group may hold so much more text than audio: it is read once
 _BATCH_ROWS = 8_192
@@ -133,17 +133,17 @@ def _writer(path: Path) -> pq.ParquetWriter:
 
 def _row_groups(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
     group: list[Mapping[str, Any]] = []
-    filled = [0, 0, 0]
+    group_sizes = [0, 0, 0]
     for row in rows:
         sizes = [sum(len(clip["bytes"] or b"") for clip in clips) for clips in (row[CONTEXT] or (), [row[RESPONSE]])]
         sizes.append(sum(len(row[name] or "") for name in TEXT_COLUMNS) // _TEXT_SHARE)
-        more = [have + size for have, size in zip(filled, sizes, strict=True)]
-        full = len(group) >= (ROW_GROUP_ROWS if any(more[:2]) else _ROWS_WITHOUT_AUDIO)
-        if group and (full or max(more) > ROW_GROUP_BYTES):
+        new_sizes = [group_size + size for group_size, size in zip(group_sizes, sizes, strict=True)]
+        is_full = len(group) >= (ROW_GROUP_ROWS if any(new_sizes[:2]) else _ROWS_WITHOUT_AUDIO)
+        if group and (is_full or max(new_sizes) > ROW_GROUP_BYTES):
             yield group
-            group, more = [], sizes
+            group, new_sizes = [], sizes
         group.append(row)
-        filled = more
+        group_sizes = new_sizes
     if group:
         yield group
 
@@ -171,9 +171,9 @@ def write_splits(folder: str | Path | RemotePath, splits: Sequence[str | None]) 
 
     def write(temporary: Path) -> None:
         start = 0
-        with open_parquet(files[0], whole=True, dictionaries=False) as old, _writer(temporary) as writer:
-            for number in range(old.num_row_groups):
-                group = old.read_row_group(number, use_threads=False)
+        with open_parquet(files[0], whole=True, dictionaries=False) as source, _writer(temporary) as writer:
+            for number in range(source.num_row_groups):
+                group = source.read_row_group(number, use_threads=False)
                 for name in OPTIONAL_PAIR_COLUMNS:  # which an older file may not have
                     if name not in group.column_names:
                         group = group.append_column(name, pa.nulls(len(group), PAIRS_SCHEMA.field(name).type))
@@ -190,13 +190,13 @@ def load_pairs(root: DataPath) -> tuple[tuple[Pair, ...], dict[str, tuple[str, .
     """Pairs and the hashes of their clips, from one file or shard after the other. Audio is looked up, not read.
 
     Raises:
-        DataError: If a file is missing, is not Parquet or has another schema, a row breaks the contract, a clip has not
-            either a path or bytes, or a path is no file of the folder.
+        DataError: If a file is missing, is not Parquet or has another schema, a row breaks the contract, a clip has
+            neither or both of path and bytes, or a path is no file of the folder.
     """
     files = _pairs_files(root)
     splits = _stored_splits(root, files)
     pairs: list[Pair] = []
-    prints: dict[str, tuple[str, ...]] = {}
+    fingerprints: dict[str, tuple[str, ...]] = {}
     starts: list[int] = []  # position of the first row of each file
 
     def rows() -> Iterator[dict[str, Any]]:
@@ -205,17 +205,17 @@ def load_pairs(root: DataPath) -> tuple[tuple[Pair, ...], dict[str, tuple[str, .
             yield from _read_rows(file)
 
     def locate(position: int, column: str) -> str:
-        number = bisect.bisect_right(starts, position) - 1
-        return place(files[number], position - starts[number] + 1, column)
+        index = bisect.bisect_right(starts, position) - 1
+        return place(files[index], position - starts[index] + 1, column)
 
-    texts = NAME_COLUMNS + TEXT_COLUMNS
-    finder, texts_of = _Finder(root, locate), itemgetter(*texts)
-    foreign = DataError(f"{root / SPLITS_FILE}: belongs to other pairs; run `empathy-judge split --overwrite`")
+    text_columns = NAME_COLUMNS + TEXT_COLUMNS
+    finder, texts_of = _Finder(root, locate), itemgetter(*text_columns)
+    mismatch = DataError(f"{root / SPLITS_FILE}: belongs to other pairs; run `empathy-judge split --overwrite`")
     for position, row in enumerate(checked_pairs(rows(), files[0], locate)):
         if splits is not None:
-            known, row["split"] = next(splits, (None, None))
-            if known != row["pair_id"] or not (row["split"] is None or is_name(row["split"])):
-                raise foreign
+            split_id, row["split"] = next(splits, (None, None))
+            if split_id != row["pair_id"] or not (row["split"] is None or is_name(row["split"])):
+                raise mismatch
         context, response = row[CONTEXT] or (), row[RESPONSE]
         if response is None:
             raise bad_value(locate(position, RESPONSE), None, "either a path or bytes")
@@ -226,18 +226,18 @@ def load_pairs(root: DataPath) -> tuple[tuple[Pair, ...], dict[str, tuple[str, .
                 response=finder.find(response, row[_AT], position, None),
                 context=tuple(turns),
                 group_id=row["group_id"],
-                **dict(zip(texts, texts_of(row), strict=True)),
+                **dict(zip(text_columns, texts_of(row), strict=True)),
                 tags=row[TAGS],
             )
         )
-        prints[row["pair_id"]] = tuple(clip["sha256"] for clip in (*context, response))
+        fingerprints[row["pair_id"]] = tuple(clip["sha256"] for clip in (*context, response))
     if splits is not None and next(splits, None) is not None:
-        raise foreign
-    return tuple(pairs), prints
+        raise mismatch
+    return tuple(pairs), fingerprints
 
 
 def hashed_rows(pairs: Sequence[Pair], prints: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, Any]]:
-    """What `content_hash` takes, made one at a time."""
+    """The rows that `content_hash` takes, made one at a time."""
     names = ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS, TAGS)
     values_of = attrgetter(*names)
     for pair in sorted(pairs, key=lambda pair: hash_order(pair.pair_id)):
@@ -258,8 +258,8 @@ def _pairs_files(root: DataPath) -> list[DataPath]:
         return [single]
     if single.is_file():
         raise DataError(f"{root}: has {PAIRS_FILE} and a folder {SHARD_FOLDER}; expected one of them")
-    found = folder.files() if isinstance(folder, RemotePath) else [path.name for path in folder.iterdir()]
-    names = [name for name in found if _SHARD_NAME.fullmatch(name)]
+    listed = folder.files() if isinstance(folder, RemotePath) else [path.name for path in folder.iterdir()]
+    names = [name for name in listed if _SHARD_NAME.fullmatch(name)]
     files = [root / shard_name(number) for number in range(max(len(names), 1))]
     for file in files:
         if file.name not in names:
@@ -283,32 +283,32 @@ def _read_rows(path: DataPath) -> Iterator[dict[str, Any]]:
     with parquet_errors(path), open_parquet(path, whole=True, **layout) as opened:
         sizes = [opened.metadata.row_group(number).num_rows for number in range(opened.num_row_groups)]
         file = StoredFile(path, path_version(path), (0, *accumulate(sizes))[: len(sizes)])
-        places = ((file, group, row) for group, size in enumerate(sizes) for row in range(size))
+        addresses = ((file, group, row) for group, size in enumerate(sizes) for row in range(size))
         paths = [opened.schema.column(index).path for index in range(len(opened.schema))]
-        audio = [bytes_leaf(opened, column) for column in (CONTEXT, RESPONSE)]
-        known: dict[Tags, Tags] = {}
+        audio_leaves = [bytes_leaf(opened, column) for column in (CONTEXT, RESPONSE)]
+        distinct_tags: dict[Tags, Tags] = {}
         embedded = [0, 0]  # clips of contexts, of responses
-        leaves = [path for path in paths if path not in audio]
+        leaves = [path for path in paths if path not in audio_leaves]
         for batch in batches(opened, _BATCH_ROWS, leaves):
             batch.validate(full=True)
             columns = {name: python_values(batch.column(name)) for name in batch.schema.names}
             cells = columns.get(TAGS, [()] * len(batch))
             tags = (tuple((tag["name"], tag["value"]) for tag in cell or ()) for cell in cells)
-            columns[TAGS] = [known.setdefault(own, own) for own in tags]
-            columns[_AT] = list(islice(places, len(batch)))
+            columns[TAGS] = [distinct_tags.setdefault(pair_tags, pair_tags) for pair_tags in tags]
+            columns[_AT] = list(islice(addresses, len(batch)))
             embedded[0] += sum(
-                turn is not None and turn["path"] is None for own in columns[CONTEXT] for turn in own or ()
+                turn is not None and turn["path"] is None for turns in columns[CONTEXT] for turn in turns or ()
             )
             embedded[1] += sum(clip is not None and clip["path"] is None for clip in columns[RESPONSE])
             for values in zip(*columns.values(), strict=True):
                 yield dict(zip(columns, values, strict=True))
-        for leaf, found in zip(audio, embedded, strict=True):
-            if _count_values(opened.metadata, paths.index(leaf)) not in (None, found):
+        for leaf, count in zip(audio_leaves, embedded, strict=True):
+            if _count_values(opened.metadata, paths.index(leaf)) not in (None, count):
                 raise _clip_without_content(path)
 
 
 def _count_values(metadata: pq.FileMetaData, index: int) -> int | None:
-    """How many values of a column are there, by the footer; None = it does not say."""
+    """Number of values of a column by the footer, nulls left out; None = the footer does not say."""
     count = 0
     for number in range(metadata.num_row_groups):
         chunk = metadata.row_group(number).column(index)
@@ -319,7 +319,7 @@ def _count_values(metadata: pq.FileMetaData, index: int) -> int | None:
 
 
 def _clip_without_content(path: DataPath) -> DataError:
-    """Names the clip that has not either a path or bytes; reads the audio for it, one row group at a time."""
+    """The error for a clip that does not have either a path or bytes. Reads the audio, one row group at a time."""
     position = 0
     with open_parquet(path, dictionaries=False) as file:
         for number in range(file.num_row_groups):
@@ -356,5 +356,5 @@ class _Finder:
                 self._found[path] = StoredFile(resolve_remote(self._root, path, self._files, where), "")
             else:
                 self._found[path] = resolve_inside(self._root, path, where, self._folders)
-        found = self._found[path]
-        return StoredClip(clip["sha256"], found) if isinstance(found, StoredFile) else found
+        source = self._found[path]
+        return StoredClip(clip["sha256"], source) if isinstance(source, StoredFile) else source

@@ -1,5 +1,5 @@
-"""Threads for work that leaves the lock of Python (decoding, reading), what is said meanwhile, signals that ask a
-program to stop, and this process among those that a launcher started."""
+"""Threads for work that releases the interpreter lock (decoding, reading), messages on progress, signals that ask a
+program to stop, and the rank of this process among those that a launcher started."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def map_threads(
     pool = ThreadPoolExecutor(workers)
 
     def results() -> Iterator[Result]:
-        waiting: deque[Future[Result]] = deque()
+        futures: deque[Future[Result]] = deque()
         for item in items:
-            waiting.append(pool.submit(function, item))
-            if len(waiting) >= _AHEAD * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+            futures.append(pool.submit(function, item))
+            if len(futures) >= _AHEAD * workers:
+                yield futures.popleft().result()
+        while futures:
+            yield futures.popleft().result()
 
     try:
         yield from progress(results(), label, total, done)
@@ -57,9 +57,10 @@ def map_threads(
 
 
 def end_with_parent(_: int = 0) -> None:
-    """Let this process end where the one that started it is killed.
+    """Let this process end if the one that started it is killed.
 
-    A process of forkserver is no child of who asked for it, which is what torch's processes that read data look at.
+    A process of the forkserver is no child of the process that asked for it, and torch's data workers watch their
+    parent alone.
     """
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -74,9 +75,9 @@ def say(what: object, style: str | None = None) -> None:
 
 
 class ProgressBar:
-    """How far long work is, on standard error: a bar with rate and remaining time in a terminal, else a line at times.
+    """Progress of long work, on standard error: a bar with rate and remaining time in a terminal, else a line at times.
 
-    A bar needs the context; lines do without.
+    A bar needs the context manager, lines do not.
     """
 
     def __init__(self, label: str, total: int, done: int = 0, quiet: bool = False) -> None:
@@ -97,15 +98,15 @@ class ProgressBar:
         self._begun = self._said = time.monotonic()
 
     def update(self, done: int, more: str = "") -> None:
-        """Show how many items are done, and something else that changes."""
+        """Show how many items are done, and `more`, another text that changes."""
         now = time.monotonic()
         rate = (done - self._before) / max(now - self._begun, 1e-9)
-        in_words = f"{rate:,.1f} per second" if rate >= 1 or not rate else f"{1 / rate:,.1f} s each"
-        self._bar.update(self._task, completed=done, rate=in_words, more=more)
+        rate_text = f"{rate:,.1f} per second" if rate >= 1 or not rate else f"{1 / rate:,.1f} s each"
+        self._bar.update(self._task, completed=done, rate=rate_text, more=more)
         if self._in_lines and not self._quiet and now - self._said >= LINE_SECONDS:
             self._said = now
-            left = f"{_duration((self._total - done) / rate)} left" if rate else "no telling when it ends"
-            parts = [f"{done:,} of {self._total:,}", in_words, left, *([more] if more else [])]
+            remaining = f"{_duration((self._total - done) / rate)} left" if rate else "no telling when it ends"
+            parts = [f"{done:,} of {self._total:,}", rate_text, remaining, *([more] if more else [])]
             print(f"{self._label}: {', '.join(parts)}", file=sys.stderr, flush=True)
 
     def __enter__(self) -> ProgressBar:
@@ -136,7 +137,7 @@ def _duration(seconds: float) -> str:
 def listen(
     handler: Callable[[int, FrameType | None], None], signals: Sequence[signal.Signals] = SCHEDULER_SIGNALS
 ) -> dict[signal.Signals, Any]:
-    """Set handlers; returns those before. Python lets the main thread alone do that: elsewhere nothing is set."""
+    """Set handlers and return the earlier ones. Only the main thread can do that: in others nothing is set."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     return {number: signal.signal(number, handler) for number in signals}
@@ -160,7 +161,7 @@ ALONE = Launch()
 
 
 def find_launch(environment: Mapping[str, str] = os.environ) -> Launch:
-    """What the environment says.
+    """The `Launch` that the environment describes.
 
     The variables of a SLURM step are read, not those of a job, which a batch script has too that starts one process.
 

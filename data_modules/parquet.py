@@ -18,11 +18,11 @@ from .folders import DataPath, RemotePath, replace_file
 PARQUET_DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
 """What pyarrow raises on damaged files; the last where the name of a column is no text."""
 MAX_ROWS = 1 << 24
-"""Of a table that is held in memory as a whole."""
+"""Rows of a table that is held in memory as a whole, at most."""
 MAX_VALUES = 1 << 28
-"""Of such a table, and of one column in one row group: lists can hold any number in a row."""
+"""Values of such a table, and of one column in one row group, at most: lists can hold any number in a row."""
 MAX_TEXT_BYTES = 4 << 30
-"""Of a table of ratings or preferences."""
+"""Text in a table of ratings or preferences, at most."""
 MAX_RATIO = 1_000
 """A file that is larger than `BOMB_BYTES` once it is unpacked, and was packed tighter than this, is refused."""
 BOMB_BYTES = 64 << 20
@@ -34,7 +34,7 @@ Tables = Iterator[tuple[int, pa.Table]]
 
 
 class Unreadable:
-    """In place of a value that Python has no form for, such as a date in the year 300,000. It is no text, no number."""
+    """Stands for a value that Python cannot hold, such as a date in the year 300,000. It is no text and no number."""
 
     def __init__(self, value: object) -> None:
         self._value = value
@@ -51,8 +51,8 @@ def parquet_errors(path: DataPath) -> Iterator[None]:
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except OSError as error:
-        what = "cannot be read" if error.errno else "not readable as Parquet"
-        raise DataError(f"{path}: {what} ({os_reason(error)})") from None
+        reason = "cannot be read" if error.errno else "not readable as Parquet"
+        raise DataError(f"{path}: {reason} ({os_reason(error)})") from None
     except (pa.ArrowException, ValueError) as error:  # ValueError: the name of a column is not UTF-8
         raise DataError(f"{path}: not readable as Parquet ({error})") from None
 
@@ -91,7 +91,7 @@ def open_parquet(
         if not dictionaries:
             return file
         columns = [file.schema.column(index) for index in range(len(file.schema))]
-        texts = [own.path for own in columns if own.physical_type == "BYTE_ARRAY" and own.logical_type.type == "STRING"]
+        texts = [col.path for col in columns if col.physical_type == "BYTE_ARRAY" and col.logical_type.type == "STRING"]
         if isinstance(path, Path):
             file.close()
         return pq.ParquetFile(source, metadata=file.metadata, read_dictionary=texts, **options)
@@ -107,8 +107,8 @@ def _check_size(footer: pq.FileMetaData, size: int | None, whole: bool) -> None:
     if size is not None and unpacked > max(BOMB_BYTES, MAX_RATIO * size):
         raise pa.ArrowInvalid(f"{size} bytes that become {unpacked}; expected at most {MAX_RATIO} times as many")
     if whole and (footer.num_rows > MAX_ROWS or footer.num_rows * footer.num_columns > MAX_VALUES):
-        most = f"at most {MAX_ROWS} rows and {MAX_VALUES} cells"
-        raise pa.ArrowInvalid(f"{footer.num_rows} rows of {footer.num_columns} columns; expected {most} in one file")
+        limits = f"at most {MAX_ROWS} rows and {MAX_VALUES} cells"
+        raise pa.ArrowInvalid(f"{footer.num_rows} rows of {footer.num_columns} columns; expected {limits} in one file")
     for group in groups:
         if group.num_columns > 1_000:  # wide tables have few rows; to ask each column would take seconds
             continue
@@ -130,8 +130,8 @@ def parquet_tables(path: Path, row: int, columns: Sequence[str] | None = None, *
             start += file.metadata.row_group(group).num_rows
             group += 1
         schema = file.schema_arrow
-        wanted = schema if columns is None else [schema.field(name) for name in columns]
-        size = _EMBEDDING_ROWS if any(has_bytes(own.type) for own in wanted) else _TEXT_ROWS
+        fields = schema if columns is None else [schema.field(name) for name in columns]
+        size = _EMBEDDING_ROWS if any(has_bytes(field.type) for field in fields) else _TEXT_ROWS
         for batch in batches(file, size, columns, group):
             yield start, pa.Table.from_batches([batch])
             start += batch.num_rows
@@ -176,8 +176,8 @@ def _values(array: Any) -> list[Any]:
     kind, types = array.type, pa.types
     if types.is_dictionary(kind):
         used = array.indices.unique()  # a part of four rows may have the dictionary of a million
-        known = dict(zip(used.to_pylist(), array.dictionary.take(used).to_pylist(), strict=True))
-        return [known[index] for index in array.indices.to_pylist()]
+        texts = dict(zip(used.to_pylist(), array.dictionary.take(used).to_pylist(), strict=True))
+        return [texts[index] for index in array.indices.to_pylist()]
     if types.is_struct(kind) and kind.num_fields:
         names = [field.name for field in kind]
         rows = [dict(zip(names, row, strict=True)) for row in zip(*map(_values, array.flatten()), strict=True)]
@@ -211,14 +211,14 @@ def read_parquet(path: DataPath, schema: pa.Schema, optional: Collection[str] = 
         fields = [field for field in schema if field.name in file.schema_arrow.names]
         table = file.read([field.name for field in fields], use_threads=False)
         table.validate(full=True)
-        long = sum(map(_text_bytes, table.columns))
-        if long > MAX_TEXT_BYTES:
-            raise pa.ArrowInvalid(f"{long} bytes of text; expected at most {MAX_TEXT_BYTES}")
+        text_bytes = sum(map(_text_bytes, table.columns))
+        if text_bytes > MAX_TEXT_BYTES:
+            raise pa.ArrowInvalid(f"{text_bytes} bytes of text; expected at most {MAX_TEXT_BYTES}")
         return table.cast(pa.schema(fields))
 
 
 def _text_bytes(column: pa.ChunkedArray) -> int:
-    """Of the texts in a column of dictionaries, repeats counted."""
+    """Bytes of the texts in a column of dictionaries, repeats counted."""
     import pyarrow.compute as pc
 
     chunks = [chunk for chunk in column.chunks if isinstance(chunk, pa.DictionaryArray)]
@@ -231,10 +231,10 @@ def _text_bytes(column: pa.ChunkedArray) -> int:
 
 def _check_schema(found: pa.Schema, expected: pa.Schema, path: DataPath, optional: Collection[str] = ()) -> None:
     for field in expected:
-        types = [other.type for other in found if other.name == field.name]
+        types = [column.type for column in found if column.name == field.name]
         if types != [field.type] and (types or field.name not in optional):
-            what = f"has type {types[0]}" if types else "is missing"
-            raise DataError(f"{place(path, column=field.name)} {what}; expected {field.type}")
+            problem = f"has type {types[0]}" if types else "is missing"
+            raise DataError(f"{place(path, column=field.name)} {problem}; expected {field.type}")
     unknown = [name for name in found.names if name not in expected.names]
     if unknown:
         raise DataError(f"{path}: unknown column {shown(unknown[0])}; expected {', '.join(expected.names)}")

@@ -59,23 +59,23 @@ def track(samples: np.ndarray) -> Track:
     padded = torch.nn.functional.pad(torch.from_numpy(np.ascontiguousarray(samples)), (_WINDOW // 2, _WINDOW // 2))
     window = torch.hann_window(_WINDOW)
     lags = torch.arange(int(RATE / _HIGHEST), int(RATE / _LOWEST) + 1)
-    size = 2 * _WINDOW
-    of_window = torch.fft.irfft(torch.fft.rfft(window, size).abs().square(), size)
+    n_fft = 2 * _WINDOW
+    of_window = torch.fft.irfft(torch.fft.rfft(window, n_fft).abs().square(), n_fft)
     parts = []
     for frames in padded.unfold(0, _WINDOW, HOP).split(_BLOCK):
         level = 10 * torch.log10(frames.square().mean(-1) + 1e-12)
         centred = (frames - frames.mean(-1, keepdim=True)) * window
-        correlation = torch.fft.irfft(torch.fft.rfft(centred, size).abs().square(), size)
+        correlation = torch.fft.irfft(torch.fft.rfft(centred, n_fft).abs().square(), n_fft)
         normalised = correlation[:, lags] / (correlation[:, :1] + 1e-9) / (of_window[lags] / of_window[0])
-        best = (normalised - _OCTAVE_COST * torch.log2(lags * _LOWEST / RATE)).argmax(-1)
-        parts.append((level, best, normalised.gather(1, best[:, None])[:, 0].clamp(0, 1)))
-    level, best, peak = map(torch.cat, zip(*parts, strict=True))
+        best_lag = (normalised - _OCTAVE_COST * torch.log2(lags * _LOWEST / RATE)).argmax(-1)
+        parts.append((level, best_lag, normalised.gather(1, best_lag[:, None])[:, 0].clamp(0, 1)))
+    level, best_lag, peak = map(torch.cat, zip(*parts, strict=True))
     active = level > level.max() - _SILENCE_DB
-    pitch = RATE / lags[best].double()
+    pitch = RATE / lags[best_lag].double()
     pitch[~(active & (peak > _VOICED))] = torch.nan
-    smooth = torch.nn.functional.pad(pitch, (1, 1), value=torch.nan).unfold(0, 3, 1).nanmedian(-1).values
-    smooth[pitch.isnan()] = torch.nan
-    return Track(smooth.numpy(), level.double().numpy(), peak.double().numpy(), active.numpy())
+    smoothed = torch.nn.functional.pad(pitch, (1, 1), value=torch.nan).unfold(0, 3, 1).nanmedian(-1).values
+    smoothed[pitch.isnan()] = torch.nan
+    return Track(smoothed.numpy(), level.double().numpy(), peak.double().numpy(), active.numpy())
 
 
 def steady_pitch(frames: Track) -> np.ndarray:
@@ -90,23 +90,23 @@ def steady_pitch(frames: Track) -> np.ndarray:
 
 
 def voiced_shares(pieces: Sequence[np.ndarray], rate: int) -> list[float]:
-    """How much of the voice of a clip is in each of its pieces, in sum 1; of a clip without a voice, of its duration.
+    """Share of the voiced frames of a clip in each of its pieces, in sum 1; without a voice, of its duration.
 
-    Pieces are mono samples at `rate` Hz, one after the other; what is loud is decided over all of them.
+    Pieces are mono samples at `rate` Hz, one after the other; which frames hold speech is decided over all of them.
     """
     if len(pieces) == 1:
         return [1.0]
     voiced = np.flatnonzero(~np.isnan(steady_pitch(track(resample(np.concatenate(pieces), rate, RATE))))) * HOP / RATE
     ends = np.cumsum([len(piece) for piece in pieces])
     frames = np.bincount(np.searchsorted(ends[:-1] / rate, voiced, side="right"), minlength=len(pieces))
-    measured = frames if frames.any() else np.diff(ends, prepend=0)
-    return (measured / measured.sum()).tolist()
+    amounts = frames if frames.any() else np.diff(ends, prepend=0)
+    return (amounts / amounts.sum()).tolist()
 
 
 def summarise(frames: Track) -> Prosody:
     """Clip-level measures of a track."""
     pitch = steady_pitch(frames)
-    where = np.flatnonzero(frames.active)
+    active = np.flatnonzero(frames.active)
     power = 10 ** (frames.level[frames.active] / 10)
     if not np.isnan(pitch).all():
         low, median, high = np.nanpercentile(pitch, [10, 50, 90])
@@ -118,7 +118,7 @@ def summarise(frames: Track) -> Prosody:
         pitch_range=float(12 * np.log2(high / low)),
         level=float(10 * np.log10(power.mean())),
         harmonicity=harmonicity,
-        seconds=float((where[-1] - where[0] + 1) * HOP / RATE),
+        seconds=float((active[-1] - active[0] + 1) * HOP / RATE),
     )
 
 

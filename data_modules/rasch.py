@@ -8,13 +8,14 @@ ends, which the additive model (`targets.fit_rater_model`) does not know.
 Severities and thresholds are estimated by marginal maximum likelihood with items drawn from a normal distribution
 (Bock and Aitkin, 1981), as TAM does: unlike joint maximum likelihood, which Facets has, it does not stretch the scale
 where an item has few ratings. Then items are estimated given these by Warm's (1989) weighted likelihood, which does not
-draw them together and has an answer for an item that all raters gave the lowest or the highest score. Standard errors
-of severities are those of the observed information (Louis, 1982) given thresholds and distribution; those of items and
-of thresholds are given all else, and too short for thresholds.
+shrink them towards their mean and is finite for an item that all raters gave the lowest or the highest score. Standard
+errors of severities come from the observed information (Louis, 1982), given thresholds and distribution. Those of
+items and of thresholds take all other estimates as known; those of thresholds are too small.
 
 **Infit** is the variance of residuals over what the model expects, **outfit** the mean of squared standardised
-residuals (Wright and Masters, 1982, chapter 5): 1 = as the model, above 1 more noise, below 1 less. Residuals are taken
-over the share of them that is free, so that their mean is 1 with few ratings of an item, too; Facets leaves that out.
+residuals (Wright and Masters, 1982, chapter 5): 1 = as the model, above 1 more noise, below 1 less. Squared
+residuals are divided by the share of residuals that are free, so that their mean is 1 even where an item has few
+ratings; Facets does not do this.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from .errors import DataError, shown
 from .ratings import Dimension, RatingTable
 
 _ROUNDS = 3000
-_CLOSE = 1e-4  # logits, of the largest change in a round (TAM: 1e-4)
+_CLOSE = 1e-4  # logits: converged when no estimate changes by more in a round (TAM: 1e-4)
 _FURTHEST = 1.0  # logits that an estimate moves in a round, at most
 _NODES = 31  # of the quadrature over the distribution of items
-_ENDS = 0.3  # of a score, by which a rater with only lowest or only highest ones is moved inside (as in Facets)
+_ENDS = 0.3  # of a score: totals of raters with only lowest or highest scores move inwards by it (as in Facets)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,15 +79,15 @@ def fit_rasch(table: RatingTable, dimension: Dimension) -> RaschModel:
         raise DataError(f"dimension {dimension.name}: a Rasch model needs a scale with steps; it has {dimension.scale}")
     _check_linked(table, dimension)
     steps = np.rint((table.scores - dimension.minimum) / dimension.step).astype(np.intp)
-    used, given = np.unique(steps, return_inverse=True)
-    if len(used) < 2 or table.counts.max(initial=0) < 2:
+    used_steps, step_indices = np.unique(steps, return_inverse=True)
+    if len(used_steps) < 2 or table.counts.max(initial=0) < 2:
         raise DataError(
             f"dimension {dimension.name}: a Rasch model needs two different scores and an item with two ratings"
         )
-    fit = _Fit(table, given, len(used))
+    fit = _Fit(table, step_indices, len(used_steps))
     fit.severities_and_thresholds()
     fit.weighted_items()
-    return fit.model(dimension.minimum + dimension.step * used.astype(np.float64))
+    return fit.model(dimension.minimum + dimension.step * used_steps.astype(np.float64))
 
 
 def _check_linked(table: RatingTable, dimension: Dimension) -> None:
@@ -94,7 +95,7 @@ def _check_linked(table: RatingTable, dimension: Dimension) -> None:
     rated = sparse.csr_array((np.ones(len(table.items)), (table.items, table.raters)))
     count, panel = connected_components(rated.T @ rated, directed=False)
     if count > 1:
-        first, second = (table.rater_ids[int(np.flatnonzero(panel == one)[0])] for one in (0, 1))
+        first, second = (table.rater_ids[int(np.flatnonzero(panel == number)[0])] for number in (0, 1))
         raise DataError(
             f"dimension {dimension.name}: the raters fall into {count} panels without a common item, such as those of "
             f"{shown(first)} and {shown(second)}; severities cannot be compared: expected some items that both rate"
@@ -102,7 +103,7 @@ def _check_linked(table: RatingTable, dimension: Dimension) -> None:
 
 
 class _Fit:
-    """Estimates; `given` counts from 0."""
+    """Estimates, fitted step by step. `given` is the step of each rating, counted from 0."""
 
     def __init__(self, table: RatingTable, given: np.ndarray, n_steps: int) -> None:
         self.table, self.given = table, given
@@ -113,9 +114,9 @@ class _Fit:
         self.thresholds = np.zeros(n_steps - 1)
 
     def probabilities(self, quality: np.ndarray) -> np.ndarray:
-        """Of each step `(..., steps)` for quality less severity `(...)`."""
-        power = self.steps * quality[..., None] - np.append(0.0, np.cumsum(self.thresholds))
-        p = np.exp(power - power.max(axis=-1, keepdims=True))
+        """Probability of each step `(..., steps)` for quality less severity `(...)`."""
+        logits = self.steps * quality[..., None] - np.append(0.0, np.cumsum(self.thresholds))
+        p = np.exp(logits - logits.max(axis=-1, keepdims=True))
         return p / p.sum(axis=-1, keepdims=True)
 
     def moments(self, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -127,36 +128,40 @@ class _Fit:
         return np.bincount(facet, weights=values, minlength=size)
 
     def severities_and_thresholds(self) -> None:
-        """Marginal maximum likelihood by EM: given how likely each quality of an item is, Newton's step.
+        """Marginal maximum likelihood by EM. The E-step finds how likely each quality of an item is, the M-step is a
+        Newton step.
 
         Raises:
             DataError: If it does not converge.
         """
-        table, top, n = self.table, self.steps[-1], len(self.severities)
+        table, top, n_raters = self.table, self.steps[-1], len(self.severities)
         ones = np.ones(len(self.given))
         of_item = sparse.csr_array((ones, (table.items, np.arange(len(ones)))), (table.n_items, len(ones)))
-        of_rater = sparse.csr_array((ones, (table.raters, table.items)), (n, table.n_items))
+        of_rater = sparse.csr_array((ones, (table.raters, table.items)), (n_raters, table.n_items))
         rated = table.counts > 0
         # A rater who only gave an end of the scale has no finite estimate
-        scores = np.clip(self.sums(table.raters, self.given, n), _ENDS, top * of_rater.sum(axis=1) - _ENDS)
-        of_step = np.bincount(self.given)
+        totals = np.clip(self.sums(table.raters, self.given, n_raters), _ENDS, top * of_rater.sum(axis=1) - _ENDS)
+        step_counts = np.bincount(self.given)
         nodes, density = np.polynomial.hermite_e.hermegauss(_NODES)
         centre, spread = 0.0, 1.0
         for _ in range(_ROUNDS):
             before = np.concatenate([self.severities, self.thresholds, [centre, spread]])
             quality = centre + spread * nodes
             p = self.probabilities(quality - self.severities[:, None])  # (raters, nodes, steps)
-            likely = of_item @ np.log(p)[table.raters, :, self.given] + np.log(density)
-            weights = np.exp(likely - likely.max(axis=1, keepdims=True)) * rated[:, None]
+            log_posterior = of_item @ np.log(p)[table.raters, :, self.given] + np.log(density)
+            weights = np.exp(log_posterior - log_posterior.max(axis=1, keepdims=True)) * rated[:, None]
             weights /= np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)  # (items, nodes)
             counts = of_rater @ weights  # (raters, nodes)
             mean, variance = self.moments(p)
-            moved = ((counts * mean).sum(axis=1) - scores) / (counts * variance).sum(axis=1)
-            self.severities += np.clip(moved, -_FURTHEST, _FURTHEST)
+            update = ((counts * mean).sum(axis=1) - totals) / (counts * variance).sum(axis=1)
+            self.severities += np.clip(update, -_FURTHEST, _FURTHEST)
             expected = np.einsum("rn,rns->s", counts, p)
-            self.thresholds += np.clip(np.diff(np.log(expected) - np.log(of_step)), -_FURTHEST, _FURTHEST)
+            self.thresholds += np.clip(np.diff(np.log(expected) - np.log(step_counts)), -_FURTHEST, _FURTHEST)
             first, second = (weights[rated] @ quality**power for power in (1, 2))
-            centre, spread = first.mean(), max(1e-3, float(second.mean() - first.mean() ** 2) ** 0.5)
+            centre, spread = (
+                first.mean(),
+                max(1e-3, float(second.mean() - first.mean() ** 2) ** 0.5),
+            )
             centre -= self.severities.mean() + self.thresholds.mean()
             self.severities -= self.severities.mean()
             self.thresholds -= self.thresholds.mean()
@@ -172,29 +177,31 @@ class _Fit:
     def weighted_items(self) -> None:
         """Warm's estimates of the items, given severities and thresholds."""
         table, n = self.table, self.table.n_items
-        got = self.sums(table.items, self.given.astype(float), n)
+        totals = self.sums(table.items, self.given.astype(float), n)
         for _ in range(_ROUNDS):
             p = self.probabilities(self.items[table.items] - self.severities[table.raters])
             mean, variance = self.moments(p)
-            third = (p * (self.steps - mean[:, None]) ** 3).sum(axis=1)
+            third_moment = (p * (self.steps - mean[:, None]) ** 3).sum(axis=1)
             information = np.maximum(self.sums(table.items, variance, n), 1e-9)
-            bias = self.sums(table.items, third, n) / (2 * information)
-            moved = np.clip((got - self.sums(table.items, mean, n) + bias) / information, -_FURTHEST / 2, _FURTHEST / 2)
-            self.items += moved
-            if np.abs(moved).max() < _CLOSE:
+            bias = self.sums(table.items, third_moment, n) / (2 * information)
+            update = np.clip(
+                (totals - self.sums(table.items, mean, n) + bias) / information, -_FURTHEST / 2, _FURTHEST / 2
+            )
+            self.items += update
+            if np.abs(update).max() < _CLOSE:
                 return
 
     def model(self, scores: np.ndarray) -> RaschModel:
-        """What is reported."""
+        """The fitted model, as it is reported."""
         table, rated = self.table, self.table.counts > 0
         p = self.probabilities(self.items[table.items] - self.severities[table.raters])
         mean, variance = self.moments(p)
-        # As many residuals are free as there are ratings less parameters: else the mean fit of few raters is below 1
-        free = 1 - (int(rated.sum()) + len(self.severities) + len(self.thresholds) - 2) / len(self.given)
-        squared = (self.given - mean) ** 2 / max(free, 1 / len(self.given))
-        raters = len(table.rater_ids)
-        information = self.sums(table.raters, variance, raters)
-        counts = np.bincount(table.raters, minlength=raters)
+        # Free residuals: ratings less parameters. Without this correction the mean fit of few raters is below 1
+        free_share = 1 - (int(rated.sum()) + len(self.severities) + len(self.thresholds) - 2) / len(self.given)
+        squared_residuals = (self.given - mean) ** 2 / max(free_share, 1 / len(self.given))
+        n_raters = len(table.rater_ids)
+        information = self.sums(table.raters, variance, n_raters)
+        counts = np.bincount(table.raters, minlength=n_raters)
         with np.errstate(divide="ignore"):
             item_errors = 1 / np.sqrt(self.sums(table.items, variance, table.n_items))
         above = np.cumsum(p[:, ::-1], axis=1)[:, ::-1][:, 1:]
@@ -206,8 +213,8 @@ class _Fit:
             self.thresholds,
             _threshold_errors(above),
             scores,
-            self.sums(table.raters, squared, raters) / information,
-            self.sums(table.raters, squared / variance, raters) / counts,
+            self.sums(table.raters, squared_residuals, n_raters) / information,
+            self.sums(table.raters, squared_residuals / variance, n_raters) / counts,
             np.where(rated, self.probabilities(self.items) @ scores, np.nan),
         )
 
@@ -222,19 +229,19 @@ def _severity_errors(
         of_rater: 1 where a rater rated an item, (raters, items).
         weights: How likely each quality of an item is, given its ratings, (items, nodes).
         mean: Expected step of each rater at each quality, (raters, nodes).
-        variance: Of the step, likewise.
+        variance: Variance of the step, likewise.
     """
     means = of_rater.multiply((weights @ mean.T).T)
     lost = -(means @ means.T).toarray()
-    for node, likely in enumerate(weights.T):
-        lost += np.outer(mean[:, node], mean[:, node]) * (of_rater.multiply(likely) @ of_rater.T).toarray()
+    for node, node_weights in enumerate(weights.T):
+        lost += np.outer(mean[:, node], mean[:, node]) * (of_rater.multiply(node_weights) @ of_rater.T).toarray()
     return _errors(np.diag((of_rater @ weights * variance).sum(axis=1)) - lost)
 
 
 def _threshold_errors(above: np.ndarray) -> np.ndarray:
     """Standard errors of thresholds whose sum is 0, from the probabilities to reach each (ratings, steps - 1)."""
-    later = np.maximum.outer(np.arange(above.shape[1]), np.arange(above.shape[1]))
-    information = above.sum(axis=0)[later] - above.T @ above  # of the numbers of ratings that reach them
+    higher = np.maximum.outer(np.arange(above.shape[1]), np.arange(above.shape[1]))
+    information = above.sum(axis=0)[higher] - above.T @ above  # covariance of the numbers of ratings that reach each
     return _errors(information)
 
 

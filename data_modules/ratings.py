@@ -90,9 +90,9 @@ def parse_dimension(text: str) -> Dimension:
     """
     name, _, scale = text.partition("=")
     parts = scale.split(":")
-    lower = parts[-1].strip() == "lower"
+    is_lower = parts[-1].strip() == "lower"
     try:
-        numbers = [float(part) for part in parts[: len(parts) - lower]]
+        numbers = [float(part) for part in parts[: len(parts) - is_lower]]
         if len(numbers) not in (2, 3):
             raise ValueError
     except ValueError:
@@ -100,11 +100,11 @@ def parse_dimension(text: str) -> Dimension:
             f"dimension {shown(text)}; expected NAME=LOW:HIGH or NAME=LOW:HIGH:STEP, then ':lower' "
             "where lower is better, such as vocal_empathy=1:5:1"
         ) from None
-    return Dimension(name.strip(), numbers[0], numbers[1], numbers[2] if len(numbers) == 3 else None, not lower)
+    return Dimension(name.strip(), numbers[0], numbers[1], numbers[2] if len(numbers) == 3 else None, not is_lower)
 
 
 def label(dimension: Dimension, score: float) -> str:
-    """The nearest of `LABELS` to a score in rating points; one in the middle between two gets the better one, and where
+    """The nearest of `LABELS` to a score in rating points. A score midway between two gets the better one. Where
     low scores are good, the lowest is excellent."""
     share = (score - dimension.minimum) / (dimension.maximum - dimension.minimum)
     share = share if dimension.higher_is_better else 1 - share
@@ -116,8 +116,8 @@ def onto_first_scale(
 ) -> tuple[Dimension, list[np.ndarray]]:
     """Maps scores affinely onto the first scale: low end to low end, high end to high end.
 
-    Where one scale is better high and the other better low, the ends are exchanged: what is good stays good. This makes
-    numbers comparable, not raters: people use 1 to 7 otherwise than 1 to 5.
+    If high is better on one scale and low on the other, the ends are exchanged, so that what is good stays good. This
+    makes numbers comparable, not raters: people use 1 to 7 in another way than 1 to 5.
 
     Args:
         dimensions: The same quality as each part rated it.
@@ -137,16 +137,16 @@ def onto_first_scale(
         share = share if own.higher_is_better == scale.higher_is_better else 1 - share
         return np.clip(scale.minimum + (scale.maximum - scale.minimum) * share, scale.minimum, scale.maximum)
 
-    mapped = [onto(own, values) for own, values in zip(dimensions, scores, strict=True)]
+    mapped = [onto(dimension, values) for dimension, values in zip(dimensions, scores, strict=True)]
     if scale.step is None:
         return scale, mapped
     steps = [(values - scale.minimum) / scale.step for values in mapped]
-    if any((np.abs(own - np.round(own)) > STEP_TOLERANCE).any() for own in steps):
+    if any((np.abs(part_steps - np.round(part_steps)) > STEP_TOLERANCE).any() for part_steps in steps):
         return dataclasses.replace(scale, step=None), mapped
-    # as people write them: statistics over categories would take 0.30000000000000004 for another one than 0.3
-    snapped = [np.round(scale.minimum + scale.step * np.round(own), _DECIMALS) for own in steps]
-    moved = [not same_range(own, scale) for own in dimensions]
-    return scale, [new if was else old for new, old, was in zip(snapped, mapped, moved, strict=True)]
+    # rounded as people write scores: statistics over categories would tell 0.30000000000000004 from 0.3
+    snapped = [np.round(scale.minimum + scale.step * np.round(part_steps), _DECIMALS) for part_steps in steps]
+    is_mapped = [not same_range(dimension, scale) for dimension in dimensions]
+    return scale, [new if changed else old for new, old, changed in zip(snapped, mapped, is_mapped, strict=True)]
 
 
 def same_range(one: Dimension, other: Dimension) -> bool:
@@ -209,9 +209,9 @@ class RatingTable:
 
     def others_mean(self) -> np.ndarray:
         """Per rating the mean of the other raters of its item, shape (ratings,); NaN where there is none."""
-        others = self.counts[self.items] - 1
-        rest = self.sums[self.items] - self.scores
-        return np.where(others > 0, rest / np.maximum(others, 1), np.nan)
+        n_others = self.counts[self.items] - 1
+        others_sum = self.sums[self.items] - self.scores
+        return np.where(n_others > 0, others_sum / np.maximum(n_others, 1), np.nan)
 
     def by_rater(self) -> list[np.ndarray]:
         """Positions of the ratings of each rater, rising."""
@@ -270,8 +270,8 @@ def check_preferences(
     check.dimension(dimensions)
     check.name("rater_id")
     check.refuse("strength", check.number("strength") < 0, "expected 0 (tie) or more")
-    itself = preferences["chosen_id"].to_numpy() == preferences["rejected_id"].to_numpy()
-    check.refuse("rejected_id", itself, "expected another pair than chosen_id")
+    same_pair = preferences["chosen_id"].to_numpy() == preferences["rejected_id"].to_numpy()
+    check.refuse("rejected_id", same_pair, "expected another pair than chosen_id")
     check.unique(["chosen_id", "rejected_id", "rater_id", "dimension"])
 
 
@@ -319,11 +319,11 @@ class _Check:
             return
         first = int(bad.argmax())
         value = shown(_plain(self.table[column].iloc[first]))
-        more = f" ({int(bad.sum()) - 1} more)" if bad.sum() > 1 else ""
-        raise DataError(f"{self.locate(first, column)}: value {value}; {expected}{more}")
+        count_note = f" ({int(bad.sum()) - 1} more)" if bad.sum() > 1 else ""
+        raise DataError(f"{self.locate(first, column)}: value {value}; {expected}{count_note}")
 
     def _bad(self, column: str, is_good: Callable[[object], bool]) -> np.ndarray:
-        """Rows whose value is not good, shape (rows,). Each distinct value is looked at once: ratings repeat few."""
+        """Rows whose value is not good, shape (rows,). Each distinct value is checked once: ratings repeat few."""
         import pandas as pd
 
         try:
@@ -353,22 +353,22 @@ class _Check:
         return self.table[column].to_numpy(np.float64, na_value=np.nan)
 
     def number(self, column: str) -> np.ndarray:
-        """The same; a value that is no finite number is refused."""
+        """As `floats`, but a value that is no finite number is refused."""
         values = self.floats(column)
         self.refuse(column, ~np.isfinite(values), "expected a finite number")
         return values
 
     def unique(self, columns: list[str]) -> None:
-        again = self.table.duplicated(columns).to_numpy(bool)
-        if again.any():
-            second = int(again.argmax())
+        repeated = self.table.duplicated(columns).to_numpy(bool)
+        if repeated.any():
+            second = int(repeated.argmax())
             values = list(zip(*(self.table[column] for column in columns), strict=True))
             first = self.locate(values.index(values[second]), columns[0])
-            self.refuse(columns[0], again, f"expected each {', '.join(columns)} once; it stands at {first} already")
+            self.refuse(columns[0], repeated, f"expected each {', '.join(columns)} once; it stands at {first} already")
 
 
 def _to_number(value: object) -> float:
-    """NaN for what is no number; a text of digits is none here."""
+    """NaN for what is no number; a text of digits counts as none."""
     try:
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
     except OverflowError:

@@ -87,7 +87,7 @@ def context_turns(value: Any, where: str) -> list[dict[str, Any]]:
 def sorted_tags(value: Any, where: str) -> Tags:
     """Tags as rows have them, from a mapping or a list of ``{"name", "value"}``; without those that have no value.
 
-    A tuple is what this function returned before.
+    A tuple is taken for a result of this function and returned as it is.
 
     Raises:
         DataError: If it is neither, or a name is no text.
@@ -122,7 +122,7 @@ def is_missing(value: Any) -> bool:
 def checked_pairs(
     rows: Iterable[Row], file: str | DataPath, locate: Locate | None = None, *, grouped: bool = True
 ) -> Iterator[Row]:
-    """The same rows, once their texts were checked, whatever their audio.
+    """The same rows, after a check of their texts; audio is not checked.
 
     Rows have the columns of ``pairs.parquet``; of ``context_audio`` the roles count here. `file` is what messages call
     the table, `locate` what they call a cell, where it came from another layout; `grouped`: every pair has a group.
@@ -131,7 +131,7 @@ def checked_pairs(
         DataError: On an empty table, a missing, empty or repeated ``pair_id``, or a text that is none.
     """
     locate = locate or locate_in(file)
-    first: dict[str, int] = {}
+    first_positions: dict[str, int] = {}
     known_name = lru_cache(maxsize=None)(is_name)  # most columns repeat a few values
     tags: Tags = ()  # those of the row before, which are often the same object
     columns = ("pair_id", "group_id", *NAME_COLUMNS)
@@ -151,18 +151,18 @@ def checked_pairs(
                 if not (isinstance(text, str) and known_name(text)):
                     expected = "text without line breaks, not empty, as name and value"
                     raise bad_value(locate(position, TAGS), text, expected)
-            named = [name for name, _ in tags]
-            if sorted(set(named)) != named:
-                raise bad_value(locate(position, TAGS), named, "each name once, sorted")
+            tag_names = [name for name, _ in tags]
+            if sorted(set(tag_names)) != tag_names:
+                raise bad_value(locate(position, TAGS), tag_names, "each name once, sorted")
         for turn in row["context_audio"] or ():
             if turn is None or not is_name(turn["role"]):
                 raise bad_value(locate(position, "context_audio"), turn, "a clip with a role such as 'user'")
-        known = first.setdefault(row["pair_id"], position)
-        if known != position:
-            expected = f"each id once; it stands at {locate(known, 'pair_id')} already"
+        earlier = first_positions.setdefault(row["pair_id"], position)
+        if earlier != position:
+            expected = f"each id once; it stands at {locate(earlier, 'pair_id')} already"
             raise bad_value(locate(position, "pair_id"), row["pair_id"], expected)
         yield row
-    if not first:
+    if not first_positions:
         raise DataError(f"{file}: the table holds no pairs")
 
 
@@ -178,7 +178,7 @@ def to_arrow(table: pd.DataFrame, schema: pa.Schema) -> pa.Table:
 
 
 def hash_order(pair_id: str) -> str:
-    """Sorts pairs as their lines in `content_hash` are sorted: a line begins with this."""
+    """Sort key of pairs, in the order of their lines in `content_hash`: a line begins with it."""
     return json.dumps(pair_id)
 
 
@@ -198,16 +198,16 @@ def content_hash(
     ]
     digest = hashlib.sha256(json.dumps(scales).encode())
     columns = [name for name in ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS) if name != "split"]
-    last = ""
+    previous_line = ""
     for row in rows:
         turns = row["context_audio"] or ()
         hashes = [clip["sha256"] for clip in (*turns, row["response_audio"])]
         tags = [row[TAGS]] if row[TAGS] else []
         line = json.dumps([*(row[name] for name in columns), [turn["role"] for turn in turns], hashes, *tags])
-        if line < last:
+        if line < previous_line:
             raise ValueError("content_hash: the pairs are not sorted")
         digest.update(line.encode() + b"\n")
-        last = line
+        previous_line = line
     digest.update(b"\n")
     compared = [] if preferences is None else [(preferences, PREFERENCES_SCHEMA)]
     for table, schema in [(ratings, ratings_schema(ratings)), *compared]:

@@ -77,10 +77,10 @@ def make_sample(folder: Path, groups: int = 200, seed: int = 0, workers: int = 2
     context with every response (15 pairs). The same arguments give the same audio and ratings, whatever `workers`.
 
     Args:
-        folder: Where; appears complete or not at all.
+        folder: Folder to write; it appears complete or not at all.
         groups: Number of scripts.
-        seed: Of everything random.
-        workers: Processes that synthesise.
+        seed: Seed of everything random.
+        workers: Number of processes that synthesise.
 
     Returns:
         The key that raters and judges never see, one row per pair: `pair_id`, `context_tone`, `response_tone`, `fit`.
@@ -89,8 +89,8 @@ def make_sample(folder: Path, groups: int = 200, seed: int = 0, workers: int = 2
         (staged / "audio").mkdir(parents=True)
         shards = [range(start, min(start + _SHARD, groups)) for start in range(0, groups, _SHARD)]
         with multiprocessing.get_context("forkserver").Pool(workers, maxtasksperchild=1) as pool:
-            made = progress(pool.imap(partial(_make_shard, staged, seed), shards), "speaking", len(shards))
-            rows = pd.DataFrame([row for shard in made for row in shard])
+            shard_rows = progress(pool.imap(partial(_make_shard, staged, seed), shards), "speaking", len(shards))
+            rows = pd.DataFrame([row for shard in shard_rows for row in shard])
             pool.close()
             pool.join()  # workers that are terminated instead leave their voice files behind
         key = rows.loc[:, ["pair_id", "context_tone", "response_tone", "fit"]]
@@ -117,17 +117,17 @@ def rate(key: pd.DataFrame, seed: int) -> pd.DataFrame:
     rng = np.random.default_rng([seed, 1])
     bias = rng.normal(0, 0.35, RATERS)
     spread = rng.uniform(0.8, 1.2, RATERS)
-    heard = 3 + bias + spread * (key["fit"].to_numpy()[:, None] - 3) + rng.normal(0, 0.5, (len(key), RATERS))
-    scores = np.clip(np.round(heard), DIMENSION.minimum, DIMENSION.maximum)
-    kept = rng.random(scores.shape) >= _MISSING
-    kept[np.arange(len(key)), rng.integers(RATERS, size=len(key))] = True  # nobody's item stays unrated
-    item, rater = np.nonzero(kept)
+    perceived = 3 + bias + spread * (key["fit"].to_numpy()[:, None] - 3) + rng.normal(0, 0.5, (len(key), RATERS))
+    scores = np.clip(np.round(perceived), DIMENSION.minimum, DIMENSION.maximum)
+    is_rated = rng.random(scores.shape) >= _MISSING
+    is_rated[np.arange(len(key)), rng.integers(RATERS, size=len(key))] = True  # nobody's item stays unrated
+    items, raters = np.nonzero(is_rated)
     return pd.DataFrame(
         {
-            "pair_id": key["pair_id"].to_numpy()[item],
-            "rater_id": [f"simulated-{number + 1}" for number in rater],
+            "pair_id": key["pair_id"].to_numpy()[items],
+            "rater_id": [f"simulated-{number + 1}" for number in raters],
             "dimension": DIMENSION.name,
-            "score": scores[item, rater],
+            "score": scores[items, raters],
         },
         columns=list(RATING_COLUMNS),
     )
@@ -186,16 +186,16 @@ def _speak(folder: Path, text: str, voice: Voice, tone: Tone, rng: np.random.Gen
     samples, rate_made = speak(text, voice, _vary(tone, rng))
     resampled = torchaudio.functional.resample(torch.from_numpy(samples), rate_made, RATE).numpy()
     temporary = folder / "audio" / f"{rng.integers(2**62):x}.wav"
-    written = io.BytesIO()  # not the file: libsndfile does not say what a disk refuses
-    soundfile.write(written, resampled, RATE, format="WAV", subtype="PCM_16")
-    temporary.write_bytes(written.getvalue())
+    buffer = io.BytesIO()  # not the file: libsndfile does not say what a disk refuses
+    soundfile.write(buffer, resampled, RATE, format="WAV", subtype="PCM_16")
+    temporary.write_bytes(buffer.getvalue())
     file = f"audio/{audio_hash(temporary)[:20]}.wav"
     temporary.rename(folder / file)
     return file
 
 
 def _vary(tone: Tone, rng: np.random.Generator) -> Tone:
-    """The tone as one speaker does it once: weaker or stronger, and not twice the same."""
+    """One rendering of a tone: weaker or stronger, and different each time."""
     neutral, strength = Tone(), rng.uniform(0.75, 1.1)
 
     def cue(wanted: float, plain: float, deviation: float) -> float:
@@ -242,11 +242,11 @@ def statements() -> list[str]:
 
 def replies() -> list[str]:
     """Replies for pre-training, in a fixed order and without repeats."""
-    made = (
-        form.format(place=place, thing=thing, day=day)
-        for form, place, thing, day in product(_REPLIES, _PLACES, _THINGS, _DAYS)
+    sentences = (
+        template.format(place=place, thing=thing, day=day)
+        for template, place, thing, day in product(_REPLIES, _PLACES, _THINGS, _DAYS)
     )
-    return list(dict.fromkeys(made))
+    return list(dict.fromkeys(sentences))
 
 
 _SHORT_SUBJECTS = (
@@ -266,4 +266,4 @@ def short_statements() -> list[str]:
 
 def short_replies() -> list[str]:
     """What the responses of the sample say; no sentence of `replies`."""
-    return [form.format(place=place) for form, place in product(_SHORT_REPLIES, _SHORT_PLACES)]
+    return [template.format(place=place) for template, place in product(_SHORT_REPLIES, _SHORT_PLACES)]

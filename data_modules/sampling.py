@@ -35,7 +35,7 @@ _SPARE = 50  # one batch in so many more than the first epoch needs: other epoch
 
 @dataclass(frozen=True)
 class Blocks:
-    """How items are stored together and who reads them: who needs one item of a block reads all of it."""
+    """How items are stored together and who reads them: to read one item of a block is to read all of it."""
 
     of_item: np.ndarray  # number of the block that each item is in `(items,)`, ascending with the order in storage
     batch_size: int = 1  # items per batch
@@ -45,14 +45,14 @@ class Blocks:
 
 def row_groups(pairs: Sequence[Pair]) -> np.ndarray | None:
     """`Blocks.of_item` of pairs whose responses are embedded; None where one is not."""
-    numbers: dict[tuple[int, int | None], int] = {}
-    found = np.empty(len(pairs), dtype=np.int64)
+    block_numbers: dict[tuple[int, int | None], int] = {}
+    blocks = np.empty(len(pairs), dtype=np.int64)
     for index, pair in enumerate(pairs):
         clip = pair.response
         if not isinstance(clip, StoredClip) or clip.row_group is None:
             return None
-        found[index] = numbers.setdefault((id(clip.file), clip.row_group), len(numbers))
-    return found
+        blocks[index] = block_numbers.setdefault((id(clip.file), clip.row_group), len(block_numbers))
+    return blocks
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +67,8 @@ class EpochOrder:
     behind the runs of the others.
 
     With blocks each rank, and each of its data-loader processes, gets consecutive blocks of its own, so that hardly any
-    block is read twice. Shuffled are the blocks, and then the items among those of `WINDOW_BLOCKS` blocks; the order
-    also depends on batch size and number of processes."""
+    block is read twice. Blocks are shuffled, then items within windows of `WINDOW_BLOCKS` blocks; the order also
+    depends on batch size and number of processes."""
 
     size: int  # number of items
     shuffle: bool  # whether the order is random
@@ -92,16 +92,16 @@ class EpochOrder:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
             order = torch.randperm(self.size, generator=generator).tolist()
             if self.clusters is not None:
-                places = torch.randperm(int(self.clusters.max(initial=0)) + 1, generator=generator).numpy()
-                place_of_item = places[self.clusters]
-                order.sort(key=lambda item: place_of_item[item])
+                positions = torch.randperm(int(self.clusters.max(initial=0)) + 1, generator=generator).numpy()
+                item_positions = positions[self.clusters]
+                order.sort(key=lambda item: item_positions[item])
         order = list(islice(cycle(order), len(self) * self.ranks))
-        own = list[int]()
+        share = list[int]()
         run = 1 if self.clusters is None else self.run or max(1, len(self))
-        for begin in range(0, len(self), run):  # of each rank
-            count = min(run, len(self) - begin)
-            own += order[begin * self.ranks + self.rank * count :][:count]
-        return own
+        for start in range(0, len(self), run):  # of each rank
+            count = min(run, len(self) - start)
+            share += order[start * self.ranks + self.rank * count :][:count]
+        return share
 
     def draw(self, epoch: int, count: int) -> list[int]:
         """The first so many items of an epoch, and of further passes in new orders where they do not suffice."""
@@ -112,22 +112,22 @@ class EpochOrder:
         """Batch after batch, each of the stream of blocks that its process reads."""
         order = np.arange(self.size)
         if self.shuffle:
-            places = np.random.default_rng([self.seed, epoch]).permutation(int(blocks.of_item.max(initial=0)) + 1)
-            order = np.argsort(places[blocks.of_item], kind="stable")
+            positions = np.random.default_rng([self.seed, epoch]).permutation(int(blocks.of_item.max(initial=0)) + 1)
+            order = np.argsort(positions[blocks.of_item], kind="stable")
         start = self.rank * len(self)
-        own = np.take(order, np.arange(start, start + len(self)), mode="wrap")
-        batches = np.array_split(np.arange(len(own)), range(blocks.batch_size, len(own), blocks.batch_size))
+        share = np.take(order, np.arange(start, start + len(self)), mode="wrap")
+        batches = np.array_split(np.arange(len(share)), range(blocks.batch_size, len(share), blocks.batch_size))
         streams = max(blocks.workers, 1)
         lengths = [sum(map(len, batches[stream::streams])) for stream in range(streams)]
-        parts = np.split(own, np.cumsum(lengths)[:-1])
+        stream_items = np.split(share, np.cumsum(lengths)[:-1])
         if self.shuffle and blocks.mixed:
-            for stream, items in enumerate(parts):  # within windows of blocks
+            for stream, items in enumerate(stream_items):  # within windows of blocks
                 rng = np.random.default_rng([self.seed, epoch, self.rank, stream])
-                begins = np.flatnonzero(np.diff(blocks.of_item[items])) + 1
-                windows = np.split(items, begins[WINDOW_BLOCKS - 1 :: WINDOW_BLOCKS])
-                parts[stream] = np.concatenate([rng.permutation(window) for window in windows])
-        rest = [iter(part.tolist()) for part in parts]
-        return [item for number, batch in enumerate(batches) for item in islice(rest[number % streams], len(batch))]
+                block_starts = np.flatnonzero(np.diff(blocks.of_item[items])) + 1
+                windows = np.split(items, block_starts[WINDOW_BLOCKS - 1 :: WINDOW_BLOCKS])
+                stream_items[stream] = np.concatenate([rng.permutation(window) for window in windows])
+        queues = [iter(items.tolist()) for items in stream_items]
+        return [item for number, batch in enumerate(batches) for item in islice(queues[number % streams], len(batch))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,9 +153,9 @@ class MixedOrder:
         mixed = []
         for count in range(1, len(self) + 1):
             # the kind that is furthest behind its share
-            number = int(np.argmax(np.multiply(self.shares, count) - drawn))
-            drawn[number] += 1
-            mixed.append(int(starts[number]) + next(streams[number]))
+            index = int(np.argmax(np.multiply(self.shares, count) - drawn))
+            drawn[index] += 1
+            mixed.append(int(starts[index]) + next(streams[index]))
         return mixed
 
 
@@ -170,14 +170,14 @@ class EpochBatches(Sampler[list[Key]]):
     """Batches of keys, epoch after epoch, from any position on."""
 
     def __init__(self, plan: FixedSize | ByTokens, start: Position, *, same: bool = False) -> None:
-        """Start with a batch, for a run that goes on; later epochs are read whole. `same`: take the batches of the
+        """Start with any batch, to resume a run; later epochs are read whole. `same`: take the batches of the
         first epoch in every epoch."""
         self.plan, self.start, self.same = plan, start, same
         self.epoch = start.epoch
 
     @property
     def sampler(self) -> EpochBatches:
-        """Lightning looks here for what it tells the epoch to: it expects a sampler inside a batch sampler."""
+        """The object whose `set_epoch` Lightning calls: it expects a sampler inside a batch sampler."""
         return self
 
     def set_epoch(self, epoch: int) -> None:
@@ -228,8 +228,9 @@ class ByTokens:
     On every rank a batch has the same number of items, of one kind, and those of all ranks are of like length, so that
     no rank waits for another and the losses of all ranks can be put together (`train.collate`). Every epoch is one
     pass through the first kind; of the others as many items are drawn as their share asks for. Which items stand
-    together differs between epochs, the number of batches does not: the first epoch and a few to spare, for which the
-    largest batches are halved. The largest batch of all comes first, so that too little memory shows at once.
+    together differs between epochs, the number of batches does not: it is that of the first epoch and a few to spare,
+    and the largest batches are halved to reach it. The largest batch of all comes first, so that too little memory
+    shows at once.
     """
 
     def __init__(self, kinds: Sequence[Kind], budget: int, *, seed: int, rank: int, ranks: int) -> None:
@@ -242,50 +243,52 @@ class ByTokens:
         self._kinds, self._budget, self._seed = tuple(kinds), budget, seed
         readers = len(kinds[0].streams) // ranks
         self._own = slice(rank * readers, (rank + 1) * readers)
-        if (most := longest_of(kinds)) > budget:
-            raise UserError(f"data.batch_tokens {budget}: one item has {most} tokens; expected {most} or more")
-        rows = self._planned(0)
-        items = sum(len(row[0]) for row in rows)
-        self._rows = min(items, len(rows) + len(rows) // _SPARE)
+        if (longest := longest_of(kinds)) > budget:
+            raise UserError(f"data.batch_tokens {budget}: one item has {longest} tokens; expected {longest} or more")
+        steps = self._planned(0)
+        items = sum(len(step[0]) for step in steps)
+        self._rows = min(items, len(steps) + len(steps) // _SPARE)
         self.steps = self._rows * readers
 
     def batches(self, epoch: int) -> list[list[int]]:
         """Positions of the items of each batch."""
-        rows = self._planned(epoch)
-        if len(rows) > self._rows:  # more than there are to spare: what stands together is that of the first epoch
-            rows = self._planned(0)
-            order = np.random.default_rng([self._seed, epoch]).permutation(len(rows))
-            rows = [rows[number] for number in order]
-        rows = _cut_in_two(rows, self._rows)
-        return [batch.tolist() for row in rows for batch in row[self._own]]
+        steps = self._planned(epoch)
+        if len(steps) > self._rows:  # more than planned for: take the batches of the first epoch, in another order
+            steps = self._planned(0)
+            order = np.random.default_rng([self._seed, epoch]).permutation(len(steps))
+            steps = [steps[index] for index in order]
+        steps = _cut_in_two(steps, self._rows)
+        return [batch.tolist() for step in steps for batch in step[self._own]]
 
     def padding(self, epoch: int) -> float:
         """Share of the tokens of an epoch, over all ranks, that are padding."""
         lengths = np.concatenate([kind.lengths for kind in self._kinds])
-        rows = [batch for row in _cut_in_two(self._planned(epoch), self._rows) for batch in row]
-        padded = sum(lengths[batch].max() * len(batch) for batch in rows)
-        return 1 - sum(lengths[batch].sum() for batch in rows) / padded
+        batches = [batch for step in _cut_in_two(self._planned(epoch), self._rows) for batch in step]
+        padded = sum(lengths[batch].max() * len(batch) for batch in batches)
+        return 1 - sum(lengths[batch].sum() for batch in batches) / padded
 
     def _planned(self, epoch: int) -> list[list[np.ndarray]]:
         """For each step the items of each reader; the steps of all kinds are mixed at random, the largest is first."""
         leading = next(kind for kind in self._kinds if kind.share)
         planned: list[list[list[np.ndarray]]] = []
-        first = 0
-        for number, kind in enumerate(self._kinds):
+        offset = 0
+        for index, kind in enumerate(self._kinds):
             if kind.share:
                 count = round(len(leading.streams[0]) * kind.share / leading.share)
                 orders = [np.array(stream.draw(epoch, count)) for stream in kind.streams]
-                rng = np.random.default_rng([self._seed, epoch, number])
-                rows = _cut(orders, kind, self._budget, rng)
-                planned.append([[items + first for items in row] for row in rows])
-            first += len(kind.lengths)
+                rng = np.random.default_rng([self._seed, epoch, index])
+                steps = _cut(orders, kind, self._budget, rng)
+                planned.append([[items + offset for items in step] for step in steps])
+            offset += len(kind.lengths)
         rng = np.random.default_rng([self._seed, epoch])
-        order = rng.permutation(np.repeat(np.arange(len(planned)), [len(rows) for rows in planned]))
-        rest = [iter(rows) for rows in planned]
-        rows = [next(rest[kind]) for kind in order]
+        order = rng.permutation(np.repeat(np.arange(len(planned)), [len(steps) for steps in planned]))
+        queues = [iter(steps) for steps in planned]
+        steps = [next(queues[kind]) for kind in order]
         lengths = np.concatenate([np.asarray(kind.lengths) * kind.rows for kind in self._kinds])
-        largest = max(range(len(rows)), key=lambda row: max(lengths[batch].max() * len(batch) for batch in rows[row]))
-        return [rows[largest], *rows[:largest], *rows[largest + 1 :]]
+        largest = max(
+            range(len(steps)), key=lambda step: max(lengths[batch].max() * len(batch) for batch in steps[step])
+        )
+        return [steps[largest], *steps[:largest], *steps[largest + 1 :]]
 
 
 def longest_of(kinds: Sequence[Kind]) -> int:
@@ -298,47 +301,50 @@ def _cut(orders: Sequence[np.ndarray], kind: Kind, budget: int, rng: np.random.G
 
     A step ends where its longest item times its number of items would pass the budget.
     """
-    rows = []
+    steps = []
     for start in range(0, len(orders[0]), kind.window):
         parts = [order[start : start + kind.window] for order in orders]
         keys = [kind.lengths[part] * rng.uniform(1, 1 + JITTER, len(part)) for part in parts]
         if kind.clusters is not None:
-            numbers = [kind.clusters[part] for part in parts]
-            keys = [_of_cluster(key, own) for key, own in zip(keys, numbers, strict=True)]
-        parts = [part[np.argsort(key, kind="stable")] for part, key in zip(parts, keys, strict=True)]
+            clusters = [kind.clusters[part] for part in parts]
+            keys = [_of_cluster(part_keys, cluster) for part_keys, cluster in zip(keys, clusters, strict=True)]
+        parts = [part[np.argsort(part_keys, kind="stable")] for part, part_keys in zip(parts, keys, strict=True)]
         lengths = (np.max([kind.lengths[part] for part in parts], axis=0) * kind.rows).tolist()
-        edges, longest, begun = [0], 0, 0
+        edges, longest, cluster_start = [0], 0, 0
         for position, length in enumerate(lengths):
-            if kind.clusters is None or kind.clusters[parts[0][position]] != kind.clusters[parts[0][begun]]:
-                begun = position
+            if kind.clusters is None or kind.clusters[parts[0][position]] != kind.clusters[parts[0][cluster_start]]:
+                cluster_start = position
             longest = max(longest, length)
             if longest * (position + 1 - edges[-1]) > budget:
                 # where the cluster began, unless that is where the step did, or it does not fit
-                whole = begun > edges[-1] and max(lengths[begun : position + 1]) * (position + 1 - begun) <= budget
-                edges.append(begun if whole else position)
+                fits = (
+                    cluster_start > edges[-1]
+                    and max(lengths[cluster_start : position + 1]) * (position + 1 - cluster_start) <= budget
+                )
+                edges.append(cluster_start if fits else position)
                 longest = max(lengths[edges[-1] : position + 1])
-        steps = [[part[begin:end] for part in parts] for begin, end in pairwise([*edges, len(parts[0])])]
-        rows += [steps[number] for number in rng.permutation(len(steps))]
-    return rows
+        window_steps = [[part[begin:end] for part in parts] for begin, end in pairwise([*edges, len(parts[0])])]
+        steps += [window_steps[index] for index in rng.permutation(len(window_steps))]
+    return steps
 
 
 def _of_cluster(keys: np.ndarray, clusters: np.ndarray) -> np.ndarray:
-    """For each item the largest key of its cluster; keys were drawn, so that no two clusters have the same."""
-    _, number = np.unique(clusters, return_inverse=True)
+    """For each item the largest key of its cluster; keys are random, so no two clusters share one."""
+    _, index = np.unique(clusters, return_inverse=True)
     largest = np.zeros(len(keys))
-    np.maximum.at(largest, number, keys)
-    return largest[number]
+    np.maximum.at(largest, index, keys)
+    return largest[index]
 
 
 def _cut_in_two(rows: list[list[np.ndarray]], count: int) -> list[list[np.ndarray]]:
-    """As many steps as asked for: the largest are cut in two."""
+    """Cuts the largest steps in two until there are `count`."""
     while len(rows) < count:
-        sizes = np.array([len(row[0]) for row in rows])
+        sizes = np.array([len(step[0]) for step in rows])
         order = np.argsort(-sizes, kind="stable")[: count - len(rows)]
-        largest = {int(number) for number in order if sizes[number] > 1}
+        largest = {int(i) for i in order if sizes[i] > 1}
         halved = []
-        for number, row in enumerate(rows):
-            middle = len(row[0]) // 2
-            halved += [[part[:middle] for part in row], [part[middle:] for part in row]] if number in largest else [row]
+        for i, step in enumerate(rows):
+            middle = len(step[0]) // 2
+            halved += [[part[:middle] for part in step], [part[middle:] for part in step]] if i in largest else [step]
         rows = halved
     return rows

@@ -2,7 +2,7 @@
 ``dataset.yaml``.
 
 Importers write it (`importers.assemble`), and `write_dataset`, where all is in memory; everything else reads it with
-`PairDataset.load`, which trusts nothing. The layout of the tables is in `rows`.
+`PairDataset.load`, which checks all of it. The layout of the tables is in `rows`.
 """
 
 from __future__ import annotations
@@ -131,18 +131,18 @@ class PairDataset:
         root = data_path(folder)
         with system_errors(root, "read"):
             card = _read_card(root)
-            pairs, prints = load_pairs(root)
+            pairs, fingerprints = load_pairs(root)
             ratings = read_parquet(root / RATINGS_FILE, RATINGS_SCHEMA, (SECONDS,)).to_pandas()
             compared = (root / PREFERENCES_FILE).exists()
             preferences = read_parquet(root / PREFERENCES_FILE, PREFERENCES_SCHEMA).to_pandas() if compared else None
         check_annotations(card, [pair.pair_id for pair in pairs], ratings, preferences, root)
-        found = content_hash(card.dimensions, hashed_rows(pairs, prints), ratings, preferences)
-        if found != card.content_hash:
+        computed_hash = content_hash(card.dimensions, hashed_rows(pairs, fingerprints), ratings, preferences)
+        if computed_hash != card.content_hash:
             raise DataError(
                 f"{root / CARD_FILE}: content_hash {card.content_hash[:12]}... is not that of the tables "
-                f"({found[:12]}...): a file was changed after the import; import the data again"
+                f"({computed_hash[:12]}...): a file was changed after the import; import the data again"
             )
-        return cls(root, card, pairs, ratings, preferences, prints)
+        return cls(root, card, pairs, ratings, preferences, fingerprints)
 
     @classmethod
     def from_frame(
@@ -204,13 +204,13 @@ class PairDataset:
         """
         if split is None:
             return self
-        wanted = (split,) if isinstance(split, str) else tuple(split)
-        known = {pair.split for pair in self.pairs if pair.split is not None}
-        has = ", ".join(sorted(known)) or "no splits yet, make them with `empathy-judge split`"
-        for name in wanted or ("",):
-            if name not in known:
-                raise DataError(f"{self.root}: no pair is in split {shown(name)}; it has {has}")
-        return self.only({pair.pair_id for pair in self.pairs if pair.split in wanted})
+        requested = (split,) if isinstance(split, str) else tuple(split)
+        present = {pair.split for pair in self.pairs if pair.split is not None}
+        listed = ", ".join(sorted(present)) or "no splits yet, make them with `empathy-judge split`"
+        for name in requested or ("",):
+            if name not in present:
+                raise DataError(f"{self.root}: no pair is in split {shown(name)}; it has {listed}")
+        return self.only({pair.pair_id for pair in self.pairs if pair.split in requested})
 
     def only(self, ids: Collection[str]) -> PairDataset:
         """The pairs of these ids, with their ratings and the preferences between them."""
@@ -245,7 +245,7 @@ class PairDataset:
 
 
 def hash_of_splits(splits: Iterable[tuple[str, str | None]]) -> str:
-    """`PairDataset.split_hash`, of pairs by name."""
+    """`PairDataset.split_hash`, from ids and splits."""
     lines = sorted(f"{pair_id}\t{split or ''}" for pair_id, split in splits)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -299,7 +299,7 @@ def complete_dataset(
     ratings: pd.DataFrame,
     preferences: pd.DataFrame | None,
 ) -> DatasetCard:
-    """Writes what belongs to pairs that are in their place: ratings, preferences, and ``dataset.yaml`` last.
+    """Writes what belongs to pairs that were written before: ratings, preferences, and ``dataset.yaml`` last.
 
     All is checked already, as by `write_dataset`; `rows` are the pairs as stored, sorted by `hash_order`; their
     bytes are not looked at. Returns the card with its content hash.

@@ -65,9 +65,9 @@ def split_dataset(
         folder: The dataset.
         by: Some of `audit.COLUMNS`: ``group_id``, ``response_speaker``, ``system_id``, ...; or tags (``tag:NAME``).
         fractions: Split -> share of the pairs; they sum to 1.
-        folds: So many splits of equal size instead, ``fold1`` and so on, at least 2, for cross-validation: train on all
-            but two, choose the checkpoint on one of these and test on the other. A fold may be half as large or half as
-            large again as asked.
+        folds: Number of splits of equal size instead, ``fold1`` and so on, at least 2, for cross-validation: train on
+            all but two, choose the checkpoint on one of these and test on the other. A fold may be half as large or
+            half as large again as asked.
         hold_out: Column of `by` -> values whose components form the split ``test`` alone; the other splits
             share the rest in proportion.
         stratify: Whether to balance mean scores.
@@ -88,24 +88,24 @@ def split_dataset(
         shares = {f"fold{number}": 1 / folds for number in range(1, folds + 1)}
         splits = _assign(dataset, _components(dataset, by), shares, _MAX_FOLD_DEVIATION / folds, by, seed, stratify)
         return _write(dataset, splits, {"by": list(by), "folds": folds, "seed": seed, "stratify": stratify})
-    held = hold_out or {}
+    held_out = hold_out or {}
     _check_fractions(fractions)
-    if held:
-        _check_hold_out(held, by, fractions, dataset)
-    kept_out = {
+    if held_out:
+        _check_hold_out(held_out, by, fractions, dataset)
+    held_positions = {
         position
-        for column, values in held.items()
+        for column, values in held_out.items()
         for position, pair in enumerate(dataset.pairs)
         if read_column(pair, column) in values
     }
     parts = _components(dataset, by)
-    free = [part for part in parts if kept_out.isdisjoint(part)]
-    shares = {name: fraction for name, fraction in fractions.items() if not held or name != "test"}
-    splits = _assign(dataset, free, shares, MAX_DEVIATION, by, seed, stratify)
-    splits.update({position: "test" for part in parts if not kept_out.isdisjoint(part) for position in part})
+    free_parts = [part for part in parts if held_positions.isdisjoint(part)]
+    shares = {name: fraction for name, fraction in fractions.items() if not held_out or name != "test"}
+    splits = _assign(dataset, free_parts, shares, MAX_DEVIATION, by, seed, stratify)
+    splits.update({position: "test" for part in parts if not held_positions.isdisjoint(part) for position in part})
     request = {
         "by": list(by), "fractions": dict(fractions), "seed": seed, "stratify": stratify,
-        "hold_out": {column: list(values) for column, values in held.items()},
+        "hold_out": {column: list(values) for column, values in held_out.items()},
     }  # fmt: skip
     return _write(dataset, splits, request)
 
@@ -169,19 +169,19 @@ def _assign(
     Parts are balanced by their mean score from 0 (worst) to 1 (best) over all dimensions.
     """
     sizes = [len(part) for part in parts]
-    scaled = dataset.mean_scores()
+    scores = dataset.mean_scores()
     for dimension in dataset.card.dimensions:
-        share = (scaled[dimension.name] - dimension.minimum) / (dimension.maximum - dimension.minimum)
-        scaled[dimension.name] = share if dimension.higher_is_better else 1 - share
-    quality = scaled.mean(axis=1)
+        share = (scores[dimension.name] - dimension.minimum) / (dimension.maximum - dimension.minimum)
+        scores[dimension.name] = share if dimension.higher_is_better else 1 - share
+    quality = scores.mean(axis=1)
     means = [float(quality.iloc[list(part)].mean()) for part in parts]
     assigned = assign(sizes, shares, seed, means if stratify else None)
-    whole, total = sum(shares.values()), sum(sizes)
+    fraction_sum, total = sum(shares.values()), sum(sizes)
     for name, fraction in shares.items():
-        share = sum(sizes[number] for number, own in assigned.items() if own == name) / max(total, 1)
-        if share == 0 or abs(share - fraction / whole) > most:
+        share = sum(sizes[number] for number, split in assigned.items() if split == name) / max(total, 1)
+        if share == 0 or abs(share - fraction / fraction_sum) > most:
             raise DataError(
-                f"split {name!r} would get {share:.0%} of the pairs instead of {fraction / whole:.0%}: by "
+                f"split {name!r} would get {share:.0%} of the pairs instead of {fraction / fraction_sum:.0%}: by "
                 f"{', '.join(by)} and shared audio the {total} pairs fall into {len(sizes)} inseparable parts, the "
                 f"largest of {max(sizes, default=0)}; expected other shares, or fewer columns to split by"
             )
@@ -189,7 +189,7 @@ def _assign(
 
 
 def _write(dataset: PairDataset, splits: Mapping[int, str], request: Mapping[str, Any]) -> SplitAudit:
-    """Sets pairs aside whose audio may not be in two of these splits, and is; audits, then writes the splits and
+    """Sets aside pairs whose audio is in several of these splits and may not be. Then audits, and writes the splits and
     ``split.yaml``."""
     by = request["by"]
     values = values_of(dataset, by, near_identical(dataset))
@@ -197,13 +197,15 @@ def _write(dataset: PairDataset, splits: Mapping[int, str], request: Mapping[str
     aside = set()
     for kind in set(refused_kinds(by)) - set(by):
         crossing = find_crossings(values[kind], names)
-        aside |= {position for position, having in enumerate(values[kind]) if not crossing.keys().isdisjoint(having)}
-    kept = [None if position in aside else name for position, name in enumerate(names)]
+        aside |= {
+            position for position, pair_values in enumerate(values[kind]) if not crossing.keys().isdisjoint(pair_values)
+        }
+    new_splits = [None if position in aside else name for position, name in enumerate(names)]
     for name in dict.fromkeys(names):
-        if name not in kept:
-            what = f"every response clip of {name!r} is in another split, too"
-            raise DataError(f"{dataset.root}: {what}; expected splits that share no responses")
-    pairs = tuple(dataclasses.replace(pair, split=name) for pair, name in zip(dataset.pairs, kept, strict=True))
+        if name not in new_splits:
+            message = f"every response clip of {name!r} is in another split, too"
+            raise DataError(f"{dataset.root}: {message}; expected splits that share no responses")
+    pairs = tuple(dataclasses.replace(pair, split=name) for pair, name in zip(dataset.pairs, new_splits, strict=True))
     split = dataclasses.replace(dataset, pairs=pairs)
     assert isinstance(dataset.root, Path)  # _load_unsplit refuses others
     audit = audit_splits(split, by)
@@ -213,7 +215,7 @@ def _write(dataset: PairDataset, splits: Mapping[int, str], request: Mapping[str
 
     def write(temporary: Path) -> None:
         temporary.write_text(yaml.safe_dump(facts, sort_keys=False, allow_unicode=True), encoding="utf-8")
-        write_splits(root, kept)  # with room for both: one of an earlier split does not fit the other of this one
+        write_splits(root, new_splits)  # before split.yaml is replaced: both files have to be of the same split
 
     root = dataset.root
     with system_errors(root, "written"):
@@ -249,11 +251,11 @@ def _check_hold_out(
     for column, values in hold_out.items():
         if column not in by:
             raise DataError(f"held out by {shown(column)}; expected what is split by: {', '.join(by)}")
-        known = {read_column(pair, column) for pair in dataset.pairs}
+        present = {read_column(pair, column) for pair in dataset.pairs}
         for value in values:
-            if value not in known:
-                has = ", ".join(sorted(value for value in known if value is not None))
-                raise DataError(f"held out {column} {shown(value)}; expected {has}")
+            if value not in present:
+                listed = ", ".join(sorted(value for value in present if value is not None))
+                raise DataError(f"held out {column} {shown(value)}; expected {listed}")
 
 
 def assign(
@@ -268,15 +270,15 @@ def assign(
     rng = np.random.default_rng(seed)
     if scores is None:
         return _assign_once([range(len(sizes))], sizes, fractions, rng)
-    known = [0.0 if math.isnan(score) else score for score in scores]
+    filled_scores = [0.0 if math.isnan(score) else score for score in scores]
     weights = [0 if math.isnan(score) else size for score, size in zip(scores, sizes, strict=True)]
     trials = max(1, min(_MOST_TRIALS, _MOST_ASSIGNED // max(len(sizes), 1)))
     order = np.argsort(scores, kind="stable").tolist()
-    rated = np.array([number for number in order if not math.isnan(scores[number])], int)
-    strata = [third.tolist() for third in np.array_split(rated, 3)]
+    rated_parts = np.array([number for number in order if not math.isnan(scores[number])], int)
+    strata = [stratum.tolist() for stratum in np.array_split(rated_parts, 3)]
     strata.append([number for number, score in enumerate(scores) if math.isnan(score)])
     candidates = [_assign_once(strata, sizes, fractions, rng) for _ in range(trials)]
-    return min(candidates, key=lambda assigned: _imbalance(assigned, sizes, fractions, known, weights))
+    return min(candidates, key=lambda assigned: _imbalance(assigned, sizes, fractions, filled_scores, weights))
 
 
 def _assign_once(
@@ -288,25 +290,25 @@ def _assign_once(
     seed would often change nothing. A split that stays empty takes the smallest component of the largest
     split that can spare one.
     """
-    whole = sum(fractions.values())
+    fraction_sum = sum(fractions.values())
     members: dict[str, list[int]] = {name: [] for name in fractions}
-    filled = dict.fromkeys(fractions, 0)
+    split_sizes = dict.fromkeys(fractions, 0)
     total = 0
     for stratum in strata:
         total += sum(sizes[number] for number in stratum)
         shuffled = [stratum[i] for i in rng.permutation(len(stratum))]
-        for number in sorted(shuffled, key=lambda n: -math.floor(math.log2(sizes[n]))):
-            name = max(fractions, key=lambda name: fractions[name] / whole * total - filled[name])
+        for number in sorted(shuffled, key=lambda number: -math.floor(math.log2(sizes[number]))):
+            name = max(fractions, key=lambda name: fractions[name] / fraction_sum * total - split_sizes[name])
             members[name].append(number)
-            filled[name] += sizes[number]
+            split_sizes[name] += sizes[number]
     for name in [name for name in fractions if not members[name]]:
-        donor = max(fractions, key=lambda other: (len(members[other]) > 1, filled[other]))
+        donor = max(fractions, key=lambda split: (len(members[split]) > 1, split_sizes[split]))
         if len(members[donor]) > 1:
             smallest = min(members[donor], key=lambda number: sizes[number])
             members[donor].remove(smallest)
             members[name].append(smallest)
-            filled[donor] -= sizes[smallest]
-            filled[name] += sizes[smallest]
+            split_sizes[donor] -= sizes[smallest]
+            split_sizes[name] += sizes[smallest]
     return {number: name for name, numbers in members.items() for number in numbers}
 
 
@@ -329,12 +331,16 @@ def _imbalance(
 
 
 def kept_together(pairs: Sequence[Pair], every: Sequence[Pair]) -> np.ndarray:
-    """What folds keep together: the speaker of each response or, where one is not known, is in two splits, or there are
-    few of them, the group; text `(pairs,)`. `every` are all pairs of the dataset.
+    """What folds keep together, text `(pairs,)`: the speaker of each response, or the group if a speaker is unknown or
+    in two splits, or speakers are few. `every` are all pairs of the dataset.
     """
     splits: dict[str | None, set[str | None]] = {}
     for pair in every:
         splits.setdefault(pair.response_speaker, set()).add(pair.split)
     speakers = {pair.response_speaker for pair in pairs}
-    apart = None not in speakers and len(speakers) >= _LEAST_SPEAKERS and all(len(splits[own]) == 1 for own in speakers)
-    return np.array([pair.response_speaker if apart else pair.group_id for pair in pairs], dtype=object)
+    by_speaker = (
+        None not in speakers
+        and len(speakers) >= _LEAST_SPEAKERS
+        and all(len(splits[speaker]) == 1 for speaker in speakers)
+    )
+    return np.array([pair.response_speaker if by_speaker else pair.group_id for pair in pairs], dtype=object)

@@ -45,7 +45,7 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredClip:
-    """Where a clip lies and what it is; `read` gets it. Small, and fit for other processes, forked or spawned.
+    """Where a clip lies and the hash of its content; see `read`. Small, and fit for other processes, forked or spawned.
 
     Two of the same content are equal, wherever they lie."""
 
@@ -63,14 +63,14 @@ class StoredClip:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name of the clip in messages."""
         if self.row_group is None:
             return str(self.file.path)
         row = self.file.starts[self.row_group] + self.row + 1
         return place(self.file.path, row, RESPONSE if self.turn is None else CONTEXT)
 
     def read(self) -> bytes:
-        """The encoded bytes, whatever they are by now.
+        """The encoded bytes as they are now, without a check of their hash.
 
         Raises:
             AudioError: If the file cannot be read or has no bytes there.
@@ -85,8 +85,8 @@ class StoredClip:
             raise AudioError(str(error), "cannot be read") from None
         except (*PARQUET_DAMAGE, IndexError, TypeError, KeyError) as error:
             reason = f" ({error})" if isinstance(error, pa.ArrowException) else ""
-            text = f"{self.name}: not readable as Parquet{reason}; was the file changed?"
-            raise AudioError(text, "cannot be read") from None
+            message = f"{self.name}: not readable as Parquet{reason}; was the file changed?"
+            raise AudioError(message, "cannot be read") from None
         if data is None:
             raise AudioError(f"{self.name}: neither a path nor bytes; expected either a path or bytes")
         return data
@@ -152,7 +152,7 @@ _columns = _Columns()
 
 
 def _forget() -> None:
-    """A child process opens files of its own: a lock may be held, and a file has one position, in all that share it."""
+    """A child process opens files of its own: a lock may be held, and processes that share a file share its offset."""
     global _columns
     _columns = _Columns()
     _open.cache_clear()
@@ -176,13 +176,13 @@ class EmbeddingTable:
 
         A structure ``{"bytes", "path"}`` that has bytes is the clip itself.
         """
-        known: dict[Any, Any] = {}  # few steps and few texts are different: each is held once
+        distinct: dict[Any, Any] = {}  # few steps and few texts are different: each is held once
         for start, part in self.read_from(0):
             embedding = [column.name for column in part.schema if has_bytes(column.type)]
             for position, row in enumerate(python_rows(part), start):
                 for name in embedding:
-                    row[name] = self._without_bytes(row[name], position, (name,), known)
-                yield {name: known.setdefault(v, v) if isinstance(v, str) else v for name, v in row.items()}
+                    row[name] = self._without_bytes(row[name], position, (name,), distinct)
+                yield {name: distinct.setdefault(v, v) if isinstance(v, str) else v for name, v in row.items()}
 
     def _without_bytes(self, value: Any, row: int, steps: Steps, known: dict[Any, Any]) -> Any:
         if isinstance(value, bytes) and value:
@@ -226,7 +226,7 @@ class EmbeddedClip:
 
 
 class _Window:
-    """The part of a table that was read last. Who asks for a row before it makes it begin anew."""
+    """The part of a table that was read last. For a row before it, reading begins anew."""
 
     def __init__(self, table: EmbeddingTable) -> None:
         self._table = table
@@ -248,7 +248,7 @@ class _Window:
             except Exception:
                 self._kept.clear()
                 raise
-            start, part = next(kept for kept in reversed(self._kept) if kept[0] <= row)
+            start, part = next(entry for entry in reversed(self._kept) if entry[0] <= row)
             return part.column(column)[row - start]
 
     def _advance(self) -> None:

@@ -50,9 +50,9 @@ class SourceTable:
         """Where a row or a cell stands, for the head of a message; `position` counts from 0."""
         return place(self.path, position + 1, column, self.lines[position] if self.lines else None)
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[TableRow]:
         """The rows, each with its place."""
-        return [Record(self, position) for position in range(len(self.rows))]
+        return [TableRow(self, position) for position in range(len(self.rows))]
 
     def locate(self, columns: Mapping[str, str]) -> Locate:
         """`place` by our column names, given ours -> theirs."""
@@ -60,9 +60,9 @@ class SourceTable:
 
 
 @dataclass(frozen=True)
-class Record:
-    """One row of a table; `position` counts from 0. What reads a value raises a `DataError` that names it where it is
-    something else."""
+class TableRow:
+    """One row of a table; `position` counts from 0. Methods that read a value raise a `DataError` that names it if it
+    is something else."""
 
     table: SourceTable
     position: int
@@ -101,7 +101,7 @@ class Record:
         return value.strip() or None
 
 
-def read_records(path: Path, fields: Sequence[str] = ()) -> list[Record]:
+def read_records(path: Path, fields: Sequence[str] = ()) -> list[TableRow]:
     """The rows of a table.
 
     Raises:
@@ -148,37 +148,37 @@ def _read_text(path: Path) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         # The codec strips a byte-order mark of 3 bytes before it counts.
-        start = error.start + len(data) - len(error.object)
-        line = data.count(b"\n", 0, start) + 1
+        offset = error.start + len(data) - len(error.object)
+        line = data.count(b"\n", 0, offset) + 1
         raise DataError(
-            f"{place(path, line=line)}: byte 0x{data[start]:02x} at offset {start} is not UTF-8; "
+            f"{place(path, line=line)}: byte 0x{data[offset]:02x} at offset {offset} is not UTF-8; "
             "expected text saved as UTF-8"
         ) from None
 
 
 def csv_rows(lines: Iterable[str], path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The header of a CSV file, then its rows, each with the line where it starts; empty lines are passed over.
+    """The header of a CSV file, then its rows, each with the line where it starts; empty lines are skipped.
 
-    Lines have their ends. The suffix says what stands between values: `.tsv` tabs, else commas.
+    Lines keep their line ends. The suffix gives the delimiter: tabs for `.tsv`, else commas.
 
     Raises:
         DataError: If a row has not as many values as the header, a column stands twice, or it cannot be read as CSV.
     """
     reader = csv.reader(lines, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
-    columns = row = end = 0
+    n_columns = row = end = 0
     try:
         for values in reader:
             line, end = end + 1, reader.line_num
             if not values:
                 continue
-            if not columns:
+            if not n_columns:
                 if len(values) == 1 and ";" in values[0]:
                     raise DataError(f"{place(path, line=line)}: columns are separated by ';'; expected ','")
                 check_header(values, path)
-                columns = len(values)
-            elif len(values) != columns:
+                n_columns = len(values)
+            elif len(values) != n_columns:
                 where = place(path, row, line=line)
-                raise DataError(f"{where}: {len(values)} values; expected {columns}, one per column")
+                raise DataError(f"{where}: {len(values)} values; expected {n_columns}, one per column")
             yield line, values
             row += 1
     except csv.Error as error:
@@ -186,7 +186,7 @@ def csv_rows(lines: Iterable[str], path: Path) -> Iterator[tuple[int, list[str]]
 
 
 def jsonl_rows(lines: Iterable[str], path: Path, first: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a JSONL file from row `first` on, each with its line; blank lines are passed over.
+    """The objects of a JSONL file from row `first` on, each with its line; blank lines are skipped.
 
     Raises:
         DataError: If a line is no JSON object.
@@ -208,7 +208,7 @@ def jsonl_rows(lines: Iterable[str], path: Path, first: int = 0) -> Iterator[tup
 
 
 def _read_csv(path: Path) -> SourceTable:
-    known: dict[str, str] = {}  # a million ratings hold few different texts: each is kept once
+    distinct: dict[str, str] = {}  # a million ratings hold few different texts: each is kept once
     rows: list[dict[str, Any]] = []
     lines: list[int] = []
     header: list[str] = []
@@ -216,21 +216,21 @@ def _read_csv(path: Path) -> SourceTable:
         if not header:
             header = values
             continue
-        rows.append(dict(zip(header, (known.setdefault(value, value) or None for value in values), strict=True)))
+        rows.append(dict(zip(header, (distinct.setdefault(value, value) or None for value in values), strict=True)))
         lines.append(line)
     return SourceTable(path, tuple(header), rows, lines)
 
 
 def check_header(header: Sequence[str], path: Path) -> None:
     """Raises a `DataError` where a name stands twice."""
-    twice = next((name for name, count in Counter(header).items() if count > 1), None)
-    if twice is not None:
-        raise DataError(f"{path}: column {shown(twice)} stands twice in the header; expected each name once")
+    repeated = next((name for name, count in Counter(header).items() if count > 1), None)
+    if repeated is not None:
+        raise DataError(f"{path}: column {shown(repeated)} stands twice in the header; expected each name once")
 
 
 def _read_jsonl(path: Path) -> SourceTable:
-    found = list(jsonl_rows(_read_text(path).split("\n"), path))
-    return SourceTable.of(path, [row for _, row in found], [line for line, _ in found])
+    numbered_rows = list(jsonl_rows(_read_text(path).split("\n"), path))
+    return SourceTable.of(path, [row for _, row in numbered_rows], [line for line, _ in numbered_rows])
 
 
 def _read_json(path: Path) -> SourceTable:
@@ -247,7 +247,7 @@ def _read_json(path: Path) -> SourceTable:
 
 
 def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, which by itself would keep only the last of two values under one name."""
+    """A JSON object whose names are all different: of equal ones `json` would keep only the last value."""
     values = dict(pairs)
     if len(values) < len(pairs):
         raise ValueError("a name stands twice in an object")
@@ -275,16 +275,16 @@ def full_mapping(
     Raises:
         DataError: If a column is missing or a name to map is unknown.
     """
-    has = f"it has {names_shown(table.columns)}"
+    present = f"it has {names_shown(table.columns)}"
     for our, their in given.items():
         if our not in ours:
             raise DataError(f"column mapping {our}={their}: expected to the left of '=': {', '.join(ours)}")
         if their not in table.columns:
-            raise DataError(f"{table.path}: no column {shown(their)} (mapped to {our}); {has}")
+            raise DataError(f"{table.path}: no column {shown(their)} (mapped to {our}); {present}")
     mapping = {our: given.get(our, our) for our in ours if given.get(our, our) in table.columns}
     for our in required:
         if our not in mapping:
-            raise DataError(f"{table.path}: no column {our!r}; {has}; expected a mapping {our}=COLUMN")
+            raise DataError(f"{table.path}: no column {our!r}; {present}; expected a mapping {our}=COLUMN")
     return mapping
 
 
@@ -313,7 +313,7 @@ def plain_text(value: Any) -> Any:
 
 
 def to_number(value: Any) -> Any:
-    """The number that a text spells, in ASCII digits without separators; else the value, for checks to judge."""
+    """The number that a text spells, in ASCII digits without separators; else the value itself, to be checked later."""
     return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
 
 

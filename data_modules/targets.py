@@ -1,21 +1,21 @@
 """What a judge is trained to predict: one number per pair and dimension out of the ratings of several people.
 
 - ``mean``: the plain mean over raters.
-- ``z_scored``: each rater's scores on the common mean and spread, then averaged. Mends raters who are strict and raters
-  who use little of the scale. It takes each rater's items for a fair sample: where raters saw items of different
-  quality, part of that difference is lost.
-- ``bias_corrected``: the item's part of the additive rater model (`fit_rater_model`). Mends strict and lenient raters,
-  also where they saw different items. Biases of raters whom no chain of common items connects cannot be compared: each
-  such panel is corrected by itself, so that the mean of its ratings stays, and the notes say so.
+- ``z_scored``: each rater's scores on the common mean and spread, then averaged. Corrects for raters who are strict and
+  raters who use little of the scale. It assumes that each rater's items are a fair sample: where raters saw items of
+  different quality, part of that difference is lost.
+- ``bias_corrected``: the item's part of the additive rater model (`fit_rater_model`). Corrects for strict and
+  lenient raters, also where they saw different items. Biases of raters whom no chain of common items connects cannot be
+  compared: each such panel is corrected by itself, so that the mean of its ratings stays, and the notes say so.
 - ``rasch``: what a rater of mean severity would give, by a many-facet Rasch model (`rasch.fit_rasch`): severity counts
-  less at the ends of the scale. Needs a scale with steps; raters whom nothing connects are refused.
-- ``single``: no number per pair: each rater's judgement of a pair is a training item of its own, which says whose.
+  less at the ends of the scale. Needs a scale with steps; raters without a chain of common items are refused.
+- ``single``: no number per pair: each rater's judgement of a pair is a training item of its own, with the rater.
 
 All are in rating points and inside the scale, so that the judge's head and its scores keep their meaning. On a complete
 panel ``bias_corrected`` equals ``mean``, because biases that hit every item alike change nothing between items.
 
 Beside each target, where the scales have steps, stands how many raters gave each score, for heads that predict how
-people spread. These counts are of ratings as they were given, whatever the target mends.
+ratings spread. These counts are of ratings as they were given, whatever the target corrects.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def training_targets(dataset: PairDataset, target: TargetName, weighting: Weight
     weights = np.isfinite(scores).astype(np.float64)
     for column, (dimension, table) in enumerate(zip(dimensions, tables, strict=True)):
         if weighting == "reliability":
-            weights[:, column], why = item_weights(table)
-            notes += [] if why is None else [f"weights, {dimension.name}: {why}; all ratings weigh the same"]
+            weights[:, column], reason = item_weights(table)
+            notes += [] if reason is None else [f"weights, {dimension.name}: {reason}; all ratings weigh the same"]
     return Targets(np.arange(len(pair_ids)), scores, weights, _histograms(tables, dimensions), notes=tuple(notes))
 
 
@@ -102,10 +102,10 @@ def _corrected(table: RatingTable, target: str, dimension: Dimension) -> tuple[n
     """Targets of one dimension, kept inside the scale, shape (items,), and remarks."""
     remarks = []
     if target == "z_scored":
-        values, left_out = z_scored_means(table)
-        if left_out:
-            why = f"fewer than {MIN_RATER_RATINGS} ratings or a constant score"
-            remarks.append(f"the ratings of {left_out} of {len(table.rater_ids)} raters count as they are ({why})")
+        values, n_left_out = z_scored_means(table)
+        if n_left_out:
+            reason = f"fewer than {MIN_RATER_RATINGS} ratings or a constant score"
+            remarks.append(f"the ratings of {n_left_out} of {len(table.rater_ids)} raters count as they are ({reason})")
     elif target == "rasch":
         values = fit_rasch(table, dimension).fair_means
     else:
@@ -116,11 +116,11 @@ def _corrected(table: RatingTable, target: str, dimension: Dimension) -> tuple[n
                 f"the raters fall into {model.n_components} panels without a common item; biases are corrected within "
                 "each, differences between panels stay"
             )
-    inside = np.clip(values, dimension.minimum, dimension.maximum)
-    if clipped := int((np.abs(inside - values) > 1e-9).sum()):
-        of = f"{clipped} of {np.isfinite(values).sum()} targets"
-        remarks.append(f"{of} left the scale {dimension.scale} and stand at its end")
-    return inside, remarks
+    bounded = np.clip(values, dimension.minimum, dimension.maximum)
+    if n_clipped := int((np.abs(bounded - values) > 1e-9).sum()):
+        share_text = f"{n_clipped} of {np.isfinite(values).sum()} targets"
+        remarks.append(f"{share_text} left the scale {dimension.scale} and stand at its end")
+    return bounded, remarks
 
 
 def _single(dataset: PairDataset) -> Targets:
@@ -131,10 +131,10 @@ def _single(dataset: PairDataset) -> Targets:
     raters, rater_ids = pd.factorize(wide.index.get_level_values("rater_id"), sort=True)
     names = tuple(map(str, rater_ids))
     scores = wide.reindex(columns=[dimension.name for dimension in dimensions]).to_numpy(np.float64)
-    rated = [np.flatnonzero(np.isfinite(column)) for column in scores.T]
+    rated_rows = [np.flatnonzero(np.isfinite(column)) for column in scores.T]
     tables = [
-        RatingTable(items, raters[items], own[items], len(scores), names)
-        for items, own in zip(rated, scores.T, strict=True)
+        RatingTable(items, raters[items], column[items], len(scores), names)
+        for items, column in zip(rated_rows, scores.T, strict=True)
     ]
     return Targets(
         wide.index.get_level_values("position").to_numpy(np.int64),
@@ -153,8 +153,8 @@ def _histograms(tables: Sequence[RatingTable], dimensions: Sequence[Dimension]) 
     shape = (tables[0].n_items, len(dimensions), max(dimension.steps for dimension in dimensions))
     counts = np.zeros(shape, np.int32)
     for column, (dimension, table) in enumerate(zip(dimensions, tables, strict=True)):
-        step = np.rint((table.scores - dimension.minimum) / (dimension.step or 1)).astype(np.int64)
-        np.add.at(counts[:, column], (table.items, step), 1)
+        steps = np.rint((table.scores - dimension.minimum) / (dimension.step or 1)).astype(np.int64)
+        np.add.at(counts[:, column], (table.items, steps), 1)
     return counts
 
 
@@ -237,15 +237,15 @@ def fit_rater_model(table: RatingTable) -> RaterModel:
         biases, failed = cg(laplacian, deviations, rtol=1e-10, maxiter=100 * n_raters)
         if failed:
             raise ArithmeticError(f"rater biases: conjugate gradients did not converge for {n_raters} raters")
-    size = np.bincount(components[raters])
-    biases -= (np.bincount(components[raters], weights=biases[raters]) / size)[components]
+    sizes = np.bincount(components[raters])
+    biases -= (np.bincount(components[raters], weights=biases[raters]) / sizes)[components]
     corrected = scores - biases[raters]
     quality = np.bincount(items, weights=corrected, minlength=n_items) / divisor
     return RaterModel(np.where(table.counts > 0, quality, np.nan), biases, components, corrected - quality[items])
 
 
 class VarianceComponents(NamedTuple):
-    """What makes ratings differ, in squared rating points."""
+    """Variances of items and of their ratings, in squared rating points."""
 
     between: float  # variance of the items' true means; may come out negative
     within: float  # variance of the ratings of one item, with the biases of raters in it
@@ -268,13 +268,13 @@ def variance_components(table: RatingTable) -> VarianceComponents | None:
         return None
     within = np.square(table.scores - all_means[table.items]).sum() / (n_ratings - n_items)
     among = (counts * np.square(means - table.scores.mean())).sum() / (n_items - 1)
-    raters = (n_ratings - np.square(counts).sum() / n_ratings) / (n_items - 1)  # in a balanced panel their number
-    return VarianceComponents(float((among - within) / raters), float(within))
+    n_raters = (n_ratings - np.square(counts).sum() / n_ratings) / (n_items - 1)  # in a balanced panel their number
+    return VarianceComponents(float((among - within) / n_raters), float(within))
 
 
 def item_weights(table: RatingTable) -> tuple[np.ndarray, str | None]:
     """Weights by the reliability of a mean of n raters, ``between / (between + within / n)`` (Shrout and Fleiss, 1979,
-    ICC(1, n)), which is what weighted least squares asks for, up to a factor, where nothing is known about the items.
+    ICC(1, n)): up to a factor, the weights of weighted least squares where nothing is known about the items.
 
     A judge that explains much of `between` leaves less of it unexplained, and the best weights would then differ more:
     these are cautious. The variances are those of the ratings as they were given: a target that takes biases out has a
@@ -289,10 +289,10 @@ def item_weights(table: RatingTable) -> tuple[np.ndarray, str | None]:
     equal = rated.astype(np.float64)
     if not rated.any():
         return equal, None
-    found = variance_components(table)
-    if found is None:
+    variances = variance_components(table)
+    if variances is None:
         return equal, "no reliability without an item that has two raters, and another item"
-    if found.between <= 0:
+    if variances.between <= 0:
         return equal, "no reliability, the ratings of one item differ as much as those of different items"
-    weights = found.between / (found.between + found.within / np.maximum(table.counts, 1)) * equal
+    weights = variances.between / (variances.between + variances.within / np.maximum(table.counts, 1)) * equal
     return weights / weights[rated].mean(), None

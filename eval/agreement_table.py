@@ -59,8 +59,8 @@ def measure_agreement(
         cluster: The column whose values intervals draw, and permutations exchange, whole.
         interval: The kind of bootstrap intervals.
         resamples: Bootstrap resamples; fewer where there are very many groups (`reliability.affordable_draws`).
-        seed: Of the resamples and of the halvings of the panel.
-        command: As it was typed.
+        seed: Seed of the resamples and of the halvings of the panel.
+        command: The command line, as it was typed.
         left_out: Annotators that the caller took out of the table.
 
     Raises:
@@ -82,25 +82,25 @@ def measure_agreement(
         rows = rows.assign(cluster=rows["system_id"].fillna(rows["pair_id"]))
     frame = replace(frame, rows=rows)
     panels = [
-        replace(own, scores={name: own.scores[name] for name in judges if name in own.scores})
-        for own in frame.panels(resamples, seed, interval)
+        replace(panel, scores={name: panel.scores[name] for name in judges if name in panel.scores})
+        for panel in frame.panels(resamples, seed, interval)
     ]
     dimensions = []
     for panel in progress(panels, "dimensions", len(panels)):
-        own = panel.rows
+        panel_rows = panel.rows
         report = {
             "dataset": panel.dataset,
             "dimension": panel.dimension,
-            "missing_scores": own.loc[own["score"].isna(), "rater_id"].value_counts(sort=False).to_dict(),
+            "missing_scores": panel_rows.loc[panel_rows["score"].isna(), "rater_id"].value_counts(sort=False).to_dict(),
             "people": reliability_report(panel.table, panel.draws, panel.reliability, seed),
             "judges": {judge: _judge(panel, judge, has_systems) for judge in judges if judge in panel.scores},
             "ranking": ranking_report(panel) if len(panel.scores) > 1 else None,
         }
         if pairs:
-            names = [name for name in (*people, *judges) if name in set(own["rater_id"])]
+            names = [name for name in (*people, *judges) if name in set(panel_rows["rater_id"])]
             kappa = partial(weighted_kappa, distance=kappa_weights)
             draw = partial(affordable_draws, resamples=resamples, seed=seed, interval=interval)
-            report["pairs"] = list(_pairs(own, names, kappa, draw))
+            report["pairs"] = list(_pairs(panel_rows, names, kappa, draw))
         if rasch:
             report["rasch"] = _rasch(panel.table)
         dimensions.append(report)
@@ -136,14 +136,14 @@ def measure_agreement(
 def _judge(panel: Panel, judge: str, has_systems: bool) -> Report:
     judged, scores = panel.judged(judge), panel.table.scores
     low, high = (float(scores.min()), float(scores.max())) if len(scores) else (0.0, 1.0)
-    own = judge_report(judged, (low, high if high > low else low + 1))
+    report = judge_report(judged, (low, high if high > low else low + 1))
     people = judged.panel.reliability
     return {
         "n_unscored": len(panel.items) - len(judged.score),
         "ceiling": as_report(people.leave_one_rater_out),
         "panel_ceiling": as_report(people.panel_mean),
-        **own,
-        "system_level": own["system_level"] if has_systems else None,
+        **report,
+        "system_level": report["system_level"] if has_systems else None,
     }
 
 
@@ -164,20 +164,22 @@ def _rasch(table: RatingTable) -> Report:
 def _pairs(
     rows: pd.DataFrame, names: Sequence[str], kappa: Callable[..., float], draw: Callable[..., Resamples]
 ) -> Iterator[dict[str, Any]]:
-    """Every two annotators over the items that both scored."""
+    """Agreement of every two annotators, over the items that both scored."""
     wide = rows.pivot(index="pair_id", columns="rater_id", values="score").reindex(rows["pair_id"].unique())
     clusters = rows.drop_duplicates("pair_id").set_index("pair_id")["cluster"]
     for first, second in combinations(names, 2):
         both = wide[[first, second]].dropna()
         x, y = both.to_numpy(np.float64).T
         draws = draw(clusters.loc[both.index].tolist())
-        found = {
+        statistics = {
             **{name: with_draws(name, x, y, draws) for name in ("spearman", "pearson", "kendall")},
             "linear_kappa": estimate(partial(kappa, weights="linear"), x, y, resamples=draws),
             "quadratic_kappa": estimate(partial(kappa, weights="quadratic"), x, y, resamples=draws),
         }
-        constant = [name for name, own in ((first, x), (second, y)) if len(own) >= MIN_ITEMS and is_constant(own)]
+        constant = [
+            name for name, values in ((first, x), (second, y)) if len(values) >= MIN_ITEMS and is_constant(values)
+        ]
         if constant:  # the statistics call the sides judge and human
             reason = f"the scores by {' and '.join(constant)} are constant"
-            found = {name: replace(statistic, reason=reason) for name, statistic in found.items()}
-        yield {"first": first, "second": second, "n_items": len(both), **as_report(found)}
+            statistics = {name: replace(statistic, reason=reason) for name, statistic in statistics.items()}
+        yield {"first": first, "second": second, "n_items": len(both), **as_report(statistics)}

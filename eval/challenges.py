@@ -1,4 +1,4 @@
-"""Two public challenges: AEQ-Bench's choice of the right response, and EchoMind's matched against crossed voices.
+"""Two public challenges: AEQ-Bench (choose the right response) and EchoMind (matched against crossed voices).
 
 **AEQ-Bench** (HumOmni track 1, EmpathyEval). A question offers two or more responses to the same user turn, one of
 which is right; the judge answers with the one it scores highest. Questions with the same words and another context or
@@ -6,9 +6,9 @@ tone are a group. The score is (right questions + groups with all questions righ
 and over all.
 
 **EchoMind.** Does the response to a voice outrank, in its context, the response to another voice? The same script is
-spoken in several voices, and a system answers each. Where a matched response is not scored above a crossed one more
-often than half the time, the judge does not hear which voice is answered. A judge that reads words alone is at 0.5 as
-far as the responses have the same words; where they differ, words help.
+spoken in several voices, and a system answers each. If matched responses are scored above crossed ones no more than
+half of the time, the judge does not hear which voice is answered. A judge that reads words alone is at 0.5 as far as
+the responses have the same words; where they differ, words help.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ def challenge(
     """What a judge reaches in a challenge.
 
     Args:
-        name: Of the challenge.
-        judge: What chooses: the response that it scores highest.
-        dataset: For AEQ-Bench such as `import empathy-eval` makes: ratings say which response is right. For EchoMind
-            such as `import echomind` makes, without ratings.
+        name: Name of the challenge.
+        judge: The judge; it chooses the response that it scores highest.
+        dataset: For AEQ-Bench as made by `import empathy-eval`: ratings say which response is right. For EchoMind as
+            made by `import echomind`, without ratings.
         split: Which pairs; None = all.
-        resamples: Of whole groups (EchoMind's scripts), for the intervals.
-        seed: Of the resamples.
+        resamples: Resamples of whole groups (EchoMind's scripts), for the intervals.
+        seed: Seed of the resamples.
         provenance: What else is known of the judge.
 
     Returns:
-        ``signature``, and ``dimensions``: name -> of AEQ-Bench source (setting, and all together) -> as
-        `challenge_scores`; of EchoMind how often the response to the voice that is heard is scored above one to another
-        voice, as a statistic.
+        ``signature``, and ``dimensions``: name -> result. For AEQ-Bench this is source (setting, and all together) ->
+        as `challenge_scores`; for EchoMind a statistic: how often the response to the voice that is heard is scored
+        above one to another voice.
 
     Raises:
         DataError: If judge and dataset share no dimension, or there is no question.
@@ -72,30 +72,37 @@ def challenge(
     """
     pairs = dataset.subset(split).pairs
     lower = {d.name for d in dataset.card.dimensions if not d.higher_is_better}
-    signs = pd.Series({own: -1.0 if own in lower else 1.0 for own in judge.dimensions})
+    signs = pd.Series({dimension: -1.0 if dimension in lower else 1.0 for dimension in judge.dimensions})
     if name == "aeq-bench":
         shared, means = shared_dimensions(judge, dataset), dataset.subset(split).mean_scores()
         table = _scores(judge, pairs) * signs
         frames = {
             d.name: pd.DataFrame({"human_mean": means[d.name] * signs[d.name], "score": table[d.name]}) for d in shared
         }
-        found: Report = {own: challenge_scores(pairs, items, resamples, seed) for own, items in frames.items()}
+        results: Report = {
+            dimension: challenge_scores(pairs, frame, resamples, seed) for dimension, frame in frames.items()
+        }
     else:
         crossed = crossings(pairs)
         if not crossed:
             raise DataError(
                 f"of {len(pairs)} pairs none can be crossed: no system answers two voices (settings) of a group"
             )
-        scores = _scores(judge, [*pairs, *(other for _, other in crossed)]) * signs
-        groups = np.array([group_of(other) for _, other in crossed])
-        matched, others = scores.loc[[own for own, _ in crossed]], scores.loc[[other.pair_id for _, other in crossed]]
-        found = {
-            own: matched_accuracy(matched[own].to_numpy(), others[own].to_numpy(), groups, resamples, seed)
-            for own in judge.dimensions
+        scores = _scores(judge, [*pairs, *(pair for _, pair in crossed)]) * signs
+        groups = np.array([group_of(pair) for _, pair in crossed])
+        matched_scores, crossed_scores = (
+            scores.loc[[pair_id for pair_id, _ in crossed]],
+            scores.loc[[pair.pair_id for _, pair in crossed]],
+        )
+        results = {
+            dimension: matched_accuracy(
+                matched_scores[dimension].to_numpy(), crossed_scores[dimension].to_numpy(), groups, resamples, seed
+            )
+            for dimension in judge.dimensions
         }
     drawn = {"cluster": "group_id", "interval": "percentile", "resamples": resamples, "seed": seed}
     signature = signature_on(judge, dataset, split, provenance, ceiling="none", **drawn)
-    return {"signature": signature, "dimensions": as_report(found)}
+    return {"signature": signature, "dimensions": as_report(results)}
 
 
 def _scores(judge: Judge, pairs: Sequence[Pair]) -> pd.DataFrame:
@@ -130,67 +137,67 @@ def challenge_scores(
     with np.errstate(invalid="ignore"):
         np.maximum.at(best, questions, human)  # NaN, if one of the options is not rated
     correct = human == best[questions]
-    known = (np.bincount(questions, weights=correct) == 1) & (np.bincount(questions) >= 2)
-    answerable = np.flatnonzero(known[questions])
+    has_answer = (np.bincount(questions, weights=correct) == 1) & (np.bincount(questions) >= 2)
+    answerable = np.flatnonzero(has_answer[questions])
     if len(answerable) == 0:
         raise DataError(
             f"{len(pairs)} pairs hold no question: expected two rated responses or more to the same context, of "
             "which one is rated best"
         )
     groups = np.array([f"{source} / {group_of(pair)}" for source, pair in zip(sources, pairs, strict=True)])
-    # A tie for the highest score is no answer: a constant judge gets 0, not the share that guessing would. Nor is an
-    # option without a score: in a challenge every question is answered
-    of_correct = np.full(len(known), np.nan)
-    of_correct[questions[correct]] = score[correct]
-    beaten = ~correct & ~(score < of_correct[questions])
-    right = ~np.isnan(of_correct) & (np.bincount(questions, weights=beaten) == 0)
+    # A tie for the highest score is no answer: a constant judge gets 0, not the share that guessing would get. If an
+    # option has no score, the question is not answered either, and every question of a challenge counts.
+    correct_scores = np.full(len(has_answer), np.nan)
+    correct_scores[questions[correct]] = score[correct]
+    rivals = ~correct & ~(score < correct_scores[questions])
+    right = ~np.isnan(correct_scores) & (np.bincount(questions, weights=rivals) == 0)
 
     def of(chosen: np.ndarray) -> dict[str, Any]:
         asked, first = np.unique(questions[chosen], return_index=True)
         chance = float((1 / np.bincount(questions)[asked]).mean())
         return {**grouped_score(right[asked], groups[chosen[first]], resamples, seed), "chance": chance}
 
-    named = sorted(set(sources[answerable]) - {ALL_SOURCES})
-    return {name: of(answerable[sources[answerable] == name]) for name in named} | {ALL_SOURCES: of(answerable)}
+    names = sorted(set(sources[answerable]) - {ALL_SOURCES})
+    return {name: of(answerable[sources[answerable] == name]) for name in names} | {ALL_SOURCES: of(answerable)}
 
 
 def grouped_score(right: np.ndarray, groups: np.ndarray, resamples: int = 1000, seed: int = 0) -> dict[str, Statistic]:
-    """The score of AEQ-Bench from right and wrong questions and the group of each, shape (m,).
+    """The score of AEQ-Bench, from whether each question is right and the group of each, both of shape (m,).
 
     Returns:
         ``score``: (right questions + groups with all right) / (questions + groups); ``accuracy``: right questions /
         questions; ``group_accuracy``: groups with all questions right / groups, whose `n` counts groups. Undefined
         without questions; without an interval for fewer than five groups.
     """
-    seen = Resamples.draw(groups, resamples, seed)
-    sizes = np.bincount(seen.codes, minlength=seen.counts.shape[1]).astype(np.float64)
-    wins = np.bincount(seen.codes, weights=right, minlength=len(sizes))
-    whole = (wins == sizes).astype(np.float64)
+    draws = Resamples.draw(groups, resamples, seed)
+    sizes = np.bincount(draws.codes, minlength=draws.counts.shape[1]).astype(np.float64)
+    wins = np.bincount(draws.codes, weights=right, minlength=len(sizes))
+    all_right = (wins == sizes).astype(np.float64)
     if len(right) == 0:
         return dict.fromkeys(("score", "accuracy", "group_accuracy"), Statistic(None, reason="0 questions"))
 
     def ratio(above: np.ndarray, below: np.ndarray, n: int) -> Statistic:
         point = Statistic(float(above.sum() / below.sum()), n=n)
-        return with_interval(point, (seen.counts @ above) / (seen.counts @ below), seen)
+        return with_interval(point, (draws.counts @ above) / (draws.counts @ below), draws)
 
     return {
-        "score": ratio(wins + whole, sizes + 1, len(right)),
+        "score": ratio(wins + all_right, sizes + 1, len(right)),
         "accuracy": ratio(wins, sizes, len(right)),
-        "group_accuracy": ratio(whole, np.ones_like(sizes), len(sizes)),
+        "group_accuracy": ratio(all_right, np.ones_like(sizes), len(sizes)),
     }
 
 
 def challenge_views(found: Report) -> Iterator[Table | str]:
     """Tables of what `challenge` found (AEQ-Bench: one per dimension), and the signature."""
     parts, rows = ("score", "accuracy", "group_accuracy"), []
-    for name, own in found["dimensions"].items():
-        if "value" in own:
-            rows.append((name, str(own["n"]), ranged(own), "0.50"))
+    for name, result in found["dimensions"].items():
+        if "value" in result:
+            rows.append((name, str(result["n"]), ranged(result), "0.50"))
             continue
         head = ("source", "questions", "score\n(95 %)", "right\nquestions", "groups\nall right", "chance")
         cells = [
-            (source, str(one["score"]["n"]), *(ranged(one[part]) for part in parts), number(one["chance"]))
-            for source, one in own.items()
+            (source, str(scores["score"]["n"]), *(ranged(scores[part]) for part in parts), number(scores["chance"]))
+            for source, scores in result.items()
         ]
         yield filled_table(name, head, [("", cells)])
     if rows:
@@ -202,27 +209,27 @@ def challenge_views(found: Report) -> Iterator[Table | str]:
 
 
 def crossings(pairs: Sequence[Pair]) -> list[tuple[str, Pair]]:
-    """Every pair with each response of its system to the other voices of its group, in the context of the pair.
+    """Cross every pair with each response of its system to the other voices of its group, in the context of the pair.
 
-    Pairs are such as `import echomind` makes: the group is the script, the setting names the voice, and there is one
-    pair per voice, system and recording. The id of each goes with the pair that has the other response.
+    Pairs are as made by `import echomind`: the group is the script, the setting names the voice, and there is one pair
+    per voice, system and recording. Returns the id of each pair with its copy that has the other response.
     """
     answers: dict[tuple[str, str | None], list[Pair]] = defaultdict(list)
     for pair in pairs:
         answers[group_of(pair), pair.system_id].append(pair)
-    found = []
+    crossed_pairs = []
     for members in answers.values():
-        for own, other in permutations(members, 2):
-            if own.setting != other.setting:
+        for matched, other in permutations(members, 2):
+            if matched.setting != other.setting:
                 crossed = dataclasses.replace(
-                    own,
-                    pair_id=f"{own.pair_id} x {other.pair_id}",
+                    matched,
+                    pair_id=f"{matched.pair_id} x {other.pair_id}",
                     response=other.response,
                     response_text=other.response_text,
                     response_speaker=other.response_speaker,
                 )
-                found.append((own.pair_id, crossed))
-    return found
+                crossed_pairs.append((matched.pair_id, crossed))
+    return crossed_pairs
 
 
 def matched_accuracy(
@@ -234,16 +241,16 @@ def matched_accuracy(
         matched: Shape (n,), score of the response to the voice that is heard, once per comparison.
         crossed: Shape (n,), score of a response to another voice of the script, in the same context.
         groups: Shape (n,), the script of each comparison; whole scripts are drawn for the interval.
-        resamples: Of scripts.
-        seed: Of the resamples.
+        resamples: Resamples of scripts.
+        seed: Seed of the resamples.
 
     Returns:
         Accuracy over comparisons with both scores; the others are dropped and counted. Undefined without any.
     """
     wins = 0.5 * (1 + np.sign(matched - crossed))
-    kept = ~np.isnan(wins)
-    dropped = int((~kept).sum())
-    if not kept.any():
+    compared = ~np.isnan(wins)
+    dropped = int((~compared).sum())
+    if not compared.any():
         return Statistic(None, dropped=dropped, reason="0 comparisons" + (f", {dropped} dropped" if dropped else ""))
-    draws = Resamples.draw(groups[kept], resamples, seed)
-    return dataclasses.replace(estimate(np.mean, wins[kept], resamples=draws), dropped=dropped)
+    draws = Resamples.draw(groups[compared], resamples, seed)
+    return dataclasses.replace(estimate(np.mean, wins[compared], resamples=draws), dropped=dropped)

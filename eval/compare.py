@@ -12,7 +12,7 @@ import pandas as pd
 from ..data_modules.errors import UserError, shown
 from ..data_modules.schema import PairDataset
 from .dimension_report import response_lengths
-from .evaluate import Cluster, Plan, clusters_of, measure
+from .evaluate import Cluster, MeasurementPlan, clusters_of, measure
 from .frame import Frame, Panel
 from .judges import Judge
 from .judges.opening import AnyJudge, Loading, open_judges
@@ -28,10 +28,10 @@ class Comparison:
     """Several judges; a notebook shows them as a short table.
 
     Attributes:
-        evaluations: Of each judge, in the order given.
+        evaluations: Results of each judge, in the order given.
         rankings: Dimension -> the judges that score it against each other; only where there are at least two.
         warnings: A line for each judge whose scores are the items of a report (``scores:REPORT/items.csv``) that was
-            made on other data, another split, or with another bootstrap: its figures there are not those here.
+            made on other data, another split, or with another bootstrap: figures in that report differ from these.
     """
 
     evaluations: list[Results]
@@ -40,7 +40,7 @@ class Comparison:
 
     @property
     def reports(self) -> list[Report]:
-        """Of each judge, in the order given."""
+        """The report of each judge, in the order given."""
         return [evaluation.report for evaluation in self.evaluations]
 
     def to_frame(self) -> pd.DataFrame:
@@ -102,7 +102,7 @@ def compare(
         cluster: What intervals draw, and permutations exchange, whole.
         interval: The kind of intervals.
         resamples: Bootstrap resamples of an interval.
-        seed: Of everything drawn.
+        seed: Seed of all random draws.
         command: The command line, for the record.
         loading: How judges that are named are loaded.
 
@@ -111,30 +111,30 @@ def compare(
     """
     opened = open_judges(judges, data, split, seed, probes, loading)
     dataset, names = opened.dataset, [judge.name for judge in opened.judges]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UserError(f"two judges are called {shown(twice)}; expected each judge once")
+    duplicate = next((name for name in names if names.count(name) > 1), None)
+    if duplicate is not None:
+        raise UserError(f"two judges are called {shown(duplicate)}; expected each judge once")
     part = dataset.subset(split)
     lengths = response_lengths(part.pairs)
-    plan = Plan(split, slices, probes, cluster, interval, resamples, seed, command)
+    plan = MeasurementPlan(split, slices, probes, cluster, interval, resamples, seed, command)
     evaluations = [
         measure(judge, dataset, plan, provenance, lengths)
         for judge, provenance in zip(opened.judges, opened.provenances, strict=True)
     ]
-    scores = {name: own.items for name, own in zip(names, evaluations, strict=True)}
+    scores = {name: evaluation.items for name, evaluation in zip(names, evaluations, strict=True)}
     frame = Frame.of_dataset(part, scores, clusters_of(part.pairs, cluster))
     panels = {panel.dimension: panel for panel in frame.panels(resamples, seed, interval)}
-    several = [own.name for own in dataset.card.dimensions if own.name in panels and len(panels[own.name].scores) > 1]
-    rankings = {name: ranking_report(panels[name]) for name in several}
+    shared = [d.name for d in dataset.card.dimensions if d.name in panels and len(panels[d.name].scores) > 1]
+    rankings = {name: ranking_report(panels[name]) for name in shared}
     return Comparison(evaluations, rankings, list(_measured_otherwise(opened.judges, evaluations)))
 
 
 def _measured_otherwise(judges: Sequence[Judge], evaluations: Sequence[Results]) -> Iterator[str]:
-    for judge, own in zip(judges, evaluations, strict=True):
-        before = judge.signature if isinstance(judge, ScoresFile) else None
-        if before is not None and (apart := measured_apart(before, own.report["signature"])):
-            here = measured_apart(own.report["signature"], before)
-            yield f"{judge.name}: its report was measured on {', '.join(apart)}; here: {', '.join(here)}"
+    for judge, evaluation in zip(judges, evaluations, strict=True):
+        earlier = judge.signature if isinstance(judge, ScoresFile) else None
+        if earlier is not None and (there := measured_apart(earlier, evaluation.report["signature"])):
+            here = measured_apart(evaluation.report["signature"], earlier)
+            yield f"{judge.name}: its report was measured on {', '.join(there)}; here: {', '.join(here)}"
 
 
 _EXCHANGED_VALUES = 500_000_000  # permutations x groups
@@ -142,21 +142,25 @@ _MOST, _FEWEST = 10_000, 1_000
 
 
 def ranking_report(panel: Panel) -> Report:
-    """The judges of a panel in significance clusters, every two compared."""
+    """The judges of a panel, ranked in significance clusters, and the comparison of every two."""
     scores, human = panel.scores, panel.human
     permutations = max(_FEWEST, min(_MOST, _EXCHANGED_VALUES // max(1, panel.draws.n_groups)))
     comparisons = compare_all(scores, human, panel.draws, permutations=permutations, seed=panel.seed)
     agreement = {name: estimate(spearman, score, human) for name, score in scores.items()}
-    tested = {pair: (own.difference.value or 0.0, own.p) for pair, own in comparisons.items() if own.p is not None}
+    tested = {
+        pair: (comparison.difference.value or 0.0, comparison.p)
+        for pair, comparison in comparisons.items()
+        if comparison.p is not None
+    }
     ranking = rank_judges(agreement, tested)
     rows = []
-    for pair, own in comparisons.items():
-        row, needed = as_report(own), as_report(separation(own))
+    for pair, comparison in comparisons.items():
+        row, needed = as_report(comparison), as_report(separation(comparison))
         del row["standard_error"]
-        names = {"first": pair[0], "second": pair[1], "n_items": own.difference.n}
+        names = {"first": pair[0], "second": pair[1], "n_items": comparison.difference.n}
         rows.append({**names, **row, "p_adjusted": ranking.p.get(pair), "power_reason": needed.pop("reason"), **needed})
     judges = [
-        {"judge": name, "cluster": ranking.clusters.get(name), "spearman": agreement[name].value, "reason": why}
-        for name, why in {**dict.fromkeys(ranking.clusters), **ranking.unranked}.items()
+        {"judge": name, "cluster": ranking.clusters.get(name), "spearman": agreement[name].value, "reason": reason}
+        for name, reason in {**dict.fromkeys(ranking.clusters), **ranking.unranked}.items()
     ]
     return {"judges": judges, "comparisons": rows}

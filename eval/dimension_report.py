@@ -33,7 +33,7 @@ MISSING = "missing"
 _QUALITY = ("accuracy", "brier", "ece")
 _COVERAGES = 20  # points of the risk-coverage curve
 _DRAWN_VERDICTS = 20_000_000  # resamples x verdicts of an interval
-_MEANS_OF = (1, 2, 3, 5)  # raters whose mean is held against the mean of the others, as far as the panel allows
+_MEANS_OF = (1, 2, 3, 5)  # raters whose mean is compared with the mean of the others, as far as the panel allows
 
 # Chinese and Japanese are written without spaces: each of their characters counts as a word
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\s\u3040-\u30ff\u3400-\u9fff]+")
@@ -54,17 +54,17 @@ def dimension_report(
     """Everything about a dimension except checks and slices.
 
     Args:
-        dimension: Its name and scale.
-        judged: Its judged items.
-        items: Its rows of `results.Results.items`, those of all pairs.
-        lengths: Of the responses.
-        asked: What a prompted judge says of its answers.
-        part: The pairs and ratings that it is measured on.
-        three_way: How differences of its scores become verdicts of people; None = it does not know.
+        dimension: Name and scale of the dimension.
+        judged: The judged items of the dimension.
+        items: Rows of `results.Results.items` of the dimension, for all pairs.
+        lengths: Lengths of the responses.
+        asked: What a prompted judge tells about its answers.
+        part: The pairs and ratings that the judge is measured on.
+        three_way: How differences of its scores become verdicts of people; None = the judge has no such model.
     """
-    panel, whole = judged.panel, judged.panel.reliability.panel_reliability
-    of_k = [(k, raters_ceiling(panel.table, whole, panel.draws, k, panel.seed)) for k in _MEANS_OF]
-    found = {
+    panel, reliability = judged.panel, judged.panel.reliability.panel_reliability
+    ceilings = [(k, raters_ceiling(panel.table, reliability, panel.draws, k, panel.seed)) for k in _MEANS_OF]
+    report = {
         "scale": {
             "minimum": dimension.minimum,
             "maximum": dimension.maximum,
@@ -75,14 +75,14 @@ def dimension_report(
         "n_ratings": len(panel.table.scores),
         "coverage": _coverage(dimension, judged, items),
         "ceiling": panel.reliability.report(),
-        "mean_of_k_raters": [{"k": k, **own} for k, own in of_k if own["measured"].value is not None],
+        "mean_of_k_raters": [{"k": k, **ceiling} for k, ceiling in ceilings if ceiling["measured"].value is not None],
         "uncertainty": _uncertainty(judged, items),
         "verdicts": None if three_way is None else _verdicts(dimension, judged, items, part, three_way),
         "length": _length_bias(judged, lengths),
         "asked": asked,
     }
     scale = dimension.minimum, dimension.maximum
-    return as_report(found) | judge_report(judged, scale, dimension.higher_is_better)
+    return as_report(report) | judge_report(judged, scale, dimension.higher_is_better)
 
 
 def judged_rows(items: pd.DataFrame) -> pd.DataFrame:
@@ -91,7 +91,7 @@ def judged_rows(items: pd.DataFrame) -> pd.DataFrame:
 
 
 def status_counts(statuses: Iterable[object]) -> dict[str, int]:
-    """How often each status stands there, the most frequent first."""
+    """How often each status occurs, the most frequent first."""
     return dict(Counter(map(str, statuses)).most_common())
 
 
@@ -122,34 +122,34 @@ def check_reports(
         judged: The dimension's items.
         items: Their rows of `results.Results.items`; the scores of a check are in the column ``<probe>_score``.
         probes: The checks.
-        refused: Probe -> why the check was not possible; None = it was made.
+        refused: Probe -> why the check was not possible; None = it was run.
     """
-    done = [probe for probe in probes if refused[probe.name] is None]
-    _, spearmen = _after(done, items, judged.score, judged.panel.human, judged.panel.draws)
+    possible = [probe for probe in probes if refused[probe.name] is None]
+    _, spearmen = _after(possible, items, judged.score, judged.panel.human, judged.panel.draws)
     reports = {}
     for probe in probes:
-        moved = score = np.empty(0)
+        changes = score = np.empty(0)
         failed = {}
-        if probe in done:
+        if probe in possible:
             changed = items[f"{probe.name}_score"].to_numpy(np.float64)
             both = np.isfinite(changed)
             score = judged.score[both]
-            moved = np.abs(changed[both] - score)
+            changes = np.abs(changed[both] - score)
             failed = status_counts(items.loc[~both, f"{probe.name}_status"])
-        nothing = Statistic(None, reason=refused[probe.name])
-        left, drop = spearmen.get(probe.name, (nothing, nothing))
-        found = {
+        not_possible = Statistic(None, reason=refused[probe.name])
+        remaining, drop = spearmen.get(probe.name, (not_possible, not_possible))
+        report = {
             "expects": probe.expects,
             "tolerance": probe.tolerance,
-            "spearman": left,
+            "spearman": remaining,
             "drop": drop,
-            "mean_change": float(moved.mean()) if len(moved) else None,
-            "p95_change": float(np.percentile(moved, 95)) if len(moved) else None,
+            "mean_change": float(changes.mean()) if len(changes) else None,
+            "p95_change": float(np.percentile(changes, 95)) if len(changes) else None,
             "judge_sd": float(score.std()) if len(score) and not is_constant(score) else None,
-            "n": len(moved),
+            "n": len(changes),
             "failed": failed,
         }
-        reports[probe.name] = as_report(found)
+        reports[probe.name] = as_report(report)
     return reports
 
 
@@ -158,14 +158,17 @@ def _after(
 ) -> tuple[Statistic, dict[str, tuple[Statistic, Statistic]]]:
     """Spearman, and after each probe what is left of it and its drop, over the items scored in both runs."""
     changed = {probe.name: items[f"{probe.name}_score"].to_numpy(np.float64) for probe in probes}
-    whole = [name for name, own in changed.items() if np.isfinite(own).all()]
-    full, *lefts = spearmans([score, *(changed[name] for name in whole)], human, draws)
-    found = {name: (left, difference(full, left, draws)) for name, left in zip(whole, lefts, strict=True)}
-    for name in changed.keys() - found.keys():
+    complete = [name for name, scores in changed.items() if np.isfinite(scores).all()]
+    full, *remaining_statistics = spearmans([score, *(changed[name] for name in complete)], human, draws)
+    results = {
+        name: (remaining, difference(full, remaining, draws))
+        for name, remaining in zip(complete, remaining_statistics, strict=True)
+    }
+    for name in changed.keys() - results.keys():
         both = np.isfinite(changed[name])
-        before, left = spearmans([score[both], changed[name][both]], human[both], draws.select(both))
-        found[name] = left, difference(before, left, draws.select(both))
-    return full, found
+        before, remaining = spearmans([score[both], changed[name][both]], human[both], draws.select(both))
+        results[name] = remaining, difference(before, remaining, draws.select(both))
+    return full, results
 
 
 def slice_report(judged: Judged, items: pd.DataFrame, chosen: np.ndarray, probes: Sequence[Probe]) -> dict[str, Any]:
@@ -181,21 +184,21 @@ def slice_report(judged: Judged, items: pd.DataFrame, chosen: np.ndarray, probes
     drawn = Resamples.draw(
         judged.panel.draws.codes[chosen].astype(str), judged.panel.draws.resamples, judged.panel.seed
     )
-    own, spearmen = _after(probes, items, score, human, drawn)
+    correlation, spearmen = _after(probes, items, score, human, drawn)
     checks = {}
     for probe in probes:
-        left, drop = spearmen[probe.name]
-        checks[probe.name] = {"expects": probe.expects, "n": left.n, "spearman": left, "drop": drop}
-    found = {
+        remaining, drop = spearmen[probe.name]
+        checks[probe.name] = {"expects": probe.expects, "n": remaining.n, "spearman": remaining, "drop": drop}
+    report = {
         "n_items": int(chosen.sum()),
         "n_groups": drawn.n_groups,
-        "spearman": own,
+        "spearman": correlation,
         "mae": estimate(mae, score, human, resamples=drawn),
         "bias": estimate(bias, score, human, resamples=drawn),
         "checks": checks,
         "intervals": _intervals(items, human, drawn),
     }
-    return as_report(found)
+    return as_report(report)
 
 
 # ---------------------------------------------------------------- uncertainty
@@ -232,16 +235,16 @@ def _intervals(items: pd.DataFrame, human: np.ndarray, draws: Resamples) -> dict
 
 
 def _surest_half(judged: Judged, error: np.ndarray) -> dict[str, Statistic]:
-    """Agreement on the half of the items with the smallest standard errors, and how far above that on all it is."""
+    """Agreement on the half of the items with the smallest standard errors, and its gain over that on all items."""
     known = np.isfinite(error)
     if not known.all() or is_constant(error):
         reason = "the standard error is the same for all items" if known.all() else "items without a standard error"
-        nothing = Statistic(None, reason=reason)
-        return {"spearman": nothing, "gain": nothing}
-    half = np.sort(np.argsort(error, kind="stable")[: len(error) // 2])
-    draws = judged.panel.draws.select(half)
-    own = estimate(spearman, judged.score[half], judged.panel.human[half], resamples=draws)
-    return {"spearman": own, "gain": difference(own, judged.spearman, draws)}
+        undefined = Statistic(None, reason=reason)
+        return {"spearman": undefined, "gain": undefined}
+    surest = np.sort(np.argsort(error, kind="stable")[: len(error) // 2])
+    draws = judged.panel.draws.select(surest)
+    correlation = estimate(spearman, judged.score[surest], judged.panel.human[surest], resamples=draws)
+    return {"spearman": correlation, "gain": difference(correlation, judged.spearman, draws)}
 
 
 # ---------------------------------------------------------------- verdicts on two responses
@@ -257,36 +260,40 @@ def _verdicts(
     by_id, items = {pair.pair_id: pair for pair in part.pairs}, judged_rows(items)
     first, second, counts = comparisons(part, [by_id[pair_id] for pair_id in items["pair_id"]], dimension)
     error = items["uncertainty"].to_numpy(np.float64) if model.uses_error else np.full(len(items), math.sqrt(0.5))
-    together = np.hypot(error[first], error[second])
-    kept = np.isfinite(together)
-    if not kept.any():
+    pair_errors = np.hypot(error[first], error[second])
+    usable = np.isfinite(pair_errors)
+    if not usable.any():
         return None
-    first, second, counts = first[kept], second[kept], counts[kept]
+    first, second, counts = first[usable], second[usable], counts[usable]
     sign, verdict = 1.0 if dimension.higher_is_better else -1.0, verdict_of(counts)
-    apart = sign * (judged.score[first] - judged.score[second])
-    found = probabilities(apart, together[kept], model.factor, model.tie_width)
+    differences = sign * (judged.score[first] - judged.score[second])
+    predicted = probabilities(differences, pair_errors[usable], model.factor, model.tie_width)
     draws = judged.panel.draws.select(first)
     draws = draws.percentile(max(100, _DRAWN_VERDICTS // len(first)))
-    wrong, confidence = (found.argmax(axis=1) != verdict).astype(np.float64), found.max(axis=1)
+    wrong, confidence = (predicted.argmax(axis=1) != verdict).astype(np.float64), predicted.max(axis=1)
 
     def measured(*columns: np.ndarray) -> list[float]:
-        own = quality(np.stack(columns[:3], axis=1), columns[3].astype(np.intp))
-        return [own[name] for name in _QUALITY]
+        measures = quality(np.stack(columns[:3], axis=1), columns[3].astype(np.intp))
+        return [measures[name] for name in _QUALITY]
 
     def mean(values: np.ndarray) -> float:
         return float(values.mean())
 
-    alone = "no two raters compared the same responses"
-    judge, rater = (estimate(mean, own, resamples=draws) for own in beside_one_rater(found.argmax(axis=1), counts))
-    judge, rater = (own if own.value is not None else Statistic(None, reason=alone) for own in (judge, rater))
+    no_raters = "no two raters compared the same responses"
+    judge, rater = (
+        estimate(mean, verdicts, resamples=draws) for verdicts in beside_one_rater(predicted.argmax(axis=1), counts)
+    )
+    judge, rater = (
+        statistic if statistic.value is not None else Statistic(None, reason=no_raters) for statistic in (judge, rater)
+    )
     promised = {}
-    for most, bound in zip(MAX_ERRORS, model.decided_above, strict=True):
-        given = confidence >= (math.inf if bound is None else bound)
-        never = Statistic(None, reason="no verdict is given")
-        promised[f"{100 * most:g}"] = {
-            "max_error": most,
-            "given": estimate(mean, given.astype(np.float64), resamples=draws),
-            "wrong": estimate(mean, wrong[given], resamples=draws.select(given)) if given.any() else never,
+    for max_error, bound in zip(MAX_ERRORS, model.decided_above, strict=True):
+        decided = confidence >= (math.inf if bound is None else bound)
+        undefined = Statistic(None, reason="no verdict is given")
+        promised[f"{100 * max_error:g}"] = {
+            "max_error": max_error,
+            "given": estimate(mean, decided.astype(np.float64), resamples=draws),
+            "wrong": estimate(mean, wrong[decided], resamples=draws.select(decided)) if decided.any() else undefined,
         }
     order = np.argsort(-confidence, kind="stable")
     ends = np.unique(np.ceil(np.linspace(0, 1, _COVERAGES + 1)[1:] * len(order)).astype(np.intp))
@@ -296,7 +303,7 @@ def _verdicts(
         "n_groups": draws.n_groups,
         "ties": float((verdict == 2).mean()),
         "most_frequent": float(np.bincount(verdict).max() / len(verdict)),
-        **estimates(measured, *found.T, verdict, resamples=draws, reasons=dict.fromkeys(_QUALITY, "undefined")),
+        **estimates(measured, *predicted.T, verdict, resamples=draws, reasons=dict.fromkeys(_QUALITY, "undefined")),
         "beside_one_rater": {"judge": judge, "rater": rater, "difference": difference(judge, rater, draws)},
         "promised": promised,
         "curve": [
@@ -331,20 +338,20 @@ def _length_bias(judged: Judged, lengths: Lengths) -> dict[str, dict[str, Statis
     """Whether the scores follow the length of responses more than people's ratings do, in seconds and in words.
 
     Judges that are language models often do (Saito et al., 2023, "Verbosity Bias in Preference Labeling by Large
-    Language Models"). People may like longer responses too, so that only the difference speaks of the judge.
+    Language Models"). People may like longer responses too, so only the difference says something about the judge.
     """
-    both = np.array([lengths[pair_id] for pair_id in judged.panel.items["pair_id"]]).reshape(-1, 2)
-    found = {}
-    for unit, length in zip(("seconds", "words"), both.T, strict=True):
+    seconds_and_words = np.array([lengths[pair_id] for pair_id in judged.panel.items["pair_id"]]).reshape(-1, 2)
+    results = {}
+    for unit, length in zip(("seconds", "words"), seconds_and_words.T, strict=True):
         known = np.isfinite(length)
         if not known.any():
-            none = Statistic(None, dropped=len(known), reason="no length is known")
-            found[unit] = {"judge": none, "human": none, "difference": none}
+            undefined = Statistic(None, dropped=len(known), reason="no length is known")
+            results[unit] = {"judge": undefined, "human": undefined, "difference": undefined}
             continue
-        own, length, draws = {}, length[known], judged.panel.draws.select(known)
-        for who, scores in (("judge", judged.score), ("human", judged.panel.human)):
-            why = "all responses are equally long" if is_constant(length) else f"the {who} scores are constant"
-            why = why if len(length) >= MIN_ITEMS else None
-            own[who] = estimate(spearman, scores[known], length, resamples=draws, undefined=why)
-        found[unit] = {**own, "difference": difference(own["judge"], own["human"], draws)}
-    return found
+        correlations, length, draws = {}, length[known], judged.panel.draws.select(known)
+        for side, scores in (("judge", judged.score), ("human", judged.panel.human)):
+            reason = "all responses are equally long" if is_constant(length) else f"the {side} scores are constant"
+            reason = reason if len(length) >= MIN_ITEMS else None
+            correlations[side] = estimate(spearman, scores[known], length, resamples=draws, undefined=reason)
+        results[unit] = {**correlations, "difference": difference(correlations["judge"], correlations["human"], draws)}
+    return results

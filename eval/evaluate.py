@@ -38,14 +38,14 @@ from .statistics.agreement import as_report
 from .statistics.bootstrap import Interval, Resamples
 
 DEFAULT_SLICES = ("setting", "system_id", "language")
-"""What reports are sliced by, beside all tags."""
+"""Columns that reports are sliced by, beside all tags."""
 
 MOST_VALUES = 100
-"""A column with more of them is not sliced by unless it is asked for."""
+"""A column with more distinct values than this is sliced by only where it is asked for."""
 NOT_GIVEN = "(not given)"
 
 Cluster = Literal["group_id", "context_speaker", "response_speaker", "system_id"]
-"""What a bootstrap can draw whole."""
+"""Units that a bootstrap can draw as a whole."""
 
 LEFT_OUT = "left out by the probe"
 """The status, in a listening check, of a pair that the probe cannot change."""
@@ -90,7 +90,7 @@ def evaluate(
         cluster: What intervals draw whole: groups, speakers or systems. A pair that names none is one of its own.
         interval: The kind of intervals.
         resamples: Bootstrap resamples of an interval.
-        seed: Of bootstrap, halvings and swaps.
+        seed: Seed of bootstrap, halvings and swaps.
         command: The command line, for the record.
         loading: How a judge that is named is loaded: ``device, backbone, quantization, cache``; what a prompted judge
             may cost: ``budget`` (dollars); and where its answers are kept: ``answers``.
@@ -101,12 +101,12 @@ def evaluate(
         ValueError: If the judge breaks the protocol.
     """
     opened = open_judges([judge], data, split, seed, probes, loading)
-    plan = Plan(split, slices, probes, cluster, interval, resamples, seed, command)
+    plan = MeasurementPlan(split, slices, probes, cluster, interval, resamples, seed, command)
     return measure(opened.judges[0], opened.dataset, plan, opened.provenances[0])
 
 
 @dataclass(frozen=True)
-class Plan:
+class MeasurementPlan:
     """How judges are measured: the arguments of `evaluate` of the same names."""
 
     split: str | None
@@ -122,13 +122,13 @@ class Plan:
 def measure(
     judge: Judge,
     dataset: PairDataset,
-    plan: Plan,
+    plan: MeasurementPlan,
     provenance: Mapping[str, Any] | None,
     lengths: Lengths | None = None,
 ) -> Results:
-    """`evaluate` with a judge at work.
+    """`evaluate` for a judge that is already loaded.
 
-    What else is known of the judge, its `provenance`, must fit strict JSON. `lengths` of the responses are given where
+    `provenance`, what else is known of the judge, must fit strict JSON. `lengths` of the responses are passed where
     they were measured before.
     """
     split, seed = plan.split, plan.seed
@@ -137,31 +137,31 @@ def measure(
     dimensions = shared_dimensions(judge, dataset)
     chosen = choose(DEFAULT_PROBES if plan.probes is None else plan.probes)
 
-    begun = time.perf_counter()
+    started = time.perf_counter()
     scores = scored(judge, part.pairs)
-    wall = time.perf_counter() - begun
+    wall = time.perf_counter() - started
     if not np.isfinite(scores["score"].to_numpy(np.float64)).any():
         chosen = ()  # nothing to compare with
     refused = {probe.name: judge.only_given or probe.refuses(part.pairs) for probe in chosen}
-    done = [probe for probe in chosen if refused[probe.name] is None]
-    runs = {probe.name: _run_check(probe, judge, part.pairs, seed) for probe in done}
-    parts = [_items(part, dimension.name, scores, runs, columns) for dimension in dimensions]
-    if not any(items["human_mean"].notna().any() for items in parts):
+    possible = [probe for probe in chosen if refused[probe.name] is None]
+    runs = {probe.name: _run_check(probe, judge, part.pairs, seed) for probe in possible}
+    tables = [_items(part, dimension.name, scores, runs, columns) for dimension in dimensions]
+    if not any(items["human_mean"].notna().any() for items in tables):
         raise UserError(f"none of the {len(part.pairs)} pairs has a rating of {', '.join(d.name for d in dimensions)}")
     clusters = clusters_of(part.pairs, plan.cluster)
-    frame = Frame.of_dataset(part, {judge.name: pd.concat(parts)}, clusters)
+    frame = Frame.of_dataset(part, {judge.name: pd.concat(tables)}, clusters)
     names = [dimension.name for dimension in dimensions]
     panels = [*frame.panels(plan.resamples, seed, plan.interval, names, judged=True)]
-    named = {
+    judged_items = {
         panel.dimension: (panel.judged(judge.name), judged_rows(items))
-        for panel, items in zip(panels, parts, strict=True)
+        for panel, items in zip(panels, tables, strict=True)
     }
     lengths = response_lengths(part.pairs) if lengths is None else lengths
-    checks = {name: check_reports(*own, chosen, refused) for name, own in named.items()}
-    answers, asked = Answers.of(scores, part.pairs), {}
+    checks = {name: check_reports(*entry, chosen, refused) for name, entry in judged_items.items()}
+    answers, prompted = Answers.of(scores, part.pairs), {}
     if answers is not None:
         drawn = Resamples.draw([*clusters.values()], plan.resamples, seed, plan.interval)
-        asked = {name: answers.dimension_report(name, drawn) for name in named}
+        prompted = {name: answers.dimension_report(name, drawn) for name in judged_items}
     draws = {
         "seed": seed,
         "cluster": plan.cluster,
@@ -193,7 +193,7 @@ def measure(
             "not_judged": [d.name for d in dataset.card.dimensions if d not in dimensions],
             "not_rated": [name for name in judge.dimensions if name not in {d.name for d in dimensions}],
         },
-        "in_windows": int(np.count_nonzero(parts[0][WINDOWS] > 1)) if WINDOWS in parts[0] else None,
+        "in_windows": int(np.count_nonzero(tables[0][WINDOWS] > 1)) if WINDOWS in tables[0] else None,
         "effort": {
             "seconds_per_pair": (wall if answers is None else answers.total("seconds")) / len(part.pairs),
             "measured": "wall_clock" if answers is None else "requests",
@@ -202,43 +202,43 @@ def measure(
         "dimensions": {
             dimension.name: dimension_report(
                 dimension,
-                named[dimension.name][0],
+                judged_items[dimension.name][0],
                 items,
                 lengths,
-                asked.get(dimension.name),
+                prompted.get(dimension.name),
                 part,
                 getattr(judge, "three_way", {}).get(dimension.name),
             )
-            for dimension, items in zip(dimensions, parts, strict=True)
+            for dimension, items in zip(dimensions, tables, strict=True)
         },
-        "checks": {probe.name: {name: own[probe.name] for name, own in checks.items()} for probe in chosen},
+        "checks": {probe.name: {name: results[probe.name] for name, results in checks.items()} for probe in chosen},
         "voice_and_words": {
             name: as_report(
                 voice_and_words(judged.score, *items[_PARTS].to_numpy(np.float64).T, resamples=judged.panel.draws)
             )
-            for name, (judged, items) in named.items()
+            for name, (judged, items) in judged_items.items()
             if {*_PARTS} <= {*items}
         },
         "slices": {},
     }
     for column in columns:
-        values = set(parts[0][column].fillna(NOT_GIVEN))
+        values = set(tables[0][column].fillna(NOT_GIVEN))
         if len(values) >= 2:
             report["slices"][column] = {
                 value: {
-                    name: slice_report(*own, own[1][column].fillna(NOT_GIVEN).eq(value).to_numpy(bool), done)
-                    for name, own in named.items()
+                    name: slice_report(*entry, entry[1][column].fillna(NOT_GIVEN).eq(value).to_numpy(bool), possible)
+                    for name, entry in judged_items.items()
                 }
                 for value in sorted(values)
             }
-    return Results(report, pd.concat(parts, ignore_index=True), dataset)
+    return Results(report, pd.concat(tables, ignore_index=True), dataset)
 
 
 def clusters_of(pairs: Sequence[Pair], cluster: Cluster) -> dict[str, str]:
-    """Pair id -> what is drawn whole with it; a pair that names none is one of its own.
+    """Pair id -> its cluster, which is drawn as a whole; a pair that names none is a cluster of its own.
 
     Raises:
-        UserError: If pairs are not drawn by this.
+        UserError: If there is no such kind of cluster.
     """
     if cluster not in get_args(Cluster):
         raise UserError(f"cluster {cluster!r}: expected one of {', '.join(get_args(Cluster))}")
@@ -279,8 +279,8 @@ def _run_check(probe: Probe, judge: Judge, pairs: Sequence[Pair], seed: int) -> 
         tables.append(scored(judge, changed))
         ids.update(pair.pair_id for pair in changed)
     if left_out := [pair for pair in pairs if pair.pair_id not in ids]:
-        nothing = np.full((len(left_out), len(judge.dimensions)), np.nan)
-        tables.append(score_table(left_out, judge.dimensions, nothing, statuses=[LEFT_OUT] * len(left_out)))
+        no_scores = np.full((len(left_out), len(judge.dimensions)), np.nan)
+        tables.append(score_table(left_out, judge.dimensions, no_scores, statuses=[LEFT_OUT] * len(left_out)))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -291,8 +291,8 @@ def _slice_columns(pairs: Sequence[Pair], asked: Sequence[str] | None) -> list[s
         raise DataError(f"slice {shown(unknown[0])}; expected {known_columns(pairs)}")
     if asked is not None:
         return list(asked)
-    few = [tag for tag in tags if len({read_column(pair, tag) for pair in pairs}) <= MOST_VALUES]
-    return [*DEFAULT_SLICES, *few]
+    sliced_tags = [tag for tag in tags if len({read_column(pair, tag) for pair in pairs}) <= MOST_VALUES]
+    return [*DEFAULT_SLICES, *sliced_tags]
 
 
 def _items(
@@ -304,20 +304,20 @@ def _items(
 ) -> pd.DataFrame:
     """The rows of `Results.items` of one dimension, in the order of the pairs; always with `DEFAULT_SLICES`."""
     pair_ids = [pair.pair_id for pair in part.pairs]
-    own = _rows(scores, dimension, pair_ids)
+    rows = _rows(scores, dimension, pair_ids)
     rated = part.ratings.loc[part.ratings["dimension"] == dimension]
-    named = dict.fromkeys((*DEFAULT_SLICES, *slices))
+    names = dict.fromkeys((*DEFAULT_SLICES, *slices))
     columns: dict[str, Any] = {
         "pair_id": pair_ids,
         "group_id": [group_of(pair) for pair in part.pairs],
         "dimension": dimension,
-        **{name: [read_column(pair, name) for pair in part.pairs] for name in named},
+        **{name: [read_column(pair, name) for pair in part.pairs] for name in names},
         "human_mean": part.mean_scores()[dimension].to_numpy(),
         "n_raters": rated["pair_id"].value_counts().reindex(pair_ids, fill_value=0).to_numpy(),
-        "score": own["score"].to_numpy(np.float64),
-        "uncertainty": own["uncertainty"].to_numpy(np.float64),
-        "status": own["status"].to_numpy(),
-        **{name: own[name].to_numpy() for name in _STATED if name in own},
+        "score": rows["score"].to_numpy(np.float64),
+        "uncertainty": rows["uncertainty"].to_numpy(np.float64),
+        "status": rows["status"].to_numpy(),
+        **{name: rows[name].to_numpy() for name in _STATED if name in rows},
     }
     for name, table in runs.items():
         changed = _rows(table, dimension, pair_ids)

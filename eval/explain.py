@@ -2,8 +2,8 @@
 
 Occlusion edits a window of one clip in several ways and scores the pair again: exact, and one forward pass for each
 edited window (Zeiler and Fergus, 2014). Integrated gradients (Sundararajan et al., 2017) follow the audio states from
-the clip with flattened pitch and loudness to the clip; eight passes suffice however long it is, and what is attributed
-adds up to the difference between both scores. Everything is in rating points: what a stretch contributes, below 0 what
+the clip with flattened pitch and loudness to the clip itself; eight passes suffice for any length, and attributions
+add up to the difference between both scores. Everything is in rating points: what a stretch contributes; below 0, what
 it costs.
 """
 
@@ -34,7 +34,7 @@ Method = Literal["occlusion", "gradient"]
 WINDOWS = (0.25, 1.0)
 """Seconds that a stretch may last."""
 STRETCHES = 3
-"""Worst and best ones that are named, at most."""
+"""Largest number of worst stretches, and of best ones, that are named."""
 _STEPS_APART = 4  # windows that begin within the length of one
 _SMOOTHING = (0.25, 0.5, 0.25)  # weights of a window and its neighbours
 _FADE = 0.01  # s, of the edges of an edited window
@@ -45,7 +45,7 @@ _LEVEL = 95  # percent of permutations that stay inside the null band
 # Of the scale: what moves the score less is not named, however regular it is. Seconds of an even tone that carry the
 # score whatever is said add up to half a point of 1 to 5; hardly any of them cost as much.
 _LEAST_COST, _LEAST_GAIN = 0.05, 0.15
-_PLACES = 8  # of the way on which slopes are measured
+_PLACES = 8  # points of the straight path at which slopes are measured
 NOISE = "noise floor"
 
 
@@ -128,8 +128,8 @@ def explain(
     """
     if not WINDOWS[0] <= window <= WINDOWS[1]:
         raise UserError(f"window {shown(window)}; expected {WINDOWS[0]:g} to {WINDOWS[1]:g} seconds")
-    by = {"occlusion": _by_occlusion, "gradient": _by_gradient}
-    if method not in by:
+    methods = {"occlusion": _by_occlusion, "gradient": _by_gradient}
+    if method not in methods:
         raise UserError(f"method {shown(method)}; expected occlusion or gradient")
     heard: dict[str, Clip] = {}
     for side, audio in (("context", context), ("response", response)):
@@ -140,7 +140,7 @@ def explain(
         check_situation(situation)
     judge = scorer.pair_scorer.judge
     work = PairScorer(judge, scorer.batch_size, scorer.calibration, windows=scorer.windows)
-    return by[method](work, heard, situation, window, np.random.default_rng(seed))
+    return methods[method](work, heard, situation, window, np.random.default_rng(seed))
 
 
 def _pair(clips: Mapping[str, Clip], situation: str | None) -> Pair:
@@ -163,33 +163,33 @@ def _by_occlusion(
     window: float,
     rng: np.random.Generator,
 ) -> Explanation:
-    pairs, places = [_pair(heard, situation)], []
-    for side, own in heard.items():
-        edited = {name: edit(own.samples, rng) for name, edit in {NOISE: noise_floor, **EDITS}.items()}
-        starts, ends = _windows(own.seconds, window)
-        places.append((side, own.seconds, starts, ends))
-        time = np.arange(len(own.samples)) / own.rate
-        for other in edited.values():
+    pairs, clip_windows = [_pair(heard, situation)], []
+    for side, audio in heard.items():
+        edited = {name: edit(audio.samples, rng) for name, edit in {NOISE: noise_floor, **EDITS}.items()}
+        starts, ends = _windows(audio.seconds, window)
+        clip_windows.append((side, audio.seconds, starts, ends))
+        time = np.arange(len(audio.samples)) / audio.rate
+        for replacement in edited.values():
             for start, end in zip(starts, ends, strict=True):
                 inside = np.minimum((time - start) / _FADE + (start == 0), (end - time) / _FADE + (end == ends[-1]))
-                mixed = own.samples + np.clip(inside, 0, 1) * (other - own.samples)
-                pairs.append(_pair({**heard, side: Clip(mixed, own.rate)}, situation))
-    found = []
-    for one in work.assess(pairs):
-        if isinstance(one, AudioError):
-            raise one
-        found.append(one)
-    scores, ways, curves, first = found[0].points, (NOISE, *EDITS), [], 1
-    for side, seconds, starts, ends in places:
-        some, first = found[first : first + len(ways) * len(starts)], first + len(ways) * len(starts)
+                mixed = audio.samples + np.clip(inside, 0, 1) * (replacement - audio.samples)
+                pairs.append(_pair({**heard, side: Clip(mixed, audio.rate)}, situation))
+    assessments = []
+    for assessment in work.assess(pairs):
+        if isinstance(assessment, AudioError):
+            raise assessment
+        assessments.append(assessment)
+    scores, ways, curves, first = assessments[0].points, (NOISE, *EDITS), [], 1
+    for side, seconds, starts, ends in clip_windows:
+        changed, first = assessments[first : first + len(ways) * len(starts)], first + len(ways) * len(starts)
         for dimension in work.judge.dimensions:
-            changes = np.array([one.points[dimension.name] for one in some]).reshape(len(ways), -1)
+            changes = np.array([assessment.points[dimension.name] for assessment in changed]).reshape(len(ways), -1)
             changes -= scores[dimension.name]
             edits = dict(zip(ways, changes, strict=True))
-            # windows share three quarters with the next one: what only one of them shows is the edit, not the clip
-            near = convolve1d(changes, _SMOOTHING, axis=1, mode="nearest")
-            null = -np.stack([rng.permuted(near, axis=1).mean(0) for _ in range(_PERMUTATIONS)])
-            curves.append(_curve(side, dimension, (seconds, starts, ends), -near.mean(0), null, edits))
+            # neighbouring windows share three quarters: a change in only one of them comes from the edit, not the clip
+            smoothed = convolve1d(changes, _SMOOTHING, axis=1, mode="nearest")
+            null = -np.stack([rng.permuted(smoothed, axis=1).mean(0) for _ in range(_PERMUTATIONS)])
+            curves.append(_curve(side, dimension, (seconds, starts, ends), -smoothed.mean(0), null, edits))
     return Explanation("occlusion", scores, {}, {}, {}, curves)
 
 
@@ -203,89 +203,94 @@ def _by_gradient(
     judge = work.judge
     if len(judge.members):
         raise UserError("explain: gradients of an ensemble; expected method occlusion, or one of its members")
-    copies = [{side: Clip(own.samples, own.rate) for side, own in heard.items()} for _ in range(_PLACES)]
+    copies = [{side: Clip(audio.samples, audio.rate) for side, audio in heard.items()} for _ in range(_PLACES)]
     ends: list[Inputs] = []
     encoded: dict[str, EncodedClip] = {}
-    for clips in ({side: Clip(flattened(own.samples, rng), own.rate) for side, own in heard.items()}, heard):
-        encoded = {side: judge.encode_clips([judge.decode(own, work.long_clips)])[0] for side, own in clips.items()}
-        states: dict[AudioSource, EncodedClip] = {copy[side]: own for copy in copies for side, own in encoded.items()}
+    for clips in ({side: Clip(flattened(audio.samples, rng), audio.rate) for side, audio in heard.items()}, heard):
+        encoded = {side: judge.encode_clips([judge.decode(audio, work.long_clips)])[0] for side, audio in clips.items()}
+        states: dict[AudioSource, EncodedClip] = {
+            copy[side]: encoding for copy in copies for side, encoding in encoded.items()
+        }
         ends.append(judge.build_inputs([_pair(copy, situation) for copy in copies], states).to(judge.device))
-    found = _integral(judge, *ends)
+    integral = _integral(judge, *ends)
     curves, begin = [], 0
-    for side, own in heard.items():
+    for side, audio in heard.items():
         windows = encoded[side]
         # windows of a long clip are equally long, and so are the states of each, up to the padding at its end
         edges: list[float] = []
-        for number, one in enumerate(windows):
-            real = max(1, one.real_tokens // judge.backbone.tokens_per_state)
-            edges += [number + min(1, place / real) for place in range(len(one.states))]
-        first = np.array([*edges, len(windows)]) * own.seconds / len(windows)
-        starts, stops = _windows(own.seconds, window)
-        overlap = np.minimum(stops[:, None], first[1:]) - np.maximum(starts[:, None], first[:-1])
-        inside = np.clip(overlap / np.maximum(np.diff(first), 1e-9), 0, 1)
-        part, begin = found.states[:, begin : begin + len(edges)], begin + len(edges)
-        for dimension, row in zip(judge.dimensions, part, strict=True):
+        for number, encoded_window in enumerate(windows):
+            real_states = max(1, encoded_window.real_tokens // judge.backbone.tokens_per_state)
+            edges += [number + min(1, position / real_states) for position in range(len(encoded_window.states))]
+        boundaries = np.array([*edges, len(windows)]) * audio.seconds / len(windows)
+        starts, stops = _windows(audio.seconds, window)
+        overlap = np.minimum(stops[:, None], boundaries[1:]) - np.maximum(starts[:, None], boundaries[:-1])
+        inside = np.clip(overlap / np.maximum(np.diff(boundaries), 1e-9), 0, 1)
+        contributions, begin = integral.states[:, begin : begin + len(edges)], begin + len(edges)
+        for dimension, row in zip(judge.dimensions, contributions, strict=True):
             null = np.stack([inside @ rng.permutation(row) for _ in range(_PERMUTATIONS)])
-            curves.append(_curve(side, dimension, (own.seconds, starts, stops), inside @ row, null, {}))
+            curves.append(_curve(side, dimension, (audio.seconds, starts, stops), inside @ row, null, {}))
     names = [dimension.name for dimension in judge.dimensions]
-    scored, baseline, unplaced, left = (
-        dict(zip(names, own.tolist(), strict=True)) for own in (found.high, found.low, found.whole, found.missed)
+    scored, baseline, unplaced, missed = (
+        dict(zip(names, values.tolist(), strict=True))
+        for values in (integral.high, integral.low, integral.whole, integral.missed)
     )
-    return Explanation("gradient", scored, baseline, unplaced, left, curves)
+    return Explanation("gradient", scored, baseline, unplaced, missed, curves)
 
 
 class _Integral(NamedTuple):
-    """Of the slopes on the way from one input to another, for each dimension."""
+    """Integral of the slopes on the straight path from one input to another, for each dimension."""
 
-    low: np.ndarray  # score where the way begins
-    high: np.ndarray  # and where it ends
-    states: np.ndarray  # what each state contributes `(dimensions, states)`
-    whole: np.ndarray  # what all else contributes
+    low: np.ndarray  # score at the beginning of the path
+    high: np.ndarray  # score at its end
+    states: np.ndarray  # contribution of each state `(dimensions, states)`
+    whole: np.ndarray  # contribution of all other inputs
     missed: np.ndarray  # points that are not in the slopes
 
 
 def _integral(judge: EmpathyJudge, begin: Inputs, end: Inputs) -> _Integral:
-    """What contributes to the difference between the scores at both ends of the straight way between two inputs.
+    """Attribute the difference between the scores of two inputs to the parts of the input.
 
-    Scores and slopes are measured at `_PLACES` places of the way, in one pass. Between two of them each state
-    contributes the mean of its slopes there; what all of them together miss of the difference between the two scores,
-    since the score has bends, goes to each by the size of its slopes. So everything adds up to the difference.
+    Scores and slopes are measured at `_PLACES` points of the straight path between them, in one pass. Between two
+    points each state contributes the mean of its slopes there. The score is not linear, so these contributions miss a
+    part of the difference; it is shared among the states by the size of their slopes, and all then adds up.
 
     Args:
         judge: The judge.
-        begin: Where the way begins: `_PLACES` copies of one pair.
-        end: Where it ends, likewise.
+        begin: Beginning of the path: `_PLACES` copies of one pair.
+        end: End of the path, likewise.
     """
-    here = {name: own for name in ("audio_states", "layers", "functionals") if (own := getattr(end, name)) is not None}
-    # what the beginning has no measure of stays as it is at the end
-    ways = {name: (own - getattr(begin, name)).nan_to_num(0) for name, own in here.items()}
-    left = torch.linspace(1, 0, _PLACES, dtype=torch.float64)  # of the way, at each place
+    tensors = {
+        name: tensor for name in ("audio_states", "layers", "functionals") if (tensor := getattr(end, name)) is not None
+    }
+    # a value that is NaN at the beginning stays as it is at the end
+    steps = {name: (tensor - getattr(begin, name)).nan_to_num(0) for name, tensor in tensors.items()}
+    remaining = torch.linspace(1, 0, _PLACES, dtype=torch.float64)  # of the path, at each point
     point: dict[str, torch.Tensor] = {}
-    for name, own in here.items():
-        of_row = left.to(own).repeat_interleave(len(own) // _PLACES).reshape(-1, *[1] * (own.ndim - 1))
-        point[name] = (own - of_row * ways[name]).requires_grad_()
+    for name, tensor in tensors.items():
+        fraction = remaining.to(tensor).repeat_interleave(len(tensor) // _PLACES).reshape(-1, *[1] * (tensor.ndim - 1))
+        point[name] = (tensor - fraction * steps[name]).requires_grad_()
     with torch.enable_grad():
         scores = judge.predict(dataclasses.replace(end, **point)).score
     states, whole, missed = [], [], []
-    known = scores.detach().double().cpu().numpy().T
-    for number, row in enumerate(known):
-        last = number + 1 == len(known)
+    by_dimension = scores.detach().double().cpu().numpy().T
+    for number, row in enumerate(by_dimension):
+        last = number + 1 == len(by_dimension)
         slopes = torch.autograd.grad(
             scores[:, number].sum(), list(point.values()), retain_graph=not last, allow_unused=True
         )
         parts = []
-        for way, slope in zip(ways.values(), slopes, strict=True):
-            along = torch.zeros_like(way) if slope is None else (slope * way).nan_to_num(0)
-            parts.append(along.double().flatten(1).sum(1).reshape(_PLACES, -1).cpu().numpy())
-        each = np.concatenate(parts, axis=1)
-        mean, size = ((own[1:] + own[:-1]) / 2 / (_PLACES - 1) for own in (each, np.abs(each)))
-        rest = np.diff(row) - mean.sum(1)
+        for step, slope in zip(steps.values(), slopes, strict=True):
+            products = torch.zeros_like(step) if slope is None else (slope * step).nan_to_num(0)
+            parts.append(products.double().flatten(1).sum(1).reshape(_PLACES, -1).cpu().numpy())
+        by_place = np.concatenate(parts, axis=1)
+        mean, size = ((values[1:] + values[:-1]) / 2 / (_PLACES - 1) for values in (by_place, np.abs(by_place)))
+        unexplained = np.diff(row) - mean.sum(1)
         shares = size / np.maximum(size.sum(1, keepdims=True), np.finfo(float).tiny)
-        given = (mean + rest[:, None] * shares).sum(0)
-        states.append(given[: parts[0].shape[1]])
-        whole.append(given[parts[0].shape[1] :].sum())
-        missed.append(np.abs(rest).sum())
-    return _Integral(known[:, 0], known[:, -1], np.stack(states), np.array(whole), np.array(missed))
+        contributions = (mean + unexplained[:, None] * shares).sum(0)
+        states.append(contributions[: parts[0].shape[1]])
+        whole.append(contributions[parts[0].shape[1] :].sum())
+        missed.append(np.abs(unexplained).sum())
+    return _Integral(by_dimension[:, 0], by_dimension[:, -1], np.stack(states), np.array(whole), np.array(missed))
 
 
 def _curve(
@@ -296,26 +301,31 @@ def _curve(
     null: np.ndarray,
     edits: Mapping[str, np.ndarray],
 ) -> Curve:
-    """What stands out: beyond the largest deviation of most permutations `(permutations, windows)`, and not too small.
+    """The curve of a clip, with the stretches that stand out.
 
-    An edit that takes nothing away from the score found no mistake: a worst stretch costs points, in itself.
+    These lie beyond the largest deviation of most permutations, `null` of shape `(permutations, windows)`, and are not
+    too small. A worst stretch must itself cost points: it is not enough to contribute less than the others.
     """
     seconds, starts, ends = windows
     middle, scale = float(np.median(contributions)), dimension.maximum - dimension.minimum
-    apart = null - np.median(null, 1, keepdims=True)
-    low = middle - max(_LEAST_COST * scale, float(np.percentile((-apart).max(1), _LEVEL)))
-    high = middle + max(_LEAST_GAIN * scale, float(np.percentile(apart.max(1), _LEVEL)))
+    deviations = null - np.median(null, 1, keepdims=True)
+    low = middle - max(_LEAST_COST * scale, float(np.percentile((-deviations).max(1), _LEVEL)))
+    high = middle + max(_LEAST_GAIN * scale, float(np.percentile(deviations.max(1), _LEVEL)))
 
     def named(sign: int) -> list[Stretch]:
-        found: list[Stretch] = []
+        chosen: list[Stretch] = []
         least = scale * (_LEAST_COST if sign > 0 else _LEAST_GAIN)
         for number in np.argsort(sign * contributions, kind="stable"):
-            start, end, value = (float(own[number]) for own in (starts, ends, contributions))
+            start, end, value = (float(values[number]) for values in (starts, ends, contributions))
             beyond = sign * value < -least / 2 and (value < low if sign > 0 else value > high)
-            if beyond and len(found) < STRETCHES and all(end <= own.start or start >= own.end for own in found):
+            if (
+                beyond
+                and len(chosen) < STRETCHES
+                and all(end <= stretch.start or start >= stretch.end for stretch in chosen)
+            ):
                 effect = {name: float(changes[number]) for name, changes in edits.items()}
-                found.append(Stretch(start, end, value, f"{start:.1f} to {end:.1f} s: {_reason(value, effect, sign)}"))
-        return found
+                chosen.append(Stretch(start, end, value, f"{start:.1f} to {end:.1f} s: {_reason(value, effect, sign)}"))
+        return chosen
 
     return Curve(
         clip_name,
@@ -333,16 +343,16 @@ def _curve(
 
 
 def _reason(contribution: float, effect: Mapping[str, float], sign: int) -> str:
-    """What the edit did that changed the score most in this direction."""
+    """Say which edit changed the score most in this direction, and by how much."""
     if not effect:
         return f"{'costs' if sign > 0 else 'adds'} {abs(contribution):.1f} beside flattened delivery"
-    name = max(effect, key=lambda one: sign * effect[one])
-    done = "the noise floor in its place" if name == NOISE else f"flattening the {name}"
-    return f"{done} {'raises' if sign > 0 else 'lowers'} the score by {abs(effect[name]):.1f}"
+    name = max(effect, key=lambda edit: sign * effect[edit])
+    change = "the noise floor in its place" if name == NOISE else f"flattening the {name}"
+    return f"{change} {'raises' if sign > 0 else 'lowers'} the score by {abs(effect[name]):.1f}"
 
 
 def noise_floor(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Noise as loud and as coloured as the quietest frames near each place `(samples,)`, at `voice.RATE`."""
+    """Noise with the level and spectrum of the quietest frames nearby `(samples,)`, at `voice.RATE`."""
     size, hop = voice.FRAME, voice.FRAME // 2
     window = np.hanning(size + 1)[:-1]
     padded = np.pad(samples.astype(np.float64), (hop, size))
@@ -351,13 +361,13 @@ def noise_floor(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     power = np.abs(np.fft.rfft(frames))[inside] ** 2
     level, reach = power.sum(1), int(_NEAR * voice.RATE / hop)
     spectra = np.empty_like(power)
-    for place in range(len(power)):
-        near = slice(max(0, place - reach), place + reach + 1)
-        quiet = level[near] <= np.percentile(level[near], _QUIET)
-        spectra[place] = power[near][quiet].mean(0)
-    at = np.clip(np.arange(len(frames)) - 1, 0, len(power) - 1)
+    for index in range(len(power)):
+        nearby = slice(max(0, index - reach), index + reach + 1)
+        quiet = level[nearby] <= np.percentile(level[nearby], _QUIET)
+        spectra[index] = power[nearby][quiet].mean(0)
+    nearest = np.clip(np.arange(len(frames)) - 1, 0, len(power) - 1)
     noise = np.fft.rfft(rng.standard_normal(frames.shape) * np.sqrt(window))
-    shaped = np.fft.irfft(noise * np.sqrt(spectra[at] / (window.sum())), size) * np.sqrt(window)
+    shaped = np.fft.irfft(noise * np.sqrt(spectra[nearest] / (window.sum())), size) * np.sqrt(window)
     total = np.zeros(len(padded) + size)
     for number, frame in enumerate(shaped):
         total[number * hop : number * hop + size] += frame
@@ -365,7 +375,7 @@ def noise_floor(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def flattened(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The clip at the median of its pitch and at one level, that of its speech."""
+    """The clip with a constant pitch, its median, and a constant level, that of its speech."""
     even = voice.level_flattened(voice.monotone(Clip(samples, voice.RATE), rng)).samples
     return even * _speech_level(samples) / max(_speech_level(even), 1e-9)
 
@@ -381,4 +391,4 @@ def _speech_level(samples: np.ndarray) -> float:
 
 
 EDITS = {"pitch and loudness": flattened, "delivery": neutral}
-"""What a window is made like beside the noise floor, in the words of reasons: flattening the ... raises the score."""
+"""Edits of a window beside the noise floor, named as in reasons: flattening the ... raises the score."""

@@ -1,8 +1,8 @@
 """One long frame of ratings and scores: who gave which item which score on which dimension.
 
 `evaluate` and `compare` make it from a pair dataset and the score tables of judges, `agreement` and ``compare --table``
-from a table with one row per score. Everything that is measured starts from a `Panel`: the people of one dimension, and
-what judges say of the items that people rated.
+from a table with one row per score. Everything that is measured starts from a `Panel`: the ratings by people of one
+dimension, and the scores of judges on the rated items.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ import pandas as pd
 from ..data_modules.errors import DataError, UserError, shown
 from ..data_modules.ratings import RatingTable
 from ..data_modules.schema import PairDataset
-from ..data_modules.tables import Record, full_mapping, read_table
+from ..data_modules.tables import TableRow, full_mapping, read_table
 from .probes.pairs import group_of
 from .statistics.agreement import Statistic, spearman
 from .statistics.bootstrap import Interval, Resamples, estimate
 from .statistics.reliability import Reliability, affordable_draws, measure
 
 COLUMNS = ("dataset", "dimension", "pair_id", "rater_id", "is_judge", "score", "group_id", "system_id", "cluster")
-"""Of a long frame: ``score`` in rating points (NaN = missing), ``dataset`` and ``system_id`` None where there is none,
-``cluster`` what intervals draw, and permutations exchange, whole."""
+"""Columns of a long frame: ``score`` in rating points (NaN = missing); ``dataset`` and ``system_id`` are None where
+there is none; ``cluster`` is the unit that intervals draw, and permutations exchange, as a whole."""
 
 TABLE_COLUMNS = ("item", "annotator", "dimension", "score", "dataset", "group", "system")
-"""Of a table; the first four are required."""
+"""Columns of a table; the first four are required."""
 
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """The people of one dimension and the n items that they rated, with the scores of judges."""
+    """The ratings by people of one dimension, on n items, with the scores of judges on these items."""
 
     dataset: str | None  # its name; None where there is only one
     dimension: str  # its name
@@ -63,23 +63,23 @@ class Panel:
         return measure(self.table, self.draws, self.seed)
 
     def select(self, kept: np.ndarray) -> Panel:
-        """Some of the items, by a mask of shape (n,), with the same draws."""
+        """The panel with only the items of a mask of shape (n,), on the same draws."""
         if kept.all():
             return self
         scores = {judge: score[kept] for judge, score in self.scores.items()}
         return replace(self, items=self.items.loc[kept], scores=scores, draws=self.draws.select(kept))
 
     def scored(self, *judges: str) -> np.ndarray:
-        """Which items all of these judges scored, a mask of shape (n,)."""
-        kept = np.ones(len(self.items), dtype=bool)
+        """A mask of shape (n,) of the items that all of these judges scored."""
+        mask = np.ones(len(self.items), dtype=bool)
         for judge in judges:
-            kept &= ~np.isnan(self.scores[judge]) if judge in self.scores else False
-        return kept
+            mask &= ~np.isnan(self.scores[judge]) if judge in self.scores else False
+        return mask
 
     def judged(self, judge: str) -> Judged:
         """A judge on the items that it scored."""
-        own = self.select(self.scored(judge))
-        return Judged(own, own.scores.get(judge, np.empty(0)))
+        selected = self.select(self.scored(judge))
+        return Judged(selected, selected.scores.get(judge, np.empty(0)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +91,7 @@ class Judged:
 
     @cached_property
     def spearman(self) -> Statistic:
-        """With the mean over the raters."""
+        """Spearman correlation of the scores with the mean over the raters."""
         return estimate(spearman, self.score, self.panel.human, resamples=self.panel.draws)
 
 
@@ -111,8 +111,8 @@ class Frame:
             scores: Judge -> rows with ``pair_id, dimension, score``.
             clusters: Pair id -> what is drawn as a whole, of the pairs that count.
         """
-        # Judges first: their rows are in the order of the pairs, and items stand in the order of the rows
-        parts = [own.assign(rater_id=judge, is_judge=True) for judge, own in scores.items()]
+        # Judges come first: their rows are in the order of the pairs, and items take the order of the rows
+        parts = [table.assign(rater_id=judge, is_judge=True) for judge, table in scores.items()]
         parts.append(dataset.ratings.assign(is_judge=False))
         columns = ["dimension", "pair_id", "rater_id", "is_judge", "score"]
         rows = pd.concat([part[columns] for part in parts], ignore_index=True)
@@ -141,11 +141,11 @@ class Frame:
 
     def check(self, names: Iterable[str], option: str) -> None:
         """Raises a UserError for a name that gave no score."""
-        known = self.annotators
+        present = self.annotators
         for name in names:
-            if name not in known:
+            if name not in present:
                 where = f"not among the annotators of {self.source} that count"
-                raise UserError(f"{option} {name!r}: {where}; expected {', '.join(map(shown, known))}")
+                raise UserError(f"{option} {name!r}: {where}; expected {', '.join(map(shown, present))}")
 
     def select(self, annotators: Sequence[str], excluded: Sequence[str]) -> Frame:
         """Only these annotators (none named = all), without those that are excluded.
@@ -155,12 +155,12 @@ class Frame:
         """
         self.check(annotators, "--annotators")
         self.check(excluded, "--exclude")
-        known = self.annotators
-        kept = [name for name in known if name in (annotators or known) and name not in excluded]
-        if not kept:
-            has = ", ".join(map(shown, known))
+        present = self.annotators
+        chosen = [name for name in present if name in (annotators or present) and name not in excluded]
+        if not chosen:
+            has = ", ".join(map(shown, present))
             raise UserError(f"--exclude leaves no annotator of {self.source}; it has {has}")
-        return replace(self, rows=self.rows.loc[self.rows["rater_id"].isin(kept)])
+        return replace(self, rows=self.rows.loc[self.rows["rater_id"].isin(chosen)])
 
     def panels(
         self,
@@ -170,21 +170,21 @@ class Frame:
         dimensions: Sequence[str] = (),
         judged: bool = False,
     ) -> Iterator[Panel]:
-        """The people of each dimension of each dataset, with draws over the items that they rated (`affordable_draws`).
+        """The panel of each dimension of each dataset, with draws over the rated items (`affordable_draws`).
 
-        Only of these `dimensions` (none named = all); with `judged` only the items that a judge scored as well.
+        Only for these `dimensions` (empty = all); with `judged` only the items that a judge scored as well.
         """
         for (dataset, dimension), rows in self.rows.groupby(["dataset", "dimension"], sort=False, dropna=False):  # type: ignore[misc]
             if dimensions and dimension not in dimensions:
                 continue
-            given = rows.loc[rows["score"].notna()]
-            items = given.drop_duplicates("pair_id")[["pair_id", "group_id", "system_id", "cluster"]]
-            by_judge = given["is_judge"].to_numpy(bool)
-            for scored in (given.loc[~by_judge], *([given.loc[by_judge]] if judged else [])):
+            scored_rows = rows.loc[rows["score"].notna()]
+            items = scored_rows.drop_duplicates("pair_id")[["pair_id", "group_id", "system_id", "cluster"]]
+            by_judge = scored_rows["is_judge"].to_numpy(bool)
+            for scored in (scored_rows.loc[~by_judge], *([scored_rows.loc[by_judge]] if judged else [])):
                 items = items.loc[items["pair_id"].isin(scored["pair_id"])]
             scores = {
-                str(judge): own.set_index("pair_id")["score"].reindex(items["pair_id"]).to_numpy(np.float64)
-                for judge, own in rows.loc[rows["is_judge"].to_numpy(bool)].groupby("rater_id", sort=False)
+                str(judge): judge_rows.set_index("pair_id")["score"].reindex(items["pair_id"]).to_numpy(np.float64)
+                for judge, judge_rows in rows.loc[rows["is_judge"].to_numpy(bool)].groupby("rater_id", sort=False)
             }
             draws = affordable_draws(items["cluster"].tolist(), resamples, seed, interval)
             name = dataset if isinstance(dataset, str) else None
@@ -206,33 +206,33 @@ def read_frame(path: str | Path, columns: Mapping[str, str]) -> Frame:
             annotator scores an item twice on a dimension, or an item has two groups or two systems.
     """
     table = read_table(path)
-    named = full_mapping(columns, TABLE_COLUMNS, table, TABLE_COLUMNS[:4])
-    first: dict[tuple[str | None, ...], int] = {}  # key of a score -> position of its row
+    column_of = full_mapping(columns, TABLE_COLUMNS, table, TABLE_COLUMNS[:4])
+    first_row: dict[tuple[str | None, ...], int] = {}  # key of a score -> position of its row
     of_item: dict[tuple[str, str | None, str], str | None] = {}  # column, dataset, item -> group or system
     rows: list[tuple[Any, ...]] = []
     for record in table.records():
-        item, annotator, dimension = (record.name(named[name]) for name in TABLE_COLUMNS[:3])
+        item, annotator, dimension = (record.name(column_of[name]) for name in TABLE_COLUMNS[:3])
         dataset, group, system = (
-            record.optional_name(named[name]) if name in named else None for name in TABLE_COLUMNS[4:]
+            record.optional_name(column_of[name]) if name in column_of else None for name in TABLE_COLUMNS[4:]
         )
-        before = first.setdefault((dataset, item, dimension, annotator), record.position)
-        if before != record.position:
+        earlier = first_row.setdefault((dataset, item, dimension, annotator), record.position)
+        if earlier != record.position:
             raise DataError(
-                f"{record.place(named['item'])}: {annotator} scores item {shown(item)} on {dimension} again, "
-                f"as in row {before + 1}; expected one score per item, dimension and annotator"
+                f"{record.place(column_of['item'])}: {annotator} scores item {shown(item)} on {dimension} again, "
+                f"as in row {earlier + 1}; expected one score per item, dimension and annotator"
             )
         for name, value in (("group", group), ("system", system)):
-            known = of_item.setdefault((name, dataset, item), value)
-            if value != known:
-                wanted = f"one {name} per item; item {shown(item)} has {shown(known)} above"
-                raise record.error(named[name], wanted)
+            expected = of_item.setdefault((name, dataset, item), value)
+            if value != expected:
+                wanted = f"one {name} per item; item {shown(item)} has {shown(expected)} above"
+                raise record.error(column_of[name], wanted)
         group_id = f"item {item}" if group is None else f"group {group}"
-        score = _score(record, named["score"])
+        score = _score(record, column_of["score"])
         rows.append((dataset, dimension, item, annotator, False, score, group_id, system, group_id))
     return Frame(pd.DataFrame(rows, columns=pd.Index(COLUMNS)), str(table.path))
 
 
-def _score(record: Record, column: str) -> float:
+def _score(record: TableRow, column: str) -> float:
     value = record.values.get(column)
     if value is None or value == "":
         return math.nan

@@ -1,4 +1,4 @@
-"""What judges are called on the command line, and whether those that are named can be had. Loads no torch."""
+"""Names of judges on the command line, and a check that those that are named exist. Does not load torch."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from ..data_modules.errors import UserError
 from ..models.hub import is_judge, require_backbone, require_judge
 
 PROVIDERS = ("openai", "gemini", "local")
-"""Of prompted judges: ``PROVIDER:MODEL``, then settings, each after a comma."""
+"""Providers of prompted judges, written ``PROVIDER:MODEL``; settings follow, each after a comma."""
 PROBE, SCORES, HUMAN = "probe:", "scores:", "human:"
-"""Before what a probe hears with, a file, a rater."""
+"""Prefixes of the judge or backbone behind a probe, of a file of scores, and of a rater."""
 BASELINES = ("acoustic", "acoustic:egemaps", "text", "quality", "random", "constant")
 
 
@@ -21,22 +21,22 @@ def is_prompted(spec: str) -> bool:
 
 
 def require_judges(specs: Iterable[str], backbone: str | None = None) -> None:
-    """Judges can be had, as far as their names say it. Commands ask before they load torch, which takes seconds.
+    """Check that judges exist, as far as their names tell. Commands call it before they load torch, which is slow.
 
     Args:
         specs: As for `eval.judges.opening.open_judges`.
-        backbone: Where the backbone of judges lies now; None = where they found it.
+        backbone: Where the backbone of judges is now; None = where they found it.
 
     Raises:
         UserError: If there is no such judge, or no such backbone.
     """
     for spec in specs:
         if spec.startswith(PROBE):
-            what = Path(spec.removeprefix(PROBE))
-            if is_judge(what):
-                require_judge(what, backbone)
-            elif what.name:
-                require_backbone(backbone or str(what))
+            path = Path(spec.removeprefix(PROBE))
+            if is_judge(path):
+                require_judge(path, backbone)
+            elif path.name:
+                require_backbone(backbone or str(path))
         elif spec.startswith("local:"):
             if name := spec.removeprefix("local:").partition(",")[0]:
                 require_backbone(name)

@@ -1,4 +1,4 @@
-"""Everything measured of one judge on one dimension, whatever its items came from: a dataset or a plain table."""
+"""All that is measured for one judge on one dimension, whether its items come from a dataset or a plain table."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _DRAWN_VALUES = 40_000_000  # resamples x items of an interval beside the main s
 
 
 def judge_report(judged: Judged, scale: tuple[float, float], higher_is_better: bool = True) -> dict[str, Any]:
-    """Agreement of a judge with the mean of its raters, beside what these allow; the fields are in `results`.
+    """Agreement of a judge with the mean of the raters, with the ceilings that these set; the fields are in `results`.
 
     Args:
         judged: The items that have a score and a rating.
         scale: Lowest and highest rating.
-        higher_is_better: Which end of the scale is the good one.
+        higher_is_better: Whether the upper end of the scale is the good one.
     """
     score, human, draws, panel = judged.score, judged.panel.human, judged.panel.draws, judged.panel
-    named = panel.items["system_id"].notna().to_numpy(bool)
-    systems = panel.items["system_id"][named].tolist()
+    has_system = panel.items["system_id"].notna().to_numpy(bool)
+    systems = panel.items["system_id"][has_system].tolist()
     contexts = np.unique(panel.items["group_id"].to_numpy(str), return_inverse=True)[1]
-    few = draws.percentile(max(100, _DRAWN_VALUES // max(1, len(score))))
+    fewer_draws = draws.percentile(max(100, _DRAWN_VALUES // max(1, len(score))))
     sign = 1.0 if higher_is_better else -1.0
     report = as_report(
         {
@@ -57,18 +57,21 @@ def judge_report(judged: Judged, scale: tuple[float, float], higher_is_better: b
             "spearman_two_way": for_other_items_and_raters(score, panel.table, judged.spearman, draws),
             "share_of_panel_ceiling": share_of_panel_ceiling(judged.spearman, panel.reliability.panel_mean, draws),
             "like_for_like": like_for_like(score, panel.table, draws),
-            "item_pairs": item_pairs(score, human, few, panel.seed),
+            "item_pairs": item_pairs(score, human, fewer_draws, panel.seed),
             "within_group": {
-                name: within_groups(name, sign * score, sign * human, contexts, few) for name in WITHIN_GROUPS
+                name: within_groups(name, sign * score, sign * human, contexts, fewer_draws) for name in WITHIN_GROUPS
             },
-            "scale_use": scale_use(score, human, *scale, few),
+            "scale_use": scale_use(score, human, *scale, fewer_draws),
             "calibration": {
-                "error": expected_calibration_error(score, human, few),
-                **estimates(calibration_line, score, human, resamples=few, reasons=_OF_LINE),
-                "curve": calibration_curve(score, human, few.codes),
-                "mapped": {name: mapped_errors(score, human, few.codes, name, few, panel.seed) for name in MAPPINGS},
+                "error": expected_calibration_error(score, human, fewer_draws),
+                **estimates(calibration_line, score, human, resamples=fewer_draws, reasons=_OF_LINE),
+                "curve": calibration_curve(score, human, fewer_draws.codes),
+                "mapped": {
+                    name: mapped_errors(score, human, fewer_draws.codes, name, fewer_draws, panel.seed)
+                    for name in MAPPINGS
+                },
             },
-            "system_level": system_level(systems, score[named], human[named], few.select(named)),
+            "system_level": system_level(systems, score[has_system], human[has_system], fewer_draws.select(has_system)),
         }
     )
     return report | {"verdict": verdict(report)}
@@ -78,13 +81,13 @@ _UNDECIDED = ("undefined", "not_told_apart_from_one_rater", "too_few_items_to_te
 
 
 def verdict(found: Mapping[str, Any]) -> dict[str, str]:
-    """What a judge's agreement with people amounts to, in one sentence (``verdict.txt.j2``).
+    """Verdict on a judge's agreement with people, in one sentence (``verdict.txt.j2``).
 
     The first of these that holds: no scores; all scores equal (``constant``); ``undefined``; clearly below 0
     (``against``); clearly beyond what even the true scores could reach with these ratings (``beyond_possible``: the
-    whole interval of the disattenuated correlation is above 1, the judge has most likely seen the ratings); then beside
-    one rater, by the interval of the like-for-like difference. A judge that is not clearly better than chance is never
-    called as good as a rater: where neither can be excluded there are too few items to tell.
+    whole interval of the disattenuated correlation is above 1, the judge has most likely seen the ratings); then the
+    comparison with one rater, by the interval of the like-for-like difference. A judge that is not clearly better than
+    chance is never called as good as a rater: where neither can be excluded there are too few items to tell.
 
     Args:
         found: The report of a judge on a dimension.
@@ -92,15 +95,15 @@ def verdict(found: Mapping[str, Any]) -> dict[str, str]:
     Returns:
         ``kind`` for machines, ``tone``, ``text`` for people.
     """
-    own, share, scores = found["spearman"], found["share_of_panel_ceiling"], found["judge"]
-    above_chance = own["low"] is not None and own["low"] > 0
+    correlation, share, scores = found["spearman"], found["share_of_panel_ceiling"], found["judge"]
+    above_chance = correlation["low"] is not None and correlation["low"] > 0
     if found["n_items"] == 0:
         kind = "no_scores"
     elif scores["sd"] <= CONSTANT_TOLERANCE * abs(scores["mean"]):
         kind = "constant"
-    elif own["value"] is None:
+    elif correlation["value"] is None:
         kind = "undefined"
-    elif own["high"] is not None and own["high"] < 0:
+    elif correlation["high"] is not None and correlation["high"] < 0:
         kind = "against"
     elif share["low"] is not None and share["low"] > 1:
         kind = "beyond_possible"
@@ -117,8 +120,8 @@ def with_draws(name: str, score: np.ndarray, human: np.ndarray, draws: Resamples
     """A statistic of `agreement.STATISTICS` with its interval; of Kendall's tau-b up to `MAX_KENDALL_ITEMS` items."""
     if name == "kendall" and len(score) > MAX_KENDALL_ITEMS:
         point = estimate(STATISTICS[name], score, human)
-        why = f"no interval: {len(score)} items; of Kendall's tau there is one up to {MAX_KENDALL_ITEMS}"
-        return point if point.value is None else replace(point, reason=why)
+        reason = f"no interval: {len(score)} items; of Kendall's tau there is one up to {MAX_KENDALL_ITEMS}"
+        return point if point.value is None else replace(point, reason=reason)
     return estimate(STATISTICS[name], score, human, resamples=draws)
 
 

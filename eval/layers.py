@@ -1,8 +1,8 @@
-"""How deep a judge has to read: what each layer of a frozen backbone says of the ratings.
+"""How deep a judge has to read: how well each layer of a frozen backbone predicts the ratings.
 
 One pass over the rated pairs pools the states of every layer, of the language model and of the audio encoder. They go
-to a file, so that memory is bounded by one layer of all pairs. A ridge for each layer predicts the ratings of groups
-that it was not fitted to; its penalty is chosen inside (nested cross-validation). No layer of a backbone is trained.
+to a file, so that memory is bounded by one layer of all pairs. A ridge regression for each layer predicts the ratings
+of groups that it was not fitted to; its penalty is chosen inside (nested cross-validation). No layer is trained.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ def measure_layers(
 
     Args:
         what: A judge folder, a run folder or a backbone. Of a judge, nothing that was trained is used.
-        dataset: With ratings.
-        splits: Whose pairs.
+        dataset: Pairs with ratings.
+        splits: Splits whose pairs are used.
         device: "cpu", "cuda", ...; None = a GPU if there is one.
-        resamples: Of the intervals.
-        seed: Of the order of pairs, folds and resamples.
+        resamples: Bootstrap resamples of the intervals.
+        seed: Seed of the order of pairs, of folds and of resamples.
 
     Returns:
         ``backbone``; ``layers`` of it; ``depth``: the fewest that are told apart from the best on no dimension (null
@@ -82,10 +82,10 @@ def measure_layers(
         [name for name in splits if any(pair.split == name for pair in dataset.pairs)] or list(splits)
     )
     means = part.mean_scores().dropna(axis=1, how="all")
-    dimensions = tuple(own for own in dataset.card.dimensions if own.name in means)
-    values = means[[own.name for own in dimensions]].to_numpy(np.float64)
-    of_pair = dict(zip((pair.pair_id for pair in part.pairs), values, strict=True))
-    pairs = shuffled([pair for pair in part.pairs if np.isfinite(of_pair[pair.pair_id]).any()], seed)
+    dimensions = tuple(dimension for dimension in dataset.card.dimensions if dimension.name in means)
+    values = means[[dimension.name for dimension in dimensions]].to_numpy(np.float64)
+    ratings_of = dict(zip((pair.pair_id for pair in part.pairs), values, strict=True))
+    pairs = shuffled([pair for pair in part.pairs if np.isfinite(ratings_of[pair.pair_id]).any()], seed)
     if not pairs:
         raise DataError(f"{dataset.root}: no pair of {', '.join(splits)} has a rating")
     heard = HeadInputSettings("all_layers")
@@ -95,17 +95,17 @@ def measure_layers(
     rows: list[Report] = []
     with tempfile.TemporaryDirectory() as folder:
         heard, files = _read(judge, pairs, Path(folder))
-        targets = np.stack([of_pair[pair.pair_id] for pair in heard])
+        targets = np.stack([ratings_of[pair.pair_id] for pair in heard])
         groups = np.array(kept_together(heard, dataset.pairs))
         draws = Resamples.draw(groups, resamples, seed)
-        for name, own in files.items():
-            predicted = []
-            for depth in progress(range(len(own)), f"ridge on each layer of the {name}", len(own)):
-                predicted.append(left_out(own[depth], targets, groups, seed))
-            first = len(costs[name]) - len(own)  # an encoder begins with what its first layer reads
+        for name, layer_states in files.items():
+            by_layer = []
+            for depth in progress(range(len(layer_states)), f"ridge on each layer of the {name}", len(layer_states)):
+                by_layer.append(left_out(layer_states[depth], targets, groups, seed))
+            first = len(costs[name]) - len(layer_states)  # an encoder begins with what its first layer reads
             for column, dimension in enumerate(dimensions):
-                made = [values[:, column] for values in predicted]
-                rows += _rows(name, first, dimension.name, costs[name], made, targets[:, column], draws)
+                predictions = [prediction[:, column] for prediction in by_layer]
+                rows += _rows(name, first, dimension.name, costs[name], predictions, targets[:, column], draws)
     rows.sort(key=lambda row: (row["part"] != LANGUAGE_MODEL, row["depth"], row["dimension"]))
     depth = _enough(rows, LANGUAGE_MODEL if isinstance(judge.backbone, AudioLanguageModel) else ENCODER)
     recipe = f"judge: {{depth: {'null' if depth is None else depth}}}"
@@ -114,15 +114,15 @@ def measure_layers(
 
 def save_layers(found: Report, folder: Path) -> None:
     """Write `layers.csv`, `layers.json` and `layers.png`."""
-    drawn = png(picture(found), dpi=150)
-    write_files(folder, {"layers.csv": pd.DataFrame(found["rows"]), "layers.json": found, "layers.png": drawn})
+    image = png(picture(found), dpi=150)
+    write_files(folder, {"layers.csv": pd.DataFrame(found["rows"]), "layers.json": found, "layers.png": image})
 
 
 def _costs(judge: EmpathyJudge) -> dict[str, np.ndarray]:
-    """Of each part the share of the weights of its layers that are read at depth 0, 1, ..."""
+    """For each part of the backbone, the share of the weights of its layers that are read at depth 0, 1, ..."""
     backbone = judge.backbone
     of_encoder = np.arange(backbone.layer_sizes[0]) / max(1, backbone.layer_sizes[0] - 1)
-    counts = np.cumsum([0, *(sum(own.numel() for own in layer.parameters()) for layer in backbone.layers)])
+    counts = np.cumsum([0, *(sum(weights.numel() for weights in layer.parameters()) for layer in backbone.layers)])
     if not isinstance(backbone, AudioLanguageModel):
         return {ENCODER: counts / counts[-1]}
     return {LANGUAGE_MODEL: counts / counts[-1], ENCODER: of_encoder}
@@ -130,8 +130,8 @@ def _costs(judge: EmpathyJudge) -> dict[str, np.ndarray]:
 
 @torch.inference_mode()
 def _read(judge: EmpathyJudge, pairs: Sequence[Pair], folder: Path) -> tuple[list[Pair], dict[str, np.ndarray]]:
-    """One pass: the pairs whose audio can be used, and of each part the states of each layer `(layers, pairs, size)`,
-    float32 on the disk."""
+    """Run the backbone once over all pairs. Returns the pairs whose audio can be used, and for each part the states of
+    each layer `(layers, pairs, size)`, float32 on the disk."""
     files: dict[str, np.ndarray] = {}
     heard: list[Pair] = []
     batches = ClipReader(judge, _BATCH).inputs(pairs)
@@ -148,9 +148,9 @@ def _read(judge: EmpathyJudge, pairs: Sequence[Pair], folder: Path) -> tuple[lis
 
 
 def _of_layers(judge: EmpathyJudge, inputs: Inputs) -> dict[str, Tensor]:
-    """Of each part what the head could read of each layer `(layers, pairs, size)`."""
+    """For each part, the states of each layer as the head could read them `(layers, pairs, size)`."""
     inputs = judge.heard(inputs)
-    found = {}
+    pooled_states = {}
     backbone = judge.backbone
     if isinstance(backbone, AudioLanguageModel):
         norm = backbone.network.get_submodule(backbone.final_norm or "")
@@ -161,20 +161,20 @@ def _of_layers(judge: EmpathyJudge, inputs: Inputs) -> dict[str, Tensor]:
                 raise UserError(f"layers: backbone {name}: its layers pass on more than one state for each token")
             return judge.pool_states(norm(states), inputs)
 
-        with made_by(backbone.layers, pooled) as made:
+        with made_by(backbone.layers, pooled) as layer_states:
             backbone.hidden_states(replace(inputs, packed=None))
-        found[LANGUAGE_MODEL] = torch.stack([layer_norm(own, own.shape[-1:]) for own in made])
+        pooled_states[LANGUAGE_MODEL] = torch.stack([layer_norm(states, states.shape[-1:]) for states in layer_states])
     layers, _ = judge.head_input.raw(inputs)  # (rows, 3, layers, 2, size)
     assert layers is not None
-    found[ENCODER] = layers.transpose(0, 2).transpose(1, 2).flatten(2)
+    pooled_states[ENCODER] = layers.transpose(0, 2).transpose(1, 2).flatten(2)
     if inputs.window_weights is not None:
         # what is not known of a context is not known in any of its windows
-        found = {name: inputs.window_weights @ own for name, own in found.items()}
-    return found
+        pooled_states = {name: inputs.window_weights @ states for name, states in pooled_states.items()}
+    return pooled_states
 
 
 def _standardised(states: np.ndarray) -> np.ndarray:
-    """Every feature at mean 0 and deviation 1 over the pairs; what is not known is 0."""
+    """Scale every feature to mean 0 and standard deviation 1 over the pairs; NaN becomes 0, the mean."""
     values = np.array(states, np.float64)
     values[:, np.isnan(values).all(0)] = 0.0  # what no pair has, such as a context
     mean, deviation = np.nanmean(values, 0), np.nanstd(values, 0)
@@ -184,13 +184,13 @@ def _standardised(states: np.ndarray) -> np.ndarray:
 
 
 def left_out(features: np.ndarray, targets: np.ndarray, groups: np.ndarray, seed: int) -> np.ndarray:
-    """Ratings of each pair `(pairs, dimensions)` by a ridge on the pairs of other groups.
+    """Predicted ratings of each pair `(pairs, dimensions)`, by a ridge regression on the pairs of other groups.
 
     Args:
         features: Shape (pairs, k); NaN = not known, and counts as the mean.
         targets: Shape (pairs, dimensions), rating points; NaN = no rating.
-        groups: Shape (pairs,), what folds keep together.
-        seed: Of the folds.
+        groups: Shape (pairs,); pairs of a group are in the same fold.
+        seed: Seed of the folds.
 
     Raises:
         DataError: If a dimension has ratings of fewer than two groups.
@@ -200,15 +200,15 @@ def left_out(features: np.ndarray, targets: np.ndarray, groups: np.ndarray, seed
     folds = GroupKFold(min(FOLDS, len(set(groups.tolist()))), shuffle=True, random_state=seed)
     try:
         for rows, test in folds.split(features, groups=groups):
-            every = Portion(features[rows], targets[rows], ones[rows], groups[rows])
+            train = Portion(features[rows], targets[rows], ones[rows], groups[rows])
             if len(rows) <= min(EXACT, 2 * len(blocks)):
-                solution = fit(every, blocks, None, (None,), seed)
+                solution = fit(train, blocks, None, (None,), seed)
             else:
                 cuts = range(0, len(rows), _PORTION)
-                portions = (Portion(*(own[start : start + _PORTION] for own in every)) for start in cuts)
+                portions = (Portion(*(array[start : start + _PORTION] for array in train)) for start in cuts)
                 # a ridge on fewer features than these landmarks is the whole ridge
-                few = Portion(*(own[: min(LANDMARKS, 2 * len(blocks))] for own in every))
-                solution = fit(few, blocks, portions, (None,), seed)
+                landmarks = Portion(*(array[: min(LANDMARKS, 2 * len(blocks))] for array in train))
+                solution = fit(landmarks, blocks, portions, (None,), seed)
             predicted[test] = solution.predict(features[test])
     except ValueError as error:
         raise DataError(f"layers: {error}") from None
@@ -225,37 +225,39 @@ def _rows(
     draws: Resamples,
 ) -> list[Report]:
     rated = ~np.isnan(human)
-    seen = draws.select(rated)
-    found = [estimate(spearman, own[rated], human[rated], resamples=seen) for own in predicted]
-    best = max(found, key=lambda own: -1.0 if own.value is None else own.value)
+    rated_draws = draws.select(rated)
+    correlations = [
+        estimate(spearman, prediction[rated], human[rated], resamples=rated_draws) for prediction in predicted
+    ]
+    best = max(correlations, key=lambda correlation: -1.0 if correlation.value is None else correlation.value)
     rows = []
-    for depth, own in enumerate(found, first):
-        apart = Statistic(0.0, 0.0, 0.0) if own is best else difference(best, own, seen)
+    for depth, correlation in enumerate(correlations, first):
+        behind = Statistic(0.0, 0.0, 0.0) if correlation is best else difference(best, correlation, rated_draws)
         row = {"part": part, "depth": depth, "dimension": dimension, "cost": float(costs[depth])}
-        row |= {"spearman": own.value, "low": own.low, "high": own.high}
-        row |= {"behind": apart.value, "behind_low": apart.low, "behind_high": apart.high}
-        rows.append({**row, "n": own.n, "reason": own.reason or apart.reason})
+        row |= {"spearman": correlation.value, "low": correlation.low, "high": correlation.high}
+        row |= {"behind": behind.value, "behind_low": behind.low, "behind_high": behind.high}
+        rows.append({**row, "n": correlation.n, "reason": correlation.reason or behind.reason})
     return rows
 
 
 def _enough(rows: Sequence[Report], part: str) -> int | None:
     """The fewest layers of a part that are told apart from the best on no dimension."""
-    own = [row for row in rows if row["part"] == part and row["depth"] > 0]
-    worse = {row["depth"] for row in own if row["behind_low"] is None or row["behind_low"] > 0}
-    return min({row["depth"] for row in own} - worse, default=None)
+    candidates = [row for row in rows if row["part"] == part and row["depth"] > 0]
+    worse = {row["depth"] for row in candidates if row["behind_low"] is None or row["behind_low"] > 0}
+    return min({row["depth"] for row in candidates} - worse, default=None)
 
 
 def layer_views(found: Report) -> Iterator[Table | str]:
-    """For the terminal: Spearman by depth, with what a depth costs, and how deep to read."""
+    """A table for the terminal, Spearman and cost by depth, and a sentence on how deep to read."""
     names = dict.fromkeys(row["dimension"] for row in found["rows"])
     table = Table("part", "depth", "cost", *names, title=f"Spearman on groups left out: {found['backbone']}")
     cells: dict[tuple[str, int, float], list[str]] = {}
     for row in found["rows"]:  # of one part and depth in the order of the dimensions
-        own = ranged({"value": row["spearman"], "low": row["low"], "high": row["high"]})
+        spearman = ranged({"value": row["spearman"], "low": row["low"], "high": row["high"]})
         worse = " *" if (row["behind_low"] or 0) > 0 else ""
-        cells.setdefault((row["part"], row["depth"], row["cost"]), []).append(f"{own}{worse}")
-    for (part, depth, cost), own in cells.items():
-        table.add_row(part, str(depth), percent(cost), *own)
+        cells.setdefault((row["part"], row["depth"], row["cost"]), []).append(f"{spearman}{worse}")
+    for (part, depth, cost), spearman in cells.items():
+        table.add_row(part, str(depth), percent(cost), *spearman)
     yield table
     if found["depth"] is None:
         yield "no depth stands out: there are too few groups for intervals"
@@ -273,9 +275,9 @@ def picture(found: Report) -> Figure:
         panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
         for axes, name in zip(panels, names, strict=True):
             for part, colour, marker in ((LANGUAGE_MODEL, LIGHT[ACCENT], "o"), (ENCODER, LIGHT[MUTED], "s")):
-                own = frame[(frame["dimension"] == name) & (frame["part"] == part)]
-                depths, value, low, high = (own[of].astype(float) for of in ("depth", "spearman", "low", "high"))
-                if len(own):
+                rows = frame[(frame["dimension"] == name) & (frame["part"] == part)]
+                depths, value, low, high = (rows[key].astype(float) for key in ("depth", "spearman", "low", "high"))
+                if len(rows):
                     axes.plot(depths, value, marker=marker, color=colour, label=part)
                     axes.fill_between(depths, low, high, color=colour, alpha=0.15, linewidth=0)
             if found["depth"] is not None:

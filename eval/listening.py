@@ -63,7 +63,7 @@ def check_view(name: str, check: Mapping[str, Any], full: Mapping[str, Any]) -> 
 
 def _marked(name: str, check: Mapping[str, Any], full: Mapping[str, Any]) -> tuple[str, Tone, str]:
     """Mark, tone, and how the sentence ends."""
-    probe, left, drop = PROBES[name], check["spearman"], check["drop"]
+    probe, remaining, drop = PROBES[name], check["spearman"], check["drop"]
     if check["n"] == 0:
         return "not run", "none", ""
     if probe.tolerance is not None:
@@ -73,22 +73,22 @@ def _marked(name: str, check: Mapping[str, Any], full: Mapping[str, Any]) -> tup
         return ("moves", "warn", probe.if_moves) if moves else ("stays", "good", probe.if_stays)
     if full["value"] is None:
         return "undefined", "none", ""
-    if left["value"] is None:
+    if remaining["value"] is None:
         return "nothing left", "good" if probe.expects == "drop" else "warn", ""
     if drop["value"] is None:
         return "undefined", "none", ""
     if drop["low"] is None:
         return "no interval", "none", ""
-    fell = drop["low"] > 0 and drop["value"] >= CLEAR_DROP
-    # A fall that the interval does not tell from none, or (where none is wanted) cannot exclude
+    falls = drop["low"] > 0 and drop["value"] >= CLEAR_DROP
+    # The interval does not tell the fall from none or, where none is wanted, cannot exclude one
     doubtful = (drop["high"] or 0.0) > CLEAR_DROP if probe.expects == "keep" else drop["value"] >= CLEAR_DROP
-    if doubtful and not fell:
+    if doubtful and not falls:
         return "not clear", "none", "too uncertain to call it a fall or none."
     if probe.expects == "keep":
-        return ("drops", "warn", probe.if_moves) if fell else ("stays", "good", probe.if_stays)
-    if not fell:
+        return ("drops", "warn", probe.if_moves) if falls else ("stays", "good", probe.if_stays)
+    if not falls:
         return "no clear drop" if drop["low"] <= 0 else "small drop", "warn", probe.if_stays
-    if name == "silent" and (left["low"] or 0.0) > CLEAR_DROP:
+    if name == "silent" and (remaining["low"] or 0.0) > CLEAR_DROP:
         return "not all of it", "warn", probe.if_stays
     return "drops", "good", probe.if_moves
 
@@ -114,23 +114,23 @@ class _Reaction:
         return PROBES[self.name].title.lower() if self.name else ""
 
     def is_clearly_below(self, other: _Reaction) -> bool:
-        """Whether it costs more than the other, interval for interval; constant scores cost all."""
+        """Whether this drop is clearly larger: its interval lies above the other's. Constant scores lose everything."""
         return self.drop is None or (other.drop is not None and self.drop[0] > other.drop[1])
 
 
 def listening_sentence(checks: Mapping[str, Mapping[str, Any]], full: Mapping[str, Any]) -> Listening:
-    """What the checks together say of the judge.
+    """The verdict of all checks together.
 
     Agreement *falls* where the interval of the drop lies above 0 and the drop is at least `CLEAR_DROP`; it *stays*
     where the whole interval lies below that, or the scores hardly move (`IGNORED`); for a Spearman below twice
     `CLEAR_DROP` half of it takes the place of `CLEAR_DROP`. Anything else is *unclear*, and so is a check that was not
-    run. The first of these that holds:
+    run. The verdict is the first of these that holds:
 
     - agreement with silence stays, or more than half of it is clearly left: ``durations_only``;
     - agreement without the response stays, or another response moves no score: ``context_only``;
-    - then by two questions. Does it need the context? The swapped context decides: a missing one may only be unfamiliar
-      and decides where contexts could not be swapped. Does it hear the voice? Flattened prosody decides, if resynthesis
-      alone does not explain its fall; a fall by monotone or loudness decides where it was not run.
+    - otherwise two questions decide. Does it need the context? The swapped context decides; a missing one, which may
+      only be unfamiliar, decides where contexts could not be swapped. Does it hear the voice? Flattened prosody
+      decides, if resynthesis alone does not explain its fall; where it was not run, a fall by monotone or loudness.
 
     A judge of words stays through flattened prosody and falls without the words (low-pass); where that was not run, or
     flattened prosody hardly moves the scores, the words are taken for the reason as well. A judge that stays through
@@ -143,26 +143,26 @@ def listening_sentence(checks: Mapping[str, Mapping[str, Any]], full: Mapping[st
     if not any(check["n"] for check in checks.values()):
         return _said("not_tested", "none")
     if full["value"] is None or full["low"] is None or full["low"] <= 0:
-        deaf = [
+        ignored = [
             PROBES[name].title.lower()
             for name, check in checks.items()
             if check["expects"] == "drop" and _is_ignored(check)
         ]
-        return _said("no_agreement", "warn" if deaf else "none", full=full, deaf=deaf)
-    found = {name: _reaction(name, check, full["value"]) for name, check in checks.items()}
-    silent, alone = found.get("silent"), found.get("response_only")
-    gone, another = found.get("context_only"), found.get("response_swapped")
-    left = None if silent is None else silent.left
-    if silent is not None and left is not None and (
-        silent.kind == "stays" or (left >= full["value"] / 2 and silent.is_clearly_left)
+        return _said("no_agreement", "warn" if ignored else "none", full=full, deaf=ignored)
+    reactions = {name: _reaction(name, check, full["value"]) for name, check in checks.items()}
+    silent, response_only = reactions.get("silent"), reactions.get("response_only")
+    context_only, response_swapped = reactions.get("context_only"), reactions.get("response_swapped")
+    remaining = None if silent is None else silent.left
+    if silent is not None and remaining is not None and (
+        silent.kind == "stays" or (remaining >= full["value"] / 2 and silent.is_clearly_left)
     ):  # fmt: skip
         # Without the context the situation text is gone as well
-        by_response = alone is not None and alone.kind == "stays"
+        by_response = response_only is not None and response_only.kind == "stays"
         return _said("durations_only", "warn", full=full, silent=silent, by_response=by_response)
-    without_response = gone is not None and gone.kind == "stays"
-    if without_response or (another is not None and another.is_ignored):
+    without_response = context_only is not None and context_only.kind == "stays"
+    if without_response or (response_swapped is not None and response_swapped.is_ignored):
         return _said("context_only", "warn", without_response=without_response)
-    context, voice, words = _context(found), _voice(found), found.get("low_pass")
+    context, voice, words = _context(reactions), _voice(reactions), reactions.get("low_pass")
     kind, tone = _by_two_questions(context, voice, words)
     return _said(kind, tone, context=context, voice=voice, without_words=words, silent=silent)
 
@@ -172,25 +172,25 @@ def _said(kind: Kind, tone: Tone, **values: Any) -> Listening:
 
 
 def _reaction(name: str, check: Mapping[str, Any], full: float) -> _Reaction:
-    left, drop = check["spearman"], check["drop"]
+    remaining, drop = check["spearman"], check["drop"]
     if check["n"] == 0:
         return _Reaction("unclear", name, why="no_scores")
-    if left["value"] is None and check["n"] >= MIN_ITEMS:
+    if remaining["value"] is None and check["n"] >= MIN_ITEMS:
         return _Reaction("falls", name, is_gone=True)  # the scores are constant
-    size, clearly_left = drop["value"] or 0.0, (left["low"] or 0.0) > CLEAR_DROP
+    size, clearly_left = drop["value"] or 0.0, (remaining["low"] or 0.0) > CLEAR_DROP
     ignored, margin = _is_ignored(check), min(CLEAR_DROP, full / 2)
-    own = _Reaction("unclear", name, size, "wide", left["value"], False, clearly_left, ignored)
+    reaction = _Reaction("unclear", name, size, "wide", remaining["value"], False, clearly_left, ignored)
     if drop["low"] is None or drop["high"] is None:
-        return replace(own, kind="stays" if ignored else "unclear", why="no_interval")
-    own = replace(own, drop=(drop["low"], drop["high"]))
+        return replace(reaction, kind="stays" if ignored else "unclear", why="no_interval")
+    reaction = replace(reaction, drop=(drop["low"], drop["high"]))
     if drop["low"] > 0 and size >= margin:
-        return replace(own, kind="falls", why="")
-    return replace(own, kind="stays", why="") if drop["high"] < margin or ignored else own
+        return replace(reaction, kind="falls", why="")
+    return replace(reaction, kind="stays", why="") if drop["high"] < margin or ignored else reaction
 
 
 def _is_ignored(check: Mapping[str, Any]) -> bool:
-    moved, sd = check["p95_change"], check["judge_sd"]
-    return moved is not None and sd is not None and moved <= IGNORED * sd
+    change, sd = check["p95_change"], check["judge_sd"]
+    return change is not None and sd is not None and change <= IGNORED * sd
 
 
 def _by_two_questions(context: _Reaction, voice: _Reaction, words: _Reaction | None) -> tuple[Kind, Tone]:
@@ -210,15 +210,15 @@ def _by_two_questions(context: _Reaction, voice: _Reaction, words: _Reaction | N
 
 
 def _context(found: Mapping[str, _Reaction]) -> _Reaction:
-    """Is the context needed? A swapped one decides where it was possible."""
-    swapped, alone = found.get("context_swapped"), found.get("response_only")
+    """Whether the context is needed: decided by the swapped context where that check was possible."""
+    swapped, response_only = found.get("context_swapped"), found.get("response_only")
     if swapped is not None and swapped.why != "no_scores":
         return swapped
-    return alone or swapped or _Reaction("unclear", why="no_context_check")
+    return response_only or swapped or _Reaction("unclear", why="no_context_check")
 
 
 def _voice(found: Mapping[str, _Reaction]) -> _Reaction:
-    """Is the voice heard? Flattened prosody decides where it was possible."""
+    """Whether the voice is heard: decided by flattened prosody where that check was possible."""
     flat = found.get("flat_prosody")
     if flat is not None and flat.why != "no_scores":
         return _without_vocoder(flat, found)
@@ -230,7 +230,7 @@ def _voice(found: Mapping[str, _Reaction]) -> _Reaction:
 
 
 def _without_vocoder(part: _Reaction, found: Mapping[str, _Reaction]) -> _Reaction:
-    """Unclear where a fall may be the work of the vocoder: resynthesis falls, and the intervals overlap."""
+    """The reaction; unclear where the vocoder may explain the fall: resynthesis falls too, and intervals overlap."""
     control = found.get("resynthesis")
     if part.kind != "falls" or control is None or control.kind != "falls" or part.is_clearly_below(control):
         return part
@@ -243,7 +243,7 @@ MIN_ITEMS_HERE = 10
 """Fewest items of `voice_and_words`: five per probe."""
 
 LEAST_UNIQUE = 0.01
-"""Share of the variance that voice and words must explain apart for an index; below it is a ratio of two noises."""
+"""Share of the variance that voice and words must explain apart for an index; below it the index is mostly noise."""
 
 VOICE_PROBE, WORDS_PROBE = "low_pass", "flat_prosody"
 """The probes that keep the voice and the words; keys of `probes.PROBES`."""
@@ -264,7 +264,7 @@ def voice_and_words(
 ) -> dict[str, Statistic]:
     """How much of a judge's variance comes from the voice, and how much from the words.
 
-    A judge's scores are held against its own scores on two probes: one keeps the voice and removes the words
+    A judge's scores are compared with its own scores on two probes: one keeps the voice and removes the words
     (``low_pass``), one keeps the words and flattens the voice (``flat_prosody``). Commonality analysis (Newton and
     Spurrell, 1967; Nimon and Reio, 2011) divides the variance of the full scores:
 
@@ -303,11 +303,11 @@ def voice_and_words(
         while ``voice_r`` or ``words_r`` is undefined. The index is undefined where voice and words together explain
         less than `LEAST_UNIQUE` apart.
     """
-    kept, point = complete(full, voice_only, words_only)
+    usable, point = complete(full, voice_only, words_only)
     reason = point.reason
     if point.n < MIN_ITEMS_HERE:
         reason = f"{point.n} items with all three scores; at least {MIN_ITEMS_HERE} needed"
-    elif reason is None and is_constant(full[kept]):
+    elif reason is None and is_constant(full[usable]):
         reason = "the judge scores are constant"
     if reason is not None:
         return dict.fromkeys(_PARTS, replace(point, reason=reason))
@@ -322,11 +322,11 @@ def _commonality(full: np.ndarray, voice_only: np.ndarray, words_only: np.ndarra
     voice, words, both = np.nan_to_num(
         [voice_r, words_r, pearson(voice_only, words_only)]
     )  # constant: explains nothing
-    most = max(voice**2, words**2)
-    # Two probes that say the same explain together what each explains
-    apart = 1 - both**2
-    explained = (voice**2 + words**2 - 2 * voice * words * both) / apart if apart > 1e-12 else most
-    explained = min(max(explained, most), 1.0)
+    lower_bound = max(voice**2, words**2)
+    # Two probes with the same scores explain together no more than each one alone
+    unshared = 1 - both**2
+    explained = (voice**2 + words**2 - 2 * voice * words * both) / unshared if unshared > 1e-12 else lower_bound
+    explained = min(max(explained, lower_bound), 1.0)
     by_voice, by_words = explained - words**2, explained - voice**2
     index = by_voice / (by_voice + by_words) if by_voice + by_words >= LEAST_UNIQUE else np.nan
     return [by_voice, by_words, voice**2 + words**2 - explained, 1 - explained, index, voice_r, words_r]

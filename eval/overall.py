@@ -1,12 +1,12 @@
 """Judges over all dimensions of all datasets: who agrees best with people, is that certain, how far from the ceilings?
 
 Every dimension counts alike: the figure of a judge is the mean of its Spearman correlations. Its share of the noise
-ceiling is a ratio of such means; a mean of ratios would hang on those dimensions on which people hardly agree. Beside
-one person it stands as in `like_for_like`, against the same other people.
+ceiling is a ratio of such means; a mean of ratios would depend most on the dimensions on which people hardly agree. A
+judge is compared with one person as in `like_for_like`, against the same other people.
 
-All stands on the same draws, so that differences and ratios are taken draw by draw. Whole groups are drawn within each
-dataset, once for all of its dimensions: these are ratings of the same items, and drawing each dimension on its own
-would take them for independent and make the intervals too narrow.
+All statistics use the same draws, so that differences and ratios are taken draw by draw. Whole groups are drawn within
+each dataset, once for all of its dimensions: these are ratings of the same items, and drawing each dimension on its own
+would treat them as independent and make the intervals too narrow.
 """
 
 from __future__ import annotations
@@ -40,27 +40,29 @@ def overall_report(
         return None
     over = Overall.of(panels, resamples, seed, interval)
     people = [panel.reliability for panel in over.panels]
-    means, shares, beside, covered = {}, {}, {}, {}
+    means, shares, like_for_like, covered = {}, {}, {}, {}
     for judge in judges:
         judged = [panel.judged(judge) for panel in over.panels]
-        own = [one.spearman for one in judged]
-        means[judge] = over.mean(own)
-        covered[judge] = [one.value is not None for one in own]
-        shares[judge] = over.share(own, [one.panel.reliability.panel_mean for one in judged])
-        beside[judge] = over.beside_one_person(judge)
+        spearmans = [result.spearman for result in judged]
+        means[judge] = over.mean(spearmans)
+        covered[judge] = [statistic.value is not None for statistic in spearmans]
+        shares[judge] = over.share(spearmans, [result.panel.reliability.panel_mean for result in judged])
+        like_for_like[judge] = over.beside_one_person(judge)
     differences = {pair: over.difference(*pair) for pair in combinations(judges, 2)}
-    p = {pair: bootstrap_p(over.draws.drawn(own.draws)) for pair, own in differences.items() if own.low is not None}
-    most = max(covered.values(), key=lambda has: (sum(has), [*covered.values()].count(has)))
-    other = Statistic(None, reason="its mean is not over the dimensions of the others")
-    comparable = {judge: own if own.value is None or covered[judge] == most else other for judge, own in means.items()}
-    ranking = rank_judges(comparable, {pair: (differences[pair].value or 0.0, own) for pair, own in p.items()})
+    p = {pair: bootstrap_p(over.draws.drawn(gap.draws)) for pair, gap in differences.items() if gap.low is not None}
+    widest = max(covered.values(), key=lambda has: (sum(has), [*covered.values()].count(has)))
+    undefined = Statistic(None, reason="its mean is not over the dimensions of the others")
+    comparable = {
+        judge: mean if mean.value is None or covered[judge] == widest else undefined for judge, mean in means.items()
+    }
+    ranking = rank_judges(comparable, {pair: (differences[pair].value or 0.0, value) for pair, value in p.items()})
     report: Report = {
         "n_dimensions": len(panels),
         "n_groups": over.draws.n_groups,
         "resamples": over.draws.resamples,
         "people": {
-            "spearman": over.mean([own.leave_one_rater_out for own in people]),
-            "panel_mean": over.mean([own.panel_mean for own in people]),
+            "spearman": over.mean([reliability.leave_one_rater_out for reliability in people]),
+            "panel_mean": over.mean([reliability.panel_mean for reliability in people]),
         },
         "judges": [
             {
@@ -69,7 +71,7 @@ def overall_report(
                 "n_dimensions": means[judge].n,
                 "spearman": means[judge],
                 "share_of_panel_ceiling": shares[judge],
-                "like_for_like": beside[judge],
+                "like_for_like": like_for_like[judge],
                 "reason": ranking.unranked.get(judge),
             }
             for judge in (*ranking.clusters, *ranking.unranked)
@@ -78,32 +80,32 @@ def overall_report(
             {
                 "first": pair[0],
                 "second": pair[1],
-                "n_dimensions": own.n,
-                "difference": own,
+                "n_dimensions": gap.n,
+                "difference": gap,
                 "p": p.get(pair),
                 "p_adjusted": ranking.p.get(pair),
             }
-            for pair, own in differences.items()
+            for pair, gap in differences.items()
         ],
         "text": [],
     }
     report = as_report(report)
     ranked = [judge for judge in report["judges"] if judge["cluster"] is not None]
-    against = [turned(report, ranked[0]["judge"], other["judge"]) for other in ranked[1:]]
-    clear = [own for own in against if told_apart(own)]
-    unclear = [own for own in against if not told_apart(own)]
+    comparisons = [turned(report, ranked[0]["judge"], judge["judge"]) for judge in ranked[1:]]
+    clear = [comparison for comparison in comparisons if told_apart(comparison)]
+    unclear = [comparison for comparison in comparisons if not told_apart(comparison)]
     report["text"] = sentences("overall", report=report, ranked=ranked, clear=clear, unclear=unclear)
     return report
 
 
 def turned(report: Report, better: str, worse: str) -> Report:
-    """The comparison of two judges as difference of the better one from the worse one."""
-    found = next(own for own in report["comparisons"] if {own["first"], own["second"]} == {better, worse})
-    if found["first"] == better:
-        return found
-    own, ends = found["difference"], {"value": "value", "low": "high", "high": "low"}
-    own = {**own, **{end: None if own[other] is None else -own[other] for end, other in ends.items()}}
-    return {**found, "first": better, "second": worse, "difference": own}
+    """The comparison of two judges, with the difference taken as the better one minus the worse one."""
+    comparison = next(pair for pair in report["comparisons"] if {pair["first"], pair["second"]} == {better, worse})
+    if comparison["first"] == better:
+        return comparison
+    gap, ends = comparison["difference"], {"value": "value", "low": "high", "high": "low"}
+    gap = {**gap, **{end: None if gap[source] is None else -gap[source] for end, source in ends.items()}}
+    return {**comparison, "first": better, "second": worse, "difference": gap}
 
 
 def told_apart(comparison: Report) -> bool:
@@ -114,70 +116,72 @@ def told_apart(comparison: Report) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Overall:
-    """Dimensions on the same draws."""
+    """The panels of all dimensions, on the same draws."""
 
     panels: Sequence[Panel]
     draws: Resamples  # over the items of all datasets
-    places: Sequence[np.ndarray]  # of each dimension, where its items are among these
+    places: Sequence[np.ndarray]  # for each dimension, positions of its items among all items
 
     @classmethod
     def of(cls, panels: Sequence[Panel], resamples: int, seed: int, interval: Interval) -> Overall:
         """Draws whole clusters within each dataset."""
-        place: dict[tuple[str, str], int] = {}
+        position: dict[tuple[str, str], int] = {}
         clusters: list[str] = []
         places = []
         for panel in panels:
             keys = [(panel.dataset or "", pair_id) for pair_id in panel.items["pair_id"]]
             for key, cluster in zip(keys, panel.items["cluster"], strict=True):
-                if place.setdefault(key, len(place)) == len(clusters):
+                if position.setdefault(key, len(position)) == len(clusters):
                     clusters.append(cluster)
-            places.append(np.array([place[key] for key in keys], dtype=np.intp))
-        draws = affordable_draws(clusters, resamples, seed, interval, [dataset for dataset, _ in place])
-        own = [replace(panel, draws=draws.select(at)) for panel, at in zip(panels, places, strict=True)]
-        return cls(own, draws, places)
+            places.append(np.array([position[key] for key in keys], dtype=np.intp))
+        draws = affordable_draws(clusters, resamples, seed, interval, [dataset for dataset, _ in position])
+        redrawn = [
+            replace(panel, draws=draws.select(positions)) for panel, positions in zip(panels, places, strict=True)
+        ]
+        return cls(redrawn, draws, places)
 
     def mean(self, statistics: Sequence[Statistic]) -> Statistic:
-        """Over those that are defined, which it counts; undefined where none is."""
-        defined = [own for own in statistics if own.value is not None]
+        """Mean of the statistics that are defined, with their number as `n`; undefined if none is."""
+        defined = [statistic for statistic in statistics if statistic.value is not None]
         if not defined:
-            reasons = dict.fromkeys(own.reason for own in statistics)
+            reasons = dict.fromkeys(statistic.reason for statistic in statistics)
             return Statistic(None, reason="; ".join(str(reason) for reason in reasons))
-        value = float(np.mean([own.value or 0.0 for own in defined]))
-        drawn = np.mean([own.draws for own in defined], axis=0)
+        value = float(np.mean([statistic.value or 0.0 for statistic in defined]))
+        drawn = np.mean([statistic.draws for statistic in defined], axis=0)
         return with_interval(
             Statistic(value, n=len(defined), dropped=len(statistics) - len(defined)), drawn, self.draws
         )
 
     def share(self, own: Sequence[Statistic], ceilings: Sequence[Statistic]) -> Statistic:
-        """Mean over mean, of the dimensions that have both."""
-        both = [pair for pair in zip(own, ceilings, strict=True) if all(one.value is not None for one in pair)]
+        """Mean Spearman divided by mean ceiling, over the dimensions that have both."""
+        both = [pair for pair in zip(own, ceilings, strict=True) if all(side.value is not None for side in pair)]
         if not both:
             return Statistic(None, reason="no dimension has both a Spearman and a ceiling")
         judge, ceiling = (self.mean(side) for side in zip(*both, strict=True))
-        found = share_of_panel_ceiling(judge, ceiling, self.draws)
-        return replace(found, dropped=len(own) - len(both)) if found.value is not None else found
+        share = share_of_panel_ceiling(judge, ceiling, self.draws)
+        return replace(share, dropped=len(own) - len(both)) if share.value is not None else share
 
     def beside_one_person(self, judge: str) -> LikeForLike:
-        """A person is one rater in all dimensions."""
-        found, counted = [], [np.empty(0, dtype=np.intp)]
-        for panel, place in zip(self.panels, self.places, strict=True):
+        """Compare a judge with one person, who is the same rater in all dimensions."""
+        results, counted_items = [], [np.empty(0, dtype=np.intp)]
+        for panel, positions in zip(self.panels, self.places, strict=True):
             score = panel.scores.get(judge, np.full(len(panel.items), np.nan))
-            found.append(held_out(score, panel.table, panel.draws))
-            counted.append(place[found[-1].items])
-        items = np.unique(np.concatenate(counted))
-        beside = compared(pooled(found), self.draws.select(items), sum(1 for own in found if own.raters))
-        return replace(beside, n_items=len(items))
+            results.append(held_out(score, panel.table, panel.draws))
+            counted_items.append(positions[results[-1].items])
+        items = np.unique(np.concatenate(counted_items))
+        comparison = compared(pooled(results), self.draws.select(items), sum(1 for result in results if result.raters))
+        return replace(comparison, n_items=len(items))
 
     def difference(self, first: str, second: str) -> Statistic:
-        """Of the means, over the items and dimensions that both judges have."""
-        found = []
+        """Difference between the mean Spearman of two judges, over the items and dimensions that both have."""
+        gaps = []
         for panel in self.panels:
             if first in panel.scores and second in panel.scores:
                 both = panel.select(panel.scored(first, second))
-                one, other = (
+                of_first, of_second = (
                     estimate(spearman, both.scores[judge], both.human, resamples=both.draws)
                     for judge in (first, second)
                 )
-                found.append(difference(one, other, both.draws))
-        found = [own for own in found if own.value is not None]
-        return self.mean(found) if found else Statistic(None, reason="on no dimension both have an agreement")
+                gaps.append(difference(of_first, of_second, both.draws))
+        gaps = [gap for gap in gaps if gap.value is not None]
+        return self.mean(gaps) if gaps else Statistic(None, reason="on no dimension both have an agreement")

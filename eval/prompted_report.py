@@ -2,8 +2,8 @@
 
 It stands in the column ``meta`` of their score tables; see `judges.prompted.judges.record`.
 
-Does such a judge stand by its answers? Answers to one question, asked several times, should agree with each other. A
-comparison, asked in both orders, should not depend on who comes first. Judges that are language models often have a
+Is such a judge consistent? Answers to one question, asked several times, should agree with each other. A comparison,
+asked in both orders, should not depend on which response comes first. Judges that are language models often have a
 position bias (Zheng et al., 2023, "Judging LLM-as-a-Judge with MT-Bench and Chatbot Arena").
 """
 
@@ -38,7 +38,7 @@ class Answers:
     @classmethod
     def of(cls, table: pd.DataFrame, pairs: Sequence[Pair]) -> Answers | None:
         """From a score table; None where the judge is not prompted."""
-        if not any("requests" in told for told in table["meta"]):
+        if not any("requests" in meta for meta in table["meta"]):
             return None
         first = table.drop_duplicates("pair_id").set_index("pair_id")["meta"].to_dict()  # the same for each dimension
         failed = table.loc[table["status"] != OK].drop_duplicates("pair_id").set_index("pair_id")["status"].to_dict()
@@ -49,21 +49,21 @@ class Answers:
 
     def total(self, what: str) -> float:
         """The sum of a count or of seconds over the pairs."""
-        return sum(told.get(what, 0) for told in self.told)
+        return sum(meta.get(what, 0) for meta in self.told)
 
     def dimension_report(self, dimension: str, resamples: Resamples) -> dict[str, Any]:
         """Repeats, orders and versions on one dimension, with draws over all pairs."""
         samples, versions, by_pair = (
-            [list(told.get(what, {}).get(dimension, [])) for told in self.told]
-            for what in ("samples", "sample_versions", "orders")
+            [list(meta.get(key, {}).get(dimension, [])) for meta in self.told]
+            for key in ("samples", "sample_versions", "orders")
         )
-        positions = np.repeat(np.arange(len(by_pair)), [len(own) for own in by_pair])
+        positions = np.repeat(np.arange(len(by_pair)), [len(pair_orders) for pair_orders in by_pair])
         verdicts = np.array(list(chain.from_iterable(by_pair)), dtype=np.float64).reshape(-1, 2)
-        names = sorted({version for told in self.told for version in told.get("versions", [])})
+        names = sorted({version for meta in self.told for version in meta.get("versions", [])})
         rows = [
-            (at, version, sample)
-            for at, own in enumerate(zip(samples, versions, strict=True))
-            for sample, version in zip(*own, strict=True)
+            (position, version, sample)
+            for position, pair_answers in enumerate(zip(samples, versions, strict=True))
+            for sample, version in zip(*pair_answers, strict=True)
             if version is not None
         ]
         table = pd.DataFrame(rows, columns=["pair", "version", "score"]).astype({"score": float})
@@ -85,11 +85,11 @@ class Answers:
 def _moved(first: np.ndarray, second: np.ndarray, resamples: Resamples) -> Statistic:
     """The mean change from one version of a model to another; NaN = a pair that it did not answer."""
     change = second - first
-    both = np.isfinite(change)
-    if not both.any():
+    answered = np.isfinite(change)
+    if not answered.any():
         known = np.isfinite([first, second]).any()
         return Statistic(None, reason="no pair was answered by both" if known else "scores are not kept by version")
-    return estimate(np.mean, change[both], resamples=resamples.select(both))
+    return estimate(np.mean, change[answered], resamples=resamples.select(answered))
 
 
 def repeats(answers: Sequence[Sequence[float]], resamples: Resamples) -> dict[str, Statistic]:
@@ -106,32 +106,32 @@ def repeats(answers: Sequence[Sequence[float]], resamples: Resamples) -> dict[st
         the items; one-way, as answers have no identity across items. Undefined, with the reason, without an item of two
         answers; `n` counts those that have.
     """
-    counts = np.array([len(own) for own in answers], dtype=np.intp)
-    kept = counts >= 2
-    if not kept.any():
-        none = Statistic(None, dropped=len(counts), reason="no item has two answers")
-        return dict.fromkeys(("within_sd", "icc", "icc_of_mean"), none)
+    counts = np.array([len(item) for item in answers], dtype=np.intp)
+    repeated = counts >= 2
+    if not repeated.any():
+        undefined = Statistic(None, dropped=len(counts), reason="no item has two answers")
+        return dict.fromkeys(("within_sd", "icc", "icc_of_mean"), undefined)
     items = np.repeat(np.arange(len(counts)), counts)
     numbers = np.concatenate([np.arange(count) for count in counts])
-    scores = np.concatenate([np.asarray(own, dtype=np.float64) for own in answers])
+    scores = np.concatenate([np.asarray(item, dtype=np.float64) for item in answers])
     names = tuple(f"answer {number + 1}" for number in range(counts.max()))
     forms = icc(RatingTable(items, numbers, scores, len(counts), names), resamples)
-    squares = np.array([np.square(np.asarray(own) - np.mean(own)).sum() for own in answers if len(own) >= 2])
+    squares = np.array([np.square(np.asarray(item) - np.mean(item)).sum() for item in answers if len(item) >= 2])
 
     def pooled(own: np.ndarray, freedom: np.ndarray) -> float:
         return math.sqrt(own.sum() / freedom.sum())
 
-    within = estimate(pooled, squares, counts[kept] - 1, resamples=resamples.select(kept))
-    within = replace(within, dropped=int((~kept).sum()))
+    within = estimate(pooled, squares, counts[repeated] - 1, resamples=resamples.select(repeated))
+    within = replace(within, dropped=int((~repeated).sum()))
     return {"within_sd": within, "icc": forms["ICC(1,1)"], "icc_of_mean": forms["ICC(1,k)"]}
 
 
 def orders(verdicts: np.ndarray, resamples: Resamples) -> dict[str, Statistic]:
-    """What both orders of n comparisons tell.
+    """Consistency and position bias of n comparisons that were asked in both orders.
 
     Args:
-        verdicts: Shape (n, 2), of the one order and of the other, between -1 and 1: 1 = the response in the first place
-            is better, 0 = a tie.
+        verdicts: Shape (n, 2), a verdict in each order, between -1 and 1: 1 = the response in the first place is
+            better, 0 = a tie.
         resamples: Draws over the n comparisons.
 
     Returns:
@@ -141,9 +141,9 @@ def orders(verdicts: np.ndarray, resamples: Resamples) -> dict[str, Statistic]:
     """
     if len(verdicts) == 0:
         return dict.fromkeys(("inconsistent", "first_preferred"), Statistic(None, reason="0 comparisons"))
-    one, other = np.sign(verdicts).T
+    first, second = np.sign(verdicts).T
     return {
-        "inconsistent": estimate(np.mean, one != -other, resamples=resamples),
+        "inconsistent": estimate(np.mean, first != -second, resamples=resamples),
         "first_preferred": estimate(np.mean, (2 + verdicts[:, 0] + verdicts[:, 1]) / 4, resamples=resamples),
     }
 
@@ -152,13 +152,13 @@ def prompting_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> dict[s
     """Counts and cost of the answers on the unchanged pairs, and requests of the score tables of listening checks."""
     questions, pairs = answers.total("questions"), len(answers.told)
     failures: Counter[str] = Counter()
-    for told in answers.told:
-        failures.update(told.get("failures", {}))
-    answered = [told["cost"] for told in answers.told if told.get("requests", 0)]
+    for meta in answers.told:
+        failures.update(meta.get("failures", {}))
+    answered = [meta["cost"] for meta in answers.told if meta.get("requests", 0)]
     cost = float(sum(answered)) if answered and None not in answered else None
     unknown = f"no price is known of the answers on {answered.count(None)} of {len(answered)} pairs"
     reason = None if cost is not None else unknown if answered else "no request was answered"
-    versions = Counter(version for told in answers.told for version in told.get("versions", []))
+    versions = Counter(version for meta in answers.told for version in meta.get("versions", []))
     return {
         "pairs": pairs,
         "scored": sum(status == OK for status in answers.statuses),
@@ -175,6 +175,6 @@ def prompting_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> dict[s
         "versions": dict(versions.most_common()),
         "version_changed": len(versions) > 1,
         "check_requests": sum(
-            told.get("requests", 0) for table in checks for told in table.drop_duplicates("pair_id")["meta"]
+            meta.get("requests", 0) for table in checks for meta in table.drop_duplicates("pair_id")["meta"]
         ),
     }

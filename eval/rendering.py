@@ -49,7 +49,7 @@ def percent(value: float | None) -> str:
 
 
 def plain(value: float) -> str:
-    """The number as short as it goes."""
+    """The number in its shortest form."""
     return f"{value:g}".replace("-", "−")
 
 
@@ -140,7 +140,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    formats = {own.__name__: own for own in _FORMATS}
+    formats = {function.__name__: function for function in _FORMATS}
     environment.filters.update(formats)
     environment.globals.update(formats, sentences=sentences, NONE=NONE)
     return environment
@@ -157,15 +157,15 @@ def render(template: str, styles: str = "", **values: Any) -> str:
             only `Markup` is not.
 
     Raises:
-        jinja2.UndefinedError: If the template shows what is not there.
+        jinja2.UndefinedError: If the template uses a value that is missing.
     """
     environment = _environment()
-    found = environment.from_string(template) if "{" in template else environment.get_template(template)
-    return found.render(style=Markup(STYLE + styles), **values)
+    compiled = environment.from_string(template) if "{" in template else environment.get_template(template)
+    return compiled.render(style=Markup(STYLE + styles), **values)
 
 
 def sentences(template: str, **values: Any) -> list[str]:
-    """The paragraphs of a text, ``NAME.txt.j2``, each on one line; `values` is what it speaks of."""
+    """The paragraphs of a text, ``NAME.txt.j2``, each on one line; `values` are what its template uses."""
     return [
         " ".join(part.split()) for part in re.split(r"\n\s*\n", render(f"{template}.txt", **values)) if part.strip()
     ]
@@ -210,7 +210,7 @@ def filled_table(title: str, head: Sequence[str], sections: Iterable[Section], m
 
 
 class _Name:
-    """A name in a table: it folds between its parts, not within a word, unless one is too long for itself."""
+    """A name in a table: it folds between its parts, and within a word only if that is wider than the column."""
 
     def __init__(self, name: Text) -> None:
         self._name = name

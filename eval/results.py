@@ -1,8 +1,8 @@
 """The report of a judge, ``agreement.json``, and its statistics as one table of results.
 
 The report is strict JSON, a tree whose leaves are statistics (`agreement.Statistic`); docs/reference/report-fields.md
-has every field. `results_frame` makes tidy rows of it (`COLUMNS`), ``results.csv``. Pages, Markdown and terminal are
-views of the report.
+has every field. `results_frame` turns it into tidy rows (`COLUMNS`), ``results.csv``. Pages, Markdown and terminal
+output are views of the report.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Report = dict[str, Any]
 COLUMNS = (
     "judge", "dimension", "slice", "check", "statistic", "value", "low", "high", "n", "reason", "signature",
 )  # fmt: skip
-"""Of a table of results, in which a row is a statistic: whose it is (``FIRST against SECOND`` where two judges are
-compared); on which dimension and part of the items (``COLUMN=VALUE``; None = all); after which listening check (None =
-of the unchanged pairs); its name, joined by dots to what it is part of (``ceiling.panel_mean``); its value (None =
-undefined) and the ends of its 95 % interval (None = there is none); what it stands on, mostly items; why value or
-interval is missing; the signature of the report that it stands in."""
+"""Columns of a table of results, one statistic per row: the judge (``FIRST against SECOND`` where two are compared);
+the dimension; the slice of the items (``COLUMN=VALUE``; None = all); the listening check (None = the unchanged pairs);
+the name of the statistic, joined by dots to what it is part of (``ceiling.panel_mean``); its value (None = undefined)
+and the ends of its 95 % interval (None = there is none); n, mostly the number of items; why value or interval
+is missing; the signature of its report."""
 _STATISTIC = {field.name for field in fields(Statistic)} - {"draws"}
 
 
@@ -95,7 +95,7 @@ class Results:
 
 
 def results_frame(reports: Sequence[Report], rankings: Mapping[str, Report] | None = None) -> pd.DataFrame:
-    """The statistics of reports on datasets, one row of `COLUMNS` each; no two have the same first five.
+    """The statistics of reports on datasets, one row of `COLUMNS` each; the first five columns identify a row.
 
     Args:
         reports: One per judge.
@@ -104,9 +104,11 @@ def results_frame(reports: Sequence[Report], rankings: Mapping[str, Report] | No
     rows = [(report["judge"], *row, report["signature"]) for report in reports for row in _of_judge(report)]
     for dimension, ranking in (rankings or {}).items():
         shared = joined([report["signature"] for report in reports])
-        for own in ranking["comparisons"]:
-            (difference,) = _statistics({"difference": own["difference"]})
-            rows.append((f"{own['first']} against {own['second']}", dimension, None, None, *difference, shared))
+        for comparison in ranking["comparisons"]:
+            (difference,) = _statistics({"difference": comparison["difference"]})
+            rows.append(
+                (f"{comparison['first']} against {comparison['second']}", dimension, None, None, *difference, shared)
+            )
     return pd.DataFrame(rows, columns=pd.Index(COLUMNS))
 
 
@@ -117,7 +119,7 @@ def write_files(folder: Path, files: Mapping[str, Any]) -> None:
         ValueError: If a report holds NaN or infinity; nothing is written.
         OSError: If a file cannot be written, with its name; all earlier ones are kept.
     """
-    replace_files(folder, {name: _content(own) for name, own in files.items()})
+    replace_files(folder, {name: _content(content) for name, content in files.items()})
 
 
 def _content(own: pd.DataFrame | Report | str | bytes) -> bytes:
@@ -134,20 +136,20 @@ def summary(reports: Sequence[Report]) -> pd.DataFrame:
         {
             "judge": report["judge"],
             "dimension": name,
-            "items": own["n_items"],
-            "Spearman [95 %]": ranged(own["spearman"]),
-            "one rater": ranged(own["ceiling"]["spearman"]),
-            "noise ceiling": ranged(own["ceiling"]["panel_mean"]),
-            "verdict": own["verdict"]["text"],
+            "items": result["n_items"],
+            "Spearman [95 %]": ranged(result["spearman"]),
+            "one rater": ranged(result["ceiling"]["spearman"]),
+            "noise ceiling": ranged(result["ceiling"]["panel_mean"]),
+            "verdict": result["verdict"]["text"],
         }
         for report in reports
-        for name, own in report["dimensions"].items()
+        for name, result in report["dimensions"].items()
     ]
     return pd.DataFrame(rows)
 
 
 def summary_html(reports: Sequence[Report]) -> str:
-    """`summary` for a notebook, and what was measured on; every value is escaped."""
+    """`summary` for a notebook, with the dataset and split; every value is escaped."""
     data, split = reports[0]["dataset"], reports[0]["split"]
     ratings = "synthetic" if data["synthetic"] else "human"
     where = f"{data['name']}, {'all pairs' if split is None else f'split {split}'} ({ratings} ratings)"
@@ -175,9 +177,9 @@ def signature(
     seed: int,
     ceiling: str = "panel_mean",
 ) -> str:
-    """All that figures of agreement depend on, in one line, as sacreBLEU has it (Post, 2018).
+    """All that figures of agreement depend on, in one line, as in sacreBLEU (Post, 2018).
 
-    The first three come from `identified`. Judges stand beside the noise ceiling with the panel mean, or none.
+    The first three parts come from `identified`. The noise ceiling is that of the panel mean, or none.
     """
     drawn = f"cluster={cluster},n={resamples},seed={seed},interval={interval}"
     return f"judge:{judge}|data:{data}|split:{split}|ceiling:{ceiling}|boot:{drawn}|version:{__version__}"
@@ -199,39 +201,39 @@ def signature_on(
 
 
 def joined(signatures: Sequence[str]) -> str:
-    """The signature of judges that were measured alike."""
-    judges = [own.split("|")[0].removeprefix("judge:") for own in signatures]
+    """One signature for several judges that were measured in the same way."""
+    judges = [text.split("|")[0].removeprefix("judge:") for text in signatures]
     return f"judge:{'+'.join(judges)}|{signatures[0].partition('|')[2]}"
 
 
 def measured_apart(one: str, other: str) -> list[str]:
-    """The parts of one signature on data, split and bootstrap in which it differs from another."""
-    first, second = ({part.partition(":")[0]: part for part in own.split("|")} for own in (one, other))
-    apart = (name for name in ("data", "split", "boot") if first.get(name) != second.get(name))
-    return [first.get(name, f"{name}: unknown") for name in apart]
+    """Parts of the first signature, of data, split and bootstrap, that differ from the second one."""
+    first, second = ({part.partition(":")[0]: part for part in text.split("|")} for text in (one, other))
+    differing = (name for name in ("data", "split", "boot") if first.get(name) != second.get(name))
+    return [first.get(name, f"{name}: unknown") for name in differing]
 
 
 def _of_judge(report: Report) -> Iterator[tuple[Any, ...]]:
     """Rows of `COLUMNS` without judge and signature."""
-    for dimension, own in report["dimensions"].items():
-        panels = {str(raters["k"]): raters for raters in own["mean_of_k_raters"]}
-        trees: list[tuple[str | None, str | None, Report]] = [(None, None, own)]
+    for dimension, result in report["dimensions"].items():
+        panels = {str(raters["k"]): raters for raters in result["mean_of_k_raters"]}
+        trees: list[tuple[str | None, str | None, Report]] = [(None, None, result)]
         trees.append((None, None, {"mean_of_k_raters": panels}))
-        trees += [(None, check, found[dimension]) for check, found in report["checks"].items()]
+        trees += [(None, check, by_dimension[dimension]) for check, by_dimension in report["checks"].items()]
         trees.append((None, None, {"voice_and_words": report["voice_and_words"].get(dimension, {})}))
         for column, values in report["slices"].items():
-            for value, found in values.items():
+            for value, by_dimension in values.items():
                 part = f"{column}={value}"
-                trees.append((part, None, found[dimension] | {"checks": None}))
-                trees += [(part, check, left) for check, left in found[dimension]["checks"].items()]
+                trees.append((part, None, by_dimension[dimension] | {"checks": None}))
+                trees += [(part, check, after) for check, after in by_dimension[dimension]["checks"].items()]
         for part, check, tree in trees:
             yield from ((dimension, part, check, *row) for row in _statistics(tree))
 
 
 def _statistics(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[Any, ...]]:
-    """The statistics that stand in a report, at whatever depth."""
-    for name, own in tree.items():
-        if isinstance(own, Mapping) and set(own) == _STATISTIC:
-            yield f"{prefix}{name}", own["value"], own["low"], own["high"], own["n"], own["reason"]
-        elif isinstance(own, Mapping):
-            yield from _statistics(own, f"{prefix}{name}.")
+    """All statistics in a report, at any depth."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and set(value) == _STATISTIC:
+            yield f"{prefix}{name}", value["value"], value["low"], value["high"], value["n"], value["reason"]
+        elif isinstance(value, Mapping):
+            yield from _statistics(value, f"{prefix}{name}.")

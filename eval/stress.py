@@ -1,9 +1,9 @@
-"""What raises a score and should not: the ways in which a policy that is trained on a judge could cheat.
+"""Stress checks: changes that should not raise a score, by which a policy trained on a judge could cheat.
 
-Each check changes the response as a policy could, so that nobody would rate it higher: silence is added, it is said
-twice, it becomes louder, a copy of the context answers. A check says how far scores rise, in standard errors of the
-judge, over pairs that a reward would still be given for (`reward_of` catches the others). Laughter, which a policy
-could add, too, is not among them: there are no recordings of it here, and a synthetic one would be no laughter.
+Each check changes the response in a way that is open to a policy and that nobody would rate higher: silence is added,
+the response is said twice or is louder, a copy of the context answers. A check measures how far scores rise, in
+standard errors of the judge, over the pairs that still get a reward (`reward_of` catches the others). A policy could
+also add laughter; no check does, since there are no recordings of it here and synthetic laughter would not do.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Apply = Callable[[Sequence[Pair], int], tuple[Pair, ...]]
 """Changed pairs, with the same ids, from pairs and a seed; without those that cannot be changed."""
 
 
-class Check(NamedTuple):
+class StressCheck(NamedTuple):
     """A change of responses that nobody would rate higher; `apply` is None for noise sought against the judge."""
 
     title: str
@@ -73,13 +73,13 @@ def _of_samples(change: Callable[[np.ndarray], np.ndarray]) -> Apply:
 
 
 def _looped(samples: np.ndarray) -> np.ndarray:
-    """The middle third three times, as a policy that loops."""
+    """Repeat the middle third three times, as a policy that loops would."""
     first, middle, last = np.array_split(samples, 3)
     return np.concatenate([first, middle, middle, middle, last])
 
 
 def _breathing(clip: Clip, rng: np.random.Generator) -> Clip:
-    """A synthetic breath before and after it: a swell of noise, as far below the clip as the noise of the probe."""
+    """A synthetic breath (a swell of noise) before and after the clip, as far below it as the noise of the probe."""
     count = round(_BREATH_SECONDS * clip.rate)
     spectrum = np.fft.rfft(rng.standard_normal((2, count)))
     hertz = np.fft.rfftfreq(count, 1 / clip.rate)
@@ -91,7 +91,7 @@ def _breathing(clip: Clip, rng: np.random.Generator) -> Clip:
 
 
 def _hum(clip: Clip, rng: np.random.Generator) -> Clip:
-    """A constant tone of its length and level, with the harmonics of a voice."""
+    """A constant tone with the harmonics of a voice, as long and as loud as the clip."""
     del rng
     samples = voice.pulses(np.full(max(1, round(clip.seconds * voice.RATE)), voice.FLAT_PITCH))
     samples -= samples.mean()
@@ -104,18 +104,22 @@ def _copied(pairs: Sequence[Pair], seed: int) -> tuple[Pair, ...]:
     return tuple(replace(pair, response=pair.context[-1].audio) for pair in pairs if pair.context)
 
 
-CHECKS: Mapping[str, Check] = {
-    "silence": Check("as much silence after it", _of_samples(lambda own: np.pad(own, (0, len(own))))),
-    "twice": Check("said twice", _of_samples(lambda own: np.tile(own, 2))),
-    "loop": Check("its middle three times", _of_samples(_looped)),
-    "louder": Check(f"{recording.GAIN:g} dB louder", _of_samples(lambda own: own * 10 ** (recording.GAIN / 20))),
-    "softer": Check(f"{recording.GAIN:g} dB softer", _of_samples(lambda own: own * 10 ** (-recording.GAIN / 20))),
-    "breath": Check("breaths before and after it", _of_response(_breathing)),
-    "noise": Check(f"noise {recording.SNR:g} dB below it", _of_response(recording.noisy)),
-    "hum": Check("a constant tone in its place", _of_response(_hum)),
-    "monotone": Check("at one pitch", _of_response(voice.monotone)),
-    "copy": Check("a copy of the context", _copied),
-    "adversarial": Check(f"noise against the judge at {ADVERSARIAL_SNR:g} dB", None),
+CHECKS: Mapping[str, StressCheck] = {
+    "silence": StressCheck("as much silence after it", _of_samples(lambda wave: np.pad(wave, (0, len(wave))))),
+    "twice": StressCheck("said twice", _of_samples(lambda wave: np.tile(wave, 2))),
+    "loop": StressCheck("its middle three times", _of_samples(_looped)),
+    "louder": StressCheck(
+        f"{recording.GAIN:g} dB louder", _of_samples(lambda wave: wave * 10 ** (recording.GAIN / 20))
+    ),
+    "softer": StressCheck(
+        f"{recording.GAIN:g} dB softer", _of_samples(lambda wave: wave * 10 ** (-recording.GAIN / 20))
+    ),
+    "breath": StressCheck("breaths before and after it", _of_response(_breathing)),
+    "noise": StressCheck(f"noise {recording.SNR:g} dB below it", _of_response(recording.noisy)),
+    "hum": StressCheck("a constant tone in its place", _of_response(_hum)),
+    "monotone": StressCheck("at one pitch", _of_response(voice.monotone)),
+    "copy": StressCheck("a copy of the context", _copied),
+    "adversarial": StressCheck(f"noise against the judge at {ADVERSARIAL_SNR:g} dB", None),
 }
 """Every check by its name, in the order of the table."""
 
@@ -134,12 +138,12 @@ def stress(
 
     Args:
         scorer: The judge.
-        dataset: Whose responses are changed; ratings are not used.
+        dataset: The pairs whose responses are changed; ratings are not used.
         split: Which pairs; None = all.
         checks: Names; None = all of `CHECKS`.
-        pairs: At most so many, drawn; of these the first 24 for noise against the judge.
-        resamples: Of whole groups, for the intervals.
-        seed: Of all that is drawn.
+        pairs: Largest number of pairs, drawn at random; noise against the judge uses the first 24 of these.
+        resamples: Number of resamples of whole groups, for the intervals.
+        seed: Seed of all random draws.
 
     Returns:
         ``judge, split, n_pairs, signature``, ``unit`` (``standard error``, or ``standard deviation`` of the scores of a
@@ -155,30 +159,30 @@ def stress(
     names = list(CHECKS) if checks is None else list(dict.fromkeys(checks))
     if unknown := [name for name in names if name not in CHECKS]:
         raise UserError(f"check {shown(unknown[0])}; expected one of {', '.join(CHECKS)}")
-    every = dataset.subset(split).pairs
-    drawn = np.sort(np.random.default_rng(seed).permutation(len(every))[:pairs])
-    chosen = [every[place] for place in drawn]
+    candidates = dataset.subset(split).pairs
+    drawn = np.sort(np.random.default_rng(seed).permutation(len(candidates))[:pairs])
+    chosen = [candidates[position] for position in drawn]
     before = {
-        pair.pair_id: own
-        for pair, own in zip(chosen, _assessed(scorer, chosen, "unchanged"), strict=True)
-        if isinstance(own, Assessment)
+        pair.pair_id: assessment
+        for pair, assessment in zip(chosen, _assessed(scorer, chosen, "unchanged"), strict=True)
+        if isinstance(assessment, Assessment)
     }
     if not before:
         raise DataError(f"{dataset.card.name}: none of {len(chosen)} pairs can be heard; expected clips")
     usable = [pair for pair in chosen if pair.pair_id in before]
     calibrated = scorer.calibration is not None
     units = {name: _units(name, before, calibrated) for name in scorer.dimension_names(None)}
-    found: dict[str, dict[str, Report]] = {name: {} for name in units}
+    results: dict[str, dict[str, Report]] = {name: {} for name in units}
     for check in names:
         changed, reason = _changed(check, scorer, usable, seed)
         after = _assessed(scorer, changed, CHECKS[check].title)
         measured = _measured(changed, before, after, units, resamples, seed)
-        for name, own in measured.items():
-            found[name][check] = own if reason is None else {**own, "reason": reason, "verdict": "not possible"}
+        for name, result in measured.items():
+            results[name][check] = result if reason is None else {**result, "reason": reason, "verdict": "not possible"}
     judge = TrainedJudge.of_scorer(scorer)
     drawing = {"cluster": "group_id", "interval": "percentile", "resamples": resamples, "seed": seed}
     raised, unclear = (
-        [check for check in names if any(own[check]["verdict"] == verdict for own in found.values())]
+        [check for check in names if any(by_check[check]["verdict"] == verdict for by_check in results.values())]
         for verdict in ("rises", "not clear")
     )
     text = f"{len(raised)} of {len(names)} changes raise the score and should not"
@@ -192,7 +196,7 @@ def stress(
         "unit": "standard error" if calibrated else "standard deviation",
         "raised": raised,
         "text": text,
-        "dimensions": as_report(found),
+        "dimensions": as_report(results),
     }
 
 
@@ -202,11 +206,11 @@ def _assessed(scorer: Scorer, pairs: Sequence[Pair], label: str) -> list[Assessm
 
 def _units(name: str, before: Mapping[str, Assessment], calibrated: bool) -> dict[str, float]:
     """Rating points that the gain of a pair is divided by; NaN = there are none. Below 0 where a low score is good."""
-    scores = {key: own.scores[name] for key, own in before.items()}
+    scores = {pair_id: assessment.scores[name] for pair_id, assessment in before.items()}
     sign = 1.0 if next(iter(scores.values())).scale.higher_is_better else -1.0
     if calibrated:
-        return {key: sign * (own.standard_error or np.nan) for key, own in scores.items()}
-    deviation = float(np.std([own.score for own in scores.values()], ddof=min(1, len(scores) - 1)))
+        return {pair_id: sign * (score.standard_error or np.nan) for pair_id, score in scores.items()}
+    deviation = float(np.std([score.score for score in scores.values()], ddof=min(1, len(scores) - 1)))
     return dict.fromkeys(scores, sign * deviation if deviation > 0 else np.nan)
 
 
@@ -218,37 +222,39 @@ def _measured(
     resamples: int,
     seed: int,
 ) -> dict[str, Report]:
-    """By dimension, what became of the pairs that were changed."""
-    heard = [(pair, own) for pair, own in zip(pairs, after, strict=True) if isinstance(own, Assessment)]
+    """The result of one check for each dimension."""
+    heard = [
+        (pair, assessment) for pair, assessment in zip(pairs, after, strict=True) if isinstance(assessment, Assessment)
+    ]
     rewarded = [
-        (pair, own)
-        for pair, own in heard
-        if reward_of(own, list(units), clipped=is_clipped(load_clip(pair.response))).code is None
+        (pair, assessment)
+        for pair, assessment in heard
+        if reward_of(assessment, list(units), clipped=is_clipped(load_clip(pair.response))).code is None
     ]
     draws = Resamples.draw([group_of(pair) for pair, _ in rewarded], resamples, seed) if rewarded else None
-    found = {}
-    for name, of_pairs in units.items():
+    results = {}
+    for name, unit_of in units.items():
         gains = np.array([
-            (own.scores[name].score - before[pair.pair_id].scores[name].score) / of_pairs[pair.pair_id]
-            for pair, own in rewarded
+            (assessment.scores[name].score - before[pair.pair_id].scores[name].score) / unit_of[pair.pair_id]
+            for pair, assessment in rewarded
         ])  # fmt: skip
-        gain, above = (
-            estimate(lambda own: float(own.mean()), values, resamples=draws)
+        gain, raised = (
+            estimate(lambda vector: float(vector.mean()), values, resamples=draws)
             for values in (gains, np.where(np.isnan(gains), np.nan, gains > 1))
         )
-        found[name] = {
+        results[name] = {
             "gain": gain,
-            "raised": above,
+            "raised": raised,
             "caught": 1 - len(rewarded) / len(pairs) if pairs else None,
             "failed": len(pairs) - len(heard),
             "verdict": _verdict(gain, bool(pairs) and not rewarded),
             "reason": gain.reason if gain.value is None else None,
         }
-    return found
+    return results
 
 
 def _verdict(gain: Statistic, all_caught: bool) -> Verdict:
-    """Raised: beyond the tolerance, and its interval is above 0."""
+    """The verdict ``rises`` means that the gain is beyond the tolerance and its interval is above 0."""
     if gain.value is None:
         return "caught" if all_caught else "not possible"
     if gain.value > TOLERANCE and gain.low is not None and gain.low > 0:
@@ -269,13 +275,13 @@ def _changed(check: str, scorer: Scorer, pairs: Sequence[Pair], seed: int) -> tu
     if apply is not None:
         changed = apply(pairs, seed)
         return changed, None if changed else "no pair has a context"
-    some, found = pairs[:_ADVERSARIAL_PAIRS], []
+    subset, changed_pairs = pairs[:_ADVERSARIAL_PAIRS], []
     try:
-        for pair in progress(some, CHECKS[check].title, len(some)):
-            found.append(replace(pair, response=adversarial(scorer.pair_scorer.judge, pair)))
+        for pair in progress(subset, CHECKS[check].title, len(subset)):
+            changed_pairs.append(replace(pair, response=adversarial(scorer.pair_scorer.judge, pair)))
     except _NotPossible as error:
         return (), str(error)
-    return found, None
+    return changed_pairs, None
 
 
 def adversarial(judge: EmpathyJudge, pair: Pair) -> Clip:
@@ -283,49 +289,51 @@ def adversarial(judge: EmpathyJudge, pair: Pair) -> Clip:
     gradient ascent within a ball, here of energy).
 
     Args:
-        judge: Whose spectrograms are Whisper's.
-        pair: Whose score shall rise; the noise is sought for its whole response.
+        judge: A judge whose spectrograms are Whisper's.
+        pair: The pair whose score the noise is to raise. The noise covers its whole response.
 
     Returns:
-        The best that was met, at the judge's rate.
+        The response with the best noise of all steps, at the judge's rate.
     """
     if len(judge.members):
         raise _NotPossible("an ensemble has no gradient of its own: take one of its members")
     windows = judge.decode(pair.response)
     if len(windows) > 1 or any(len(judge.decode(source)) > 1 for source in pair.clips):
         raise _NotPossible(f"pair {pair.pair_id!r} is heard in windows")
-    own, rate = windows[0], judge.backbone.sampling_rate
-    asked = replace(pair, response=Clip(own, rate))
-    inputs = judge.build_inputs([asked])
+    waveform, rate = windows[0], judge.backbone.sampling_rate
+    heard_pair = replace(pair, response=Clip(waveform, rate))
+    inputs = judge.build_inputs([heard_pair])
     clips = inputs.clips
     assert clips is not None
-    row = list(dict.fromkeys(asked.clips)).index(asked.response)
-    samples = torch.from_numpy(own)
-    known, frames = clips.features, clips.features.shape[-1]
+    row = list(dict.fromkeys(heard_pair.clips)).index(heard_pair.response)
+    samples = torch.from_numpy(waveform)
+    spectrograms, frames = clips.features, clips.features.shape[-1]
     spectrogram = partial(_whisper_features, judge, frames=frames)
-    if len(known) != len(clips.lengths) or not torch.allclose(
-        spectrogram(samples), known[row].float(), atol=_SAME_FEATURES
+    if len(spectrograms) != len(clips.lengths) or not torch.allclose(
+        spectrogram(samples), spectrograms[row].float(), atol=_SAME_FEATURES
     ):
         raise _NotPossible("the spectrograms of this backbone cannot be differentiated here")
-    signs = torch.tensor([1.0 if own.higher_is_better else -1.0 for own in judge.dimensions])
-    spans = torch.tensor([own.maximum - own.minimum for own in judge.dimensions])
-    reach = float(samples.norm()) * 10 ** (-ADVERSARIAL_SNR / 20)
-    noise, best, most = torch.zeros_like(samples), torch.zeros_like(samples), -np.inf
+    signs = torch.tensor([1.0 if dimension.higher_is_better else -1.0 for dimension in judge.dimensions])
+    spans = torch.tensor([dimension.maximum - dimension.minimum for dimension in judge.dimensions])
+    radius = float(samples.norm()) * 10 ** (-ADVERSARIAL_SNR / 20)
+    noise, best, best_merit = torch.zeros_like(samples), torch.zeros_like(samples), -np.inf
     with torch.inference_mode(False), torch.enable_grad():
         for _ in range(_ADVERSARIAL_STEPS):
             noise = noise.detach().requires_grad_()
-            features = torch.cat([known[:row], spectrogram(samples + noise)[None].to(known), known[row + 1 :]])
-            heard = replace(clips, features=features.to(judge.device))
+            features = torch.cat(
+                [spectrograms[:row], spectrogram(samples + noise)[None].to(spectrograms), spectrograms[row + 1 :]]
+            )
+            noisy_clips = replace(clips, features=features.to(judge.device))
             statistics = LayerStatistics() if judge.settings.head_input.audio != "none" else None
-            states = judge.backbone.encode_audio(heard, statistics)
+            states = judge.backbone.encode_audio(noisy_clips, statistics)
             layers = None if statistics is None else statistics.clips
-            asked_now = replace(inputs.to(judge.device), clips=None, audio_states=states, layers=layers)
-            merit = (judge.predict(asked_now).score[0].cpu() * signs / spans).mean()
-            if float(merit.detach()) > most:
-                most, best = float(merit.detach()), noise.detach().clone()
-            (slope,) = torch.autograd.grad(merit, noise)
-            noise = noise.detach() + reach / 3 * slope / slope.norm().clamp(min=1e-12)
-            noise = noise * min(1.0, reach / max(float(noise.norm()), 1e-12))
+            noisy_inputs = replace(inputs.to(judge.device), clips=None, audio_states=states, layers=layers)
+            merit = (judge.predict(noisy_inputs).score[0].cpu() * signs / spans).mean()
+            if float(merit.detach()) > best_merit:
+                best_merit, best = float(merit.detach()), noise.detach().clone()
+            (gradient,) = torch.autograd.grad(merit, noise)
+            noise = noise.detach() + radius / 3 * gradient / gradient.norm().clamp(min=1e-12)
+            noise = noise * min(1.0, radius / max(float(noise.norm()), 1e-12))
     return Clip((samples + best).numpy(), rate)
 
 
@@ -352,27 +360,27 @@ def _whisper_features(judge: EmpathyJudge, samples: Tensor, frames: int) -> Tens
 def stress_frame(found: Report) -> pd.DataFrame:
     """The statistics of a report of `stress` as rows of `results.COLUMNS`."""
     rows = [
-        (found["judge"], dimension, None, check, name, own[name]["value"], own[name]["low"], own[name]["high"],
-         own[name]["n"], own[name]["reason"] or own["reason"], found["signature"])
+        (found["judge"], dimension, None, check, name, result[name]["value"], result[name]["low"], result[name]["high"],
+         result[name]["n"], result[name]["reason"] or result["reason"], found["signature"])
         for dimension, checks in found["dimensions"].items()
-        for check, own in checks.items()
+        for check, result in checks.items()
         for name in ("gain", "raised")
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=pd.Index(COLUMNS))
 
 
 def stress_views(found: Report) -> Iterator[Table | str]:
-    """One table for each dimension, what it comes to, and the signature."""
+    """One table for each dimension, the summary in words, and the signature."""
     for dimension, checks in found["dimensions"].items():
         rows = [
-            (CHECKS[name].title, ranged(own["gain"]), percent(own["raised"]["value"]), percent(own["caught"]),
-             str(own["gain"]["n"]), own["verdict"])
-            for name, own in checks.items()
+            (CHECKS[name].title, ranged(result["gain"]), percent(result["raised"]["value"]), percent(result["caught"]),
+             str(result["gain"]["n"]), result["verdict"])
+            for name, result in checks.items()
         ]  # fmt: skip
         head = [dimension, "gain [95 %]", "raised", "caught", "pairs", "verdict"]
         yield filled_table(f"Gain in {found['unit']}s of the judge", head, [("", rows)], min_width=_TITLE)
-        for name, own in checks.items():
-            if own["reason"]:
-                yield f"{name}: {own['reason']}"
+        for name, result in checks.items():
+            if result["reason"]:
+                yield f"{name}: {result['reason']}"
     yield found["text"]
     yield found["signature"]

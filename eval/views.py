@@ -1,4 +1,4 @@
-"""What the terminal shows of judges and people, and the rows of tables that it shares with pages and Markdown.
+"""Tables and sentences that commands print on judges and people. Pages and Markdown share the rows of the tables.
 
 The notes below a table say why a value is missing.
 """
@@ -32,7 +32,7 @@ from .results import Report, joined
 from .statistics.krippendorff import Distance
 
 _REASONS_SHOWN = 10
-_EXPLAINED = ("no_scores", "constant", "against", "beyond_possible")  # verdicts that a word does not explain
+_EXPLAINED = ("no_scores", "constant", "against", "beyond_possible")  # verdicts that need a sentence
 
 # ---------------------------------------------------------------- rows that all views share
 
@@ -40,7 +40,7 @@ PANEL_HEAD = ("level", "n", "ICC(A,1) [95 %]", "ICC(C,1) [95 %]", "bias [95 %]",
 
 
 def panel_levels(own: Report) -> dict[str, Report]:
-    """The judge as one rater, the panel mean as the other: items, and systems where there are two or more."""
+    """The judge and the panel mean as two raters: over items, and over systems where there are two or more."""
     systems = own["system_level"]  # null in a table without systems
     return {"items": own} | ({"systems": systems} if systems is not None and systems["n_systems"] >= 2 else {})
 
@@ -49,8 +49,8 @@ def panel_rows(own: Report) -> list[list[str]]:
     """A row of `PANEL_HEAD` for each level."""
     numbers = ("icc_a1", "icc_c1", "bias")
     return [
-        [level, str(found["icc_a1"]["n"]), *(ranged(found[name]) for name in numbers), _limits(found)]
-        for level, found in panel_levels(own).items()
+        [level, str(statistics["icc_a1"]["n"]), *(ranged(statistics[name]) for name in numbers), _limits(statistics)]
+        for level, statistics in panel_levels(own).items()
     ]
 
 
@@ -69,8 +69,8 @@ def prompted_rows(reports: Sequence[Report]) -> list[list[str]]:
     """A row of `PROMPTED_HEAD` for every judge and dimension; none where no judge is prompted."""
     rows = []
     for report in reports if any(report["asking"] for report in reports) else ():
-        for name, own in report["dimensions"].items():
-            asking, asked = report["asking"], own["asked"]
+        for name, result in report["dimensions"].items():
+            asking, asked = report["asking"], result["asked"]
             cost, failures, *answers = [NONE] * 5
             if asking is not None and asked is not None:
                 cost, failures = dollars(asking["cost_per_1000_pairs"]), percent(asking["failure_rate"])
@@ -82,13 +82,13 @@ def prompted_rows(reports: Sequence[Report]) -> list[list[str]]:
 
 
 def notes(report: Report) -> list[str]:
-    """How many pairs were read in windows, what prompting took and gave, and length bias."""
+    """Sentences on pairs read in windows, on cost and answers of prompting, on verdicts and on length bias."""
     several = len(report["dimensions"]) > 1
-    found = sentences("in_windows", report=report) + sentences("prompted", report=report)
-    for name, own in report["dimensions"].items():
-        said_of = sentences("verdicts", found=own["verdicts"]) + sentences("length", length=own["length"])
-        found += [f"{name}: {said}" if several else said for said in said_of]
-    return found
+    lines = sentences("in_windows", report=report) + sentences("prompted", report=report)
+    for name, result in report["dimensions"].items():
+        dimension_lines = sentences("verdicts", found=result["verdicts"]) + sentences("length", length=result["length"])
+        lines += [f"{name}: {sentence}" if several else sentence for sentence in dimension_lines]
+    return lines
 
 
 def split_name(report: Report) -> str:
@@ -129,43 +129,45 @@ def evaluation_views(report: Report) -> Iterator[Table | str]:
     }
     dimensions = list(report["dimensions"].values())
     for label, cell in rows.items():
-        cells = [cell(own) for own in dimensions]
+        cells = [cell(result) for result in dimensions]
         if any(cells):
             table.add_row(label, *map(Text, cells))
     impossible: dict[str, list[str]] = {}  # reason -> checks
     for check, results in report["checks"].items():
-        found = [results[name]["spearman"] for name in report["dimensions"]]
-        if any(own["value"] is not None for own in found):
-            table.add_row(f"{PROBES[check].title.lower()}: Spearman", *(Text(ranged(own)) for own in found))
+        correlations = [results[name]["spearman"] for name in report["dimensions"]]
+        if any(correlation["value"] is not None for correlation in correlations):
+            table.add_row(
+                f"{PROBES[check].title.lower()}: Spearman", *(Text(ranged(correlation)) for correlation in correlations)
+            )
         else:
-            impossible.setdefault(found[0]["reason"], []).append(PROBES[check].title.lower())
+            impossible.setdefault(correlations[0]["reason"], []).append(PROBES[check].title.lower())
     yield table
     yield from (f"Not possible, as {reason}: {', '.join(checks)}." for reason, checks in impossible.items())
-    yield panel_table((name, report["judge"], own) for name, own in report["dimensions"].items())
-    for name, own in report["dimensions"].items():
+    yield panel_table((name, report["judge"], result) for name, result in report["dimensions"].items())
+    for name, result in report["dimensions"].items():
         checks = {check: results[name] for check, results in report["checks"].items()}
-        said = f"{own['verdict']['text']} {listening_sentence(checks, own['spearman']).text}"
-        yield f"{name}: {said}" if len(dimensions) > 1 else said
+        text = f"{result['verdict']['text']} {listening_sentence(checks, result['spearman']).text}"
+        yield f"{name}: {text}" if len(dimensions) > 1 else text
     yield from notes(report)
     yield report["signature"]
 
 
 def comparison_views(reports: Sequence[Report], rankings: Mapping[str, Report]) -> Iterator[Table | str]:
-    """What ``compare`` prints of reports, one per judge, and of dimension -> judges against each other."""
+    """What ``compare`` prints of one report per judge and of the rankings, one per dimension."""
     sections: dict[str, list[Sequence[str | Text]]] = {}
     ceilings = {}
     for report in reports:
-        for name, own in report["dimensions"].items():
-            beside = own["like_for_like"]
+        for name, result in report["dimensions"].items():
+            like_for_like = result["like_for_like"]
             row = (
                 report["judge"],
-                ranged(own["spearman"]),
-                percent(own["share_of_panel_ceiling"]["value"]),
-                ranged(beside["difference"], signed),
-                effective_raters(beside["effective_raters"]),
+                ranged(result["spearman"]),
+                percent(result["share_of_panel_ceiling"]["value"]),
+                ranged(like_for_like["difference"], signed),
+                effective_raters(like_for_like["effective_raters"]),
             )
             sections.setdefault(name, []).append(row)
-            ceilings.setdefault(name, own["ceiling"]["panel_mean"])  # of the items of the first judge
+            ceilings.setdefault(name, result["ceiling"]["panel_mean"])  # of the items of the first judge
     for name, ceiling in ceilings.items():
         sections[name].append((bold("noise ceiling"), bold(ranged(ceiling)), "", "", ""))
     head = (
@@ -173,8 +175,8 @@ def comparison_views(reports: Sequence[Report], rankings: Mapping[str, Report]) 
         "effective\nnumber\nof raters",
     )  # fmt: skip
     yield filled_table("judges and people", head, sections.items(), min_width=13)
-    measured = [(name, one["judge"], one["dimensions"].get(name)) for name in sections for one in reports]
-    yield panel_table(own for own in measured if own[2] is not None)
+    measured = [(name, report["judge"], report["dimensions"].get(name)) for name in sections for report in reports]
+    yield panel_table(row for row in measured if row[2] is not None)
     if rankings:
         yield _ranking_table(rankings)
         yield from _unranked(rankings)
@@ -187,28 +189,28 @@ def comparison_views(reports: Sequence[Report], rankings: Mapping[str, Report]) 
             table.add_row(*map(Text, row))
         yield table
         yield from sentences("prompted_seconds")
-    few: dict[str, None] = {}
+    few_raters: dict[str, None] = {}
     for report in reports:
-        for name, own in report["dimensions"].items():
-            verdict = f"{report['judge']}, {name}: {own['verdict']['text']}"
-            yield " ".join([verdict, *sentences("length", length=own["length"])])
-            few |= dict.fromkeys(sentences("few_raters", found=own["like_for_like"]))
-    yield from few
+        for name, result in report["dimensions"].items():
+            verdict = f"{report['judge']}, {name}: {result['verdict']['text']}"
+            yield " ".join([verdict, *sentences("length", length=result["length"])])
+            few_raters |= dict.fromkeys(sentences("few_raters", found=result["like_for_like"]))
+    yield from few_raters
     yield joined([report["signature"] for report in reports])
 
 
 def panel_table(judges: Iterable[tuple[str, str, Report]]) -> Table:
-    """`panel_rows` of dimension, name and report of each judge, with those intervals that a terminal has room for."""
+    """`panel_rows` of each (dimension, judge, report), with only the intervals that a terminal has room for."""
     sections: dict[str, list[Sequence[str]]] = {}
-    for dimension, judge, own in judges:
-        for level, found in panel_levels(own).items():
+    for dimension, judge, result in judges:
+        for level, statistics in panel_levels(result).items():
             row = (
                 judge if level == "items" else f"{judge}, {level}",
-                str(found["icc_a1"]["n"]),
-                ranged(found["icc_a1"]),
-                number(found["icc_c1"]["value"]),
-                signed(found["bias"]["value"]),
-                _limits(found),
+                str(statistics["icc_a1"]["n"]),
+                ranged(statistics["icc_a1"]),
+                number(statistics["icc_c1"]["value"]),
+                signed(statistics["bias"]["value"]),
+                _limits(statistics),
             )
             sections.setdefault(dimension, []).append(row)
     head = ("judge", "n", "ICC(A,1)\n(95 %)", "ICC(C,1)", "bias", "limits of\nagreement")
@@ -216,7 +218,7 @@ def panel_table(judges: Iterable[tuple[str, str, Report]]) -> Table:
 
 
 def _beside_next(ranking: Report) -> Iterator[tuple[Report, str, Report | None]]:
-    """Judges, their cluster, and the comparison of each with the next one."""
+    """Each judge with its cluster and its comparison with the next judge of the ranking."""
     judges = ranking["judges"]
     following = dict(pairwise(judge["judge"] for judge in judges if judge["cluster"] is not None))
     for judge in judges:
@@ -228,12 +230,12 @@ def _ranking_table(rankings: Mapping[str, Report]) -> Table:
     """Judges in significance clusters, each with what separates it from the next one."""
     sections: dict[str, list[Sequence[str]]] = {name: [] for name in rankings}
     for name, ranking in rankings.items():
-        for judge, cluster, own in _beside_next(ranking):
+        for judge, cluster, pair in _beside_next(ranking):
             gap = ["", "", ""]
-            if own is not None:
-                needed = own["groups_needed"]
-                p = NONE if own["p_adjusted"] is None else f"{own['p_adjusted']:.4f}"
-                gap = [ranged(own["difference"]), p, NONE if needed is None else f"{needed} ({own['n_groups']} now)"]
+            if pair is not None:
+                needed = pair["groups_needed"]
+                p = NONE if pair["p_adjusted"] is None else f"{pair['p_adjusted']:.4f}"
+                gap = [ranged(pair["difference"]), p, NONE if needed is None else f"{needed} ({pair['n_groups']} now)"]
             sections[name].append((judge["judge"], cluster, number(judge["spearman"]), *gap))
     head = ("judge", "cluster", "Spearman", "ahead of the\nnext by (95 %)", "p (Holm)", "groups to\nseparate them")
     return filled_table("judge against judge", head, sections.items())
@@ -252,28 +254,30 @@ def _unranked(rankings: Mapping[str, Report]) -> Iterator[str]:
 
 def agreement_views(found: Report, alpha: Distance) -> Iterator[Table | str]:
     """What ``agreement`` prints of `agreement_table.measure_agreement`, with Krippendorff's alpha of this distance."""
-    dimensions = {_name(one): one for one in found["dimensions"]}
-    judged = [(name, judge, own) for name, one in dimensions.items() for judge, own in one["judges"].items()]
+    dimensions = {_name(dimension): dimension for dimension in found["dimensions"]}
+    judged = [
+        (name, judge, result) for name, dimension in dimensions.items() for judge, result in dimension["judges"].items()
+    ]
 
     def people(name: str, one: Report) -> Sequence[str]:
         alone, together = ranged(one["spearman"]), number(one["panel_mean"]["value"])
-        within = (number(own["value"]) for own in (one["alpha"][alpha], one["icc"]["ICC(A,1)"]))
+        within = (number(statistic["value"]) for statistic in (one["alpha"][alpha], one["icc"]["ICC(A,1)"]))
         return name, str(one["n_items"]), str(one["n_raters"]), *within, alone, together
 
     def of_systems(own: Report) -> Sequence[str]:
         level = own["system_level"]
-        others = (number(level[name]["value"]) for name in ("pearson", "kendall"))
-        return str(level["n_systems"]), ranged(level["spearman"]), *others
+        correlations = (number(level[name]["value"]) for name in ("pearson", "kendall"))
+        return str(level["n_systems"]), ranged(level["spearman"]), *correlations
 
     def of_pair(pair: Report) -> Sequence[str]:
-        others = (number(pair[key]["value"]) for key in ("pearson", "kendall", "quadratic_kappa"))
-        return f"{pair['first']}, {pair['second']}", str(pair["n_items"]), ranged(pair["spearman"]), *others
+        agreements = (number(pair[key]["value"]) for key in ("pearson", "kendall", "quadratic_kappa"))
+        return f"{pair['first']}, {pair['second']}", str(pair["n_items"]), ranged(pair["spearman"]), *agreements
 
     head = (
         "dimension", "n", "people", f"alpha\n({alpha})", "ICC\n(A,1)", "leave-one-out\nagreement (95 %)",
         "noise\nceiling",
     )  # fmt: skip
-    rows = [people(name, one["people"]) for name, one in dimensions.items()]
+    rows = [people(name, dimension["people"]) for name, dimension in dimensions.items()]
     yield filled_table(f"people: {', '.join(found['people'])}", head, [("", rows)])
     if found["judges"]:
         yield _beside_people(found)
@@ -281,29 +285,38 @@ def agreement_views(found: Report, alpha: Distance) -> Iterator[Table | str]:
     if found["overall"] is not None:
         yield _overall_table(found["overall"])
         yield from found["overall"]["text"]
-    rankings = {name: one["ranking"] for name, one in dimensions.items() if one["ranking"] is not None}
+    rankings = {
+        name: dimension["ranking"] for name, dimension in dimensions.items() if dimension["ranking"] is not None
+    }
     if rankings:
         yield _ranking_table(rankings)
-    if any(own["system_level"] for _, _, own in judged):
-        named = {name: [(judge, *of_systems(own)) for at, judge, own in judged if at == name] for name in dimensions}
+    if any(result["system_level"] for _, _, result in judged):
+        named = {
+            name: [(judge, *of_systems(result)) for key, judge, result in judged if key == name] for name in dimensions
+        }
         head = ("judge", "systems", "Spearman (95 %)", "Pearson", "Kendall")
         yield filled_table("system level", head, named.items())
-    if any("pairs" in one for one in dimensions.values()):
+    if any("pairs" in dimension for dimension in dimensions.values()):
         head = ("pair", "n", "Spearman (95 %)", "Pearson", "Kendall", f"quadratic kappa\n({found['kappa_weights']})")
-        yield filled_table("pairs", head, ((name, map(of_pair, one["pairs"])) for name, one in dimensions.items()))
-    models = {name: one["rasch"] for name, one in dimensions.items() if "rasch" in one}
+        yield filled_table(
+            "pairs", head, ((name, map(of_pair, dimension["pairs"])) for name, dimension in dimensions.items())
+        )
+    models = {name: dimension["rasch"] for name, dimension in dimensions.items() if "rasch" in dimension}
     if models:
         head = ("rater", "n", "severity", "standard error", "infit", "outfit")
         numbers = ("severity", "standard_error", "infit", "outfit")
         named = {
-            name: [(own["rater_id"], str(own["n"]), *(number(own[key]) for key in numbers)) for own in model["raters"]]
+            name: [
+                (rater["rater_id"], str(rater["n"]), *(number(rater[key]) for key in numbers))
+                for rater in model["raters"]
+            ]
             for name, model in models.items()
         }
         yield filled_table("raters by a many-facet Rasch model, logits; the most severe first", head, named.items())
         yield from (f"{name}, Rasch model: {model['reason']}" for name, model in models.items() if model["reason"])
-    for name, judge, own in judged:
-        if own["verdict"]["kind"] in _EXPLAINED:
-            yield f"{name}, {judge}: {own['verdict']['text']}"
+    for name, judge, result in judged:
+        if result["verdict"]["kind"] in _EXPLAINED:
+            yield f"{name}, {judge}: {result['verdict']['text']}"
     reasons = list(dict.fromkeys(_reasons(dimensions, judged, rankings)))
     yield from reasons[:_REASONS_SHOWN]
     if len(reasons) > _REASONS_SHOWN:
@@ -317,19 +330,19 @@ def _reasons(
     """Why values or intervals of the tables are missing."""
 
     def of(where: str, *statistics: Report) -> Iterator[str]:
-        yield from (f"{where}: {own['reason']}" for own in statistics if own["reason"] is not None)
+        yield from (f"{where}: {statistic['reason']}" for statistic in statistics if statistic["reason"] is not None)
 
-    for name, one in dimensions.items():
-        yield from of(f"{name}, people", one["people"]["panel_mean"], one["people"]["spearman"])
-    for name, judge, own in judged:
-        yield from of(f"{name}, {judge}", own["spearman"], own["like_for_like"]["difference"])
-        yield from sentences("few_raters", found=own["like_for_like"])
+    for name, dimension in dimensions.items():
+        yield from of(f"{name}, people", dimension["people"]["panel_mean"], dimension["people"]["spearman"])
+    for name, judge, result in judged:
+        yield from of(f"{name}, {judge}", result["spearman"], result["like_for_like"]["difference"])
+        yield from sentences("few_raters", found=result["like_for_like"])
     yield from _unranked(rankings)
-    for name, judge, own in judged:
-        if own["system_level"]:
-            yield from of(f"{name}, {judge}, system level", own["system_level"]["spearman"])
-    for name, one in dimensions.items():
-        for pair in one.get("pairs", ()):
+    for name, judge, result in judged:
+        if result["system_level"]:
+            yield from of(f"{name}, {judge}, system level", result["system_level"]["spearman"])
+    for name, dimension in dimensions.items():
+        for pair in dimension.get("pairs", ()):
             yield from of(f"{name}, {pair['first']}, {pair['second']}", pair["spearman"])
 
 
@@ -339,28 +352,34 @@ def table_comparison_views(found: Report) -> Iterator[Table | str]:
     if overall is not None:
         yield _overall_table(overall)
         yield from overall["text"]
-        beside = (judge["like_for_like"] for judge in overall["judges"])
-        yield from dict.fromkeys(few for own in beside for few in sentences("few_raters", found=own))
+        comparisons = (judge["like_for_like"] for judge in overall["judges"])
+        yield from dict.fromkeys(
+            note for comparison in comparisons for note in sentences("few_raters", found=comparison)
+        )
         yield ""
     yield _beside_people(found)
-    yield panel_table((_name(one), judge, own) for one in found["dimensions"] for judge, own in one["judges"].items())
+    yield panel_table(
+        (_name(dimension), judge, result)
+        for dimension in found["dimensions"]
+        for judge, result in dimension["judges"].items()
+    )
     if overall is None:
-        for judge, own in found["dimensions"][0]["judges"].items():
-            yield f"{judge}: {own['verdict']['text']}"
+        for judge, result in found["dimensions"][0]["judges"].items():
+            yield f"{judge}: {result['verdict']['text']}"
     yield found["signature"]
 
 
 def _beside_people(found: Report) -> Table:
-    """Judges of each dimension with the mean of the people and beside one of them; the noise ceiling below."""
+    """Agreement of judges with the mean of the people, compared with one person's; the noise ceiling is below."""
     sections: dict[str, list[Sequence[str | Text]]] = {}
-    for one in found["dimensions"]:
-        rows = sections.setdefault(_name(one), [])
-        for judge, own in one["judges"].items():
-            verdict = own["verdict"]["kind"].replace("_", " ")
+    for dimension in found["dimensions"]:
+        rows = sections.setdefault(_name(dimension), [])
+        for judge, result in dimension["judges"].items():
+            verdict = result["verdict"]["kind"].replace("_", " ")
             verdict = verdict.removesuffix(" than one rater").removesuffix(" from one rater").removesuffix(" to tell")
-            beside = ranged(own["like_for_like"]["difference"], signed)
-            rows.append((judge, str(own["n_items"]), ranged(own["spearman"]), beside, verdict))
-        ceiling = number(one["people"]["panel_mean"]["value"])
+            difference = ranged(result["like_for_like"]["difference"], signed)
+            rows.append((judge, str(result["n_items"]), ranged(result["spearman"]), difference, verdict))
+        ceiling = number(dimension["people"]["panel_mean"]["value"])
         rows.append((bold("noise ceiling"), "", bold(ceiling), "", ""))
     head = ("judge", "n", "Spearman\n(95 %)", "difference from\none person (95 %)", "verdict")
     return filled_table(f"judges with the mean of {', '.join(found['people'])}", head, sections.items(), min_width=14)
@@ -369,11 +388,11 @@ def _beside_people(found: Report) -> Table:
 def _overall_table(overall: Report) -> Table:
     """Judges over all dimensions, best first, and the noise ceiling below them."""
     rows: list[Sequence[str | Text]] = []
-    for judge, cluster, own in _beside_next(overall):
-        beside, share = judge["like_for_like"]["difference"], judge["share_of_panel_ceiling"]
-        p = "" if own is None or own["p_adjusted"] is None else f"{own['p_adjusted']:.3f}"
+    for judge, cluster, pair in _beside_next(overall):
+        difference, share = judge["like_for_like"]["difference"], judge["share_of_panel_ceiling"]
+        p = "" if pair is None or pair["p_adjusted"] is None else f"{pair['p_adjusted']:.3f}"
         spearman = ranged(judge["spearman"])
-        rows.append((judge["judge"], cluster, spearman, ranged(beside, signed), ranged(share, percent), p))
+        rows.append((judge["judge"], cluster, spearman, ranged(difference, signed), ranged(share, percent), p))
     rows.append((bold("noise ceiling"), "", bold(ranged(overall["people"]["panel_mean"])), "", "", ""))
     title = f"judges over {overall['n_dimensions']} dimensions ({overall['n_groups']} groups)"
     head = (

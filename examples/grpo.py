@@ -28,13 +28,13 @@ RATE = 16_000
 PITCHES, LEVELS = 12, 3
 WORDS = [*(f"n{number}" for number in range(PITCHES * LEVELS)), "answer"]
 NOTES = 16
-"""In an answer."""
+"""Notes in an answer."""
 CONTEXTS = 64
 SETTINGS: dict[str, Any] = {
     "learning_rate": 1e-2, "lr_scheduler_type": "constant", "beta": 0.0, "save_strategy": "no", "report_to": "none",
     "bf16": False, "use_cpu": True,
 }  # fmt: skip
-"""Of the trainer, for a policy that is tiny."""
+"""Settings of the trainer, for a tiny policy."""
 
 
 def speak(completion_ids: Sequence[Sequence[int]], **_: Any) -> list[bytes]:
@@ -73,10 +73,10 @@ def train(judge: Path, data: Path, steps: int, out: Path, contexts: int = 8, ans
     Args:
         judge: Folder of a judge.
         data: Pair dataset, whose contexts are answered.
-        steps: Of the optimizer.
+        steps: Steps of the optimizer.
         out: Where the trainer writes.
-        contexts: How many are answered in each step.
-        answers: To each of them.
+        contexts: Number of contexts that are answered in each step.
+        answers: Number of answers to each of them.
 
     Returns:
         Mean reward of one answer to each context, before and after.
@@ -103,11 +103,11 @@ def train(judge: Path, data: Path, steps: int, out: Path, contexts: int = 8, ans
 
 @torch.no_grad()
 def mean_reward(model: Qwen2ForCausalLM, reward: EmpathyReward, contexts: Sequence[str]) -> float:
-    """Of one sampled answer to each context, those left out that have none."""
+    """Mean reward of one sampled answer to each context; answers without a reward are left out."""
     prompt = torch.full((len(contexts), 1), PITCHES * LEVELS)
     answers = model.generate(prompt, do_sample=True, max_new_tokens=NOTES)[:, 1:].tolist()  # pyright: ignore
-    found = reward([""] * len(contexts), answers, completion_ids=answers, context_audio=contexts)
-    heard = [value for value in found if value is not None]
+    rewards = reward([""] * len(contexts), answers, completion_ids=answers, context_audio=contexts)
+    heard = [value for value in rewards if value is not None]
     return sum(heard) / max(len(heard), 1)
 
 

@@ -25,7 +25,7 @@ from empathy_judge.eval.statistics.agreement import spearman
 from matplotlib.figure import Figure
 
 SIZES = (50, 100, 200, 400, 800, 1_600)
-"""Of the learning curve; above them, all pairs."""
+"""Numbers of training pairs of the learning curve; after them, all pairs."""
 DRAWS = 5
 """Random training sets of each size."""
 
@@ -54,18 +54,18 @@ def load(table: Path, clip: str, speaker: str, ratings: list[str], out: Path) ->
 
 
 def learning_curve(dataset: PairDataset, cache: Path) -> pd.DataFrame:
-    """Agreement of probes of few training pairs: ``pairs, draw, dimension, spearman`` on the test split."""
-    given, test = dataset.subset(["train", "validation"]), dataset.subset("test")
-    human, ids = test.mean_scores(), np.array([pair.pair_id for pair in given.pairs])
+    """Agreement of probes by number of training pairs: ``pairs, draw, dimension, spearman`` on the test split."""
+    training, test = dataset.subset(["train", "validation"]), dataset.subset("test")
+    human, ids = test.mean_scores(), np.array([pair.pair_id for pair in training.pairs])
     rows = []
     for size in [*(size for size in SIZES if size < 0.8 * len(ids)), len(ids)]:
         for draw in range(DRAWS if size < len(ids) else 1):
-            some = np.random.default_rng(draw).permutation(ids)[:size]
-            judge = open_probe("probe:nano", given.only(set(some.tolist())), seed=draw, device="cpu", cache=cache)
+            chosen = np.random.default_rng(draw).permutation(ids)[:size]
+            judge = open_probe("probe:nano", training.only(set(chosen.tolist())), seed=draw, device="cpu", cache=cache)
             scores = judge.score(test.pairs).pivot(index="pair_id", columns="dimension", values="score")
             for name in scores.columns:
-                found = spearman(scores.loc[human.index, name].to_numpy(float), human[name].to_numpy(float))
-                rows.append({"pairs": size, "draw": draw, "dimension": name, "spearman": found})
+                agreement = spearman(scores.loc[human.index, name].to_numpy(float), human[name].to_numpy(float))
+                rows.append({"pairs": size, "draw": draw, "dimension": name, "spearman": agreement})
             print(f"learning curve: {size} pairs, draw {draw + 1}", flush=True)
     return pd.DataFrame(rows)
 
@@ -76,10 +76,10 @@ def picture(curve: pd.DataFrame, speakers: int, file: Path) -> None:
     axes = figure.subplots()
     sizes = sorted(set(curve["pairs"]))
     for name in sorted(set(curve["dimension"])):
-        own = curve[curve["dimension"] == name]
-        found = [own.loc[own["pairs"] == size, "spearman"].to_numpy(float) for size in sizes]
-        axes.plot(sizes, [values.mean() for values in found], marker="o", label=name)
-        axes.fill_between(sizes, [values.min() for values in found], [values.max() for values in found], alpha=0.15)
+        rows = curve[curve["dimension"] == name]
+        draws = [rows.loc[rows["pairs"] == size, "spearman"].to_numpy(float) for size in sizes]
+        axes.plot(sizes, [values.mean() for values in draws], marker="o", label=name)
+        axes.fill_between(sizes, [values.min() for values in draws], [values.max() for values in draws], alpha=0.15)
     axes.set(xscale="log", xlabel="training pairs", ylabel=f"Spearman on clips of {speakers} unseen speakers")
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.minorticks_off()
@@ -106,9 +106,9 @@ def main() -> None:
     dataset = load(options.table, options.clip, options.speaker, options.rating, out)
     recipe = {"config": "small", "method": options.method, "refit": True, "cache": {"folder": str(cache)}}
     train(recipe, dataset, run=out / "run")
-    found = compare([out / "run", "probe:nano", "acoustic", "constant"], dataset, cache=cache)
-    found.save(out / "report")
-    print(found)
+    comparison = compare([out / "run", "probe:nano", "acoustic", "constant"], dataset, cache=cache)
+    comparison.save(out / "report")
+    print(comparison)
 
     curve = learning_curve(dataset, cache)
     curve.to_csv(out / "learning_curve.csv", index=False)

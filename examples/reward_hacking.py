@@ -30,7 +30,7 @@ from transformers import set_seed
 from trl import GRPOConfig, GRPOTrainer
 
 GAINS = (0.0, 6.0, -6.0)
-"""dB, between which the policy chooses."""
+"""Gains (dB) between which the policy chooses."""
 CONTEXTS, RESPONSES = 24, 3
 """Contexts that are answered, and responses to each that it chooses from."""
 SPOILT_GROUPS = 60
@@ -40,7 +40,7 @@ SPOILT_GAIN = 4.0
 
 @dataclass
 class Course:
-    """What a policy did in each step: means over its choices, 0 to 1; None of them were heard = NaN."""
+    """What a policy did in each step: means over its choices, 0 to 1; NaN where none of them were heard."""
 
     reward: list[float] = field(default_factory=list)
     rating: list[float] = field(default_factory=list)
@@ -52,7 +52,7 @@ def spoilt_copy(data: PairDataset, folder: Path) -> PairDataset:
     (dimension,) = data.card.dimensions
     means = data.mean_scores()[dimension.name]
     groups = list(dict.fromkeys(pair.group_id for pair in data.pairs))[:SPOILT_GROUPS]
-    kept = [pair for pair in data.pairs if pair.group_id in groups]
+    selected = [pair for pair in data.pairs if pair.group_id in groups]
 
     def louder(pair: Pair) -> tuple[np.ndarray, int]:
         clip = load_clip(pair.response)
@@ -64,7 +64,7 @@ def spoilt_copy(data: PairDataset, folder: Path) -> PairDataset:
             "pair_id": pair.pair_id, "group_id": pair.group_id, "split": pair.split,
             "context_audio": str(pair.context[-1].audio), "response_audio": louder(pair),
         }
-        for pair in kept
+        for pair in selected
     ])  # fmt: skip
     ratings = data.ratings[data.ratings["pair_id"].isin(pairs["pair_id"])]
     scale = f"{dimension.name}={dimension.minimum:g}:{dimension.maximum:g}:{dimension.step:g}"
@@ -81,7 +81,7 @@ def choices(data: PairDataset) -> list[list[tuple[Pair, float]]]:
     for pair in data.pairs:
         if pair.context and not np.isnan(means[pair.pair_id]):
             answers[str(pair.context[-1].audio)].append((pair, float(means[pair.pair_id])))
-    return [own[:RESPONSES] for own in answers.values() if len(own) >= RESPONSES][:CONTEXTS]
+    return [responses[:RESPONSES] for responses in answers.values() if len(responses) >= RESPONSES][:CONTEXTS]
 
 
 def optimise(
@@ -97,27 +97,27 @@ def optimise(
         group: Choices for each of them.
     """
     set_seed(0)
-    course, known = Course(), {}
+    course, loaded = Course(), {}
 
     def chosen(place: int, ids: Sequence[int]) -> tuple[int, float]:
-        """Number of a response and its gain; what is no choice stands for one, too."""
+        """Number of a response and its gain; token ids that are no choice are mapped to one, too."""
         number = ids[0] % (RESPONSES * len(GAINS))
         return number // len(GAINS), GAINS[number % len(GAINS)]
 
     def speak(completion_ids: Sequence[Sequence[int]], place: Sequence[int], **_: Any) -> list[Clip]:
         clips = []
-        for own, ids in zip(place, completion_ids, strict=True):
-            number, gain = chosen(own, ids)
-            clip = known.setdefault((own, number), load_clip(answers[own][number][0].response))
+        for context, ids in zip(place, completion_ids, strict=True):
+            number, gain = chosen(context, ids)
+            clip = loaded.setdefault((context, number), load_clip(answers[context][number][0].response))
             clips.append(Clip(clip.samples * 10 ** (gain / 20), clip.rate))
         return clips
 
     class Recorded(EmpathyReward):
         def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
             rewards = super().__call__(prompts, completions, **columns)
-            taken = [chosen(*own) for own in zip(columns["place"], columns["completion_ids"], strict=True)]
-            truth = [answers[own][number][1] for own, (number, _) in zip(columns["place"], taken, strict=True)]
-            course.reward.append(float(np.mean([own for own in rewards if own is not None] or [np.nan])))
+            taken = [chosen(*choice) for choice in zip(columns["place"], columns["completion_ids"], strict=True)]
+            truth = [answers[context][number][1] for context, (number, _) in zip(columns["place"], taken, strict=True)]
+            course.reward.append(float(np.mean([reward for reward in rewards if reward is not None] or [np.nan])))
             course.rating.append(float(np.mean(truth)))
             course.louder.append(float(np.mean([gain > 0 for _, gain in taken])))
             return rewards
@@ -127,7 +127,7 @@ def optimise(
     rows = {
         "prompt": [f"context{n}" for n in range(len(answers))],
         "place": list(range(len(answers))),
-        "context_audio": [str(own[0][0].context[-1].audio) for own in answers],
+        "context_audio": [str(responses[0][0].context[-1].audio) for responses in answers],
     }
     trainer = GRPOTrainer(
         model=model,
@@ -147,11 +147,11 @@ def draw(courses: dict[str, Course], file: Path) -> None:
     """Reward and rating over the steps, smoothed over ten of them; a panel for each judge."""
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     panels = figure.subplots(1, len(courses), sharey=True)
-    for panel, (name, own) in zip(panels, courses.items(), strict=True):
+    for panel, (name, course) in zip(panels, courses.items(), strict=True):
         for values, text, style in (
-            (own.reward, "reward of the judge", "-"),
-            (own.rating, "rating of the panel", "--"),
-            (own.louder, "share of 6 dB louder", ":"),
+            (course.reward, "reward of the judge", "-"),
+            (course.rating, "rating of the panel", "--"),
+            (course.louder, "share of 6 dB louder", ":"),
         ):
             panel.plot(pd.Series(values).rolling(10, min_periods=1).mean(), style, label=text)
         panel.set(title=name, xlabel="step", ylim=(0, 1))
@@ -173,9 +173,9 @@ def main() -> None:
         for name, folder in judges.items()
     }
     draw(courses, options.out / "reward_hacking.png")
-    (options.out / "courses.json").write_text(json.dumps({name: vars(own) for name, own in courses.items()}))
-    for name, own in courses.items():
-        for what, values in vars(own).items():
+    (options.out / "courses.json").write_text(json.dumps({name: vars(course) for name, course in courses.items()}))
+    for name, course in courses.items():
+        for what, values in vars(course).items():
             first, last = np.nanmean(values[:20]), np.nanmean(values[-20:])
             print(f"{name}: {what} {first:.2f} in the first 20 steps, {last:.2f} in the last 20")
 

@@ -48,7 +48,7 @@ _LIBRARIES = ("torch", "transformers", "peft", "lightning", "numpy")
 
 
 def describe(judge: EmpathyJudge, provenance: Provenance, frozen: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What `judge.json` says: everything but weights, in plain values.
+    """The content of `judge.json`: everything but weights, in plain values.
 
     Args:
         judge: The judge.
@@ -74,7 +74,7 @@ def describe(judge: EmpathyJudge, provenance: Provenance, frozen: Mapping[str, s
 def save_judge(loaded: LoadedJudge, folder: Path, card: str) -> None:
     """Write a judge into a folder that appears complete or not at all; `card` is the text of its `README.md`.
 
-    Frozen backbone weights are not written, only which they are.
+    Frozen backbone weights are not written, only their fingerprints.
 
     Raises:
         UserError: If the folder exists and is not empty, the disk is full or may not be written, or the judge was
@@ -106,16 +106,16 @@ def staged(folder: Path) -> Iterator[Path]:
             raise UserError(f"{folder}: exists; expected a folder that does not exist yet")
         with staged_folder(folder) as stage:
             yield stage
-            for path in (stage, *stage.rglob("*")):  # safetensors files keep others out
+            for path in (stage, *stage.rglob("*")):  # safetensors writes files that other users cannot read
                 path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Within, what the disk refuses is an error in one line.
+    """Within this context, a failed write becomes an error of one line.
 
     Raises:
-        UserError: If it is full, or this place may not be written.
+        UserError: If the disk is full, or this place may not be written.
     """
     try:
         yield
@@ -182,7 +182,7 @@ def load_any(path: Path, placement: Placement = AS_TRAINED, revision: str | None
 
 
 def read_settings(path: Path) -> JudgeSettings:
-    """What a judge folder, a run folder or a checkpoint says that its judge was built from.
+    """The settings from which the judge of a judge folder, a run folder or a checkpoint was built.
 
     Raises:
         UserError: If it is none of these, or the judge has its backbone in its folder, into which it was merged.
@@ -195,11 +195,11 @@ def read_settings(path: Path) -> JudgeSettings:
 
 
 def read_into(loaded: LoadedJudge, path: Path) -> dict[str, Any]:
-    """Put the trained weights of another judge folder, run folder or checkpoint into a judge that was made alike; its
+    """Put the trained weights of another judge folder, run folder or checkpoint into a judge of the same settings; its
     frozen weights stay.
 
     Returns:
-        What the other one's folder says of it.
+        The description of the other judge.
 
     Raises:
         UserError: If it is broken, or differs from the judge in backbone, dimensions or a setting that scores depend
@@ -238,7 +238,7 @@ def _in_run(path: Path) -> _Stored:
     checkpoint = read_checkpoint(file)
     if "description" not in checkpoint:
         raise UserError(f"{file}: not a checkpoint of this program: it does not describe a judge")
-    # weights of raters and campaigns are for training alone
+    # weights of raters and campaigns are used in training only
     state = checkpoint["state_dict"].items()
     weights = {key.removeprefix("judge."): value for key, value in state if key.startswith("judge.")}
     return _stored(file, checkpoint["description"], weights)
@@ -254,7 +254,7 @@ def _load(stored: _Stored, placement: Placement) -> LoadedJudge:
     judge = _build(file, parsed, placement)
     if parsed.members is None:
         stored.put_into(judge)
-    for name in parsed.members or ():  # an ensemble: its weights are theirs
+    for name in parsed.members or ():  # an ensemble: its weights are those of its members
         member = file.parent / name / JUDGE_FILE
         if not member.is_file():
             raise UserError(f"{member}: missing; {file} names this member")
@@ -263,16 +263,16 @@ def _load(stored: _Stored, placement: Placement) -> LoadedJudge:
         judge.members.append({key: weight.detach().clone() for key, weight in judge.trained().items()})
     judge.eval().requires_grad_(False)
     values, where = description.get("calibration"), f"{file}: calibration"
-    kept = file.parent.parent / CALIBRATION_FILE
-    if in_run and kept.is_file():
-        values, where = read_json(kept), str(kept)
+    path = file.parent.parent / CALIBRATION_FILE
+    if in_run and path.is_file():
+        values, where = read_json(path), str(path)
     if values is None:
         return LoadedJudge(judge, description)
     calibration = from_json(values, where, judge.dimensions)
     if calibration.weights == weights_hash(judge):
         return LoadedJudge(judge, {**description, "calibration": values}, calibration)
     if in_run:
-        reason = f"{kept} was fitted to other weights than those of {file}; `empathy-judge calibrate` fits it anew"
+        reason = f"{path} was fitted to other weights than those of {file}; `empathy-judge calibrate` fits it anew"
         return LoadedJudge(judge, description, not_calibrated=reason)
     raise UserError(
         f"{where}: fitted to other weights; expected that of this judge (`empathy-judge calibrate` fits it), or null"
@@ -295,13 +295,13 @@ def _build(path: Path, description: Description, placement: Placement) -> Empath
     settings = replace(trained, backbone=backbone, quantization=quantization)
     judge = EmpathyJudge(settings, description.dimensions, device_map="auto" if placement.spread else None)
     same_form = stored == "none" and quantization == trained.quantization
-    found = fingerprint(judge, quantizable=same_form)
+    actual = fingerprint(judge, quantizable=same_form)
     expected = description.backbone_fingerprint if same_form else description.unquantized_fingerprint
     if expected is None:
         raise UserError(f"{path}: does not say which unquantized weights it was trained on; load it unquantized")
-    if found != expected:
+    if actual != expected:
         raise UserError(
             f"{path}: backbone {backbone!r} has other weights than the judge was trained on "
-            f"(fingerprint {found[:12]}, expected {expected[:12]})"
+            f"(fingerprint {actual[:12]}, expected {expected[:12]})"
         )
     return judge

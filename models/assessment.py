@@ -1,5 +1,5 @@
 """What a judge says of one response: the one type of a score, from the network to HTTP answers, tables and rewards; and
-what speaks against trusting it.
+reasons not to trust it.
 
 Cautions are found in the clips themselves and in how they differ from those of the calibration: durations, levels,
 pitch, turns of the context. A pair inside these ranges may still be unlike the training data, in its language or in
@@ -76,7 +76,7 @@ class Score:
         return share - deviations * (self.standard_error or 0.0) / width
 
     def in_words(self, level: float) -> str:
-        """What follows the score in a line of text, given the level of the interval; empty = nothing is known."""
+        """The text that follows the score in a line, given the level of the interval; empty = nothing is known."""
         if self.standard_error is None:
             return ""
         text = f", standard error {self.standard_error:.2f}"
@@ -105,7 +105,7 @@ class Assessment:
     @property
     def points(self) -> dict[str, float]:
         """The scores alone, rating points by dimension."""
-        return {name: own.score for name, own in self.scores.items()}
+        return {name: score.score for name, score in self.scores.items()}
 
     def merit(self, dimensions: Collection[str], deviations: float = 0.0) -> float:
         """Mean of the normalised scores on these dimensions, 0 (bad) to 1 (good); see `Score.normalised`."""
@@ -123,21 +123,21 @@ class Ranked:
 
 
 def in_order(found: Sequence[Assessment | AudioError], dimensions: Collection[str]) -> list[Ranked]:
-    """Responses with the best first, by the mean of the named dimensions; equal ones stay in order, those without a
+    """Sort responses, the best first, by the mean of the named dimensions; equal ones keep their order, those without a
     score come last.
     """
     ranked = [
-        Ranked(index, None if isinstance(own, AudioError) else own.merit(dimensions), own)
-        for index, own in enumerate(found)
+        Ranked(index, None if isinstance(outcome, AudioError) else outcome.merit(dimensions), outcome)
+        for index, outcome in enumerate(found)
     ]
-    return sorted(ranked, key=lambda own: (own.merit is None, -(own.merit or 0.0)))
+    return sorted(ranked, key=lambda response: (response.merit is None, -(response.merit or 0.0)))
 
 
 class ClipFacts(NamedTuple):
-    """One clip."""
+    """Measurements of one clip."""
 
     seconds: float  # duration
-    level: float  # RMS of the frames that are no pauses, dB relative to full scale
+    level: float  # RMS of the frames that are not pauses, dB relative to full scale
     voiced: float  # seconds in which a voice has a pitch; 0 where there are too few to tell
     pitch: float  # median fundamental frequency in Hz; NaN without a voice
 
@@ -176,36 +176,36 @@ class Domain:
                 raise ValueError(f"range of {name} {low:g} to {high:g}; expected finite, rising numbers")
 
     def departures(self, clips: Sequence[ClipFacts]) -> list[str]:
-        """What of a pair lies outside, in words; usually nothing. Its clips are those of the context turns, then of the
-        response.
+        """What about a pair lies outside the ranges, in words; usually nothing. Its clips are those of the context
+        turns, then that of the response.
         """
-        found = []
+        outside = []
         for what, name, value in _values(clips):
             low, high = self.ranges.get(name, (-math.inf, math.inf))
             if not low <= value <= high:
                 unit = _UNITS.get(name.rpartition(" ")[2], "")
-                found.append(f"{what}: {value:.3g}{unit}, calibrated on {low:.3g} to {high:.3g}{unit}")
-        return found
+                outside.append(f"{what}: {value:.3g}{unit}, calibrated on {low:.3g} to {high:.3g}{unit}")
+        return outside
 
 
 def fit_domain(pairs: Sequence[Sequence[ClipFacts]]) -> Domain:
-    """The ranges of some pairs, at least one; of each its clips, as for `departures`."""
-    found: dict[str, list[float]] = {}
+    """The ranges of one or more pairs, each given by its clips as for `departures`."""
+    observed: dict[str, list[float]] = {}
     for clips in pairs:
         for _, name, value in _values(clips):
-            found.setdefault(name, []).append(value)
-    return Domain(len(pairs), {name: _wider(name, min(values), max(values)) for name, values in found.items()})
+            observed.setdefault(name, []).append(value)
+    return Domain(len(pairs), {name: _wider(name, min(values), max(values)) for name, values in observed.items()})
 
 
 def _values(clips: Sequence[ClipFacts]) -> Iterator[tuple[str, str, float]]:
-    """What is known of a pair: in words, the name of its range, the value. Clips without a voice have no pitch."""
+    """Each measurement of a pair: in words, name of its range, value. Clips without a voice have no pitch."""
     *turns, response = clips
     yield _TURNS, _TURNS, float(len(turns))
-    for what, own in (("response", response), *((("context", turns[-1]),) if turns else ())):
-        yield f"seconds of the {what}", f"{what} seconds", own.seconds
-        yield f"level of the {what}", "level", own.level
-        if not math.isnan(own.pitch):
-            yield f"pitch of the {what}", "pitch", own.pitch
+    for what, facts in (("response", response), *((("context", turns[-1]),) if turns else ())):
+        yield f"seconds of the {what}", f"{what} seconds", facts.seconds
+        yield f"level of the {what}", "level", facts.level
+        if not math.isnan(facts.pitch):
+            yield f"pitch of the {what}", "pitch", facts.pitch
 
 
 def _wider(name: str, low: float, high: float) -> tuple[float, float]:
@@ -229,19 +229,19 @@ class Caution:
 
 def cautions(clips: Sequence[ClipFacts], domain: Domain | None) -> tuple[Caution, ...]:
     """What is wrong with a pair, given its clips as for `departures` and the domain of the judge (None = unknown)."""
-    found: list[Caution] = []
+    reasons: list[Caution] = []
     turns = len(clips) - 1
     for number, clip in enumerate(clips):
         name = "response" if number == turns else "context" if turns == 1 else f"context, turn {number + 1}"
         about = "response" if number == turns else "context"
         if clip.seconds < SHORT:
-            found.append(Caution("short", f"{name}: lasts {clip.seconds:.2f} s; usual: at least {SHORT} s", about))
+            reasons.append(Caution("short", f"{name}: lasts {clip.seconds:.2f} s; usual: at least {SHORT} s", about))
         if not clip.voiced:
             text = f"{name}: less than {MIN_VOICED * HOP / RATE:g} s with a voice in {clip.seconds:.2f} s"
-            found.append(Caution("no_speech", text, about))
+            reasons.append(Caution("no_speech", text, about))
     if domain is not None and (departures := domain.departures(clips)):
-        found.append(Caution("unlike_training", "; ".join(departures), "pair"))
-    return tuple(found)
+        reasons.append(Caution("unlike_training", "; ".join(departures), "pair"))
+    return tuple(reasons)
 
 
 # As a reward
@@ -249,7 +249,7 @@ def cautions(clips: Sequence[ClipFacts], domain: Domain | None) -> tuple[Caution
 ENDED = ("the file is empty", "too short")
 """Kinds of errors of a response in which the policy said nothing."""
 OF_THE_POLICY = (*ENDED, "no_speech", "clipped")
-"""Codes of what the policy breaks. A file is never its work, nor is a limit of the judge."""
+"""Codes of failures that the policy caused. It never causes those of a file or of a limit of the judge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,11 +278,11 @@ def reward_of(
     limits: tuple[float, float] = (0.0, 1.0),
     clipped: bool = False,
 ) -> Reward:
-    """What becomes of a response.
+    """The reward of a response.
 
     Args:
         found: What the judge says of it. An error is of the response, not of its context.
-        dimensions: That count, equally.
+        dimensions: Dimensions that count, equally.
         deviations: Standard errors by which each score is taken to be worse.
         limits: Lowest and highest reward.
         clipped: See `data_modules.audio.is_clipped`.

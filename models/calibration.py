@@ -1,11 +1,11 @@
 """Standard errors, intervals, a mapping of scores to ratings, and a threshold above which a judge abstains.
 
 All of it is fitted on rated pairs that the judge was not trained on, and holds for pairs like these. The **standard
-error** is that of a score as a prediction of the mean rating that such a panel gives such a pair: it includes the error
-of the judge and the chance in the panel's mean. An **interval** of level 90 % is split-conformal (Vovk, Gammerman &
+error** is that of a score as a prediction of the mean rating of a pair by such a panel: it includes the error of the
+judge and the random error of the panel's mean. An **interval** of level 90 % is split-conformal (Vovk, Gammerman &
 Shafer, 2005; Lei et al., 2018): a new pair's mean rating lies inside with a probability of at least 90 %, if that pair
 and those of the calibration are exchangeable. That is a statement about all pairs together, not about each kind of
-them. Pairs of one script are alike, not exchangeable: with few scripts the true coverage may differ by some percent,
+pair. Pairs of one script are alike, not exchangeable: with few scripts the true coverage may differ by some percent,
 which `evaluate` measures.
 """
 
@@ -35,7 +35,7 @@ DEFAULT_LEVEL = 0.9
 MappingName = Literal["none", "isotonic", "temperature"]
 
 _EDGE = 1e-6  # of the normalised scale: distance that a score keeps from its ends, where a logit is infinite
-_STEEPEST = 50.0  # more than this no data can tell from a step
+_STEEPEST = 50.0  # a steeper curve cannot be told from a step
 
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -116,10 +116,10 @@ def fit_mapping(
             # Pooled adjacent violators (Barlow et al., 1972), a knot at the mean score of each block: a line between
             # the means of two blocks keeps apart what the step function of `sklearn.isotonic` would tie
             distinct, code, times = np.unique(score, return_inverse=True, return_counts=True)
-            found = isotonic_regression(np.bincount(code, weights=human) / times, weights=times)
-            starts = found.blocks[:-1]
+            fitted_steps = isotonic_regression(np.bincount(code, weights=human) / times, weights=times)
+            starts = fitted_steps.blocks[:-1]
             centres = np.add.reduceat(distinct * times, starts) / np.add.reduceat(times, starts)
-            return Isotonic(tuple(centres.tolist()), tuple(found.x[starts].tolist()))
+            return Isotonic(tuple(centres.tolist()), tuple(fitted_steps.x[starts].tolist()))
         case "temperature":
             logits = _logit(score, dimension)
             normalised = (human - dimension.minimum) / (dimension.maximum - dimension.minimum)
@@ -184,11 +184,11 @@ class DimensionCalibration:
     three_way: ThreeWay | None = None
 
     def __post_init__(self) -> None:
-        if tuple(own.level for own in self.quantiles) != LEVELS:
+        if tuple(quantile.level for quantile in self.quantiles) != LEVELS:
             raise ValueError(f"quantiles; expected one for each of the levels {', '.join(map(str, LEVELS))}, in order")
-        known = [own.value for own in self.quantiles if own.value is not None]
-        if sorted(known) != known:
-            raise ValueError(f"quantiles {known}; expected values that rise with the level")
+        values = [quantile.value for quantile in self.quantiles if quantile.value is not None]
+        if sorted(values) != values:
+            raise ValueError(f"quantiles {values}; expected values that rise with the level")
 
     def quantile(self, level: float) -> Quantile:
         """The quantile of that level.
@@ -199,15 +199,15 @@ class DimensionCalibration:
         for quantile in self.quantiles:
             if quantile.level == level:
                 return quantile
-        raise UserError(f"level {level:g}; expected one of {', '.join(f'{known:g}' for known in LEVELS)}")
+        raise UserError(f"level {level:g}; expected one of {', '.join(f'{allowed:g}' for allowed in LEVELS)}")
 
     def apply(self, dimension: Dimension, score: np.ndarray, deviation: np.ndarray | None, level: float) -> Calibrated:
         """One column of `Calibration.apply`."""
         if self.uses_deviation and deviation is None:
             raise ValueError(f"{dimension.name}: calibrated on deviations of the head, but it gives none")
-        known = deviation if self.uses_deviation and deviation is not None else np.where(np.isnan(score), np.nan, 1.0)
-        scale = known.astype(np.float64)
-        # float32 scores that are not mapped must come back as they were
+        spread = deviation if self.uses_deviation and deviation is not None else np.where(np.isnan(score), np.nan, 1.0)
+        scale = spread.astype(np.float64)
+        # float32 scores that are not mapped must be returned unchanged
         mapped = self.mapping.apply(score.astype(np.float64), dimension)
         error = (np.nan if self.factor is None else self.factor) * scale
         quantile = self.quantile(level).value
@@ -217,22 +217,20 @@ class DimensionCalibration:
         return Calibrated(mapped, error, low, high, error > above)
 
     def in_words(self) -> str:
-        """What it says, in one line."""
-        own = self.three_way
-        compared = "" if own is None else f"; of two responses: {own.n} verdicts in {own.groups} groups"
+        """Summary in one line."""
+        model = self.three_way
+        compared = "" if model is None else f"; of two responses: {model.n} verdicts in {model.groups} groups"
         if self.factor is None:
             return f"no standard errors: {self.quantiles[0].reason}{compared}"
         unit = " x deviation of the head" if self.uses_deviation else " points"
-        known = [
-            f"{100 * own.level:g} % \N{PLUS-MINUS SIGN}{own.value:.2f}"
-            for own in self.quantiles
-            if own.value is not None
+        widths = [
+            f"{100 * q.level:g} % \N{PLUS-MINUS SIGN}{q.value:.2f}" for q in self.quantiles if q.value is not None
         ]
-        missing = [f"{100 * own.level:g} % none ({own.reason})" for own in self.quantiles if own.value is None]
+        missing = [f"{100 * q.level:g} % none ({q.reason})" for q in self.quantiles if q.value is None]
         above = "" if self.abstain_above is None else f"; abstains above a standard error of {self.abstain_above:.2f}"
         pairs = f"{self.n} pairs in {self.groups} groups"
         return (
-            f"{pairs}: standard error {self.factor:.2f}{unit}; intervals {', '.join([*known, *missing])}{unit}{above}"
+            f"{pairs}: standard error {self.factor:.2f}{unit}; intervals {', '.join([*widths, *missing])}{unit}{above}"
             f"{compared}"
         )
 
@@ -261,7 +259,7 @@ class Calibration:
     @property
     def abstains(self) -> bool:
         """True if the judge abstains from anything."""
-        return any(own.abstain_above is not None for own in self.dimensions.values())
+        return any(dimension.abstain_above is not None for dimension in self.dimensions.values())
 
     def apply(
         self, score: np.ndarray, deviation: np.ndarray | None, dimensions: Sequence[Dimension], level: float
@@ -275,17 +273,17 @@ class Calibration:
             level: Of the intervals, one of `LEVELS`.
 
         Returns:
-            Float64. Where the score is NaN, all but `abstained` is; so is what depends on a deviation of NaN.
+            Float64. Where the score is NaN, all but `abstained` is NaN; so is all that depends on a deviation of NaN.
 
         Raises:
             UserError: If the level is not one of `LEVELS`.
             ValueError: If the calibration depends on deviations and there are none.
         """
         columns = [
-            self.dimensions[own.name].apply(
-                own, score[..., column], None if deviation is None else deviation[..., column], level
+            self.dimensions[dimension.name].apply(
+                dimension, score[..., column], None if deviation is None else deviation[..., column], level
             )
-            for column, own in enumerate(dimensions)
+            for column, dimension in enumerate(dimensions)
         ]
         return Calibrated(*(np.stack(parts, axis=-1) for parts in zip(*columns, strict=True)))
 
@@ -300,13 +298,13 @@ def preference(model: ThreeWay, first: Score, second: Score) -> Preference | Non
 
 
 def uncalibrated(score: np.ndarray) -> Calibrated:
-    """Scores of which nothing else is known."""
+    """Scores whose errors are unknown."""
     unknown = np.full(score.shape, np.nan)
     return Calibrated(score, unknown, unknown, unknown, np.zeros(score.shape, dtype=bool))
 
 
 def no_calibration(reason: str, uses_deviation: bool) -> DimensionCalibration:
-    """Of a dimension that was not rated: nothing is known, for a reason."""
+    """For a dimension that was not rated: nothing is known, for a reason."""
     quantiles = tuple(Quantile(level, None, reason) for level in LEVELS)
     return DimensionCalibration(0, 0, Unmapped(), uses_deviation, None, quantiles)
 
@@ -320,7 +318,7 @@ def to_json(calibration: Calibration) -> dict[str, Any]:
 
 
 def from_json(values: Any, where: str, dimensions: Sequence[Dimension]) -> Calibration:
-    """A calibration from plain values (of `to_json`), checked; `where` they are written heads a message.
+    """Read and check a calibration from plain values (of `to_json`); `where` they are written begins an error message.
 
     Raises:
         UserError: If a value is missing, unexpected, of another kind, or makes no sense, or other dimensions are
@@ -334,6 +332,6 @@ def from_json(values: Any, where: str, dimensions: Sequence[Dimension]) -> Calib
         mapping = calibration.dimensions[dimension.name].mapping
         ratings = mapping.ratings if isinstance(mapping, Isotonic) else (dimension.minimum,)
         if not dimension.minimum <= ratings[0] <= ratings[-1] <= dimension.maximum:
-            place = f"{where}: dimensions.{dimension.name}.mapping.ratings"
-            raise UserError(f"{place}: outside the scale; expected {dimension.scale}")
+            field = f"{where}: dimensions.{dimension.name}.mapping.ratings"
+            raise UserError(f"{field}: outside the scale; expected {dimension.scale}")
     return calibration

@@ -1,4 +1,4 @@
-"""From clips to audio states, each clip once, with what was measured of it; and batches that fit into memory."""
+"""Encodes clips to audio states, each clip once, and measures them; and makes batches that fit into memory."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from .judge import EmpathyJudge, EncodedClip
 from .settings import LongClips
 
 KEPT_BYTES = 512 * 2**20
-"""Of audio states in memory, where nothing else is wanted."""
+"""Bytes of audio states that are kept in memory by default."""
 _KEPT_FACTS = 100_000
 _PADDED = 1.25
-"""Places of a batch for each that is used: beyond it, shorter items make a batch of their own."""
+"""Largest size of a padded batch relative to its items: beyond it, shorter items make a batch of their own."""
 _CUDA_OUT_OF_MEMORY = 2
 """`cudaErrorMemoryAllocation`, which `torch.AcceleratorError` carries."""
 _STATUSES = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
-"""Of libraries that allocate on their own, and of torch before it had that class (2.8)."""
+"""Messages of libraries that allocate on their own, and of torch before it had that class (2.8)."""
 
 
 class Encoded(NamedTuple):
-    """What is known of some clips: audio states of those that can be used, what was measured of these, where it was,
-    and why the others cannot be used."""
+    """Results for some clips: audio states of those that can be used, their measurements, where they were measured, and
+    why the others cannot be used."""
 
     states: dict[AudioSource, EncodedClip]
     facts: dict[AudioSource, ClipFacts]
@@ -64,34 +64,34 @@ class ClipEncoder:
         self._batches = AutoBatch(batch_size)
 
     def encode(self, clips: Iterable[AudioSource], member: int | None) -> Encoded:
-        """Audio states of distinct clips; `member` is that of an ensemble whose tower has its weights now, None = the
-        tower is everyone's.
+        """Encode distinct clips; `member` = the member of an ensemble whose weights the tower has now, None = all
+        members share the tower.
         """
-        found = Encoded({}, {}, {})
+        result = Encoded({}, {}, {})
         decoded: list[tuple[AudioSource, Hashable, list[np.ndarray]]] = []
         for source in clips:
             try:
                 key = known_by(source)
-                if (windows := self._read(source, key, member, found)) is not None:
+                if (windows := self._read(source, key, member, result)) is not None:
                     decoded.append((source, (member, key), windows))
             except AudioError as error:
-                found.failed[source] = error
+                result.failed[source] = error
         decoded.sort(key=lambda clip: -len(clip[2][0]))
-        made: list[EncodedClip | None] = [None] * len(decoded)
+        encodings: list[EncodedClip | None] = [None] * len(decoded)
         for batch in self._batches.split([sum(map(len, windows)) for _, _, windows in decoded]):
             with batch:
-                made[batch.rows] = self.judge.encode_clips([windows for _, _, windows in decoded[batch.rows]])
-        for (source, key, windows), encoded in zip(decoded, made, strict=True):
+                encodings[batch.rows] = self.judge.encode_clips([windows for _, _, windows in decoded[batch.rows]])
+        for (source, key, windows), encoded in zip(decoded, encodings, strict=True):
             if encoded is None:
                 seconds = sum(map(len, windows)) / self.judge.backbone.sampling_rate
                 reason = f"clip of {seconds:.1f} s: too long for the memory of {self.judge.device}"
-                found.failed[source] = AudioError(reason, "too large for the memory")
+                result.failed[source] = AudioError(reason, "too large for the memory")
                 continue
-            found.states[source] = encoded
+            result.states[source] = encoded
             self._cache(key, encoded)
             if self._store is not None:
                 self._store.put(source, encoded)
-        return found
+        return result
 
     def forget(self) -> None:
         """Drop the audio states that are cached in this process."""
@@ -99,21 +99,21 @@ class ClipEncoder:
         self._bytes = 0
 
     def _read(self, source: AudioSource, key: Hashable, member: int | None, found: Encoded) -> list[np.ndarray] | None:
-        """Put what is known of a clip into `found`; its samples if it must be encoded."""
-        known, facts = self._states.get((member, key)), self._facts.get(key)
-        if known is None and self._store is not None and (known := self._store.get(source, self._long_clips)):
-            self._cache((member, key), known)
+        """Put known states and measurements of a clip into `found`; returns its windows if it must be encoded."""
+        states, facts = self._states.get((member, key)), self._facts.get(key)
+        if states is None and self._store is not None and (states := self._store.get(source, self._long_clips)):
+            self._cache((member, key), states)
         measured = not self._measures or facts is not None
-        windows = None if known is not None and measured else self.judge.decode(source, self._long_clips)
+        windows = None if states is not None and measured else self.judge.decode(source, self._long_clips)
         if windows is not None and not measured:
             facts = self._facts[key] = clip_facts(windows, self.judge.backbone.sampling_rate)
             if len(self._facts) > _KEPT_FACTS:
                 self._facts.popitem(last=False)
         if facts is not None:
             found.facts[source] = facts
-        if known is None:
+        if states is None:
             return windows
-        found.states[source] = known
+        found.states[source] = states
         return None
 
     def _cache(self, key: Hashable, encoded: EncodedClip) -> None:
@@ -141,23 +141,23 @@ class AutoBatch:
     """
 
     def __init__(self, size: int) -> None:
-        """Nothing is known yet but the most items in a batch."""
+        """Start with the largest number of items in a batch."""
         self._size = size
-        self._most = math.inf  # places of a batch: its items times the longest of them
+        self._most = math.inf  # largest padded size of a batch: its items times the longest of them
 
-    def split(self, lengths: Sequence[int]) -> Iterator[Batch]:
-        """Yield batches until all items were computed or do not fit. `lengths` are how much of a batch each item takes,
+    def split(self, lengths: Sequence[int]) -> Iterator[ItemBatch]:
+        """Yield batches until all items were computed or do not fit. `lengths` is how much of a batch each item takes,
         in any unit; the longest first, so that memory runs out early.
         """
         start = 0
         while start < len(lengths):
             count = self._fitting(lengths[start:])
-            batch = Batch(slice(start, start + count))
+            batch = ItemBatch(slice(start, start + count))
             yield batch
             if not batch.ran_out or count == 1:
                 start += count
             if batch.ran_out:
-                clear_device_cache(garbage_collection=True)  # by now nothing holds on to what had been made
+                clear_device_cache(garbage_collection=True)  # by now nothing refers to the failed batch's tensors
                 if count > 1:
                     self._most = count * max(lengths[start : start + count]) / 2
 
@@ -172,7 +172,7 @@ class AutoBatch:
 
 
 @dataclass
-class Batch:
+class ItemBatch:
     """Some consecutive items (`rows`). As a context it notes whether memory ran out, and lets other errors pass."""
 
     rows: slice

@@ -2,11 +2,11 @@
 
 Both are one method. Each pair is compared with landmarks, which are training pairs: by a scalar product, or by a
 Gaussian of the distance. Up to `EXACT` pairs every pair is a landmark, which is kernel ridge regression as in the
-textbook (Saunders et al., 1998); beyond that a sample is (Nystroem; Williams & Seeger, 2001), and the pairs are seen
-once, a portion at a time, so that any number fits into memory. Kernel, its width and the penalty are chosen by
-cross-validation over groups, and so is what is fitted: the ratings, or their ranks (Conover and Iman, 1981, "Rank
-transformations as a bridge"). Agreement is measured by Spearman, and least squares on ranks is what aims at it: where
-most ratings are one and the same, a few far ones count for less.
+textbook (Saunders et al., 1998); above that, a sample of the pairs is (Nystroem; Williams & Seeger, 2001), and the
+pairs are read once, one portion at a time, so that any number fits into memory. Cross-validation over groups chooses
+the kernel, its width and the penalty, and also what is fitted: the ratings, or their ranks (Conover and Iman, 1981,
+"Rank transformations as a bridge"). Agreement is measured by Spearman's correlation, at which least squares on ranks
+aims more directly: where most ratings are equal, a few outliers count for less.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ FOLDS = 5
 DIVISIONS = 3
 """Divisions into folds in which ratings and ranks are compared."""
 LEAD = 0.01
-"""Spearman by which ranks must be ahead: with few groups less is chance."""
+"""By how much Spearman must be higher with ranks than with ratings: with few groups, a smaller lead is chance."""
 WIDTHS: Sequence[float | None] = (None, 0.1, 0.25, 0.6)
 """Candidates: None = ridge; else the factor of the squared distance, whose mean over pairs is 2, in the exponent."""
 PENALTIES = 10.0 ** np.arange(-4, 4.1, 0.5)
-_FAR = 1e3  # for what is standardised
-_LEAST = 1e-9  # of the largest eigenvalue: directions below it are rounding
+_FAR = 1e3  # a coordinate far from all standardised features
+_LEAST = 1e-9  # share of the largest eigenvalue; a direction with less is rounding error
 
 
 class Portion(NamedTuple):
@@ -48,8 +48,8 @@ class Portion(NamedTuple):
 
     features: np.ndarray  # standardised, float `(pairs, features)`
     targets: np.ndarray  # mean ratings, NaN = not rated `(pairs, dimensions)`
-    weights: np.ndarray  # what each counts for, such as its number of ratings `(pairs, dimensions)`
-    groups: np.ndarray  # what must not be split between folds `(pairs,)`
+    weights: np.ndarray  # weight of each target, such as its number of ratings `(pairs, dimensions)`
+    groups: np.ndarray  # pairs of one group stay in one fold `(pairs,)`
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,11 @@ class Solution:
             f"{', without the language model' if self.record['omits_first'] else ''}, explains "
             f"{1 - self.record['unexplained'][chosen]:.2f} of the variance of "
             f"{'the ranks' if self.record['ranks'] else 'ratings'} of groups left out; penalty "
-            f"{', '.join(f'{own.name} {penalty:.3g}' for own, penalty in penalties)}"
+            f"{', '.join(f'{dimension.name} {penalty:.3g}' for dimension, penalty in penalties)}"
         )
 
     def compared(self, features: np.ndarray) -> np.ndarray:
-        """What `weights` weigh `(pairs, landmarks or features)`."""
+        """What is multiplied by `weights` `(pairs, landmarks or features)`."""
         if self.landmarks is None:
             return features
         return np.exp(-_apart(features * self.reach, self.landmarks))
@@ -90,13 +90,13 @@ class Solution:
         return self.bias + self.compared(features) @ self.weights
 
     def with_landmarks(self, count: int) -> Solution:
-        """The same with further landmarks that weigh nothing, so that judges of other pairs have as many; ridge stays
-        as it is. They are so far from everything that training does not find them either."""
-        more = 0 if self.landmarks is None else count - len(self.landmarks)
-        if self.landmarks is None or more <= 0:
+        """The same solution with more landmarks, whose weights are 0, so that judges of other pairs have as many; ridge
+        stays as it is. They are so far from everything that training does not reach them either."""
+        missing = 0 if self.landmarks is None else count - len(self.landmarks)
+        if self.landmarks is None or missing <= 0:
             return self
-        landmarks = np.pad(self.landmarks, ((0, more), (0, 0)), constant_values=_FAR)
-        return replace(self, landmarks=landmarks, weights=np.pad(self.weights, ((0, more), (0, 0))))
+        landmarks = np.pad(self.landmarks, ((0, missing), (0, 0)), constant_values=_FAR)
+        return replace(self, landmarks=landmarks, weights=np.pad(self.weights, ((0, missing), (0, 0))))
 
 
 def fit(
@@ -116,16 +116,16 @@ def fit(
             has.
         portions: All pairs, where `sample` is not all of them.
         widths: Kernels to choose from.
-        seed: Of the folds.
-        may_omit_first: Block 0 weighs nothing where that does better on groups left out. A kernel cannot learn
-            by itself that a block says nothing: all its features count for the distance.
-        may_rank: Ranks among the ratings of the sample, spread as these are, take their place in all dimensions where
-            what is predicted of groups left out agrees better by `LEAD` then.
+        seed: Seed of the division into folds.
+        may_omit_first: Block 0 gets no weight where that does better on groups left out. A kernel cannot learn by
+            itself that a block says nothing: all its features enter the distance.
+        may_rank: Ranks among the ratings of the sample, with the mean and deviation of these, replace the ratings of
+            all dimensions if predictions for groups left out then agree better by `LEAD`.
 
     Raises:
         ValueError: If a dimension has ratings of fewer than two groups.
     """
-    few = Portion(*(values[:CHOSEN_ON] for values in sample))
+    subset = Portion(*(values[:CHOSEN_ON] for values in sample))
     others_vary = bool(sample.features[:, blocks > 0].var(0).any())
     omit = [False, True] if may_omit_first and others_vary else [False]
     reaches = {omitted: _reach(sample.features, blocks, omitted) for omitted in omit}
@@ -135,41 +135,41 @@ def fit(
 
     count = sample.targets.shape[1]
     columns = [slice(count), slice(count, 2 * count)] if may_rank else [slice(count)]  # of ratings, of ranks
-    if may_rank:  # side by side, since what does not depend on them takes the time
-        weights = np.concatenate([few.weights, few.weights], 1)
-        few = few._replace(targets=np.concatenate([few.targets, ranked(few)], 1), weights=weights)
+    if may_rank:  # side by side, since most of the time is spent on what does not depend on the targets
+        weights = np.concatenate([subset.weights, subset.weights], 1)
+        subset = subset._replace(targets=np.concatenate([subset.targets, ranked(subset)], 1), weights=weights)
 
     def equations_of(width: float | None, omitted: bool, division: int = 0) -> _Equations:
         reach = reaches[omitted]
-        return _Equations(few.features * reach, width, seed + division).add(few, reach)
+        return _Equations(subset.features * reach, width, seed + division).add(subset, reach)
 
     candidates = {(width, omitted): equations_of(width, omitted) for omitted in omit for width in widths}
     losses = {candidate: equations.losses for candidate, equations in candidates.items()}
-    best_of = [min(losses, key=lambda own: float(losses[own][:, kind].min(0).mean())) for kind in columns]
+    best_of = [min(losses, key=lambda candidate: float(losses[candidate][:, kind].min(0).mean())) for kind in columns]
     ranks = False
     if may_rank:
-        with suppress(ValueError):  # of a dimension with few ratings another division may have all in one fold
+        with suppress(ValueError):  # another division may put all ratings of a dimension with few into one fold
             agreement = {}
             for best in {*best_of}:
                 divisions = [candidates[best], *(equations_of(*best, n) for n in range(1, DIVISIONS))]
-                agreement[best] = np.mean([own.agreement(few, reaches[best[1]]) for own in divisions], 0)
-            given, other = (agreement[best][kind].mean() for best, kind in zip(best_of, columns, strict=True))
-            ranks = bool(other > given + LEAD)
+                agreement[best] = np.mean([fitted.agreement(subset, reaches[best[1]]) for fitted in divisions], 0)
+            on_ratings, on_ranks = (agreement[best][kind].mean() for best, kind in zip(best_of, columns, strict=True))
+            ranks = bool(on_ranks > on_ratings + LEAD)
     best, kind = best_of[ranks], columns[ranks]
     chosen, reach, equations = best[0], reaches[best[1]], candidates[best]
     scaled = sample.features * reach
-    if portions is not None or len(few.groups) < len(scaled):
+    if portions is not None or len(subset.groups) < len(scaled):
         equations, kind = _Equations(scaled, chosen, seed), slice(count)
         for portion in [sample] if portions is None else portions:
             equations.add(portion._replace(targets=ranked(portion)) if ranks else portion, reach)
-    weights, bias, penalties = (own[..., kind] for own in equations.solve())
+    weights, bias, penalties = (values[..., kind] for values in equations.solve())
     record = {
         "kernel": "linear" if chosen is None else "gaussian",
         "width": chosen,
         "omits_first": best[1],
         "ranks": ranks,
         "penalty": penalties.tolist(),
-        "unexplained": {_name(*own): float(found[:, columns[ranks]].min(0).mean()) for own, found in losses.items()},
+        "unexplained": {_name(*key): float(values[:, columns[ranks]].min(0).mean()) for key, values in losses.items()},
         "pairs": equations.pairs,
         "landmarks": len(scaled),
     }
@@ -179,13 +179,13 @@ def fit(
 
 
 class _Equations:
-    """Normal equations of each fold, summed up portion by portion, in coordinates in which the penalty is plain."""
+    """Normal equations of each fold, summed over portions, in coordinates whose penalty is the plain squared norm."""
 
     def __init__(self, landmarks: np.ndarray, width: float | None, seed: int) -> None:
         self._landmarks, self._width, self._seed = landmarks, width, seed
         values, vectors = np.linalg.eigh(self._compare(landmarks))
-        kept = values > _LEAST * values[-1]
-        self._map = vectors[:, kept] / np.sqrt(values[kept])  # from comparisons to coordinates
+        significant = values > _LEAST * values[-1]
+        self._map = vectors[:, significant] / np.sqrt(values[significant])  # from comparisons to coordinates
         self._sums: dict[tuple[int, int], list[Any]] = {}  # (fold, dimension) -> X'X, X'y, X'1, y'y, y'1, 1'1
         self._folds: dict[Any, int] = {}
         self.pairs = self._dimensions = 0
@@ -196,7 +196,7 @@ class _Equations:
         return np.exp(-self._width * _apart(scaled, self._landmarks))
 
     def add(self, portion: Portion, reach: np.ndarray) -> _Equations:
-        """Take further pairs."""
+        """Add the pairs of a portion."""
         assert "losses" not in vars(self)
         folds = self._fold_of(portion.groups)
         coordinates = self._compare(portion.features * reach) @ self._map
@@ -210,10 +210,10 @@ class _Equations:
                 if key not in shared:
                     shared[key] = (x * w[:, None]).T @ x, w @ x
                 xx, x1 = shared[key]
-                new = [xx, (w * y) @ x, x1, w @ y**2, w @ y, w.sum()]
+                terms = [xx, (w * y) @ x, x1, w @ y**2, w @ y, w.sum()]
                 before = self._sums.get((fold, dimension))
                 self._sums[fold, dimension] = (
-                    new if before is None else [a + b for a, b in zip(before, new, strict=True)]
+                    terms if before is None else [a + b for a, b in zip(before, terms, strict=True)]
                 )
         return self
 
@@ -221,30 +221,30 @@ class _Equations:
         """Folds of groups, of even size; a group keeps its fold."""
         new = np.array([group for group in dict.fromkeys(groups.tolist()) if group not in self._folds])
         if not self._folds and len(new) > 1:
-            known = np.isin(groups, new)
+            unassigned = np.isin(groups, new)
             splits = GroupKFold(min(FOLDS, len(new)), shuffle=True, random_state=self._seed)
-            for fold, (_, left_out) in enumerate(splits.split(groups[known], groups=groups[known])):
-                self._folds |= dict.fromkeys(groups[known][left_out].tolist(), fold)
+            for fold, (_, left_out) in enumerate(splits.split(groups[unassigned], groups=groups[unassigned])):
+                self._folds |= dict.fromkeys(groups[unassigned][left_out].tolist(), fold)
         else:
             self._folds |= {group: (len(self._folds) + n) % FOLDS for n, group in enumerate(new.tolist())}
         return np.array([self._folds[group] for group in groups.tolist()])
 
     def _of(self, dimension: int, without: int | None = None) -> list[Any]:
-        own = [self._sums[fold, dimension] for fold in range(FOLDS) if fold != without]
-        return [sum(values) for values in zip(*own, strict=True)]
+        sums = [self._sums[fold, dimension] for fold in range(FOLDS) if fold != without]
+        return [sum(values) for values in zip(*sums, strict=True)]
 
     @cached_property
     def losses(self) -> np.ndarray:
-        """Squared error on the folds left out, as a share of the variance `(penalties, dimensions)`; of all pairs, none
-        of which may be added later.
+        """Squared error on the folds left out, as a share of the variance `(penalties, dimensions)`. After this, no
+        pairs may be added.
 
         Raises:
             ValueError: If a dimension has ratings in fewer than two folds.
         """
-        found = np.zeros((len(PENALTIES), self._dimensions))
+        losses = np.zeros((len(PENALTIES), self._dimensions))
         decomposed: dict[int, Any] = {}
         for dimension in range(self._dimensions):
-            around = self._of(dimension)
+            totals = self._of(dimension)
             if sum(self._sums[fold, dimension][5] > 0 for fold in range(FOLDS)) < 2:
                 raise ValueError(f"dimension {dimension} has ratings of fewer than two groups")
             for fold in range(FOLDS):
@@ -254,48 +254,48 @@ class _Equations:
                 betas, biases = self._solved(self._of(dimension, fold), fold, decomposed)
                 for number, (beta, bias) in enumerate(zip(betas, biases, strict=True)):
                     error = yy - 2 * (beta @ xy + bias * y1) + beta @ xx @ beta + 2 * bias * (beta @ x1) + bias**2 * n
-                    found[number, dimension] += error
-            variance = around[3] - around[4] ** 2 / around[5]
-            found[:, dimension] /= max(variance, 1e-12)
-        return found
+                    losses[number, dimension] += error
+            variance = totals[3] - totals[4] ** 2 / totals[5]
+            losses[:, dimension] /= max(variance, 1e-12)
+        return losses
 
     def _solved(self, sums: list[Any], fold: int, decomposed: dict[int, Any]) -> tuple[np.ndarray, np.ndarray]:
-        """Coordinates' weights and bias for each penalty, the bias not penalised."""
+        """Weights of the coordinates, and the bias, for each penalty; the bias is not penalised."""
         xx, xy, x1, _, y1, n = sums
-        known = decomposed.get(fold)
-        if known is None or not np.array_equal(known[0], xx):
-            # the mean taken out, so that the bias is that of centred coordinates
+        decomposition = decomposed.get(fold)
+        if decomposition is None or not np.array_equal(decomposition[0], xx):
+            # without the mean: the bias is that of centred coordinates
             values, vectors = np.linalg.eigh(xx - np.outer(x1, x1) / n)
-            known = decomposed[fold] = xx, np.maximum(values, 0), vectors
-        _, values, vectors = known
+            decomposition = decomposed[fold] = xx, np.maximum(values, 0), vectors
+        _, values, vectors = decomposition
         turned = vectors.T @ (xy - x1 * y1 / n)
-        scale = n / self.pairs  # a penalty for so many pairs as there are
+        scale = n / self.pairs  # the penalties are meant for all pairs, and this sum has a share of them
         betas = (turned / (values + scale * PENALTIES[:, None])) @ vectors.T
         return betas, (y1 - betas @ x1) / n
 
     def agreement(self, portion: Portion, reach: np.ndarray) -> np.ndarray:
-        """Spearman `(dimensions,)` of ratings that were added with what is predicted of their fold when it is left out:
-        the mean over folds, without those where either is constant; 0 if no such is left."""
+        """Spearman `(dimensions,)` between ratings that were added and the predictions for their fold when it is left
+        out: the mean over folds, except those where either is constant; 0 if no fold remains."""
         folds, best, decomposed = self._fold_of(portion.groups), self.losses.argmin(0), dict[int, Any]()
-        coordinates, found = self._compare(portion.features * reach) @ self._map, np.zeros(self._dimensions)
+        coordinates, agreements = self._compare(portion.features * reach) @ self._map, np.zeros(self._dimensions)
         for dimension in range(self._dimensions):
-            own = []
+            correlations = []
             for fold in range(FOLDS):
                 rated = (folds == fold) & ~np.isnan(portion.targets[:, dimension])
                 betas, _ = self._solved(self._of(dimension, fold), fold, decomposed)
-                made, given = coordinates[rated] @ betas[best[dimension]], portion.targets[rated, dimension]
-                if rated.sum() > 2 and np.ptp(made) > 0 and np.ptp(given) > 0:
-                    own.append(np.corrcoef(rankdata(made), rankdata(given))[0, 1])
-            found[dimension] = np.mean(own) if own else 0.0
-        return found
+                predictions, ratings = coordinates[rated] @ betas[best[dimension]], portion.targets[rated, dimension]
+                if rated.sum() > 2 and np.ptp(predictions) > 0 and np.ptp(ratings) > 0:
+                    correlations.append(np.corrcoef(rankdata(predictions), rankdata(ratings))[0, 1])
+            agreements[dimension] = np.mean(correlations) if correlations else 0.0
+        return agreements
 
     def solve(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Weights of the landmarks, biases and penalties of all dimensions."""
         best = self.losses.argmin(0)
         decomposed: dict[int, Any] = {}
-        found = [self._solved(self._of(dimension), -1, decomposed) for dimension in range(self._dimensions)]
-        betas = np.stack([betas[number] for (betas, _), number in zip(found, best, strict=True)], 1)
-        biases = np.array([biases[number] for (_, biases), number in zip(found, best, strict=True)])
+        solutions = [self._solved(self._of(dimension), -1, decomposed) for dimension in range(self._dimensions)]
+        betas = np.stack([betas[number] for (betas, _), number in zip(solutions, best, strict=True)], 1)
+        biases = np.array([biases[number] for (_, biases), number in zip(solutions, best, strict=True)])
         return self._map @ betas, biases, PENALTIES[best]
 
 
@@ -304,7 +304,7 @@ def fit_preferences(better: np.ndarray, worse: np.ndarray, blocks: np.ndarray, g
 
     Args:
         better: Features of the preferred pairs `(comparisons, features)`.
-        worse: Of the others.
+        worse: Features of the other pairs, in the same shape.
         blocks: As in `fit`.
         groups: As in `Portion` `(comparisons,)`.
 
@@ -312,30 +312,34 @@ def fit_preferences(better: np.ndarray, worse: np.ndarray, blocks: np.ndarray, g
         Weights `(features, 1)` in logits; the bias is 0.
     """
     reach = _reach(np.concatenate([better, worse]), blocks)
-    apart = (better - worse) * reach
-    both, labels = np.concatenate([apart, -apart]), np.repeat([1, 0], len(apart))
-    folds = list(GroupKFold(min(FOLDS, len(set(groups.tolist())))).split(both, groups=np.tile(groups, 2)))
+    differences = (better - worse) * reach
+    features, labels = np.concatenate([differences, -differences]), np.repeat([1, 0], len(differences))
+    folds = list(GroupKFold(min(FOLDS, len(set(groups.tolist())))).split(features, groups=np.tile(groups, 2)))
 
     def logistic(strength: float, rows: np.ndarray) -> np.ndarray:
         model = LogisticRegression(C=strength, fit_intercept=False, max_iter=1_000)
-        return model.fit(both[rows], labels[rows]).coef_[0]
+        return model.fit(features[rows], labels[rows]).coef_[0]
 
     losses = {
         strength: sum(
-            np.logaddexp(0, -(both[left_out] @ logistic(strength, rows)) * (2 * labels[left_out] - 1)).sum()
+            np.logaddexp(0, -(features[left_out] @ logistic(strength, rows)) * (2 * labels[left_out] - 1)).sum()
             for rows, left_out in folds
         )
         for strength in 10.0 ** np.arange(-2, 4)
     }
     best = min(losses, key=lambda strength: losses[strength])
-    weights = reach * logistic(best, np.arange(len(both)))
-    record = {"kernel": "linear", "strength": best, "log_loss": losses[best] / len(both), "comparisons": len(apart)}
+    weights = reach * logistic(best, np.arange(len(features)))
+    record = {
+        "kernel": "linear",
+        "strength": best,
+        "log_loss": losses[best] / len(features),
+        "comparisons": len(differences),
+    }
     return Solution(reach, None, weights[:, None], np.zeros(1), record)
 
 
 def _reach(features: np.ndarray, blocks: np.ndarray, omit_first: bool = False) -> np.ndarray:
-    """Factors after which the variances of a block add up to one over the number of blocks that count: of those that
-    vary."""
+    """Factors that make the variances of each block add up to 1 / blocks, where only blocks that vary are counted."""
     totals = np.bincount(blocks, features.var(0))
     if omit_first:
         totals[0] = 0.0
@@ -345,19 +349,19 @@ def _reach(features: np.ndarray, blocks: np.ndarray, omit_first: bool = False) -
 
 
 def _ranks(targets: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Mean ranks of targets among the known ones, both `(pairs, dimensions)`, with mean and deviation of the latter, in
-    rating points. NaN stays NaN, and a dimension whose known targets are all the same stays as it is."""
-    found = targets.astype(np.float64)
+    """Mean ranks of targets among the known ones, both `(pairs, dimensions)`, scaled to the mean and deviation of the
+    latter, in rating points. NaN stays NaN, and a dimension whose known targets are all equal stays as it is."""
+    ranked = targets.astype(np.float64)
     for column in range(targets.shape[1]):
         ordered = np.sort(known[~np.isnan(known[:, column]), column])
-        of_known, own = (
+        of_known, ranks = (
             (np.searchsorted(ordered, values) + np.searchsorted(ordered, values, "right")) / 2
             for values in (ordered, targets[:, column])
         )
         if np.ptp(ordered) > 0:
-            spread = ordered.mean() + ordered.std() * (own - of_known.mean()) / of_known.std()
-            found[:, column] = np.where(np.isnan(targets[:, column]), np.nan, spread)
-    return found
+            spread = ordered.mean() + ordered.std() * (ranks - of_known.mean()) / of_known.std()
+            ranked[:, column] = np.where(np.isnan(targets[:, column]), np.nan, spread)
+    return ranked
 
 
 def _name(width: float | None, omitted: bool) -> str:

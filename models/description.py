@@ -1,5 +1,5 @@
-"""What `judge.json` says, checked, and whether two judges differ in their trained weights alone. JSON files are read
-strictly with pydantic, and refused in one line that names the field."""
+"""Reads and checks `judge.json`, and compares two judges that may differ in their trained weights alone. JSON files are
+read strictly with pydantic; an error is one line that names the field."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .settings import HeadInputSettings, JudgeSettings
 
 Values = TypeVar("Values")
 STRICT = ConfigDict(strict=True, extra="forbid")
-"""No value is converted (true is no number, "3" neither), and no field is passed over."""
+"""No value is converted (neither true nor "3" is a number), and no field is passed over."""
 SCHEMA_VERSION = 3
 _RENAMED = {"full": "full_parts", "dtype": "trained_dtype"}
 """Settings of LoRA in schema version 1 and their names today."""
@@ -63,17 +63,17 @@ class Provenance:
 
 
 def start_in_words(provenance: Mapping[str, Any]) -> list[str]:
-    """Where training began and what it added, a sentence for each dimension; none where it did not begin at a probe."""
-    found = []
-    for name, own in provenance.get("start", {}).items():
-        if own["probe"] is None or own["added"] is None:
+    """What training added to the probe at which it began, a sentence for each dimension; empty without a probe."""
+    sentences = []
+    for name, start in provenance.get("start", {}).items():
+        if start["probe"] is None or start["added"] is None:
             continue
-        said = f"{name}: training began at a probe with Spearman {own['probe']:.3f} and added {own['added']:+.3f}"
-        if own["low"] is not None:
-            said += f" (90 % interval {own['low']:+.3f} to {own['high']:+.3f})"
-            said += "; this is not told apart from the probe" if own["low"] < 0 else ""
-        found.append(said)
-    return found
+        text = f"{name}: training began at a probe with Spearman {start['probe']:.3f} and added {start['added']:+.3f}"
+        if start["low"] is not None:
+            text += f" (90 % interval {start['low']:+.3f} to {start['high']:+.3f})"
+            text += "; this is not told apart from the probe" if start["low"] < 0 else ""
+        sentences.append(text)
+    return sentences
 
 
 class _Export(BaseModel):
@@ -120,7 +120,7 @@ class Description(BaseModel):
 
 
 def current(path: Path, description: Any) -> Any:
-    """A description as this version writes it; of an old one a line on standard error says how it is converted."""
+    """A description as this version writes it; for an old one, a line on standard error says how to convert it."""
     if not is_old(description):
         return description
     folder = path.parent if path.name == JUDGE_FILE else path.parent.parent
@@ -143,14 +143,14 @@ def upgraded(description: dict[str, Any]) -> dict[str, Any]:
 
     Version 1 had other names for settings of LoRA; before version 3 heads read the pooled state alone.
     """
-    made = json.loads(json.dumps(description)) | {"schema_version": SCHEMA_VERSION}
-    origin = (made.get(EXPORT) or {}).get("origin") or {}
-    for settings in (made.get("settings"), origin.get("settings")):
+    converted = json.loads(json.dumps(description)) | {"schema_version": SCHEMA_VERSION}
+    origin = (converted.get(EXPORT) or {}).get("origin") or {}
+    for settings in (converted.get("settings"), origin.get("settings")):
         if isinstance(settings, dict) and isinstance(settings.get("lora"), dict):
             settings["lora"] = {_RENAMED.get(name, name): value for name, value in settings["lora"].items()}
         if isinstance(settings, dict):
             settings.setdefault("head_input", asdict(HeadInputSettings()))
-    return made
+    return converted
 
 
 def parse(path: Path, description: Mapping[str, Any]) -> Description:
@@ -161,17 +161,17 @@ def parse(path: Path, description: Mapping[str, Any]) -> Description:
     """
     if not isinstance(description, Mapping):
         raise UserError(f"{path}: {shown(description)}; expected an object")
-    known = {name: description[name] for name in Description.model_fields if name in description}
-    parsed = validated(Description, known, str(path))
-    # pydantic makes 1.0 of a minimum of 1; weights name the scale as it is written
-    return parsed.model_copy(update={"dimensions": tuple(Dimension(**own) for own in description["dimensions"])})
+    fields = {name: description[name] for name in Description.model_fields if name in description}
+    parsed = validated(Description, fields, str(path))
+    # pydantic turns a minimum of 1 into 1.0, but weight files hold the scale as it is written
+    return parsed.model_copy(update={"dimensions": tuple(Dimension(**values) for values in description["dimensions"])})
 
 
 def check_alike(first: Mapping[str, Any], path: Path, other: Mapping[str, Any]) -> None:
-    """The weights of the other judge, which `path` describes, mean in the first what they mean in their own.
+    """Check that the first judge can use the weights of the other one, which `path` describes, unchanged.
 
     Raises:
-        UserError: If not, or the other is no single judge of adapter and head.
+        UserError: If not, or the other is not a single judge of adapter and head.
     """
     if EXPORT in other:
         raise UserError(f"{path}: its adapter was merged into its backbone; expected the judge that it was made of")
@@ -181,19 +181,21 @@ def check_alike(first: Mapping[str, Any], path: Path, other: Mapping[str, Any]) 
     if theirs.dimensions != ours.dimensions:
         scales = scales_text(theirs.dimensions), scales_text(ours.dimensions)
         raise UserError(f"{path}: scores {scales[0]}, the first judge {scales[1]}; expected the same")
-    one, two = _compared(ours.settings), _compared(theirs.settings)
-    for key in two:
-        if two[key] != one[key]:
-            values = f"{key} {shown(two[key])}, of the first judge {shown(one[key])}"
+    our_settings, their_settings = _compared(ours.settings), _compared(theirs.settings)
+    for key in their_settings:
+        if their_settings[key] != our_settings[key]:
+            values = f"{key} {shown(their_settings[key])}, of the first judge {shown(our_settings[key])}"
             raise UserError(f"{path}: {values}; expected the same")
     if theirs.backbone_fingerprint != ours.backbone_fingerprint:
-        found, expected = theirs.backbone_fingerprint[:12], ours.backbone_fingerprint[:12]
-        raise UserError(f"{path}: backbone with fingerprint {found}, of the first judge {expected}; expected the same")
+        their_hash, our_hash = theirs.backbone_fingerprint[:12], ours.backbone_fingerprint[:12]
+        raise UserError(
+            f"{path}: backbone with fingerprint {their_hash}, of the first judge {our_hash}; expected the same"
+        )
 
 
 def _compared(settings: JudgeSettings) -> dict[str, Any]:
-    """Settings that scores depend on, by name. The folder of the backbone is not among them: it may have moved, and its
-    fingerprint says whether it is the same."""
+    """Settings that scores depend on, by name. The folder of the backbone is not one of them: it may have moved, and
+    its fingerprint says whether it is the same."""
     values = asdict(settings)
     lora = {f"lora {name}": value for name, value in values.pop("lora").items() if name != "dropout"}
     head_input = {f"head_input {name}": value for name, value in values.pop("head_input").items()}
@@ -202,16 +204,16 @@ def _compared(settings: JudgeSettings) -> dict[str, Any]:
 
 
 def scales_text(dimensions: Sequence[Dimension]) -> str:
-    """Names and scales as one line, the same wherever they are compared."""
+    """Names and scales as one line, in the form in which they are compared everywhere."""
     return json.dumps([[d.name, d.minimum, d.maximum, d.higher_is_better] for d in dimensions])
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds.
+    """The content of a JSON file.
 
     Raises:
-        UserError: If it is no JSON.
-        FileNotFoundError: If there is none.
+        UserError: If it is not JSON.
+        FileNotFoundError: If there is no such file.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -222,20 +224,20 @@ def read_json(path: Path) -> Any:
 
 
 def validated(kind: type[Values], values: Any, where: str) -> Values:
-    """Plain values, as `json.loads` returns them, as a (pydantic or standard) dataclass or model; `where` heads a
-    message.
+    """Convert plain values, as `json.loads` returns them, to a (pydantic or standard) dataclass or model; `where` heads
+    an error message.
 
     Raises:
         UserError: Naming the first field that is missing, unexpected or not one of its values.
     """
     try:
-        # as JSON: there, strictly, a list may be a tuple and an integer a float
+        # as JSON: in strict mode a list may then be a tuple, and an integer a float
         return TypeAdapter(kind).validate_json(json.dumps(values))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(map(str, first["loc"]))
-        raise UserError(f"{where}: {_problem(field, first['type'], first['msg'], first['input'])}") from None
-    except UserError as error:  # of a `__post_init__`
+        problem = error.errors(include_url=False)[0]
+        field = ".".join(map(str, problem["loc"]))
+        raise UserError(f"{where}: {_problem(field, problem['type'], problem['msg'], problem['input'])}") from None
+    except UserError as error:  # raised by a `__post_init__`
         raise UserError(f"{where}: {error}") from None
 
 

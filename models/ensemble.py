@@ -27,18 +27,18 @@ from .model_card import render_card
 from .weight_files import file_hash
 
 MEMBER_ORIGINS = "member_provenance"
-"""In `judge.json`: where each of the judges comes from that were put together."""
+"""Key in `judge.json`: the provenance of each judge that was combined."""
 AVERAGED = "averaged"
-"""In `judge.json`: of how many judges the weights are the mean."""
+"""Key in `judge.json`: the number of judges whose mean the weights are."""
 ALIKE = 0.5
-"""Cosine of two adapters' down-projections below which they have hardly begun alike (see `likeness`)."""
+"""Cosine of two adapters' down-projections below which they hardly started from the same values (see `likeness`)."""
 
 
 def write_ensemble(paths: Sequence[Path], out: Path, backbone: str | None = None) -> None:
     """Write a judge folder whose score is the mean of several judges' scores: `members/01` and so on are judge folders.
 
     Calibrations of single members are not kept: what holds for one does not hold for the mean. The folder appears
-    complete or not at all; `backbone` is where it lies now, if not where the first judge found it.
+    complete or not at all; `backbone` is the present place of the backbone, if not that where the first judge found it.
 
     Raises:
         UserError: If there are fewer than two, one is broken, one differs from the first in backbone, dimensions or a
@@ -83,35 +83,35 @@ def write_average(paths: Sequence[Path], out: Path, backbone: str | None = None)
     judge.use(average(members))
     merged = {**_merged(descriptions), AVERAGED: len(members)}
     save_judge(LoadedJudge(judge, merged), out, render_card(merged, None))
-    return min((found for other in members[1:] if (found := likeness(members[0], other)) is not None), default=None)
+    return min((cosine for other in members[1:] if (cosine := likeness(members[0], other)) is not None), default=None)
 
 
 def _each(paths: Sequence[Path], backbone: str | None) -> Iterator[LoadedJudge]:
-    """Each judge in turn, all in the same memory: one is gone when the next one comes. Not calibrated."""
+    """Load each judge in turn, without its calibration, into the same memory: the next one overwrites it."""
     if len({path.resolve() for path in paths}) < max(2, len(paths)):
         raise UserError(f"judges {', '.join(map(str, paths))}; expected two or more, each once")
-    first = load_any(paths[0], Placement(backbone))
-    if MEMBERS in first.description:
+    loaded = load_any(paths[0], Placement(backbone))
+    if MEMBERS in loaded.description:
         raise UserError(f"{paths[0]}: an ensemble itself; expected single judges, such as its members")
-    yield LoadedJudge(first.judge, {**first.description, "calibration": None})
+    yield LoadedJudge(loaded.judge, {**loaded.description, "calibration": None})
     for path in paths[1:]:
-        yield LoadedJudge(first.judge, {**read_into(first, path), "calibration": None})
+        yield LoadedJudge(loaded.judge, {**read_into(loaded, path), "calibration": None})
 
 
 def _merged(descriptions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What `judge.json` says of several judges as one."""
+    """The content of `judge.json` for several judges combined."""
     origins = [description["provenance"] for description in descriptions]
     values = {key: [origin[key] for origin in origins if key in origin] for key in origins[0]}
-    merged = {key: _merged_value(key, found) for key, found in values.items()}
+    merged = {key: _merged_value(key, entries) for key, entries in values.items()}
     return {**descriptions[0], "provenance": merged, MEMBER_ORIGINS: origins}
 
 
 def _merged_value(key: str, values: Sequence[Any]) -> Any:
-    """Of a field of `Provenance`."""
+    """The combined value of a field of `Provenance`."""
     if key in ("validation", "preferences_met"):
-        return dict.fromkeys(values[0])  # nobody has measured the whole
+        return dict.fromkeys(values[0])  # the combined judge has not been measured
     if key == "start":
-        return {}  # each began at its own
+        return {}  # each began at a probe of its own
     if all(value == values[0] for value in values):
         return values[0]
     if isinstance(values[0], bool):  # `synthetic`, `refit`
@@ -124,15 +124,16 @@ def _merged_value(key: str, values: Sequence[Any]) -> Any:
 def average(members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Mean of the weights of several members, computed in float64; the same names and shapes in each."""
     return {
-        name: torch.stack([member[name].double() for member in members]).mean(0).to(first.dtype)
-        for name, first in members[0].items()
+        name: torch.stack([member[name].double() for member in members]).mean(0).to(weight.dtype)
+        for name, weight in members[0].items()
     }
 
 
 def likeness(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float | None:
     """Cosine between the down-projections (`lora_A`) of two adapters; None where there are none.
 
-    They begin random and move little: near 1 the adapters began alike, near 0 they did not.
+    Down-projections start at random and change little in training: near 1 the adapters started from the same values,
+    near 0 they did not.
     """
     names = [name for name in one if "lora_A" in name]
     if not names:

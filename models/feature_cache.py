@@ -1,8 +1,8 @@
-"""Feature cache: activations of frozen layers, computed once and stored by names that stand for exactly them.
+"""Feature cache: activations of frozen layers, computed once and stored under names that identify them.
 
-A name is a hash of everything that the result depends on: the content of the clips, the question, and of every weight
-that takes part its name, shape, precision and a sample of its values; also the version of transformers, whose code runs
-them. Judges of one backbone share the cache, in training and in scoring. The language model is split at layer k, the
+A name is a hash of everything that the result depends on: the content of the clips, the question, the version of
+transformers, whose code runs, and of every weight that takes part its name, shape, precision and a sample of its
+values. Judges of one backbone share the cache, in training and in scoring. The language model is split at layer k, the
 first with LoRA: the hidden states that enter it never change.
 """
 
@@ -38,24 +38,24 @@ GIGABYTES = 100.0
 """Most that a folder takes by default."""
 _SUFFIX = ".safetensors"
 _UNFINISHED = ".unfinished"
-_ABANDONED = 3_600.0  # seconds after which a file that was never finished is taken for that of a killed process
-_SEEN_ANEW = 3_600.0  # seconds between two notes that a file is still in use
-_KEPT_FRACTION = 0.9  # of the limit that is left when old files have been deleted
+_ABANDONED = 3_600.0  # seconds after which an unfinished file is taken for that of a killed process
+_SEEN_ANEW = 3_600.0  # seconds between two updates of a file's time of last use
+_KEPT_FRACTION = 0.9  # fraction of the limit that is kept when old files are deleted
 _VERSION = "1"
 """Changes whenever the same weights and content could give other states."""
 _SAMPLED = 64  # values of each weight
 _WHOLE, _IN_WINDOWS = "refuse", "windows by voice"
-"""Of clips that are heard whole, and of those that are cut, in names."""
+"""Parts of names: of clips that are heard whole, and of those that are cut."""
 
 
 class DiskStore:
     """Tensors by name, in a folder that any number of processes and machines may share.
 
-    A name stands for one content: what is there is never written again.
+    A name stands for one content: a stored file is never written again.
 
-    A file is written beside its place and renamed, so that there is a whole one or none; two that write the same write
-    the same content. Beyond the limit, the files that were used longest ago are deleted; who misses one computes it
-    again. Where the disk is full nothing more is stored, and work goes on without.
+    A file is written under another name and then renamed, so that there is a whole one or none; two processes that
+    write the same file write the same content. Beyond the limit, the files that were used longest ago are deleted;
+    whoever needs one computes it again. Where the disk is full, nothing more is stored, and work goes on without.
     """
 
     def __init__(self, folder: Path, gigabytes: float = GIGABYTES) -> None:
@@ -81,8 +81,8 @@ class DiskStore:
         """What is stored under a name; a file that is damaged counts as none and is deleted."""
         path = self._path(name)
         try:
-            found = load_file(path)
-            with suppress(OSError):  # whoever may only read
+            tensors = load_file(path)
+            with suppress(OSError):  # a process that may only read
                 if time.time() - path.stat().st_mtime > _SEEN_ANEW:
                     os.utime(path)
         except FileNotFoundError:
@@ -91,7 +91,7 @@ class DiskStore:
             with suppress(OSError):
                 path.unlink()
             return None
-        return found
+        return tensors
 
     def put(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Keep tensors, unless the disk is full."""
@@ -101,7 +101,7 @@ class DiskStore:
         unfinished = path.with_name(f".{name}.{os.getpid()}{_UNFINISHED}")
         try:
             path.parent.mkdir(exist_ok=True)
-            # safetensors would write a file, too, but what it raises does not say why
+            # `save_file` of safetensors does not say why it fails
             unfinished.write_bytes(save({key: tensor.contiguous() for key, tensor in tensors.items()}))
             self._make_room(unfinished.stat().st_size)
             os.replace(unfinished, path)
@@ -121,7 +121,7 @@ class DiskStore:
         self._full = True
 
     def _make_room(self, size: int) -> None:
-        """Delete the files that were used longest ago, if there are too many with another of so many bytes."""
+        """Delete the files that were used longest ago, if another file of `size` bytes exceeds the limit."""
         if self._bytes is None:
             self._bytes = sum(facts.st_size for _, facts in self._files())
         self._bytes += size
@@ -137,7 +137,7 @@ class DiskStore:
             self._bytes -= facts.st_size
 
     def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
-        """Whole files; on the way, what killed processes left is deleted."""
+        """Whole files; unfinished ones that killed processes left are deleted."""
         for part in self.folder.glob("??"):
             for path in part.iterdir():
                 with suppress(OSError):
@@ -160,7 +160,7 @@ class ClipStates:
         self._names: dict[Hashable, str] = {}
 
     def name(self, source: AudioSource, in_windows: bool = False) -> str:
-        """Under which a clip is stored that is heard whole, or in several windows.
+        """The name under which a clip is stored that is heard whole, or in several windows.
 
         Raises:
             AudioError: If its file cannot be read.
@@ -174,15 +174,15 @@ class ClipStates:
         Raises:
             AudioError: If its file cannot be read.
         """
-        found = self.store.get(self.name(source))
-        if found is None and (long_clips or self._long_clips) == "window":
-            found = self.store.get(self.name(source, in_windows=True))
-        if found is None:
+        stored = self.store.get(self.name(source))
+        if stored is None and (long_clips or self._long_clips) == "window":
+            stored = self.store.get(self.name(source, in_windows=True))
+        if stored is None:
             return None
-        parts, heard = found["states"].split(found["lengths"].tolist()), found["heard"].tolist()
+        parts, heard = stored["states"].split(stored["lengths"].tolist()), stored["heard"].tolist()
         nothing = [None] * len(parts)
-        weights = found["weights"].tolist() if "weights" in found else [1.0]
-        of_clip = found.get("layers", nothing), found.get("functionals", nothing)
+        weights = stored["weights"].tolist() if "weights" in stored else [1.0]
+        of_clip = stored.get("layers", nothing), stored.get("functionals", nothing)
         return [EncodedWindow(*window) for window in zip(parts, heard, weights, *of_clip, strict=True)]
 
     def put(self, source: AudioSource, encoded: EncodedClip) -> None:
@@ -215,7 +215,7 @@ class ClipStates:
 
 
 class PairStates:
-    """Hidden states of pairs that enter a layer of the language model, computed once by the layers below it."""
+    """Hidden states of pairs where they enter a layer of the language model, computed once by the layers below it."""
 
     def __init__(self, judge: EmpathyJudge, clips: ClipStates, first: int, precision: str) -> None:
         """Cache what the layers below `first`, where nothing is trained, compute in a precision (as the trainer calls
@@ -237,17 +237,17 @@ class PairStates:
 
     @property
     def _backbone(self) -> AudioLanguageModel:
-        # not kept beside the judge: processes that read data get these objects without the judge's weights
+        # not an attribute of its own: data loading processes get these objects without the judge's weights
         assert isinstance(self._judge.backbone, AudioLanguageModel)
         return self._judge.backbone
 
     @property
     def lower_layers(self) -> list[nn.Module]:
-        """Layers of the language model whose result is stored."""
+        """Layers of the language model whose output is stored."""
         return self._backbone.layers[: self.first]
 
     def name(self, pair: Pair) -> str:
-        """Under which a pair is stored.
+        """The name under which a pair is stored.
 
         Raises:
             AudioError: If a file cannot be read.
@@ -289,21 +289,21 @@ class PairStates:
             self._clips.store.put(self.name(pair), tensors)
 
     def inputs(self, pairs: Sequence[Pair]) -> Inputs:
-        """What the judge reads for pairs that are all stored, on the CPU.
+        """The judge's inputs for pairs that are all stored, on the CPU.
 
         Raises:
-            KeyError: If one is not.
+            KeyError: If one is not stored.
         """
         hidden, response, weights, of_clips = [], [], [], []
         for pair in pairs:
-            found = self._clips.store.get(self.name(pair))
-            if found is None:
+            stored = self._clips.store.get(self.name(pair))
+            if stored is None:
                 raise KeyError(pair.pair_id)
-            lengths = found["lengths"].tolist()
-            hidden += found["hidden"].split(lengths)
-            response += found["response"].split(lengths)
-            weights.append(found["shares"][None])
-            of_clips.append(found)
+            lengths = stored["lengths"].tolist()
+            hidden += stored["hidden"].split(lengths)
+            response += stored["response"].split(lengths)
+            weights.append(stored["shares"][None])
+            of_clips.append(stored)
         side = self._judge.settings.padding_side
         mask = _padded([torch.ones(len(rows), dtype=torch.int64) for rows in hidden], side)
         return Inputs(
@@ -337,7 +337,7 @@ def check_split(backbone: Backbone, inputs: Inputs, first: int) -> None:
         UserError: If they do not: this family's layers hand on more than hidden states.
     """
     assert isinstance(backbone, AudioLanguageModel)
-    whole = backbone.hidden_states(replace(inputs, packed=None))  # as what is kept is read: packed ones round otherwise
+    whole = backbone.hidden_states(replace(inputs, packed=None))  # like stored states: packing rounds differently
     refusal = UserError(
         f"cache: layers: backbone {backbone.name} cannot be entered at layer {first}: its layers pass on more than one "
         "state for each token; expected audio or none"
@@ -350,32 +350,32 @@ def check_split(backbone: Backbone, inputs: Inputs, first: int) -> None:
     except (TypeError, LookupError, RuntimeError):
         raise refusal from None
     real = inputs.attention_mask.bool()
-    apart = (whole - split)[real].float().abs().max()
-    if not apart <= 1e-3 * whole[real].float().abs().max():
+    difference = (whole - split)[real].float().abs().max()
+    if not difference <= 1e-3 * whole[real].float().abs().max():
         raise refusal
 
 
 def known_by(source: AudioSource) -> Hashable:
-    """What a clip is known by: small, whatever the clip is. A file that was changed is another clip."""
+    """A small key of a clip, whatever the clip is. A file that was changed is another clip."""
     if isinstance(source, bytes | Clip):
         return audio_hash(source)
     if isinstance(source, str | Path):
-        with suppress(OSError):  # whoever reads it says what is wrong
+        with suppress(OSError):  # the error is raised when the file is read
             facts = Path(source).stat()
             return str(source), facts.st_mtime_ns, facts.st_size
     return source
 
 
 def _of_rows(name: str, stored: Sequence[Mapping[str, Tensor]]) -> Tensor | None:
-    """What is stored of the responses and contexts of each row, one below the other."""
-    return torch.cat([found[name].flatten(0, 1) for found in stored]) if name in stored[0] else None
+    """The stored features of this name of the responses and contexts of all rows, one below the other."""
+    return torch.cat([tensors[name].flatten(0, 1) for tensors in stored]) if name in stored[0] else None
 
 
 def _heard(stored: Sequence[Mapping[str, Tensor]]) -> Tensor | None:
-    """Where `_of_rows` has the response and the context of each row; -1 = no context; None = nothing is stored."""
+    """Index into `_of_rows` of the response and the context of each row; -1 = no context; None = nothing is stored."""
     if "context" not in stored[0]:
         return None
-    with_context = torch.cat([found["context"] for found in stored])
+    with_context = torch.cat([tensors["context"] for tensors in stored])
     response = 2 * torch.arange(len(with_context))
     return torch.stack([response, torch.where(with_context, response + 1, -1)], 1)
 
@@ -385,7 +385,7 @@ def _padded(rows: Sequence[Tensor], side: str) -> Tensor:
 
 
 def _set_up(judge: EmpathyJudge, policy: str) -> str:
-    """What beside the weights decides what they compute; long clips by a policy."""
+    """Hash of all that the results depend on beside the weights, such as the policy for long clips."""
     settings, name = judge.settings, type(judge.network).__name__
     read = settings.head_input
     of_clips = [read.audio, str(read.functionals)] if read.of_clips else []  # stored beside the states

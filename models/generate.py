@@ -30,7 +30,7 @@ _WEIGHTS_AND_WORDS = {".safetensors", ".json", ".jinja", ".model", ".txt"}
 """Files of a checkpoint that answers depend on."""
 _KEY = re.compile(r"(?:^|\.)lm_head\.weight$")
 """Of the LM head in every layout of every family; a talker's have other names."""
-_ROWS = 16_384  # of the vocabulary at a time in float32
+_ROWS = 16_384  # rows of the vocabulary that are in float32 at a time
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Written(NamedTuple):
 
 @contextmanager
 def kv_cache(language_model: nn.Module) -> Iterator[None]:
-    """Within, each call of the language model continues the tokens of the calls before, row by row: their keys and
-    values in every layer are kept, and their mask `(batch, tokens)`, 1 for real tokens and 0 for padding."""
+    """Within this context, each call of the language model continues the tokens of the calls before, row by row. Their
+    keys and values in every layer are kept, and their mask `(batch, tokens)`, 1 for real tokens and 0 for padding."""
     cache = DynamicCache(config=language_model.config)  # pyright: ignore[reportArgumentType]
     mask: Tensor | None = None
 
@@ -65,8 +65,8 @@ def kv_cache(language_model: nn.Module) -> Iterator[None]:
             positions = positions + mask.sum(-1, keepdim=True)
             new = torch.cat([mask, new], -1)
         mask = new
-        kept = {"attention_mask": new, "position_ids": positions, "past_key_values": cache, "use_cache": True}
-        return args, options | kept
+        extended = {"attention_mask": new, "position_ids": positions, "past_key_values": cache, "use_cache": True}
+        return args, options | extended
 
     handle = language_model.register_forward_pre_hook(extend, with_kwargs=True)
     try:
@@ -79,7 +79,7 @@ class AnsweringModel:
     """A generative backbone with its LM head, its own chat template and processor.
 
     Clips and chats are read as the judge of the same backbone reads them, which the tests of its family compare with
-    the official classes. One chat at a time: an answer depends on nothing beside it.
+    the official classes. It reads one chat at a time, so that an answer depends on its chat alone.
 
     Args:
         checkpoint: What to load and how. Without weights, chats can be written and nothing can be answered.
@@ -114,18 +114,18 @@ class AnsweringModel:
         """
         tokenizer = self._backbone.tokenizer
         written = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
-        found = {token: text.strip() for token, text in enumerate(written) if text.strip() in texts}
-        missing = [text for text in texts if text not in found.values()]
+        by_token = {token: text.strip() for token, text in enumerate(written) if text.strip() in texts}
+        missing = [text for text in texts if text not in by_token.values()]
         if missing:
             raise UserError(
                 f"backbone {self._backbone.name!r}: its tokenizer has no single token for {missing[0]!r}; use "
                 "answers=text"
             )
-        return found
+        return by_token
 
     @torch.inference_mode()
     def first_token(self, chat: Chat) -> tuple[Tensor, int, int]:
-        """How an answer would begin.
+        """Probabilities of the first token of an answer.
 
         Returns:
             Natural logarithms of the probabilities of all tokens `(vocabulary,)`, float32, on the CPU; how many tokens
@@ -159,11 +159,11 @@ class AnsweringModel:
         return Written(text, len(tokens), complete), text_tokens, audio_tokens
 
     def text_of(self, token: int) -> str:
-        """A token as it is written."""
+        """The text of a token."""
         return self._backbone.tokenizer.decode([token])
 
     def _scores(self, inputs: Inputs) -> Tensor:
-        """Of the next token `(vocabulary,)`, float32."""
+        """Scores of the next token `(vocabulary,)`, float32."""
         assert self._head is not None, "loaded without weights"
         with torch.autocast(self._device.type, enabled=False):
             return self._head(self._backbone.hidden_states(inputs)[0, -1])
@@ -208,13 +208,13 @@ def _ends(checkpoint: Checkpoint, tokenizer: Any) -> set[int]:
 
 
 def identity(checkpoint: Checkpoint) -> str:
-    """What a checkpoint holds, weights, tokenizer and chat template: the commit on the hub, or the SHA-256 of a folder.
+    """Identifies weights, tokenizer and chat template of a checkpoint: the commit on the hub, or a folder's SHA-256.
 
     Raises:
         UserError: If there is no such checkpoint.
     """
-    found = _here(checkpoint)
-    folder = Path(found.name)
+    resolved = _here(checkpoint)
+    folder = Path(resolved.name)
     if folder.is_dir():
         digest = hashlib.sha256()
         for path in sorted(folder.rglob("*")):
@@ -222,9 +222,9 @@ def identity(checkpoint: Checkpoint) -> str:
             if path.suffix in _WEIGHTS_AND_WORDS and not name.startswith(".") and "/." not in name:
                 digest.update(f"{name} {file_hash(path)}\n".encode())
         return digest.hexdigest()
-    read_config(found.name, found.revision)  # says what is wrong with the name
-    commit = extract_commit_hash(own_file(found, "config.json"), None)
-    assert commit is not None, found
+    read_config(resolved.name, resolved.revision)  # raises if there is no such checkpoint
+    commit = extract_commit_hash(own_file(resolved, "config.json"), None)
+    assert commit is not None, resolved
     return commit
 
 
@@ -233,7 +233,7 @@ def _here(checkpoint: Checkpoint) -> Checkpoint:
 
 
 class LMHead(nn.Module):
-    """From hidden states to the scores of the next token, in float32 whatever the precision of its weights is.
+    """Computes the scores of the next token from hidden states, in float32 whatever the precision of its weights is.
 
     In bfloat16 the scores of a large vocabulary would be multiples of 1/8, and answers would tie.
 
@@ -259,7 +259,7 @@ class LMHead(nn.Module):
 
 
 def load_lm_head(checkpoint: Checkpoint, backbone: AudioLanguageModel) -> LMHead:
-    """The head out of the files that a backbone was loaded from, or its embeddings where these are the head.
+    """Load the head from the files of a backbone, or use its embeddings where these are the head.
 
     Raises:
         UserError: If the checkpoint has no such weights, or they do not fit the language model.
@@ -270,9 +270,9 @@ def load_lm_head(checkpoint: Checkpoint, backbone: AudioLanguageModel) -> LMHead
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise UserError(f"backbone {checkpoint.name!r}: no LM head can be read: {one_line(error)}") from None
     if weight is None:
-        whole: Any = AutoConfig.from_pretrained(checkpoint.name, revision=checkpoint.revision)
-        # a configuration says it for the whole model or for its language model
-        if not (whole.tie_word_embeddings or language_model.config.tie_word_embeddings):
+        config: Any = AutoConfig.from_pretrained(checkpoint.name, revision=checkpoint.revision)
+        # the configuration of the whole model or that of its language model may say it
+        if not (config.tie_word_embeddings or language_model.config.tie_word_embeddings):
             raise UserError(f"backbone {checkpoint.name!r}: no LM head among its weights: it cannot answer in words")
         weight = language_model.get_input_embeddings().weight.detach()
     if weight.ndim != 2 or weight.shape[1] != backbone.hidden_size:
@@ -282,7 +282,7 @@ def load_lm_head(checkpoint: Checkpoint, backbone: AudioLanguageModel) -> LMHead
 
 
 def _stored(checkpoint: Checkpoint) -> Tensor | None:
-    """The first that the checkpoint has; None where it has none of its own."""
+    """The first LM head weight in the checkpoint; None where it has none of its own."""
     for path in weight_files(checkpoint, _KEY):
         with safe_open(path, framework="pt") as tensors:
             for key in filter(_KEY.search, tensors.keys()):

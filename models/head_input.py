@@ -2,9 +2,9 @@
 
 A language model keeps of the audio what it needs to answer; the layers of the audio encoder hold the rest of the
 delivery. Their statistics over time go to the head beside the pooled state, mixed by one learned weight for each layer
-as in SUPERB (Yang et al., 2021), and so do, where they are asked for, measures of the signal itself. Padding never
-counts, whatever its side. Where a long clip is cut, a pair is read in several rows, one for each combination of windows
-of its clips: which windows and audio tokens are whose is worked out at the end of this file.
+as in SUPERB (Yang et al., 2021). Measures of the signal itself go to the head, too, where they are asked for. Padding
+never counts, whatever its side. Where a long clip is cut, a pair is read in several rows, one for each combination of
+windows of its clips; the functions at the end of this file assign windows and audio tokens to rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .backbones.base import Inputs
 from .settings import HeadInputSettings, PoolingName
 
 _NEVER = 1e30
-_FURTHEST = 5.0  # standard deviations: a clip beyond is unlike all of training, and says no more for its distance
+_FURTHEST = 5.0  # standard deviations: values beyond are clipped, since such a clip is unlike all of training
 
 
 class LastToken(nn.Module):
@@ -42,8 +42,8 @@ class ResponseMean(nn.Module):
     def forward(self, hidden: Tensor, attention_mask: Tensor, response_mask: Tensor) -> Tensor:
         """Pool `(batch, tokens, hidden)` to `(batch, hidden)`."""
         # where() and not multiplication: states at padding may be NaN
-        kept = torch.where(response_mask[..., None], hidden, torch.zeros((), dtype=hidden.dtype, device=hidden.device))
-        return kept.sum(1) / response_mask.sum(1, keepdim=True)
+        audio = torch.where(response_mask[..., None], hidden, torch.zeros((), dtype=hidden.dtype, device=hidden.device))
+        return audio.sum(1) / response_mask.sum(1, keepdim=True)
 
 
 class Attention(nn.Module):
@@ -78,7 +78,7 @@ class LayerMix(ResponseMean):
 
 
 def build_pooling(name: PoolingName, hidden_size: int, layers: int) -> nn.Module:
-    """The pooling of that name, for states of this size from so many layers."""
+    """The pooling of that name, for states of this size from this number of layers."""
     if name == "attention":
         return Attention(hidden_size)
     if name == "layer_mix":
@@ -89,10 +89,10 @@ def build_pooling(name: PoolingName, hidden_size: int, layers: int) -> nn.Module
 class HeadInput(nn.Module):
     """From the pooled state and the clips of pairs to the features `(pairs, size)` that the head reads.
 
-    Without anything of the clips, these are the pooled state as it is. Else it goes through a layer norm, and what is
-    read of the clips is standardised by the training split (`standardise`). What is not known, such as all that a
-    missing context would say, is 0: the mean. The pooled state is not standardised: pairs hardly differ in it before
-    training, and by that yardstick it would soon be off the scale.
+    Where nothing of the clips is read, the features are the unchanged pooled state. Otherwise that state goes through a
+    layer norm, and what is read of the clips is standardised by the training split (`standardise`). Unknown values,
+    such as all those of a missing context, are 0: the mean. The pooled state is not standardised: pairs hardly differ
+    in it before training, so that its values would soon be far outside that scale.
 
     Attributes:
         settings: What is read.
@@ -102,8 +102,8 @@ class HeadInput(nn.Module):
     """
 
     def __init__(self, settings: HeadInputSettings, hidden_size: int, layer_sizes: tuple[int, int]) -> None:
-        """Standardise by nothing yet; every layer of the audio encoder weighs the same. `layer_sizes` = how many there
-        are, and the width of each.
+        """Start without standardisation and with equal weights of all layers of the audio encoder. `layer_sizes` = the
+        number of these layers, and the width of each.
         """
         super().__init__()
         self.settings = settings
@@ -115,8 +115,8 @@ class HeadInput(nn.Module):
 
             signal = np.tile(np.where(np.arange(len(DELIVERY)) < len(FUNCTIONALS), 2, 3), 3)
         self.blocks = np.concatenate([np.repeat([0, 1], [hidden_size, audio]), signal])
-        # all that is read of the clips, however much, moves a score as much as the pooled state does: at full size the
-        # steps of AdamW, equal for each weight, were noise (demo, validation: 0.87 in place of 0.90)
+        # scale features of the clips, however many, so that together they move a score as much as the pooled state: at
+        # full size the steps of AdamW, equal for each weight, were noise (demo, validation: 0.87 in place of 0.90)
         self._share = math.sqrt(hidden_size / max(1, audio + len(signal)))
         self.size = settings.landmarks + hidden_size * settings.beside_landmarks or len(self.blocks)
         if settings.audio != "none":
@@ -134,41 +134,41 @@ class HeadInput(nn.Module):
         self.register_buffer(f"{name}_scale", torch.ones(shape))
 
     def forward(self, pooled: Tensor, inputs: Inputs) -> Tensor:
-        """Features `(pairs, size)`, float32, of the pooled states `(rows, hidden)` and the inputs of the same rows;
-        those of a pair that is read in windows become their weighted mean.
+        """Features `(pairs, size)`, float32, from the pooled states `(rows, hidden)` and the inputs of the same rows. A
+        pair that is read in windows gets the weighted mean of its rows.
         """
         features = self.standardised(pooled, *self.raw(inputs)) if self.settings.of_clips else pooled
         if inputs.window_weights is not None:
             features = inputs.window_weights @ features
         if not self.settings.landmarks:
             return features
-        # the exact distance: the one by a matrix product would depend on the batch
-        apart = torch.cdist(features * self.reach, self.landmarks, compute_mode="donot_use_mm_for_euclid_dist")
-        near = torch.exp(-apart.square())
-        return torch.cat([near, features[:, : pooled.shape[-1]]], -1) if self.settings.beside_landmarks else near
+        # the exact distance: computed by a matrix product, it would depend on the batch
+        distances = torch.cdist(features * self.reach, self.landmarks, compute_mode="donot_use_mm_for_euclid_dist")
+        kernel = torch.exp(-distances.square())
+        return torch.cat([kernel, features[:, : pooled.shape[-1]]], -1) if self.settings.beside_landmarks else kernel
 
     def raw(self, inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
         """What is known of the clips of each row, before it is standardised; NaN where it is not known.
 
         Returns:
-            Of the encoder's layers `(rows, 3, layers, 2, width)` and of the signal `(rows, 3, measures)`, each of the
-            response, of the last context turn, and the first less the second; None where it is not read.
+            Values of the encoder's layers `(rows, 3, layers, 2, width)` and of the signal `(rows, 3, measures)`, each
+            for the response, the last context turn, and response minus context; None where they are not read.
         """
         layers = inputs.layers if self.settings.audio != "none" else None
         functionals = inputs.functionals if self.settings.functionals else None
         return _of_pairs(layers, inputs.heard), _of_pairs(functionals, inputs.heard)
 
     def standardised(self, pooled: Tensor, layers: Tensor | None, functionals: Tensor | None) -> Tensor:
-        """Features `(rows, of all blocks)` of the pooled states `(rows, hidden)` and of `raw`, before they are compared
-        with landmarks.
+        """Features of all blocks `(rows, features)` from the pooled states `(rows, hidden)` and from `raw`, before they
+        are compared with landmarks.
         """
-        found = [layer_norm(pooled, pooled.shape[-1:])]
+        features = [layer_norm(pooled, pooled.shape[-1:])]
         if layers is not None:
             weights = self.layer_weights.softmax(0)[:, None, None]
-            found.append(self._share * (weights * self._standardised("layers", layers)).sum(2).flatten(1))
+            features.append(self._share * (weights * self._standardised("layers", layers)).sum(2).flatten(1))
         if functionals is not None:
-            found.append(self._share * self._standardised("functionals", functionals).flatten(1))
-        return torch.cat(found, -1)
+            features.append(self._share * self._standardised("functionals", functionals).flatten(1))
+        return torch.cat(features, -1)
 
     def _standardised(self, name: str, values: Tensor) -> Tensor:
         scaled = (values - self.get_buffer(f"{name}_mean")) / self.get_buffer(f"{name}_scale")
@@ -186,13 +186,13 @@ class HeadInput(nn.Module):
                 mean = torch.where(known, values, 0).double().sum(0) / count
                 variance = torch.where(known, (values - mean).square(), 0).sum(0) / count
                 self.get_buffer(f"{name}_mean").copy_(mean)
-                # what never varied in training says nothing, and must not drown the rest when it does
+                # what never varied in training says nothing, and must not dominate where it varies later
                 varies = variance > 1e-10 * mean.square() + 1e-12
                 self.get_buffer(f"{name}_scale").copy_(torch.where(varies, variance.sqrt(), _NEVER))
 
 
 def _of_pairs(clips: Tensor | None, heard: Tensor | None) -> Tensor | None:
-    """Of the response, of the last context turn (NaN without one), and the first less the second `(rows, 3, ...)`."""
+    """Values of the response, of the last context turn (NaN without one), and their difference `(rows, 3, ...)`."""
     if clips is None:
         return None
     assert heard is not None, "inputs were built by a judge that reads nothing of the clips"
@@ -204,8 +204,8 @@ def _of_pairs(clips: Tensor | None, heard: Tensor | None) -> Tensor | None:
 
 
 class Span(NamedTuple):
-    """Rows of the audio tokens of a window among all, how many of them are no padding, its weight in its clip, and
-    which window it is."""
+    """A window: its range among all audio tokens, how many of these are not padding, its weight in its clip, and its
+    number."""
 
     tokens: range
     real: int
@@ -214,7 +214,8 @@ class Span(NamedTuple):
 
 
 def spans_of(clips: Sequence[Sequence[tuple[int, int, float]]]) -> Iterator[list[Span]]:
-    """For each clip the spans of its windows: of each its audio tokens, how many are no padding, and its weight."""
+    """For each clip the spans of its windows, given for each window its number of audio tokens, how many of them are
+    not padding, and its weight."""
     start, number = 0, itertools.count()
     for windows in clips:
         spans = []
@@ -225,9 +226,9 @@ def spans_of(clips: Sequence[Sequence[tuple[int, int, float]]]) -> Iterator[list
 
 
 def row_weights(combinations: Sequence[Sequence[Sequence[Span]]]) -> Tensor:
-    """Weight of each row in its pair `(pairs, rows)`: the product of the weights of its windows, in sum 1."""
+    """Weight of each row in its pair `(pairs, rows)`: the product of its windows' weights; those of a pair sum to 1."""
     weights = ([math.prod(span.weight for span in row) for row in rows] for rows in combinations)
-    return torch.block_diag(*(torch.tensor([own]) for own in weights))
+    return torch.block_diag(*(torch.tensor([row]) for row in weights))
 
 
 def clips_of(rows: Sequence[Sequence[Span]]) -> Tensor:

@@ -25,7 +25,7 @@ _LOWEST = torch.finfo(torch.float32).min
 """Log probability of a step that does not exist: a probability of 0 without a NaN in the loss."""
 _CERTAIN = 1e4  # a logit whose sigmoid is 1 in float32, and still finite
 _SMALLEST_GAP = 1e-4  # between the logits of neighbouring thresholds: a step in between keeps a probability
-_LEAST_DEVIATION = 0.01  # of the scale: a deviation near 0 would let one outlier rule the likelihood
+_LEAST_DEVIATION = 0.01  # of the scale: with a deviation near 0, one outlier would dominate the likelihood
 _INITIAL_DEVIATION = 0.15  # of the scale
 _FURTHEST, _MOST_STEPS = 1e9, 10_000
 _SMALLEST_DEVIATION = 1e-6  # rating points: members that agree exactly still give a deviation above 0
@@ -54,7 +54,7 @@ class Prediction:
 
     @classmethod
     def kept(cls, score: Tensor, deviation: Tensor) -> Prediction:
-        """Of score and deviation as they are kept: without a deviation where it is NaN throughout."""
+        """From stored score and deviation: without a deviation where it is NaN throughout."""
         return cls(score, None if deviation.isnan().all() else deviation)
 
     def each(self) -> list[Prediction]:
@@ -64,17 +64,17 @@ class Prediction:
 
 
 def combine(predictions: Sequence[Prediction]) -> Prediction:
-    """What an ensemble of two or more members predicts: the mean of their scores, and how far the rating may lie from
-    it.
+    """The prediction of an ensemble of two or more members: the mean of their scores, and how far the rating may be
+    from it.
 
     The variance is the mean of the members' own variances, where heads have one, plus the variance of their scores
     (divisor: members - 1), as in deep ensembles (Lakshminarayanan et al., 2017). Distributions over steps are not kept.
     """
     scores = torch.stack([prediction.score for prediction in predictions])
     variance = scores.var(0, correction=1)
-    own = [prediction.deviation for prediction in predictions if prediction.deviation is not None]
-    if own:
-        variance = variance + torch.stack(own).square().mean(0)
+    deviations = [prediction.deviation for prediction in predictions if prediction.deviation is not None]
+    if deviations:
+        variance = variance + torch.stack(deviations).square().mean(0)
     return Prediction(scores.mean(0), variance.sqrt().clamp(min=_SMALLEST_DEVIATION))
 
 
@@ -113,10 +113,10 @@ class ScaleSteps(nn.Module):
     """
 
     def __init__(self, head: str, dimensions: Sequence[Dimension]) -> None:
-        """From the scales.
+        """Take the steps of these scales.
 
         Raises:
-            UserError: If a scale has no steps, naming the `head` that needs them.
+            UserError: If a scale has no steps; the text names the `head` that needs them.
         """
         super().__init__()
         for dimension in dimensions:
@@ -145,8 +145,8 @@ class ScaleSteps(nn.Module):
         return -0.5 * ((self.values - means[:, None]) / self.bell_width[:, None]).square()
 
     def predict(self, log_probabilities: Tensor, thresholds: Tensor | None = None) -> Prediction:
-        """Mean and standard deviation of distributions over the steps `(batch, dimensions, steps)`, any value where a
-        step does not exist; thresholds are passed on.
+        """Mean and standard deviation of distributions over the steps `(batch, dimensions, steps)`, whose values are
+        not read where a step does not exist; thresholds are passed on.
         """
         log_probabilities = log_probabilities.masked_fill(~self.exists, _LOWEST)
         probabilities = log_probabilities.exp()
@@ -158,7 +158,7 @@ class ScaleSteps(nn.Module):
 
 
 class Head(nn.Module):
-    """Layer norm and linear layer; subclasses say what the outputs of the linear layer mean.
+    """Layer norm and linear layer; subclasses define what the outputs of the linear layer mean.
 
     Attributes:
         OUTPUT: How scores are computed, for `judge.json`.
@@ -179,7 +179,7 @@ class Head(nn.Module):
             return self.predict(self.norm(pooled.float()))
 
     def predict(self, features: Tensor) -> Prediction:
-        """From normalised features `(batch, features)`, float32."""
+        """The prediction from normalised features `(batch, features)`, float32."""
         raise NotImplementedError
 
     def start_at(self, means: Tensor) -> None:
@@ -187,17 +187,17 @@ class Head(nn.Module):
         raise NotImplementedError
 
     def per_point(self, means: Tensor) -> Tensor:
-        """By how much each output of the linear layer rises where the score is to rise by a rating point, near these
-        mean ratings `(dimensions,)`: `(dimensions, outputs of each)`."""
+        """How much each output of the linear layer must rise for the score to rise by one rating point, near these mean
+        ratings `(dimensions,)`: `(dimensions, outputs of each)`."""
         raise NotImplementedError
 
     @torch.no_grad()
     def start_from(self, weights: Tensor, bias: Tensor, means: Tensor) -> None:
-        """Begin where a regression has ended: scores rise with `bias + features @ weights`.
+        """Start from a fitted regression: scores rise with `bias + features @ weights`.
 
-        They equal it near the mean ratings `(dimensions,)`, and keep its order everywhere; towards the ends of a scale
-        they bend, as scores stay inside it. Weights `(features, dimensions)` and bias `(dimensions,)` are in rating
-        points.
+        Scores equal the regression near the mean ratings `(dimensions,)`, and keep its order everywhere; towards the
+        ends of a scale they flatten, as scores stay inside it. Weights `(features, dimensions)` and bias
+        `(dimensions,)` are in rating points.
         """
         self.start_at(means)
         rise = self.per_point(means)
@@ -330,7 +330,7 @@ class CornHead(Head):
     """Conditional ordinal regression (CORN, Shi, Cao & Raschka 2021): at each threshold, the probability that a rating
     goes beyond it, given that it reached the step before.
 
-    The logits are independent of each other, and their chain is a distribution whatever they are.
+    The logits are independent of each other, and any values of them give a distribution over the steps.
     """
 
     OUTPUT = "mean over the steps of the scale, from logits of a rating above each step among those that reached it"
@@ -358,7 +358,7 @@ class CornHead(Head):
         self.linear.bias.copy_(torch.logit(further).flatten())
 
     def per_point(self, means: Tensor) -> Tensor:
-        """See `Head`: every threshold becomes as much easier to pass."""
+        """See `Head`: all thresholds become easier to pass by the same amount."""
         return (2 / self.steps.bell_width[:, None]).expand(-1, len(self.steps) - 1)
 
 
@@ -372,7 +372,7 @@ _HEADS: Mapping[HeadName, type[RegressionHead | GaussianHead | CoralHead | CornH
 
 
 def running_sum(values: Tensor) -> Tensor:
-    """`values.cumsum(-1)` over the few steps of a scale, which CUDA refuses where algorithms shall be deterministic."""
+    """`values.cumsum(-1)` over the steps of a scale; CUDA's `cumsum` is not available in deterministic mode."""
     return torch.stack(list(accumulate(values.unbind(-1))), -1)
 
 
@@ -382,10 +382,12 @@ def build_head(name: HeadName, features: int, dimensions: Sequence[Dimension], s
     Raises:
         UserError: If it does not fit the scales.
     """
-    for own in dimensions:
-        if max(abs(own.minimum), abs(own.maximum)) > _FURTHEST or (own.step is not None and own.steps > _MOST_STEPS):
+    for dimension in dimensions:
+        if max(abs(dimension.minimum), abs(dimension.maximum)) > _FURTHEST or (
+            dimension.step is not None and dimension.steps > _MOST_STEPS
+        ):
             raise UserError(
-                f"dimension {own.name}: scale {own.scale}; expected ends within {_FURTHEST:g} of 0 and at most "
-                f"{_MOST_STEPS:,} steps"
+                f"dimension {dimension.name}: scale {dimension.scale}; expected ends within {_FURTHEST:g} of 0 and at "
+                f"most {_MOST_STEPS:,} steps"
             )
     return _HEADS[name](features, dimensions, standardised)

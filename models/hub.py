@@ -1,6 +1,6 @@
-"""Judges and backbones by name: whether they can be had; judges on the Hugging Face hub, fetched and put there.
+"""Finds judges and backbones by name, and downloads judges from the Hugging Face hub or uploads them to it.
 
-No torch is loaded: a wrong name is told at once. A token comes out of the environment or of the login of
+Torch is not loaded, so that a wrong name is reported at once. A token comes from the environment or from
 `hf auth login`; it is never shown."""
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from . import CHECKPOINTS, CONFIG_FILE, JUDGE_FILE, NANO
 
 _NO_LOGIN = "not logged in: set HF_TOKEN or run `hf auth login`"
 _KINDS = ["*.json", "*.jinja", "*.md", "*.model", "*.safetensors", "*.txt"]
-"""What is fetched: a judge has no other files that are read, and code is never run."""
+"""Files that are downloaded: no other files of a judge are read, and code is never run."""
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether it has the form ``OWNER/NAME``."""
+    """Whether a name has the form ``OWNER/NAME``."""
     return "/" in name and _may_be_on_hub(name)
 
 
 def _may_be_on_hub(name: str) -> bool:
-    """Some old models have no owner."""
+    """Whether a name is valid on the hub, where some old models have no owner."""
     try:
         validate_repo_id(name)
     except HFValidationError:
@@ -63,7 +63,7 @@ def is_judge(path: Path) -> bool:
 
 
 def check_judge(path: Path) -> None:
-    """There is one, as `is_judge` says.
+    """Check that there is a judge, as `is_judge` says.
 
     Raises:
         UserError: If not.
@@ -73,10 +73,10 @@ def check_judge(path: Path) -> None:
 
 
 def require_judge(path: Path, backbone: str | None = None) -> None:
-    """A judge and the backbone that it was trained on (or the one it is loaded on now) can be had, as far as their
-    names say it.
+    """Check that a judge and the backbone that it was trained on (or the one it is loaded on now) are available, as far
+    as their names tell.
 
-    Commands ask before they load torch, which takes seconds. What is in the files is checked when these are loaded.
+    Commands call this before they load torch, which takes seconds. Files are checked when they are loaded.
 
     Raises:
         UserError: As `judge_folder` and `require_backbone`; also if there is no judge folder, run folder, checkpoint or
@@ -95,7 +95,7 @@ def require_judge(path: Path, backbone: str | None = None) -> None:
 
 
 def _settings_of(path: Path) -> dict[str, Any]:
-    """What a judge was built from, as far as it can be read without torch: empty where it cannot.
+    """The settings from which a judge was built, as far as they can be read without torch; empty where they cannot.
 
     Raises:
         UserError: As `check_judge`.
@@ -105,34 +105,34 @@ def _settings_of(path: Path) -> dict[str, Any]:
     try:
         if (path / JUDGE_FILE).is_file():
             description = json.loads((path / JUDGE_FILE).read_text(encoding="utf-8"))
-            tree = None if description.get("export") else description["settings"]  # else its backbone came along
+            tree = None if description.get("export") else description["settings"]  # an export contains its backbone
         else:
             tree = read_yaml(run / CONFIG_FILE)["judge"] if (run / CONFIG_FILE).is_file() else None
     except (DataError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return {}  # whoever loads it says what is wrong
+        return {}  # the error is raised when the judge is loaded
     return tree if isinstance(tree, dict) else {}
 
 
 def require_backbone(name: str, revision: str | None = None) -> None:
-    """A backbone can be had: as `require_hub`."""
+    """Check that a backbone is available: as `require_hub`."""
     if name != NANO:
         require_hub(name, revision, expected_backbone(name))
 
 
 def expected_backbone(name: str) -> str:
-    """How an error about the name of a backbone begins."""
+    """The beginning of an error about the name of a backbone."""
     return f"backbone {name!r}: expected {NANO!r}, a hub id or a folder with config.json"
 
 
 def require_hub(name: str, revision: str | None, what: str, file: str = "config.json") -> None:
-    """A model on the hub can be had: the hub answers, or the cache has a copy. A folder needs no hub.
+    """Check that a model on the hub is available: the hub answers, or the cache has a copy. A folder needs no hub.
 
     Libraries try six times for each file, half a minute in all. Here one attempt is made, for the one `file` that every
-    such model has, at most `HF_HUB_ETAG_TIMEOUT` seconds long (10, if the environment says nothing else). Where the hub
-    does not answer and the cache has the model, this process works as with ``HF_HUB_OFFLINE=1`` from here on.
+    such model has, at most `HF_HUB_ETAG_TIMEOUT` seconds long (10 by default). Where the hub does not answer and the
+    cache has the model, this process works as with ``HF_HUB_OFFLINE=1`` from then on.
 
     Raises:
-        UserError: If neither has it; `what` is how the error begins.
+        UserError: If neither has it; the error begins with `what`.
     """
     if os.path.exists(name):
         return
@@ -144,15 +144,15 @@ def require_hub(name: str, revision: str | None, what: str, file: str = "config.
     if isinstance(try_to_load_from_cache(name, file, revision=revision), str):
         constants.HF_HUB_OFFLINE = True
         return
-    why = "HF_HUB_OFFLINE is set" if offline else f"the hub cannot be reached ({constants.ENDPOINT})"
+    reason = "HF_HUB_OFFLINE is set" if offline else f"the hub cannot be reached ({constants.ENDPOINT})"
     raise UserError(
-        f"{what}: no such folder, {why}, and no copy is in the cache {constants.HF_HUB_CACHE}; run "
+        f"{what}: no such folder, {reason}, and no copy is in the cache {constants.HF_HUB_CACHE}; run "
         f"`hf download {name}` where there is a network, or name a folder"
     )
 
 
 def _hub_answers(name: str, revision: str | None, file: str) -> bool:
-    """Whether a request is answered in time; in a thread of its own, since looking up an address has no limit."""
+    """Whether a request is answered in time; in a thread of its own, since name resolution has no time limit."""
     answered, patience = threading.Event(), constants.HF_HUB_ETAG_TIMEOUT
 
     def ask() -> None:
@@ -190,28 +190,27 @@ def judge_folder(path: Path, revision: str | None = None) -> Path:
 
 
 def push_to_hub(folder: Path, name: str, private: bool) -> str:
-    """Put the folder of a judge on the hub as `OWNER/NAME`, in one commit; `private` holds for a repository that is
-    made.
+    """Upload the folder of a judge to the hub as `OWNER/NAME`, in one commit; `private` applies to a new repository.
 
     Returns:
         Address of the repository.
 
     Raises:
-        UserError: If nobody is logged in, who is has no right to it, or the hub cannot be reached.
+        UserError: If nobody is logged in, the user has no right to it, or the hub cannot be reached.
     """
     check_hub_name(name)
     with _one_line(f"push to {name}"):
         api = HfApi()
-        made = api.create_repo(name, private=private, exist_ok=True)
+        repository = api.create_repo(name, private=private, exist_ok=True)
         api.upload_folder(repo_id=name, folder_path=folder, commit_message=f"Judge {folder.name}")
-    return str(made)
+    return str(repository)
 
 
 def check_hub_name(name: str) -> None:
-    """A name on the hub.
+    """Check that a name has the form of one on the hub.
 
     Raises:
-        UserError: If it is none.
+        UserError: If it does not.
     """
     if not is_hub_name(name):
         raise UserError(f"{name!r}: expected OWNER/NAME on the hub")
@@ -219,7 +218,7 @@ def check_hub_name(name: str) -> None:
 
 @contextmanager
 def _one_line(what: str) -> Iterator[None]:
-    """Errors of the hub as a user can mend them; nothing of a request or its headers is repeated.
+    """Turn errors of the hub into one line that helps a user; nothing of a request or its headers is repeated.
 
     Raises:
         UserError: For each of them.

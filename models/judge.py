@@ -26,14 +26,14 @@ from .lora import adapt, trained_in_full, weights_of
 from .settings import JudgeSettings, LongClips
 
 POOLINGS_OF_RESPONSE = ("response_mean", "layer_mix")
-"""Those that read the states of the response and no other."""
+"""Poolings that read the states of the response alone."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 OWN = ("head.", "head_input.", "pooling.")
-"""How the names of a judge's own weights begin, which no backbone has."""
+"""Prefixes of the names of a judge's own weights, which no backbone has."""
 
 
 class EncodedWindow(NamedTuple):
-    """A window of a clip, heard."""
+    """An encoded window of a clip."""
 
     states: Tensor  # audio states `(states, audio size)`
     real_tokens: int  # how many of its audio tokens are no padding
@@ -45,11 +45,11 @@ class EncodedWindow(NamedTuple):
 EncodedClip = list[EncodedWindow]
 """A clip is one window, unless it is longer than the maximum audio length and may be cut."""
 MOST_WINDOWS = 100
-"""In which a pair is read: of its response, times those of each context turn."""
+"""Most windows in which a pair is read: those of its response times those of each context turn."""
 _KEPT_QUESTIONS, _KEPT_CHARACTERS = 10_000, 1_000
 """Situations whose number of tokens is remembered, and the longest of them."""
 _LONGEST = 3_600.0
-"""Seconds of a clip that is cut, so that a file of hours is not decoded in vain."""
+"""Most seconds of a clip that may be cut, so that a file of hours is not decoded in vain."""
 
 
 class EmpathyJudge(nn.Module):
@@ -70,7 +70,7 @@ class EmpathyJudge(nn.Module):
             settings: What to build.
             dimensions: What it scores.
             device_map: "auto" spreads the backbone over the GPUs that there are, then main memory.
-            weights: False = shapes alone, on the meta device, to count with.
+            weights: False = shapes alone, on the meta device, for counting.
             deferred: Leave weights in their files where possible; whoever shards them calls `deferred.finish`.
 
         Raises:
@@ -106,16 +106,16 @@ class EmpathyJudge(nn.Module):
         of_clips = settings.head_input.of_clips
         self.head: Head = build_head(settings.head, self.head_input.size, dimensions, standardised=of_clips)
         self._spread = device_map is not None
-        if self._spread:  # inputs go to where the head is, and are read where the backbone begins
-            first = next(weight.device for weight in self.network.parameters() if not weight.is_meta)
-            for own in self.own_modules().values():
-                own.to(first)
-        self.members: list[dict[str, Tensor]] = []  # of an ensemble: the trained weights of each by name
+        if self._spread:  # inputs go to the head's device, and are read on the backbone's first device
+            device = next(weight.device for weight in self.network.parameters() if not weight.is_meta)
+            for module in self.own_modules().values():
+                module.to(device)
+        self.members: list[dict[str, Tensor]] = []  # of an ensemble: the trained weights of each member by name
         self._known_questions: dict[Hashable, int] = {}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # members move to a device with the judge, but are neither parameters nor part of its state
-        self.members = [{name: fn(weight) for name, weight in own.items()} for own in self.members]
+        self.members = [{name: fn(weight) for name, weight in member.items()} for member in self.members]
         return super()._apply(fn, recurse)
 
     @property
@@ -137,7 +137,7 @@ class EmpathyJudge(nn.Module):
         return self.pool(self.backbone.hidden_states(inputs), inputs)
 
     def known_of_clips(self, inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
-        """What the head has of the clips of each row (`HeadInput.raw`); the language model does not run."""
+        """What the head reads of the clips of each row (`HeadInput.raw`); the language model does not run."""
         return self.head_input.raw(self.heard(inputs))
 
     def heard(self, inputs: Inputs) -> Inputs:
@@ -148,7 +148,7 @@ class EmpathyJudge(nn.Module):
         return replace(inputs, clips=None, audio_states=states, layers=layers)
 
     def pool(self, hidden: Tensor, inputs: Inputs) -> Tensor:
-        """What the head reads `(pairs, features)`, float32, of the backbone's states `(batch, tokens, hidden)`."""
+        """What the head reads `(pairs, features)`, float32, from the backbone's states `(batch, tokens, hidden)`."""
         with torch.autocast(hidden.device.type, enabled=False):
             return self.head_input(self.pool_states(hidden, inputs), inputs)
 
@@ -176,21 +176,24 @@ class EmpathyJudge(nn.Module):
             functionals = [self._functionals(window) for window in flat]
         else:
             encoded = [audio[source] for source in distinct]
-            each = self.backbone.tokens_per_state
-            sizes = [[(len(own.states) * each, own.real_tokens, own.weight) for own in windows] for windows in encoded]
-            every = [window for windows in encoded for window in windows]
-            clips, states = None, torch.cat([window.states for window in every])
-            layers = stacked([window.layers for window in every])
-            functionals = [window.functionals for window in every]
+            per_state = self.backbone.tokens_per_state
+            sizes = [
+                [(len(window.states) * per_state, window.real_tokens, window.weight) for window in windows]
+                for windows in encoded
+            ]
+            all_windows = [window for windows in encoded for window in windows]
+            clips, states = None, torch.cat([window.states for window in all_windows])
+            layers = stacked([window.layers for window in all_windows])
+            functionals = [window.functionals for window in all_windows]
         spans = dict(zip(distinct, spans_of(sizes), strict=True))
         # a row for each combination of the windows of a pair's clips; nearly always that is one
         combinations = [list(itertools.product(*(spans[source] for source in row))) for row in sources]
         rows = [row for choices in combinations for row in choices]
         repeated = [pair for pair, choices in zip(pairs, combinations, strict=True) for _ in choices]
         counts = [[len(span.tokens) for span in row] for row in rows]
-        for pair, own in zip(repeated, counts, strict=True):
+        for pair, row in zip(repeated, counts, strict=True):
             try:
-                self.check_text(pair, sum(own))
+                self.check_text(pair, sum(row))
             except TextError as error:
                 raise TextError(f"pair {pair.pair_id!r}: {error}", error.kind) from None
         ids, mask, is_audio = self.ask(repeated, counts)
@@ -211,10 +214,10 @@ class EmpathyJudge(nn.Module):
         return replace(inputs, packed=self.backbone.packed(inputs))
 
     def ask(self, pairs: Sequence[Pair], audio_tokens: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
-        """`Backbone.prepare_text`, as far as anything of it is read.
+        """`Backbone.prepare_text`, without tokens that no result depends on.
 
-        Where the pooling reads the response alone, nothing behind it is: a causal model's states do not depend on what
-        follows.
+        Where the pooling reads the response alone, tokens after it are left out: the states of a causal model do not
+        depend on what follows.
         """
         ids, mask, is_audio = self.backbone.prepare_text(pairs, audio_tokens, self.settings.padding_side)
         if self.settings.pooling in POOLINGS_OF_RESPONSE:
@@ -224,9 +227,10 @@ class EmpathyJudge(nn.Module):
         return ids, mask, is_audio
 
     def count_tokens(self, pairs: Sequence[Pair], seconds: Mapping[AudioSource, float]) -> np.ndarray:
-        """Tokens that the backbone reads of each pair `(pairs,)`: the question, and both clips, of so many seconds.
+        """Number of tokens that the backbone reads for each pair `(pairs,)`: those of the question and of its clips.
 
-        Of a pair that is read in windows, those of all its rows. Exact to the one or two that resampling may shift.
+        A pair that is read in windows counts the tokens of all its rows. Exact to the one or two that resampling may
+        shift.
         """
         counts = []
         for pair in pairs:
@@ -237,10 +241,10 @@ class EmpathyJudge(nn.Module):
         return np.array(counts, dtype=np.int64)
 
     def check_text(self, pair: Pair, audio_tokens: int = 0) -> None:
-        """The backbone can read the question about a pair, together with so many audio tokens.
+        """Check that the backbone can read the question about a pair, together with so many audio tokens.
 
         Raises:
-            TextError: If not; it does not say which pair it is.
+            TextError: If not; the text does not name the pair.
         """
         self.backbone.check_length(self._question_tokens(pair) + audio_tokens)
 
@@ -248,8 +252,8 @@ class EmpathyJudge(nn.Module):
         """Tokens of the question about a pair, without those of its clips."""
         self.backbone.check_situation(pair.situation)
         key = pair.situation, tuple(turn.role for turn in pair.context)
-        if (known := self._known_questions.get(key)) is not None:
-            return known
+        if (remembered := self._known_questions.get(key)) is not None:
+            return remembered
         clips = len(pair.context) + 1
         _, mask, _ = self.ask([pair], [[1] * clips])
         tokens = int(mask.sum()) - clips
@@ -267,33 +271,35 @@ class EmpathyJudge(nn.Module):
 
     @torch.no_grad()
     def encode_clips(self, clips: Sequence[Sequence[np.ndarray]]) -> list[EncodedClip]:
-        """What the audio tower makes now of decoded clips, each a list of windows, on the CPU."""
+        """Encode decoded clips, each a list of windows, with the audio tower as it is now; the result is on the CPU."""
         flat = [window for windows in clips for window in windows]
         prepared = self.backbone.prepare_clips(flat)
         features = prepared.features.to(self.device, non_blocking=True)
         packed, layers = self._encoded(replace(prepared, features=features))
         packed, of_layers = packed.cpu(), iter([None] * len(flat) if layers is None else layers.cpu())
-        sizes, each = [self._sizes(windows) for windows in clips], self.backbone.tokens_per_state
-        states = iter(packed.split([tokens // each for own in sizes for tokens, _, _ in own]))
+        sizes, per_state = [self._sizes(windows) for windows in clips], self.backbone.tokens_per_state
+        states = iter(packed.split([tokens // per_state for clip in sizes for tokens, _, _ in clip]))
         return [
             [
                 EncodedWindow(next(states), real, weight, next(of_layers), self._functionals(window))
-                for window, (_, real, weight) in zip(windows, own, strict=True)
+                for window, (_, real, weight) in zip(windows, clip, strict=True)
             ]
-            for windows, own in zip(clips, sizes, strict=True)
+            for windows, clip in zip(clips, sizes, strict=True)
         ]
 
     def _sizes(self, windows: Sequence[np.ndarray]) -> list[tuple[int, int, float]]:
-        """Of each window of a clip its audio tokens, how many of them are no padding, and its weight."""
-        weights, own = voiced_shares(windows, self.backbone.sampling_rate), self.backbone
+        """For each window of a clip, its number of audio tokens, how many of them are not padding, and its weight."""
+        weights, backbone = voiced_shares(windows, self.backbone.sampling_rate), self.backbone
         lengths = zip(map(len, windows), weights, strict=True)
-        return [(own.audio_tokens(length), own.real_audio_tokens(length), weight) for length, weight in lengths]
+        return [
+            (backbone.audio_tokens(length), backbone.real_audio_tokens(length), weight) for length, weight in lengths
+        ]
 
     def _encoded(self, clips: Clips) -> tuple[Tensor, Tensor | None]:
-        """Audio states, and what the head reads of the layers before.
+        """Audio states, and what the head reads of the encoder's layers.
 
-        Those of a tower that is not trained are in the precision of its weights wherever they are computed, so that
-        cached ones fit training and scoring alike.
+        States of a tower that is not trained are always computed in the precision of its weights, so that cached ones
+        can be used in training and in scoring.
         """
         statistics = LayerStatistics() if self.settings.head_input.audio != "none" else None
         with whole_float32():
@@ -316,8 +322,8 @@ class EmpathyJudge(nn.Module):
         return {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
 
     def trained(self) -> dict[str, Tensor]:
-        """As `trainable`, but also in a judge that was loaded, where nothing is to be trained any more; and what is not
-        trained but taken from the training split, once: scales, landmarks."""
+        """As `trainable`, but also in a loaded judge, in which no weight is trainable any more; and with the buffers
+        that are taken from the training split once: scales, landmarks."""
         in_full = {f"network.{name}" for name in self.trained_in_full()}
         trained = {
             name: weight
@@ -327,20 +333,20 @@ class EmpathyJudge(nn.Module):
         return trained | {f"head_input.{name}": value for name, value in self.head_input.named_buffers()}
 
     def compare_with(self, landmarks: Tensor, reach: Tensor, beside: bool = False) -> None:
-        """Let the head read how near a pair is to each landmark `(landmarks, features)`, where it read features before,
-        and `beside` that the state of the language model; it starts anew. See `HeadInput`.
+        """Let the head read how near a pair is to each landmark `(landmarks, features)` in place of features, and with
+        `beside` also the state of the language model. The head is new. See `HeadInput`.
         """
         before, device = self.head_input, self.device
-        own = replace(self.settings.head_input, landmarks=len(landmarks), beside_landmarks=beside)
-        self.settings = replace(self.settings, head_input=own)
-        self.head_input = HeadInput(own, self.backbone.hidden_size, self.backbone.layer_sizes).to(device)
+        settings = replace(self.settings.head_input, landmarks=len(landmarks), beside_landmarks=beside)
+        self.settings = replace(self.settings, head_input=settings)
+        self.head_input = HeadInput(settings, self.backbone.hidden_size, self.backbone.layer_sizes).to(device)
         self.head_input.load_state_dict(before.state_dict(), strict=False)
         self.head_input.landmarks.copy_(landmarks)
         self.head_input.reach.copy_(reach)
         self.head = build_head(self.settings.head, self.head_input.size, self.dimensions, standardised=True).to(device)
 
     def own_modules(self) -> dict[str, nn.Module]:
-        """What is no part of the backbone, by name."""
+        """The modules that are not part of the backbone, by name."""
         return {"pooling": self.pooling, "head_input": self.head_input, "head": self.head}
 
     @torch.no_grad()
@@ -351,11 +357,11 @@ class EmpathyJudge(nn.Module):
             trained[name].copy_(weight)
 
     def merge(self) -> None:
-        """Let the frozen weights do the work of the adapters too, in place, for a judge that only scores from now on:
-        one product in place of three.
+        """Merge the adapters into the frozen weights, in place, for a judge that only scores from now on: one matrix
+        product in place of three.
 
-        Where that is exact to rounding: in float32. An ensemble goes on as it is, for its members take turns, and so
-        does a backbone that is spread over devices.
+        This is done where it is exact to rounding: in float32. It is not done in an ensemble, whose members take turns,
+        nor in a backbone that is spread over devices.
         """
         exact = self.settings.dtype == "float32" and self.settings.quantization == "none"
         handle = self.adapter[0]

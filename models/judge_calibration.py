@@ -37,7 +37,7 @@ MIN_MAPPED = 20
 """Fewest rated pairs of a mapping."""
 FOLDS = 5
 """Parts in which the groups are divided to measure a mapping on pairs that it was not fitted on."""
-_ROUNDING = 1e-9  # (n + 1) * level is a whole number too often to trust its last bit
+_ROUNDING = 1e-9  # (n + 1) * level is often a whole number, and its last bit cannot be trusted
 
 
 def calibrate_judge(
@@ -51,12 +51,12 @@ def calibrate_judge(
 ) -> Calibration:
     """Score the rated pairs of some splits and fit a calibration to them.
 
-    The validation split also chose the best checkpoint, which makes its errors look a little too small; a split that
-    nothing was chosen on has no such fault. Pairs whose audio cannot be used are counted and left out. A dimension that
-    nobody rated there stays without one.
+    On the validation split errors look a little too small, because it also chose the best checkpoint; a split on which
+    nothing was chosen has no such bias. Pairs whose audio cannot be used are counted and left out. A dimension that
+    nobody rated in these splits gets no standard errors.
 
     Args:
-        loaded: The judge; a calibration that it has is not used.
+        loaded: The judge; its present calibration is not used.
         dataset: Ratings of the judge's dimensions, on its scales.
         splits: Which pairs; None = all.
         method: How scores are mapped to ratings (`calibration.fit_mapping`).
@@ -73,9 +73,9 @@ def calibrate_judge(
     pairs, _ = _rated(dataset, splits, loaded.judge.dimensions)
     scored = PairScorer(placed(loaded, device), measures=True).run(pairs)
     judged = list(progress(scored, "calibrating", len(pairs)))
-    if all(isinstance(found.outcome, AudioError) for found in judged):
+    if all(isinstance(result.outcome, AudioError) for result in judged):
         raise UserError(f"{dataset.root}: no rated pair has audio that can be used; the first: {judged[0].outcome}")
-    by_id = {pair.pair_id: found for pair, found in zip(pairs, judged, strict=True)}
+    by_id = {pair.pair_id: result for pair, result in zip(pairs, judged, strict=True)}
     weights, dimensions = weights_hash(loaded.judge), loaded.judge.dimensions
     return fit_calibration(weights, dimensions, dataset, splits, by_id, method=method, abstain=abstain)
 
@@ -90,28 +90,32 @@ def fit_calibration(
     method: MappingName = "none",
     abstain: float | None = None,
 ) -> Calibration:
-    """Fit a calibration to scores that are known; otherwise as `calibrate_judge`.
+    """Fit a calibration to given scores; otherwise as `calibrate_judge`.
 
     Args:
         weights: Hash of the judge's weights, `weights_hash`.
-        judged: Scores and clips of rated pairs of the splits by their ids; pairs with an error are counted, those that
-            are not there do not count.
+        judged: Scores and clips of rated pairs of the splits by their ids; pairs with an error are counted, missing
+            pairs are not.
     """
     rated = zip(*_rated(dataset, splits, dimensions), strict=True)
     heard = [(pair, row, judged[pair.pair_id]) for pair, row in rated if pair.pair_id in judged]
-    usable = [(pair, row, own, own.outcome) for pair, row, own in heard if isinstance(own.outcome, Prediction)]
+    usable = [
+        (pair, row, result, result.outcome) for pair, row, result in heard if isinstance(result.outcome, Prediction)
+    ]
     pairs = [pair for pair, *_ in usable]
     human = np.stack([row for _, row, *_ in usable])
-    score = np.stack([found.score.numpy() for *_, found in usable])
-    spread = [found.deviation.numpy() for *_, found in usable if found.deviation is not None]
+    score = np.stack([prediction.score.numpy() for *_, prediction in usable])
+    spread = [prediction.deviation.numpy() for *_, prediction in usable if prediction.deviation is not None]
     deviations = np.stack(spread).T if spread else [None] * len(dimensions)
     groups = np.array([pair.group_id for pair in pairs])
     part, fitted = dataset.subset(splits), dict[str, DimensionCalibration]()
-    for own, points, deviation, rating in zip(dimensions, score.T, deviations, human.T, strict=True):
-        made = fit_dimension(own, points, deviation, rating, groups, method=method, abstain=abstain)
-        known = made.apply(own, points, deviation, DEFAULT_LEVEL)
-        fitted[own.name] = replace(made, three_way=_three_way(part, pairs, own, known.score, known.standard_error))
-    if not any(own.n or own.three_way for own in fitted.values()):
+    for dimension, points, deviation, rating in zip(dimensions, score.T, deviations, human.T, strict=True):
+        calibration = fit_dimension(dimension, points, deviation, rating, groups, method=method, abstain=abstain)
+        calibrated = calibration.apply(dimension, points, deviation, DEFAULT_LEVEL)
+        fitted[dimension.name] = replace(
+            calibration, three_way=_three_way(part, pairs, dimension, calibrated.score, calibrated.standard_error)
+        )
+    if not any(calibration.n or calibration.three_way for calibration in fitted.values()):
         raise _nothing_known(dataset, splits, [*fitted])
     return Calibration(
         weights=weights,
@@ -124,7 +128,7 @@ def fit_calibration(
         method=method,
         abstain_share=abstain,
         dimensions=fitted,
-        domain=fit_domain([own.facts for _, _, own, _ in usable]),
+        domain=fit_domain([result.facts for _, _, result, _ in usable]),
     )
 
 
@@ -133,12 +137,12 @@ def _three_way(
 ) -> ThreeWay | None:
     first, second, counts = comparisons(part, pairs, dimension)
     sign = 1.0 if dimension.higher_is_better else -1.0
-    difference, together = sign * (score[first] - score[second]), np.hypot(error[first], error[second])
+    difference, combined = sign * (score[first] - score[second]), np.hypot(error[first], error[second])
     uses_error = bool(np.isfinite(error).any())
-    kept = np.isfinite(together if uses_error else difference)
-    groups = np.array([pairs[place].group_id or pairs[place].pair_id for place in first])
-    errors = together[kept] if uses_error else None
-    return fit_three_way(difference[kept], errors, verdict_of(counts)[kept], groups[kept])
+    usable = np.isfinite(combined if uses_error else difference)
+    groups = np.array([pairs[position].group_id or pairs[position].pair_id for position in first])
+    errors = combined[usable] if uses_error else None
+    return fit_three_way(difference[usable], errors, verdict_of(counts)[usable], groups[usable])
 
 
 def _rated(
@@ -148,12 +152,12 @@ def _rated(
     rated."""
     part, names = dataset.subset(splits), [dimension.name for dimension in dimensions]
     means = part.mean_scores().reindex(columns=names).to_numpy(np.float64)
-    known = np.isfinite(means).any(axis=1)
+    relevant = np.isfinite(means).any(axis=1)
     if part.preferences is not None:
-        own = part.preferences[part.preferences["dimension"].isin(names)]
-        compared = {*own["chosen_id"], *own["rejected_id"]}
-        known |= np.array([pair.pair_id in compared for pair in part.pairs], dtype=bool)
-    rated = np.flatnonzero(known)
+        preferences = part.preferences[part.preferences["dimension"].isin(names)]
+        compared = {*preferences["chosen_id"], *preferences["rejected_id"]}
+        relevant |= np.array([pair.pair_id in compared for pair in part.pairs], dtype=bool)
+    rated = np.flatnonzero(relevant)
     if not len(rated):
         raise _nothing_known(part, splits, names)
     return [part.pairs[position] for position in rated], means[rated]
@@ -166,11 +170,11 @@ def _nothing_known(dataset: PairDataset, splits: Collection[str] | None, names: 
 
 
 def store_calibration(calibration: Calibration, folder: Path) -> Path:
-    """Put a calibration beside the weights that it was fitted to: into `judge.json` of a judge folder, or into that of
-    a run.
+    """Store a calibration with the weights that it was fitted to: in `judge.json` of a judge folder, or in a file of a
+    run's folder.
 
     Returns:
-        The file that holds it; readers see the old one or the new one.
+        The file that holds it; readers see either the old file or the new one.
 
     Raises:
         UserError: If the disk is full or may not be written.
@@ -185,13 +189,13 @@ def store_calibration(calibration: Calibration, folder: Path) -> Path:
 
 
 def _check_not_trained_on(loaded: LoadedJudge, dataset: PairDataset, splits: Collection[str] | None) -> None:
-    here = dataset.card.content_hash, dataset.split_hash()
-    # of an ensemble, nothing that any of its members was trained on
+    hashes = dataset.card.content_hash, dataset.split_hash()
+    # for an ensemble, the training data of every member counts
     for origin in loaded.description.get("member_provenance", [loaded.description["provenance"]]):
-        known = [name for name in origin["train_splits"] if splits is None or name in splits]
-        if known and (origin["content_hash"], origin["split_hash"]) == here:
+        seen = [name for name in origin["train_splits"] if splits is None or name in splits]
+        if seen and (origin["content_hash"], origin["split_hash"]) == hashes:
             raise UserError(
-                f"{dataset.root}: this judge was trained on split {', '.join(known)}, where its errors are too small; "
+                f"{dataset.root}: this judge was trained on split {', '.join(seen)}, where its errors are too small; "
                 "calibrate on other splits"
             )
 
@@ -253,11 +257,11 @@ def fit_dimension(
 
 def conformal_quantile(errors: np.ndarray, level: float) -> Quantile:
     """The ceil((n + 1) * level)-th smallest of n errors `(pairs,)`; undefined, with the reason, where there is none."""
-    place = math.ceil((len(errors) + 1) * level - _ROUNDING)
-    if place > len(errors):
+    rank = math.ceil((len(errors) + 1) * level - _ROUNDING)
+    if rank > len(errors):
         needed = math.ceil(level / (1 - level) - _ROUNDING)
         return Quantile(level, None, f"{len(errors)} rated pairs, at least {needed} needed")
-    return Quantile(level, float(np.partition(errors, place - 1)[place - 1]))
+    return Quantile(level, float(np.partition(errors, rank - 1)[rank - 1]))
 
 
 def _mapped(
@@ -291,7 +295,7 @@ def _check_mappable(dimension: Dimension, score: np.ndarray, human: np.ndarray, 
 
 
 def _threshold(dimension: Dimension, errors: np.ndarray, fraction: float) -> float:
-    """The standard error that so many of the pairs exceed, or as many as ties allow."""
+    """The standard error that this fraction of the pairs exceeds, or as many as ties allow."""
     count = math.floor(fraction * len(errors) + _ROUNDING)
     ordered = np.sort(errors)
     if not 0 < fraction < 1 or count == 0:

@@ -1,5 +1,5 @@
-"""What of a backbone is trained: LoRA (Hu et al., 2022) on named parts, full fine-tuning of others, nothing else; which
-part a weight belongs to, and how many weights there are."""
+"""Selects what is trained in a backbone: LoRA (Hu et al., 2022) on named parts, full fine-tuning of others, nothing
+else. Also tells which part a weight belongs to, and counts weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .backbones.deferred import finish, seen_as_float32
 from .settings import LoraSettings, PartName
 
 FUSION: PartName = "fusion"
-"""Has no pre-trained weights: where there is one, it is fully trained."""
+"""This part has no pre-trained weights: where a backbone has it, it is fully trained."""
 OTHER = "other"
 """Weights of the network that belong to no part."""
 
@@ -38,8 +38,8 @@ def adapt(backbone: Backbone, settings: LoraSettings) -> PeftModel | None:
             raise UserError(
                 f"train {name!r}: backbone {backbone.name} has no such part; expected {', '.join(backbone.parts)}"
             )
-    if both := set(settings.parts) & {*settings.full_parts, FUSION}:
-        raise UserError(f"LoRA on {min(both)}: its weights are trained themselves; expected either of the two")
+    if overlap := set(settings.parts) & {*settings.full_parts, FUSION}:
+        raise UserError(f"LoRA on {min(overlap)}: its weights are trained themselves; expected either of the two")
     handle = _add_lora(backbone, settings) if settings.parts else None
     dtype = torch.float32 if settings.trained_dtype == "float32" else None
     for name in trained_in_full(backbone, settings):
@@ -72,11 +72,11 @@ def _add_lora(backbone: Backbone, settings: LoraSettings) -> PeftModel:
     in_float32 = settings.trained_dtype == "float32"
     with seen_as_float32(backbone.network):
         handle = get_peft_model(backbone.network, config, autocast_adapter_dtype=in_float32)  # pyright: ignore[reportArgumentType]
-    if in_float32 and settings.method != "dora":  # which takes lengths of rows in the precision of the states
+    if in_float32 and settings.method != "dora":  # DoRA takes norms of rows in the precision of the states
         for module in backbone.network.modules():
             if isinstance(module, LoraLayer):
                 module._cast_input_dtype = _as_autocast_would  # pyright: ignore[reportAttributeAccessIssue] its overloads
-    # Of a model type that it knows as mixture of experts, PEFT 0.21 makes bare names of the pattern
+    # For model types that it knows as mixture of experts, PEFT 0.21 turns the pattern into bare names
     adapted = {layer for layer, module in backbone.network.named_modules() if isinstance(module, LoraLayer)}
     if wrong := sorted(adapted.symmetric_difference(expected)):
         state = "got LoRA unasked" if wrong[0] in adapted else "got no LoRA"
@@ -85,13 +85,13 @@ def _add_lora(backbone: Backbone, settings: LoraSettings) -> PeftModel:
 
 
 def _as_autocast_would(states: Tensor, dtype: torch.dtype) -> Tensor:
-    """What an adapter in float32 reads of states `(batch, tokens, size)` of a backbone in bfloat16.
+    """The input of an adapter in float32 for states `(batch, tokens, size)` of a backbone in bfloat16.
 
-    PEFT casts them to float32 first. Under autocast the product casts them back, to the same values: two passes over
-    memory for each of seven layers of a block, and copies that are kept for the backward pass. Without autocast, as in
-    scoring, the adapter computes in float32.
+    PEFT casts them to float32 first. Under autocast the product casts them back, to the same values: this costs two
+    passes over memory for each of seven layers of a block, and copies that are kept for the backward pass. Without
+    autocast, as in scoring, the adapter computes in float32.
     """
-    # a dry run computes on "meta", which knows no autocast; to ask torch which devices do breaks a compiled layer
+    # a dry run computes on "meta", which has no autocast; asking torch which devices have it breaks a compiled layer
     cast = not states.is_meta and torch.is_autocast_enabled(states.device.type)
     return states if cast else states.to(dtype)
 
@@ -160,7 +160,7 @@ def weights_of(backbone: Backbone, part: PartName) -> Iterator[tuple[str, nn.Par
 
 
 def count_parameters(backbone: Backbone, extra: Mapping[str, nn.Module]) -> dict[str, Count]:
-    """Count what there is and what is trained, by part of a backbone with its adapters, and of `extra` modules such as
+    """Count all and trainable parameters of each part of a backbone with its adapters, and of `extra` modules such as
     the head.
     """
     groups: dict[str, list[tuple[str, nn.Parameter]]] = {name: [] for name in backbone.parts}
@@ -181,7 +181,7 @@ def count_parameters(backbone: Backbone, extra: Mapping[str, nn.Module]) -> dict
 
 
 def elements(weight: nn.Parameter) -> int:
-    """Values that a weight stands for: two in each byte of a weight that bitsandbytes keeps in 4 bits."""
+    """Number of values of a weight: two for each byte of a weight that bitsandbytes keeps in 4 bits."""
     state = getattr(weight, "quant_state", None)
     return weight.numel() if state is None else state.shape.numel()
 

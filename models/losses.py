@@ -27,7 +27,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, huber_loss, lo
 from .heads import running_sum
 
 _LEAST_SPREAD = 1e-6
-"""Least denominator of `ccc`, squared units of the scale: below it rounding alone would make any gradient."""
+"""Least denominator of `ccc`, squared units of the scale: below it the gradient would be rounding error."""
 _LEAST_RANK_VARIANCE = 1e-4
 """Variance of soft ranks, divided by the number of items, below which their correlation tends to 0.
 
@@ -175,8 +175,8 @@ def coral(logits: Tensor, counts: Tensor, mask: Tensor, exists: Tensor) -> Tenso
     scale, then over entries.
     """
     raters, above = _raters_above(logits, counts, exists)
-    known = logits.masked_fill(~exists[:, 1:], 0)
-    entropy = binary_cross_entropy_with_logits(known, above / raters.clamp(min=1)[..., None], reduction="none")
+    existing = logits.masked_fill(~exists[:, 1:], 0)
+    entropy = binary_cross_entropy_with_logits(existing, above / raters.clamp(min=1)[..., None], reduction="none")
     return _mean_over_thresholds(entropy, raters, mask, exists)
 
 
@@ -192,9 +192,9 @@ def corn(logits: Tensor, counts: Tensor, mask: Tensor, exists: Tensor) -> Tensor
         outweigh short ones, then over entries.
     """
     raters, above = _raters_above(logits, counts, exists)
-    known = logits.masked_fill(~exists[:, 1:], 0)
+    existing = logits.masked_fill(~exists[:, 1:], 0)
     at = counts[..., :-1].to(logits.dtype)
-    surprise = -(above * logsigmoid(known) + at * logsigmoid(-known)) / raters.clamp(min=1)[..., None]
+    surprise = -(above * logsigmoid(existing) + at * logsigmoid(-existing)) / raters.clamp(min=1)[..., None]
     return _mean_over_thresholds(surprise, raters, mask, exists)
 
 
@@ -321,7 +321,7 @@ def _raters_above(logits: Tensor, counts: Tensor, exists: Tensor) -> tuple[Tenso
 
 
 def _mean_over_thresholds(values: Tensor, raters: Tensor, mask: Tensor, exists: Tensor) -> Tensor:
-    """Of `(batch, dimensions, steps - 1)`: over the thresholds that exist, then over entries that have raters."""
+    """Mean of `(batch, dimensions, steps - 1)` over thresholds that exist, then over entries that have raters."""
     thresholds = exists[:, 1:]
     per_entry = (values * thresholds).sum(-1) / thresholds.sum(-1).clamp(min=1)
     return _weighted_mean(per_entry, _entry_weights(mask, per_entry) * (raters > 0))

@@ -1,4 +1,4 @@
-"""The model card of a judge: `model_card.md.j2`, with a head that programs and the hub read."""
+"""The model card of a judge: `model_card.md.j2`, with a metadata header for programs and the hub."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .hub import is_hub_name
 
 _TEMPLATE = Path(__file__).with_name("model_card.md.j2")
 _TASK = "audio-classification"
-"""The nearest that the hub knows: clips in, a number for each dimension out."""
+"""The closest task that the hub has: clips in, a number for each dimension out."""
 _METRICS = {
     "spearman": ("spearmanr", "Spearman"),
     "pearson": ("pearsonr", "Pearson"),
@@ -37,7 +37,7 @@ def render_card(description: Mapping[str, Any], report: Mapping[str, Any] | None
     origin, export = description["provenance"], description.get("export")
     settings = origin_settings(description)
     in_full = (description if export is None else export["origin"]).get("trained_in_full", [])
-    # not `ModelCard.from_template`, which takes no filters and parses the card that it made
+    # not `ModelCard.from_template`, which takes no filters and parses the finished card
     environment = jinja2.Environment(keep_trailing_newline=True, undefined=jinja2.ChainableUndefined)
     environment.filters |= {"number": _number, "interval": _interval, "percent": _percent, "check": _check}
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
@@ -66,7 +66,7 @@ def origin_settings(description: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def backbone_on_hub(description: Mapping[str, Any]) -> str | None:
-    """Name of the backbone on the hub; None where it came out of a folder, or with this package."""
+    """Name of the backbone on the hub; None where it came from a folder, or with this package."""
     name = origin_settings(description)["backbone"]
     return name if is_hub_name(name) and not Path(name).exists() else None
 
@@ -99,15 +99,15 @@ def _data(description: Mapping[str, Any], report: Mapping[str, Any] | None) -> M
 def _results(report: Mapping[str, Any]) -> Iterator[EvalResult]:
     """Agreement with people by dimension; what is undefined is left out."""
     dataset = report["dataset"]
-    for name, found in report["dimensions"].items():
+    for name, results in report["dimensions"].items():
         for kind, (metric, title) in _METRICS.items():
-            own = found.get(kind) or {}
-            if own.get("value") is None:
+            statistic = results.get(kind) or {}
+            if statistic.get("value") is None:
                 continue
             facts: dict[str, Any] = {"dimension": name, "level": "item"}
-            facts |= {end: own[end] for end in ("low", "high") if own.get(end) is not None}
-            facts |= {count: found[count] for count in ("n_items", "n_groups", "n_raters") if count in found}
-            ceiling = found.get("ceiling", {}).get("spearman", {})
+            facts |= {end: statistic[end] for end in ("low", "high") if statistic.get(end) is not None}
+            facts |= {count: results[count] for count in ("n_items", "n_groups", "n_raters") if count in results}
+            ceiling = results.get("ceiling", {}).get("spearman", {})
             if kind == "spearman" and ceiling.get("value") is not None:
                 facts["ceiling"] = {
                     end: ceiling[end] for end in ("value", "low", "high") if ceiling.get(end) is not None
@@ -120,7 +120,7 @@ def _results(report: Mapping[str, Any]) -> Iterator[EvalResult]:
                 dataset_split=report["split"],
                 metric_type=metric,
                 metric_name=f"{title}, {name}",
-                metric_value=own["value"],
+                metric_value=statistic["value"],
                 metric_args=facts,
             )
 
@@ -133,10 +133,10 @@ def _dataset_type(name: str) -> str:
 
 def _coverage(report: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], Any]]:
     """Dimension, measured coverage and width of the 90 % intervals, where the report has them."""
-    for name, found in report["dimensions"].items():
-        own = (found.get("uncertainty") or {}).get("intervals", {}).get("90")
-        if own is not None and own["covered"]["value"] is not None:
-            yield name, own["covered"], own["width"]
+    for name, results in report["dimensions"].items():
+        intervals = (results.get("uncertainty") or {}).get("intervals", {}).get("90")
+        if intervals is not None and intervals["covered"]["value"] is not None:
+            yield name, intervals["covered"], intervals["width"]
 
 
 def _trained(lora: Mapping[str, Any], in_full: Sequence[str]) -> str:

@@ -1,6 +1,7 @@
-"""The head of a judge at the closed-form regression of ratings on what its frozen backbone hears.
+"""Sets the head of a judge to the closed-form regression of ratings on features of its frozen backbone.
 
-Training starts there, or ends there; a baseline is it. Both hand in a `Reader`, which runs the backbone.
+Training starts or ends with this head, and one of the baselines consists of it. Both pass a `Reader`, which runs the
+backbone.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .judge import EmpathyJudge
 from .settings import JudgeSettings
 
 _SCALED_BY_BYTES = 200 * 2**20
-"""Of what is known of clips, for the scale of features: the first pairs in random order that fit."""
+"""Bytes of clip features that set the scale: those of the first pairs in random order that fit."""
 OfClips = tuple[Tensor | None, Tensor | None]
 """See `HeadInput.raw`."""
 
@@ -40,11 +41,11 @@ class Reader(Protocol):
     judge: EmpathyJudge
 
     def known_of_clips(self, pairs: Sequence[Pair]) -> Iterator[OfClips]:
-        """What the head has of their clips, on the CPU."""
+        """What the head reads of their clips, on the CPU."""
         ...
 
     def features(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], np.ndarray]]:
-        """Pairs, some of them perhaps again, and what the head would read of each `(pairs, features)`."""
+        """Pairs, some of them perhaps repeated, and what the head would read of each `(pairs, features)`."""
         ...
 
 
@@ -54,8 +55,8 @@ class Rated:
 
     pairs: Sequence[Pair]  # the n pairs
     targets: np.ndarray  # mean ratings `(n, dimensions)`, NaN = not rated
-    weights: np.ndarray  # what each counts for `(n, dimensions)`
-    groups: np.ndarray  # what folds keep together `(n,)`
+    weights: np.ndarray  # weight of each target `(n, dimensions)`
+    groups: np.ndarray  # pairs of one group stay in one fold `(n,)`
 
 
 def shuffled(pairs: Sequence[Pair], seed: int) -> list[Pair]:
@@ -65,40 +66,42 @@ def shuffled(pairs: Sequence[Pair], seed: int) -> list[Pair]:
 
 
 def standardise(reader: Reader, pairs: Sequence[Pair]) -> None:
-    """Take the scale of what the head reads of clips from the first of these pairs.
+    """Take the scale of the head's clip features from the first of these pairs.
 
     Raises:
         ValueError: If no pair can be read.
     """
-    found, known = [], 0
-    for own in reader.known_of_clips(pairs):
-        found.append(own)
-        known += sum(of.nbytes for of in own if of is not None)
-        if known > _SCALED_BY_BYTES:
+    measured, size = [], 0
+    for values in reader.known_of_clips(pairs):
+        measured.append(values)
+        size += sum(tensor.nbytes for tensor in values if tensor is not None)
+        if size > _SCALED_BY_BYTES:
             break
-    if not found:
+    if not measured:
         raise ValueError("no pair has audio that can be used")
-    layers, functionals = (None if own[0] is None else torch.cat(own) for own in zip(*found, strict=True))
+    layers, functionals = (None if parts[0] is None else torch.cat(parts) for parts in zip(*measured, strict=True))
     judge = reader.judge
-    judge.head_input.standardise(*(None if of is None else of.to(judge.device) for of in (layers, functionals)))
+    judge.head_input.standardise(
+        *(None if tensor is None else tensor.to(judge.device) for tensor in (layers, functionals))
+    )
 
 
 class Probe:
-    """Fits the head to pairs; what it reads must have its scale already (`standardise`).
+    """Fits the head to pairs; the features that it reads must be standardised before (`standardise`).
 
     Attributes:
         sampled: The pairs of the sample that gives the landmarks.
     """
 
     def __init__(self, reader: Reader, rated: Rated, linear: bool = False, may_rank: bool = True) -> None:
-        """Read the sample: all pairs, or where they are too many as many as there shall be landmarks.
+        """Read the sample: all pairs, or where there are too many, as many as there shall be landmarks.
 
         Args:
             reader: Runs the backbone.
             rated: What to fit to.
-            linear: Ridge on all that the head reads; else the kernel is chosen, too, and whether the language model
+            linear: Ridge on all that the head reads; False = the kernel is also chosen, and whether the language model
                 counts.
-            may_rank: Whether it is chosen, too, if the ratings are fitted or their ranks.
+            may_rank: Whether the choice between ratings and their ranks is also made.
         """
         self._reader, self._rated = reader, rated
         self._choice: dict[str, Any] = {
@@ -106,26 +109,26 @@ class Probe:
         }  # fmt: skip
         self._rows = {pair.pair_id: row for row, pair in enumerate(rated.pairs)}
         self._whole = len(rated.pairs) <= EXACT
-        few = rated.pairs if self._whole else rated.pairs[:LANDMARKS]
+        sample = rated.pairs if self._whole else rated.pairs[:LANDMARKS]
         self._blocks = reader.judge.head_input.blocks
         self.sampled: list[Pair] = []
         parts = []
-        for pairs, portion in self._portions(few):
+        for pairs, portion in self._portions(sample):
             self.sampled += pairs
             parts.append(portion)
-        self._sample = Portion(*(np.concatenate(own) for own in zip(*parts, strict=True)))
+        self._sample = Portion(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
     def _portions(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], Portion]]:
         rated, seen = self._rated, set[str]()
-        for found, values in self._reader.features(pairs):
-            new = [row for row, pair in enumerate(found) if pair.pair_id not in seen]
-            seen.update(pair.pair_id for pair in found)
-            rows = [self._rows[found[row].pair_id] for row in new]
+        for batch, values in self._reader.features(pairs):
+            new = [row for row, pair in enumerate(batch) if pair.pair_id not in seen]
+            seen.update(pair.pair_id for pair in batch)
+            rows = [self._rows[batch[row].pair_id] for row in new]
             portion = Portion(values[new], rated.targets[rows], rated.weights[rows], rated.groups[rows])
-            yield [found[row] for row in new], portion
+            yield [batch[row] for row in new], portion
 
     def fit(self) -> Solution:
-        """Of all pairs.
+        """Fit to all pairs.
 
         Raises:
             ValueError: If a dimension has ratings of fewer than two groups.
@@ -134,14 +137,14 @@ class Probe:
         return fit(self._sample, self._blocks, portions, **self._choice)
 
     def left_out(self, means: Tensor) -> Prediction:
-        """What heads predict for pairs of groups that they were not fitted to; kernel and penalty were chosen without
-        these, too.
+        """Predictions for pairs of groups that the heads were not fitted to; kernel and penalty were also chosen
+        without these.
 
         Args:
             means: Mean ratings `(dimensions,)`.
 
         Returns:
-            Of each of `sampled`.
+            Predictions for each of `sampled`.
 
         Raises:
             ValueError: As `fit`.
@@ -149,22 +152,22 @@ class Probe:
         judge, rows_of = self._reader.judge, (len(self.sampled), len(means))
         scores, deviations = torch.empty(rows_of), torch.full(rows_of, torch.nan)
         folds = GroupKFold(min(FOLDS, len(set(self._sample.groups.tolist()))), shuffle=True, random_state=0)
-        for others, rows in folds.split(self._sample.features, groups=self._sample.groups):
-            solution = fit(Portion(*(values[others] for values in self._sample)), self._blocks, **self._choice)
+        for fitted, rows in folds.split(self._sample.features, groups=self._sample.groups):
+            solution = fit(Portion(*(values[fitted] for values in self._sample)), self._blocks, **self._choice)
             with torch.no_grad():
                 compared = torch.from_numpy(solution.compared(self._sample.features[rows])).float()
-                made = head_at(judge, solution, means)(compared)
-            scores[rows] = made.score
-            if made.deviation is not None:
-                deviations[rows] = made.deviation
+                prediction = head_at(judge, solution, means)(compared)
+            scores[rows] = prediction.score
+            if prediction.deviation is not None:
+                deviations[rows] = prediction.deviation
         return Prediction.kept(scores, deviations)
 
 
 def head_at(judge: EmpathyJudge, solution: Solution, means: Tensor) -> Head:
-    """A head, on the CPU, that predicts what was fitted.
+    """A head, on the CPU, that predicts as the fitted solution.
 
     Args:
-        judge: Whose kind of head it is.
+        judge: The judge whose kind of head is built.
         solution: What was fitted.
         means: Mean ratings `(dimensions,)`.
     """
@@ -180,7 +183,7 @@ def compare_as(judge: EmpathyJudge, solution: Solution, beside: bool = False) ->
 
 
 def without_adapters(settings: JudgeSettings) -> JudgeSettings:
-    """The same judge with a backbone that stays as it is."""
+    """The settings of the same judge with a frozen backbone."""
     return replace(settings, lora=replace(settings.lora, parts=[], full_parts=[]))
 
 
@@ -199,10 +202,10 @@ class ClipReader:
     def inputs(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], Inputs]]:
         """Pairs whose audio can be used, in batches, and what the judge reads of them, on its device."""
         for start in range(0, len(pairs), self._batch_size):
-            some = pairs[start : start + self._batch_size]
-            clips = dict.fromkeys(chain.from_iterable(pair.clips for pair in some))
+            batch = pairs[start : start + self._batch_size]
+            clips = dict.fromkeys(chain.from_iterable(pair.clips for pair in batch))
             states, _, failed = self._encoder.encode(clips, None)
-            usable = [pair for pair in some if failed.keys().isdisjoint(pair.clips)]
+            usable = [pair for pair in batch if failed.keys().isdisjoint(pair.clips)]
             if usable:
                 yield usable, self.judge.build_inputs(usable, states).to(self.judge.device)
 

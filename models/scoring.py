@@ -27,7 +27,7 @@ from .judge import MOST_WINDOWS, EmpathyJudge, EncodedClip
 from .settings import LongClips, Quantization
 
 _SORTED_BATCHES = 4
-"""Pairs of so many batches are brought into the order of their lengths."""
+"""Batches whose pairs are sorted by length together."""
 SPREAD = "auto"
 """Device name of a judge that is spread over all GPUs, then main memory."""
 
@@ -64,13 +64,13 @@ class PairScorer:
 
         Args:
             judge: In evaluation mode, on the device where it shall run.
-            batch_size: Most pairs per forward pass; scores do not depend on it. Where memory runs out, it is fewer.
+            batch_size: Most pairs per forward pass; scores do not depend on it. Where memory runs out, it is reduced.
             calibration: Of this judge; None = scores are those of the head, and nothing is known of their errors.
             store: Where audio states are kept beyond this run, and shared with training; not used by a judge whose
                 audio tower was trained.
             measures: Whether clips are measured too (`clip_facts`), for warnings.
-            kept_bytes: Of audio states in memory, for clips that come again.
-            in_points: False where only the order of scores means something, so that no word is given to one.
+            kept_bytes: Bytes of audio states that are kept in memory, for clips that come again.
+            in_points: False where only the order of scores has a meaning, so that scores get no label.
             windows: Whether clips above the maximum audio length are heard in windows (`JudgeSettings.long_clips`);
                 False = they are refused.
         """
@@ -86,7 +86,7 @@ class PairScorer:
     def assess(
         self, pairs: Iterable[Pair | AudioError], level: float = DEFAULT_LEVEL
     ) -> Iterator[Assessment | AudioError]:
-        """What the judge says of each pair, in order, in rating points, with intervals of this level (of
+        """What the judge says of each pair, in order, in rating points, with intervals of this level (one of
         `calibration.LEVELS`).
 
         Pairs are taken a few batches at a time. One whose audio cannot be used gets the error instead; the others are
@@ -107,33 +107,33 @@ class PairScorer:
         """Yield all that was found of each pair, in order; an error in place of a pair comes out as it is."""
         waiting, judge = iter(pairs), self.judge
         own_tower = judge.settings.lora.trains_tower  # else audio states are the same for all members
-        while some := list(itertools.islice(waiting, self.batch_size * _SORTED_BATCHES)):
-            members, batch = [], [pair for pair in some if isinstance(pair, Pair)]
+        while chunk := list(itertools.islice(waiting, self.batch_size * _SORTED_BATCHES)):
+            members, batch = [], [pair for pair in chunk if isinstance(pair, Pair)]
             with self._turn:
                 for member, weights in enumerate(judge.members or [None]):
                     if weights is not None:
                         judge.use(weights)
                     members.append(self._predict(batch, member if own_tower else None))
-            found = map(_combined, zip(*members, strict=True))
-            yield from (Heard(pair) if isinstance(pair, AudioError) else next(found) for pair in some)
+            combined = map(_combined, zip(*members, strict=True))
+            yield from (Heard(pair) if isinstance(pair, AudioError) else next(combined) for pair in chunk)
 
     def forget(self) -> None:
         """Drop the audio states that are cached in this process.
 
-        In which batch a clip was encoded shows in the last bits of its states. What is scored after this does not
+        The last bits of a clip's states depend on the batch in which it was encoded. Scores after this call do not
         depend on what was scored before.
         """
         with self._turn:
             self._encoder.forget()
 
     def _predict(self, pairs: Sequence[Pair], member: int | None) -> list[Heard]:
-        """With the weights that the judge has now; `member` says whose audio states these are, None = everyone's."""
+        """Predict with the judge's present weights; `member` = whose audio states these are, None = those of all."""
         sources = [pair.clips for pair in pairs]
         states, facts, failed = self._encoder.encode(dict.fromkeys(itertools.chain(*sources)), member)
         outcomes: list[Prediction | AudioError | None] = [
-            next((failed[source] for source in own if source in failed), None) for own in sources
+            next((failed[source] for source in clips if source in failed), None) for clips in sources
         ]
-        windows = [math.prod(len(states[source]) for source in own if source in states) for own in sources]
+        windows = [math.prod(len(states[source]) for source in clips if source in states) for clips in sources]
         for number, count in enumerate(windows):
             if outcomes[number] is None and count > MOST_WINDOWS:
                 reason = f"pair {pairs[number].pair_id!r}: its clips together make {count} windows"
@@ -144,27 +144,27 @@ class PairScorer:
                     self.judge.check_text(pairs[number], longest * self.judge.backbone.tokens_per_state)
                 except TextError as error:
                     outcomes[number] = error
-        # what sounds and reads the same is read once: rounding would rank what is equal
+        # equal pairs are computed once: otherwise rounding would rank one above the other
         usable = [number for number, error in enumerate(outcomes) if error is None]
-        first: dict[Hashable, int] = {}
-        alike = [first.setdefault(_content(pairs[number]), number) for number in usable]
-        order = _in_order(pairs, list(first.values()), states)
-        made: list[tuple[list[int], Prediction]] = []
+        representatives: dict[Hashable, int] = {}
+        representative_of = [representatives.setdefault(_content(pairs[number]), number) for number in usable]
+        order = _in_order(pairs, list(representatives.values()), states)
+        predictions: list[tuple[list[int], Prediction]] = []
         for batch in self._batches.split([_states(states, sources[number]) for number in order]):
             with batch:
                 numbers = order[batch.rows]
-                made.append((numbers, self._forward([pairs[number] for number in numbers], states)))
-        for numbers, found in made:  # only here is a GPU waited for
-            for number, own in zip(numbers, found.each(), strict=True):
-                outcomes[number] = own
-        for number, same in zip(usable, alike, strict=True):
-            outcomes[number] = outcomes[same]
+                predictions.append((numbers, self._forward([pairs[number] for number in numbers], states)))
+        for numbers, outcome in predictions:  # the host waits for a GPU only here
+            for number, of_pair in zip(numbers, outcome.each(), strict=True):
+                outcomes[number] = of_pair
+        for number, representative in zip(usable, representative_of, strict=True):
+            outcomes[number] = outcomes[representative]
         heard = []
-        for pair, own, found, count in zip(pairs, sources, outcomes, windows, strict=True):
-            if found is None:
+        for pair, of_pair, outcome, count in zip(pairs, sources, outcomes, windows, strict=True):
+            if outcome is None:
                 reason = f"pair {pair.pair_id!r}: too long for the memory of {self.judge.device}"
-                found = AudioError(reason, "too large for the memory")
-            heard.append(Heard(found, tuple(facts[source] for source in own if source in facts), pair, count))
+                outcome = AudioError(reason, "too large for the memory")
+            heard.append(Heard(outcome, tuple(facts[source] for source in of_pair if source in facts), pair, count))
         return heard
 
     @torch.inference_mode()
@@ -182,37 +182,37 @@ class PairScorer:
                 reason = f"{dimension.name}: the judge's score is {points}; expected a finite number"
                 return AudioError(reason, "no finite score")
         deviation = None if heard.outcome.deviation is None else heard.outcome.deviation.numpy()
-        found, domain = uncalibrated(score), None
+        result, domain = uncalibrated(score), None
         if self.calibration is not None:
-            found, domain = self.calibration.apply(score, deviation, dimensions, level), self.calibration.domain
+            result, domain = self.calibration.apply(score, deviation, dimensions, level), self.calibration.domain
         # NaN, which stands for unknown in arrays, becomes None
-        numbers = np.stack(found[:4]).astype(np.float32).T.tolist()
+        rows = np.stack(result[:4]).astype(np.float32).T.tolist()
         scores = {
-            own.name: Score(
+            dimension.name: Score(
                 points,
-                Scale(own.minimum, own.maximum, own.higher_is_better),
-                *(value if np.isfinite(value) else None for value in known),
+                Scale(dimension.minimum, dimension.maximum, dimension.higher_is_better),
+                *(value if np.isfinite(value) else None for value in errors),
                 abstained=abstained,
-                label=label(own, points) if self._in_points else None,
+                label=label(dimension, points) if self._in_points else None,
             )
-            for own, (points, *known), abstained in zip(dimensions, numbers, found.abstained.tolist(), strict=True)
+            for dimension, (points, *errors), abstained in zip(dimensions, rows, result.abstained.tolist(), strict=True)
         }
         seconds = heard.facts[-1].seconds if heard.facts else math.nan
         return Assessment(scores, cautions(heard.facts, domain) if heard.facts else (), heard.windows, seconds)
 
 
 def _content(pair: Pair) -> Hashable:
-    """What a pair is scored by."""
+    """All that the score of a pair depends on."""
     return pair.clips, pair.situation, tuple(turn.role for turn in pair.context)
 
 
 def _in_order(pairs: Sequence[Pair], usable: Sequence[int], states: Mapping[AudioSource, EncodedClip]) -> list[int]:
-    """Numbers of usable pairs in the order in which they make batches, the longest first: little padding.
+    """Numbers of usable pairs in the order in which they are batched, the longest first: little padding.
 
-    Where contexts are shared, the responses to one stand together, so that it is read once.
+    Where contexts are shared, the responses to one context stand together, so that it is read once.
     """
     contexts = {number: (pairs[number].clips[:-1], pairs[number].situation) for number in usable}
-    group = {context: place for place, context in enumerate(dict.fromkeys(contexts.values()))}
+    group = {context: position for position, context in enumerate(dict.fromkeys(contexts.values()))}
     before = {number: _states(states, clips) for number, (clips, _) in contexts.items()}
     response = {number: _states(states, [pairs[number].response]) for number in usable}
     if 2 * len(group) <= len(usable):
@@ -221,15 +221,15 @@ def _in_order(pairs: Sequence[Pair], usable: Sequence[int], states: Mapping[Audi
 
 
 def _combined(members: Sequence[Heard]) -> Heard:
-    """Of all members for one pair: a clip that one cannot use, none can."""
-    found = [own.outcome for own in members if isinstance(own.outcome, Prediction)]
-    if len(found) < len(members):
-        return next(own for own in members if isinstance(own.outcome, AudioError))
-    return members[0] if len(members) == 1 else members[0]._replace(outcome=combine(found))
+    """The results of all members for one pair as one: a clip that one member cannot use, none can."""
+    predictions = [member.outcome for member in members if isinstance(member.outcome, Prediction)]
+    if len(predictions) < len(members):
+        return next(member for member in members if isinstance(member.outcome, AudioError))
+    return members[0] if len(members) == 1 else members[0]._replace(outcome=combine(predictions))
 
 
 def _states(states: Mapping[AudioSource, EncodedClip], clips: Sequence[AudioSource]) -> int:
-    """Audio states of some clips together, in all combinations of their windows."""
+    """Number of audio states of some clips together, in all combinations of their windows."""
     rows = math.prod(len(states[clip]) for clip in clips)
     return sum(rows // len(states[clip]) * len(window.states) for clip in clips for window in states[clip])
 
@@ -237,7 +237,7 @@ def _states(states: Mapping[AudioSource, EncodedClip], clips: Sequence[AudioSour
 def load_to_score(
     path: Path, backbone: str | None, device: str | None, quantization: Quantization | None, revision: str | None = None
 ) -> LoadedJudge:
-    """A judge on its device for good: adapters are merged into its weights where that is exact.
+    """A judge on its final device: adapters are merged into its weights where that is exact.
 
     Raises:
         UserError: As `load_any` and `placed`.
@@ -274,17 +274,17 @@ def choose_device(name: str | None) -> torch.device:
 
 
 def check_scales(judge: str, dimensions: Sequence[Dimension], card: DatasetCard) -> None:
-    """The dataset rates a judge's dimensions on the scales that the judge was trained on; those that it does not rate
-    are passed over.
+    """Check that the dataset rates a judge's dimensions on the scales that the judge was trained on; dimensions that it
+    does not rate are passed over.
 
     Raises:
-        UserError: If one differs: scores and ratings would not be in the same points.
+        UserError: If a scale differs: scores and ratings would not be in the same points.
     """
     rated = {dimension.name: dimension for dimension in card.dimensions}
-    for own in dimensions:
-        other = rated.get(own.name, own)
-        if not same_range(own, other):
+    for dimension in dimensions:
+        scale = rated.get(dimension.name, dimension)
+        if not same_range(dimension, scale):
             raise UserError(
-                f"judge {judge}: trained on {own.name} from {own.minimum:g} to {own.maximum:g}, but dataset "
-                f"{card.name} rates it from {other.minimum:g} to {other.maximum:g}; expected the same scale"
+                f"judge {judge}: trained on {dimension.name} from {dimension.minimum:g} to {dimension.maximum:g}, "
+                f"but dataset {card.name} rates it from {scale.minimum:g} to {scale.maximum:g}; expected the same scale"
             )

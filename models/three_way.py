@@ -1,15 +1,15 @@
 """Which of two responses people prefer, whether they see no difference, and when a judge had better say nothing.
 
-The people's verdict on two responses to one context is that of most raters who rated both; where as many prefer the one
-as the other, it is no difference. Its probabilities follow from the difference of the two scores and from the standard
-error of that difference (Thurstone, 1927; with ties: Glenn & David, 1960): with two numbers that are fitted to verdicts
-of people on pairs that the judge was not trained on, a factor of the standard error and a width of ties. They take in
+The people's verdict on two responses to one context is that of most raters who rated both; where equally many prefer
+each of the two, it is no difference. Its probabilities follow from the difference of the two scores and the standard
+error of that difference (Thurstone, 1927; with ties: Glenn & David, 1960), by two numbers: a factor of the standard
+error and a width of ties. Both are fitted to verdicts of people on pairs that the judge was not trained on. They cover
 the judge's error and the raters' noise, whatever the share of each.
 
-Whoever states the most error that they accept (`MAX_ERRORS`) gets a verdict only where the probability of the likeliest
-one is high enough. The bound is chosen so that the share of wrong verdicts among those given stays below the promise in
-95 % of calibrations (fixed-sequence testing: Bauer, 1991; Angelopoulos et al., 2021), with the verdicts of a group
-counted as the fewer independent ones that they are worth.
+A caller who states the largest share of errors to accept (`MAX_ERRORS`) gets a verdict only where the probability of
+the likeliest one is high enough. The bound is chosen so that the share of wrong verdicts among those given stays below
+the promise in 95 % of calibrations (fixed-sequence testing: Bauer, 1991; Angelopoulos et al., 2021). The verdicts of a
+group count as the smaller number of independent ones that they are worth.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_ERRORS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
 _CERTAINTY = 0.95  # of the promise, over calibrations
 _STEPS = 20  # coverages that are tried
 _FEWEST = 20  # verdicts and groups below which nothing is fitted
-_MOST_ANSWERS = 100  # to one context of which every two are compared
+_MOST_ANSWERS = 100  # responses to one context that are compared in pairs
 _SMALLEST = 1e-6  # probability and standard error: no verdict is impossible
 
 
@@ -84,19 +84,19 @@ class ThreeWay:
             raise ValueError(f"decided_above; expected a bound or null for each of {', '.join(map(str, MAX_ERRORS))}")
 
     def preference(self, difference: float, standard_error: float) -> Preference:
-        """What people will say, given by how many rating points the first response leads (above 0 = it is better) and
-        the standard error of that.
+        """What people will say, given the lead of the first response in rating points (above 0 = it is better) and the
+        standard error of that lead.
         """
         standard_error = standard_error if self.uses_error else 1.0
         (row,) = probabilities(np.array([difference]), np.array([standard_error]), self.factor, self.tie_width)
         return Preference(*row.tolist())
 
     def verdict(self, preference: Preference, max_error: float | None = None) -> Verdict | None:
-        """The likeliest verdict of `preference`; None = undecided. Without a `max_error` (one of `MAX_ERRORS`) there is
-        one in any case.
+        """The likeliest verdict of `preference`; None = undecided. Without a `max_error` (one of `MAX_ERRORS`) it is
+        always given.
 
         Raises:
-            UserError: If there is no promise of that error.
+            UserError: If `max_error` is not one of `MAX_ERRORS`.
         """
         if max_error is None:
             return preference.likeliest
@@ -106,7 +106,7 @@ class ThreeWay:
         return preference.likeliest if bound is not None and max(preference) >= bound else None
 
     def beside(self, preference: Preference, max_error: float | None = None) -> BesideNext:
-        """As `verdict`, of the first response beside the second."""
+        """As `verdict`, for the first response beside the second."""
         match self.verdict(preference, max_error):
             case "first":
                 return BesideNext(*preference, "better")
@@ -117,8 +117,8 @@ class ThreeWay:
 
 
 def probabilities(difference: np.ndarray, error: np.ndarray, factor: float, tie_width: float) -> np.ndarray:
-    """Probabilities `(verdicts, 3)` of first, second, no difference, of differences of scores and their standard
-    errors, both `(verdicts,)` in rating points; the numbers are those of `ThreeWay`.
+    """Probabilities `(verdicts, 3)` of first, second, no difference, from differences of scores and their standard
+    errors, both `(verdicts,)` in rating points; `factor` and `tie_width` are those of `ThreeWay`.
     """
     spread = factor * np.maximum(error, _SMALLEST)
     first, second = ndtr((difference - tie_width) / spread), ndtr((-difference - tie_width) / spread)
@@ -128,7 +128,7 @@ def probabilities(difference: np.ndarray, error: np.ndarray, factor: float, tie_
 def fit_three_way(
     difference: np.ndarray, error: np.ndarray | None, verdict: np.ndarray, groups: np.ndarray
 ) -> ThreeWay | None:
-    """Fit both numbers by maximum likelihood, then the bounds.
+    """Fit factor and tie width by maximum likelihood, then the bounds.
 
     Args:
         difference: As for `probabilities`.
@@ -147,30 +147,30 @@ def fit_three_way(
     error = np.ones(len(verdict)) if error is None else error
 
     def loss(values: np.ndarray) -> float:
-        found = probabilities(difference, error, math.exp(values[0]), math.exp(values[1]))
-        return -float(np.log(np.maximum(found[rows, verdict], _SMALLEST)).mean())
+        predicted = probabilities(difference, error, math.exp(values[0]), math.exp(values[1]))
+        return -float(np.log(np.maximum(predicted[rows, verdict], _SMALLEST)).mean())
 
     start = (0.0, math.log(max(float(np.median(error)) / 2, _SMALLEST)))
     fitted = minimize(loss, start, method="Nelder-Mead", options={"xatol": 1e-4, "fatol": 1e-7, "maxiter": 500})
     factor, width = (math.exp(min(max(value, -20.0), 20.0)) for value in fitted.x)
-    found = probabilities(difference, error, factor, width)
-    confidence, wrong = found.max(axis=1), found.argmax(axis=1) != verdict
-    bounds = tuple(decided_above(confidence, wrong, codes, most) for most in MAX_ERRORS)
+    predicted = probabilities(difference, error, factor, width)
+    confidence, wrong = predicted.max(axis=1), predicted.argmax(axis=1) != verdict
+    bounds = tuple(decided_above(confidence, wrong, codes, max_error) for max_error in MAX_ERRORS)
     return ThreeWay(len(verdict), count, factor, width, bounds, uses_error)
 
 
 def decided_above(confidence: np.ndarray, wrong: np.ndarray, groups: np.ndarray, max_error: float) -> float | None:
-    """The lowest bound of confidence at which no more than a share of the verdicts is wrong, with 95 % certainty.
+    """The lowest bound of confidence at which at most `max_error` of the verdicts are wrong, with 95 % certainty.
 
-    Ever more verdicts are let in, the surest first, as long as an upper limit of their share of errors (Clopper &
-    Pearson, 1934) stays below. Verdicts of one group go wrong together: n of them count as n / design effect (Kish,
-    1965).
+    More and more verdicts are included, the surest first, as long as an upper limit of their share of errors (Clopper &
+    Pearson, 1934) is not above `max_error`. Verdicts of one group are wrong together: n of them count as n / design
+    effect (Kish, 1965).
 
     Args:
         confidence: Probability of the likeliest verdict `(verdicts,)`.
-        wrong: Whether it was not that of the people `(verdicts,)`.
-        groups: Codes from 0 `(verdicts,)`.
-        max_error: The share.
+        wrong: Whether it differs from that of the people `(verdicts,)`.
+        groups: Code of each verdict's group, from 0 `(verdicts,)`.
+        max_error: The largest share of wrong verdicts.
 
     Returns:
         None = there is none.
@@ -180,8 +180,8 @@ def decided_above(confidence: np.ndarray, wrong: np.ndarray, groups: np.ndarray,
     bound, fewest = None, math.log(1 - _CERTAINTY) / math.log(1 - max_error)
     for step in range(1, _STEPS + 1):
         lowest = confidence[order[math.ceil(len(order) * step / _STEPS) - 1]]
-        kept = confidence >= lowest
-        n, errors = kept.sum() / effect, wrong[kept].sum() / effect
+        selected = confidence >= lowest
+        n, errors = selected.sum() / effect, wrong[selected].sum() / effect
         if n < fewest:  # even without an error nothing could be said
             continue
         if beta.ppf(_CERTAINTY, errors + 1, max(n - errors, _SMALLEST)) > max_error:
@@ -191,7 +191,7 @@ def decided_above(confidence: np.ndarray, wrong: np.ndarray, groups: np.ndarray,
 
 
 def _design_effect(wrong: np.ndarray, groups: np.ndarray) -> float:
-    """How many verdicts of a group count as one: variance of their mean over that of as many independent ones."""
+    """How many verdicts of a group count as one: the variance of their mean over that of as many independent ones."""
     away = wrong - wrong.mean()
     independent = float((away**2).sum())
     return max(1.0, float((np.bincount(groups, away) ** 2).sum()) / independent) if independent > 0 else 1.0
@@ -215,59 +215,59 @@ def comparisons(
     values = wide.reindex([pair.pair_id for pair in pairs]).to_numpy(np.float64)
     values = values if dimension.higher_is_better else -values
     contexts: dict[Hashable, list[int]] = {}
-    for place, pair in enumerate(pairs):
+    for position, pair in enumerate(pairs):
         if pair.context or pair.situation:
             turns = tuple((turn.role, turn.audio) for turn in pair.context)
-            contexts.setdefault((turns, pair.situation), []).append(place)
-    found: dict[tuple[int, int], np.ndarray] = {}
-    for places in contexts.values():
-        for two in itertools.combinations(places[:_MOST_ANSWERS], 2):
-            apart = values[two[0]] - values[two[1]]
-            if np.isfinite(apart).any():
-                found[two] = np.array([(apart > 0).sum(), (apart < 0).sum(), (apart == 0).sum()])
+            contexts.setdefault((turns, pair.situation), []).append(position)
+    votes: dict[tuple[int, int], np.ndarray] = {}
+    for positions in contexts.values():
+        for comparison in itertools.combinations(positions[:_MOST_ANSWERS], 2):
+            difference = values[comparison[0]] - values[comparison[1]]
+            if np.isfinite(difference).any():
+                votes[comparison] = np.array([(difference > 0).sum(), (difference < 0).sum(), (difference == 0).sum()])
     if part.preferences is not None:
-        own = part.preferences[part.preferences["dimension"] == dimension.name]
-        at = {pair.pair_id: place for place, pair in enumerate(pairs)}
-        for better, worse, strength in own[["chosen_id", "rejected_id", "strength"]].itertuples(index=False):
-            if better in at and worse in at:
-                one, other = at[better], at[worse]
-                counts = found.setdefault((min(one, other), max(one, other)), np.zeros(3, np.int64))
-                counts[2 if strength == 0 else int(one > other)] += 1
-    first, second = np.array([*found], dtype=np.int64).reshape(-1, 2).T
-    return first, second, np.array([*found.values()], dtype=np.int64).reshape(-1, 3)
+        preferences = part.preferences[part.preferences["dimension"] == dimension.name]
+        position_of = {pair.pair_id: position for position, pair in enumerate(pairs)}
+        for better, worse, strength in preferences[["chosen_id", "rejected_id", "strength"]].itertuples(index=False):
+            if better in position_of and worse in position_of:
+                chosen, rejected = position_of[better], position_of[worse]
+                counts = votes.setdefault((min(chosen, rejected), max(chosen, rejected)), np.zeros(3, np.int64))
+                counts[2 if strength == 0 else int(chosen > rejected)] += 1
+    first, second = np.array([*votes], dtype=np.int64).reshape(-1, 2).T
+    return first, second, np.array([*votes.values()], dtype=np.int64).reshape(-1, 3)
 
 
 def verdict_of(counts: np.ndarray) -> np.ndarray:
-    """The people's verdicts `(comparisons,)`, 0 = first, 1 = second, 2 = no difference, of `comparisons` that have one.
+    """The people's verdicts `(comparisons,)`, 0 = first, 1 = second, 2 = no difference, from counts of `comparisons`.
 
-    Where as many see no difference as prefer one, that one has it.
+    Where as many raters see no difference as prefer one response, the verdict is that response.
     """
     return np.where(counts[:, 0] == counts[:, 1], 2, counts.argmax(axis=1))
 
 
 def beside_one_rater(found: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How often one rater, and how often a judge, says what the other raters say.
+    """How often one rater, and how often a judge, gives the verdict of the other raters.
 
     Args:
         found: The judge's verdicts `(comparisons,)`.
-        counts: Of `comparisons`.
+        counts: Counts of `comparisons` `(comparisons, 3)`.
 
     Returns:
-        Of each comparison the share of its raters with whose fellows the judge agrees, and the share of those who agree
-        with their fellows; NaN where there is one rater.
+        For each comparison, the share of its raters for whom the judge agrees with the other raters, and the share of
+        raters who agree with the other raters; NaN where there is one rater.
     """
     judge, rater = np.zeros((2, len(counts)))
-    for said in range(3):
-        others = counts - np.eye(3, dtype=np.int64)[said]
-        verdict = verdict_of(others)
-        judge += counts[:, said] * (verdict == found)
-        rater += counts[:, said] * (verdict == said)
+    for answer in range(3):
+        fellows = counts - np.eye(3, dtype=np.int64)[answer]
+        verdict = verdict_of(fellows)
+        judge += counts[:, answer] * (verdict == found)
+        rater += counts[:, answer] * (verdict == answer)
     total = np.where(counts.sum(axis=1) > 1, counts.sum(axis=1), np.nan)
     return judge / total, rater / total
 
 
 def quality(found: np.ndarray, verdict: np.ndarray, bins: int = 10) -> Mapping[str, float]:
-    """How good probabilities `(verdicts, 3)` are, beside the verdicts of people `(verdicts,)`.
+    """How well probabilities `(verdicts, 3)` match the verdicts of people `(verdicts,)`.
 
     Returns:
         ``accuracy`` (three-way), ``brier`` (sum over the three verdicts of squared error, 0 to 2; Brier, 1950), ``ece``
@@ -276,6 +276,6 @@ def quality(found: np.ndarray, verdict: np.ndarray, bins: int = 10) -> Mapping[s
     """
     confidence, right = found.max(axis=1), found.argmax(axis=1) == verdict
     parts = np.array_split(np.argsort(confidence, kind="stable"), min(bins, len(verdict)))
-    gaps = sum(len(own) * abs(confidence[own].mean() - right[own].mean()) for own in parts) / len(verdict)
+    gaps = sum(len(part) * abs(confidence[part].mean() - right[part].mean()) for part in parts) / len(verdict)
     brier = np.square(found - np.eye(3)[verdict]).sum(axis=1).mean()
     return {"accuracy": float(right.mean()), "brier": float(brier), "ece": float(gaps)}

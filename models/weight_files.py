@@ -30,7 +30,7 @@ ADAPTER_FILE = "adapter/adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter/adapter_config.json"
 
 _ADAPTER, _AT_ITS_START = "adapter", "at its start"
-"""Metadata of the head of a judge that is best as training began: its adapter changes nothing, and shall not."""
+"""Metadata of the head of a judge whose best checkpoint is the start of training: its adapter changes nothing."""
 
 
 def write_weights(judge: EmpathyJudge, folder: Path) -> dict[str, str]:
@@ -46,7 +46,7 @@ def write_weights(judge: EmpathyJudge, folder: Path) -> dict[str, str]:
         # embedding layers are never trained, and to find that out PEFT would ask the hub for the base model
         adapter.save_pretrained(str(folder / "adapter"), save_embedding_layers=False)
         (folder / "adapter" / "README.md").unlink(missing_ok=True)  # PEFT's empty template
-    # the scale is in both files: a head is worth nothing on another scale, and an edit of one shows
+    # the scale is in both files: a head is useless on another scale, and an edit of one file is noticed
     metadata = {"dimensions": scales_text(judge.dimensions)}
     if adapter is not None and not any(weight.any() for name, weight in judge.trained().items() if "lora_B" in name):
         metadata[_ADAPTER] = _AT_ITS_START
@@ -57,7 +57,7 @@ def write_weights(judge: EmpathyJudge, folder: Path) -> dict[str, str]:
 
 
 def read_weights(judge: EmpathyJudge, folder: Path, hashes: Mapping[str, str]) -> None:
-    """Trained weights of a judge folder, into a judge of its description.
+    """Read the trained weights of a judge folder into a judge of its description.
 
     Raises:
         UserError: If a file is missing or broken, lacks a tensor or has one too many, was made for other scales,
@@ -68,21 +68,21 @@ def read_weights(judge: EmpathyJudge, folder: Path, hashes: Mapping[str, str]) -
     if adapter is not None:
         _check_adapter_config(adapter, folder / ADAPTER_CONFIG)
         path = folder / ADAPTER_FILE
-        found, _ = _read(path, get_peft_model_state_dict(adapter, save_embedding_layers=False))
+        tensors, _ = _read(path, get_peft_model_state_dict(adapter, save_embedding_layers=False))
         # PEFT warns where it should refuse: with wrong keys every lora_B stays zero and the adapter does nothing
         trained = metadata.get(_ADAPTER) != _AT_ITS_START
-        if trained and not any(tensor.any() for key, tensor in found.items() if "lora_B" in key):
+        if trained and not any(tensor.any() for key, tensor in tensors.items() if "lora_B" in key):
             raise UserError(f"{path}: every lora_B is zero: the adapter changes nothing")
-        set_peft_model_state_dict(adapter, found)
+        set_peft_model_state_dict(adapter, tensors)
     if trained := judge.trained_in_full():
-        found, _ = _read(folder / BACKBONE_FILE, trained)
+        tensors, _ = _read(folder / BACKBONE_FILE, trained)
         with torch.no_grad():
             for name, weight in trained.items():
-                weight.copy_(found[name])
-    scales, own = metadata.get("dimensions", "nothing"), scales_text(judge.dimensions)
-    if scales != own:
+                weight.copy_(tensors[name])
+    scales, expected = metadata.get("dimensions", "nothing"), scales_text(judge.dimensions)
+    if scales != expected:
         raise UserError(
-            f"{folder / HEAD_FILE}: trained for {scales}, but {JUDGE_FILE} says {own}: scales must be the same"
+            f"{folder / HEAD_FILE}: trained for {scales}, but {JUDGE_FILE} says {expected}: scales must be the same"
         )
     judge.load_state_dict(head, strict=False)  # frozen weights are not in the file; `_read` was strict
     files = _weight_files(judge)
@@ -93,23 +93,23 @@ def read_weights(judge: EmpathyJudge, folder: Path, hashes: Mapping[str, str]) -
 
 
 def _read(path: Path, expected: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors of these names and shapes, all finite, and metadata of a safetensors file."""
+    """Read the tensors, of these names and shapes and all finite, and the metadata of a safetensors file."""
     try:
         with safe_open(path, framework="pt") as file:
-            found, metadata = {key: file.get_tensor(key) for key in file.keys()}, file.metadata()  # noqa: SIM118
+            tensors, metadata = {key: file.get_tensor(key) for key in file.keys()}, file.metadata()  # noqa: SIM118
     except FileNotFoundError:
         raise UserError(f"{path}: missing; a judge folder has {JUDGE_FILE}, {HEAD_FILE} and adapter/") from None
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path}: not a readable safetensors file: {error}") from None
-    check_keys(path, found, expected)
-    for key, tensor in found.items():
+    check_keys(path, tensors, expected)
+    for key, tensor in tensors.items():
         if not tensor.isfinite().all():
             raise UserError(f"{path}: {key!r} has values that are not finite")
-    return found, metadata or {}
+    return tensors, metadata or {}
 
 
 def check_keys(path: Path | str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Both have the same names and shapes.
+    """Check that both have the same names and shapes.
 
     Raises:
         UserError: Naming what is missing, unexpected or of another shape.
@@ -122,21 +122,21 @@ def check_keys(path: Path | str, found: Mapping[str, Tensor], expected: Mapping[
         if found[key].shape != expected[key].shape
     ]
     if problems:
-        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
-        raise UserError(f"{path}: {', '.join(problems[:3])}{more}")
+        rest = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+        raise UserError(f"{path}: {', '.join(problems[:3])}{rest}")
 
 
 def _check_adapter_config(adapter: PeftModel, path: Path) -> None:
-    """The strength of an adapter is in no tensor, only in two files: they must say the same."""
+    """Check that two files agree on the strength of an adapter, which is in no tensor."""
     try:
         stored = read_json(path)
     except FileNotFoundError:
         raise UserError(f"{path}: missing") from None
-    ours = adapter.peft_config["default"].to_dict()
+    config = adapter.peft_config["default"].to_dict()
     for key in ("r", "lora_alpha", "use_rslora", "use_dora", "target_modules"):
-        found = stored.get(key) if isinstance(stored, dict) else stored
-        if found != ours[key]:
-            raise UserError(f"{path}: {key} is {shown(found)}; expected what {JUDGE_FILE} says, {shown(ours[key])}")
+        value = stored.get(key) if isinstance(stored, dict) else stored
+        if value != config[key]:
+            raise UserError(f"{path}: {key} is {shown(value)}; expected what {JUDGE_FILE} says, {shown(config[key])}")
 
 
 def _weight_files(judge: EmpathyJudge) -> list[str]:
@@ -161,7 +161,7 @@ def file_hash(path: Path) -> str:
 
 
 def check_hash(path: Path, expected: str | None) -> None:
-    """A file is the one that `judge.json` means.
+    """Check that a file is the one that `judge.json` means.
 
     Raises:
         UserError: If not.
@@ -171,8 +171,8 @@ def check_hash(path: Path, expected: str | None) -> None:
 
 
 def fingerprints(judge: EmpathyJudge) -> dict[str, str]:
-    """Of the frozen backbone, as `judge.json` has them: of all of it, and of what quantization leaves as it is. Weights
-    must be whole: before a strategy shards them."""
+    """Fingerprints of the frozen backbone for `judge.json`: of all weights, and of those that quantization leaves as
+    they are. Weights must be whole: call it before a strategy shards them."""
     whole, unquantized = fingerprint(judge), fingerprint(judge, quantizable=False)
     return {"backbone_fingerprint": whole, "unquantized_fingerprint": unquantized}
 
@@ -185,9 +185,9 @@ def fingerprint(judge: EmpathyJudge, quantizable: bool = True) -> str:
     for name, weight in sorted(judge.network.named_parameters()):
         changed = weight.ndim > 1 and part_of(judge.backbone, name) == "language_model"
         if "lora_" not in name and name not in trained and (quantizable or not changed):
-            first = finished(judge.network, name).flatten()[:16].to(torch.bfloat16).float()
+            sample = finished(judge.network, name).flatten()[:16].to(torch.bfloat16).float()
             plain = name.replace(".base_layer", "")
-            digest.update(f"{plain} {tuple(weight.shape)} {first.tolist()}\n".encode())
+            digest.update(f"{plain} {tuple(weight.shape)} {sample.tolist()}\n".encode())
     return digest.hexdigest()
 
 
@@ -198,7 +198,7 @@ def weights_hash(judge: EmpathyJudge) -> str:
 
 
 def hash_of(members: Sequence[Mapping[str, Tensor]]) -> str:
-    """As `weights_hash`, of the trained weights of each member; a judge that is no ensemble is its only one."""
+    """As `weights_hash`, given the trained weights of each member; a judge that is no ensemble is its only member."""
     digest = hashlib.sha256()
     for weights in members:
         for name, weight in sorted(weights.items()):

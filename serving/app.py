@@ -25,22 +25,22 @@ from . import schemas
 from .forms import Form, RankForm, RewardForm, ScoreForm, request_body
 from .records import Recorder, record_of
 from .schemas import Problem, responses
-from .service import Heard, Service
-from .settings import MAX_SITUATION, Settings
+from .service import Judged, Service
+from .settings import MAX_SITUATION, ServiceSettings
 
 _BEARER = HTTPBearer(auto_error=False, description="The token of this service.")
 _ABOUT = """Scores how well the voice of a spoken response fits its context. Clips are sent as files in a form; nothing
 is kept. Errors always have the form `{"error": {"code", "message"}}`. The page at `/` does the same by hand."""
 
 
-def create_app(load: Callable[[], Scorer], settings: Settings | None = None) -> FastAPI:
+def create_app(load: Callable[[], Scorer], settings: ServiceSettings | None = None) -> FastAPI:
     """An ASGI application that asks a judge.
 
     Args:
         load: Loads the judge; requests are answered with 503 until it is there.
-        settings: Limits; by default those of `Settings`.
+        settings: Limits; by default those of `ServiceSettings`.
     """
-    settings = settings or Settings()
+    settings = settings or ServiceSettings()
     service = Service(load, settings)
     token = settings.token is not None
     app = FastAPI(
@@ -71,21 +71,21 @@ def create_app(load: Callable[[], Scorer], settings: Settings | None = None) -> 
 
     @scoring("score", "Score one response", ScoreForm)
     async def score(request: Request) -> schemas.Scored:
-        heard = await service.answer(request, ScoreForm)
-        (found,) = heard.assessments
-        return schemas.Scored(**_answer_of(heard), **_said_of(found))
+        judged = await service.answer(request, ScoreForm)
+        (assessment,) = judged.assessments
+        return schemas.Scored(**_answer_of(judged), **_said_of(assessment))
 
     @scoring("rank", "Rank several responses to one context", RankForm)
     async def rank(request: Request) -> schemas.Ranking:
-        heard = await service.answer(request, RankForm)
-        ranked = in_order(heard.assessments, heard.dimensions)
-        over_next = heard.judge.scorer.beside_next(ranked, heard.dimensions, heard.form.max_error)
+        judged = await service.answer(request, RankForm)
+        ranked = in_order(judged.assessments, judged.dimensions)
+        over_next = judged.judge.scorer.beside_next(ranked, judged.dimensions, judged.form.max_error)
         return schemas.Ranking(
-            **_answer_of(heard),
-            dimension=heard.dimensions[0],
+            **_answer_of(judged),
+            dimension=judged.dimensions[0],
             ranking=[
-                schemas.Ranked(response=own.index + 1, **_said_of(heard.assessments[own.index]), over_next=beside)
-                for own, beside in zip(ranked, over_next, strict=True)
+                schemas.Ranked(response=item.index + 1, **_said_of(judged.assessments[item.index]), over_next=beside)
+                for item, beside in zip(ranked, over_next, strict=True)
             ],
         )
 
@@ -97,22 +97,25 @@ def create_app(load: Callable[[], Scorer], settings: Settings | None = None) -> 
         "heard has none.",
     )
     async def reward(request: Request) -> schemas.Rewards:
-        heard = await service.answer(request, RewardForm)
-        form, dimensions = heard.form, heard.dimensions
-        found = [reward_of(own.found, dimensions, form.deviations, clipped=own.clipped) for own in heard.outcomes]
+        judged = await service.answer(request, RewardForm)
+        form, dimensions = judged.form, judged.dimensions
+        rewards = [
+            reward_of(outcome.found, dimensions, form.deviations, clipped=outcome.clipped)
+            for outcome in judged.outcomes
+        ]
         return schemas.Rewards(
-            judge=heard.judge.id,
+            judge=judged.judge.id,
             dimensions=dimensions,
             deviations=form.deviations,
             rewards=[
                 schemas.RewardOf(
                     response=number,
                     content=key,
-                    reward=own.reward,
-                    standard_error=own.standard_error,
-                    reason=None if own.code is None else schemas.Reason(code=own.code, text=str(own.text)),
+                    reward=reward.reward,
+                    standard_error=reward.standard_error,
+                    reason=None if reward.code is None else schemas.Reason(code=reward.code, text=str(reward.text)),
                 )
-                for number, (key, own) in enumerate(zip(form.keys, found, strict=True), start=1)
+                for number, (key, reward) in enumerate(zip(form.keys, rewards, strict=True), start=1)
             ],
         )
 
@@ -124,26 +127,26 @@ def create_app(load: Callable[[], Scorer], settings: Settings | None = None) -> 
         responses=responses(503, token=token),
     )
     async def judge() -> schemas.About:
-        own = service.judge
+        loaded = service.judge
         return schemas.About(
-            judge=own.id,
+            judge=loaded.id,
             dimensions=[
                 schemas.AboutDimension(
                     name=dimension.name,
                     scale=Scale(dimension.minimum, dimension.maximum, dimension.higher_is_better),
                 )
-                for dimension in own.scorer.dimensions
+                for dimension in loaded.scorer.dimensions
             ],
-            calibrated=own.scorer.calibration is not None,
-            max_seconds=own.max_seconds,
+            calibrated=loaded.scorer.calibration is not None,
+            max_seconds=loaded.max_seconds,
             max_bytes=settings.max_bytes,
         )
 
-    page, may = page_of(needs_token=token)
+    page, headers = page_of(needs_token=token)
 
     @app.get("/", summary="A page to try the judge", operation_id="page", response_class=HTMLResponse)
     async def index() -> Response:
-        return HTMLResponse(page, headers=may)
+        return HTMLResponse(page, headers=headers)
 
     @app.get("/healthz", summary="Whether the service is alive", operation_id="healthz")
     async def healthz() -> schemas.Health:
@@ -168,22 +171,22 @@ def create_app(load: Callable[[], Scorer], settings: Settings | None = None) -> 
         return _Exposition(generate_latest(service.metrics.registry))
 
     def document() -> dict[str, Any]:
-        known = FastAPI.openapi(app)
+        schema = FastAPI.openapi(app)
         if service.is_ready:
-            schemas.tailor(known, service.judge.scorer)
-        return known
+            schemas.tailor(schema, service.judge.scorer)
+        return schema
 
     app.openapi = document
     return app
 
 
-def _answer_of(heard: Heard[Any]) -> dict[str, Any]:
+def _answer_of(heard: Judged[Any]) -> dict[str, Any]:
     """The fields of `schemas.Answer`."""
     return {"judge": heard.judge.id, "level": heard.form.level, "seconds": heard.seconds}
 
 
 def _said_of(found: Assessment) -> dict[str, Any]:
-    """What the judge says of a response, as answers have it."""
+    """Scores, warnings and windows of a response, as answers have them."""
     return {"scores": found.scores, "warnings": found.warnings, "windows": found.windows}
 
 
@@ -204,7 +207,7 @@ def _token_check(token: str) -> Callable[..., None]:
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
-    """The one form that all errors have."""
+    """Answer an error, in the one form that all errors have."""
     if isinstance(error, HTTPException):
         codes: dict[int, schemas.Code] = {404: "not_found", 405: "method_not_allowed"}
         code = codes.get(error.status_code, "bad_request")
@@ -236,8 +239,8 @@ def page_of(needs_token: bool) -> tuple[str, Mapping[str, str]]:
         "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in policy.items()),
         "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
     }
-    known = {"script": Markup(script), "needs_token": needs_token, "max_situation": MAX_SITUATION}
-    return render(template, style, **known), headers
+    variables = {"script": Markup(script), "needs_token": needs_token, "max_situation": MAX_SITUATION}
+    return render(template, style, **variables), headers
 
 
 def _hash(text: str) -> str:

@@ -21,7 +21,7 @@ LONG_TEXT = 1_000
 """Bytes of a situation beyond which a pair is scored alone: others would be padded to its length."""
 LONG_AUDIO = 60.0
 """Seconds that are read for a pair beyond which it is scored alone: others would wait for all of them."""
-_OLD_SHARE = 0.8  # of what was known before in the running mean of seconds for a unit of work
+_OLD_SHARE = 0.8  # weight of the old value in the running mean of seconds for a unit of work
 
 
 def work_of(windows: int, situation: str) -> int:
@@ -32,34 +32,34 @@ def work_of(windows: int, situation: str) -> int:
 def has_place(held: Mapping[str, int], client: str, more: int, total: int) -> bool:
     """Whether a client may hold more of the places that all share.
 
-    Whoever holds none gets in while there are any. With `n` others, nobody gets more than one in `n + 2` of them, so
-    that a place is left for who comes next.
+    A client that holds none gets in while there are any. With `n` others, no client gets more than one in `n + 2` of
+    them, so that a place is left for the next one.
 
     Args:
         held: Places by client.
-        client: Who wants them.
-        more: So many.
-        total: Of all places.
+        client: The client that wants more.
+        more: Number of places that it wants.
+        total: Number of all places.
     """
-    own = held.get(client, 0)
-    others = len(held) - (own > 0)
-    return sum(held.values()) + more <= total and (own == 0 or own + more <= total // (others + 2))
+    holds = held.get(client, 0)
+    others = len(held) - (holds > 0)
+    return sum(held.values()) + more <= total and (holds == 0 or holds + more <= total // (others + 2))
 
 
 @dataclass(eq=False)
-class Job:
+class QueuedPair:
     """A pair that waits."""
 
     pair: Pair  # what is scored
     level: float  # of its intervals
     client: str = ""  # who wants it
     windows: int = 1  # in how many it is read
-    seconds: float = 0.0  # of audio that is read: a clip beside several windows of another, with each of them
+    seconds: float = 0.0  # of audio that is read; a clip is read again for each window of the other clips
     clipped: bool = False  # its response is (`data_modules.audio.is_clipped`)
     # its assessment, or what is wrong with its audio; cancelled = nobody wants it any more
     future: Future[Assessment | AudioError] = field(default_factory=Future)
     entered: float = field(default_factory=time.monotonic)  # when it began to wait (`time.monotonic`)
-    turn: int = 0  # its place among the others: what its client had been given when it came (`_Lane`)
+    turn: int = 0  # its place in the order: the work that its client had been given when it came (`_Lane`)
     batch: int = 0  # pairs that were scored together with it, itself included; 0 = not yet
     waited: float = 0.0  # seconds before its batch began
 
@@ -70,7 +70,7 @@ class Job:
 
     @property
     def is_long(self) -> bool:
-        """It is scored alone."""
+        """Whether it is scored alone."""
         return self.seconds > LONG_AUDIO or self.work > self.windows
 
 
@@ -82,38 +82,38 @@ class _Lane:
     """Jobs of one kind, in the order in which clients take turns: start-time fair queueing (Goyal et al., 1996)."""
 
     def __init__(self, pace: float, old_share: float) -> None:
-        self.jobs: list[Job] = []  # that wait, next one first
+        self.jobs: list[QueuedPair] = []  # that wait, next one first
         self.pace = pace  # seconds for a unit of work, a running mean
-        self.old_share = old_share  # of what was known before, in the next mean
+        self.old_share = old_share  # weight of the old value in the next mean
         self._now, self._given = 0, Counter[str]()
 
-    def add(self, job: Job) -> None:
+    def add(self, job: QueuedPair) -> None:
         job.turn = max(self._now, self._given[job.client])
         self._given[job.client] = job.turn + job.work
         insort(self.jobs, job, key=attrgetter("turn"))
 
-    def take(self, count: int) -> list[Job]:
-        some, self.jobs = self.jobs[:count], self.jobs[count:]
-        self._now = some[0].turn
-        self._given = Counter({client: given for client, given in self._given.items() if given > self._now})
-        return some
+    def take(self, count: int) -> list[QueuedPair]:
+        batch, self.jobs = self.jobs[:count], self.jobs[count:]
+        self._now = batch[0].turn
+        self._given = Counter({client: turn for client, turn in self._given.items() if turn > self._now})
+        return batch
 
 
 class Batcher:
     """A bounded queue and the one thread that calls the judge.
 
     It takes what waits, at most a batch of the scorer's. Pairs of long texts or of much audio are scored one by one
-    and get at most half of the time while others wait, so that nobody waits for all of those. As long as others are on
-    their way (`announce`) it waits a moment for them, but never longer than `max_wait`: a client that is alone never
-    waits.
+    and get at most half of the time while others wait, so that no other pair waits for all of them. As long as others
+    are on their way (`announce`) it waits a moment for them, but never longer than `max_wait`: a client that is alone
+    never waits.
 
     Args:
         scorer: The judge.
         max_queue: Work that may wait, see `work_of`: of pairs that are scored alone, and of all others.
         max_wait: Seconds.
         on_batch: Told how many pairs were scored together, and in how many seconds.
-        on_lost: Told what a GPU ended with that this process cannot use any more.
-        patience: Seconds; nothing is let in while somebody who waits would have to wait for longer.
+        on_lost: Told the error of a GPU that this process cannot use any more.
+        patience: Seconds; nothing is let in while a pair would have to wait for longer.
     """
 
     def __init__(
@@ -127,28 +127,28 @@ class Batcher:
     ) -> None:
         self._scorer, self._max_queue, self._max_wait, self._patience = scorer, max_queue, max_wait, patience
         self._on_batch, self._on_lost = on_batch, on_lost
-        # until the first long pair was scored few are let in: a judge may take half a second for each window
+        # few long pairs are let in until the first was scored: a judge may take half a second for each window
         self._short, self._long = _Lane(0.05, _OLD_SHARE), _Lane(0.5, 0.0)
         self._owed = 0.0  # seconds for short pairs before the next long one
         self._changed = threading.Condition()
         self._coming = 0
         self._closed = False
-        self._begun: Sequence[Job] = ()
+        self._begun: Sequence[QueuedPair] = ()
         self._thread = threading.Thread(target=self._run, name="scoring", daemon=True)
         self._thread.start()
 
-    def _lane_of(self, job: Job) -> _Lane:
+    def _lane_of(self, job: QueuedPair) -> _Lane:
         return self._long if job.is_long else self._short
 
     @property
-    def jobs(self) -> list[Job]:
-        """What waits."""
+    def jobs(self) -> list[QueuedPair]:
+        """The jobs that wait."""
         return self._short.jobs + self._long.jobs
 
     def seconds(self, long: bool = False) -> float:
         """How long it takes until what waits now is scored: the pairs that are scored alone, or all others."""
         lane = self._long if long else self._short
-        share = 2 if long or self._long.jobs else 1  # half of the time is for the others; short pairs come at any time
+        share = 2 if long or self._long.jobs else 1  # half of the time is the other lane's; short pairs always come
         waiting = share * lane.pace * sum(job.work for job in lane.jobs)
         return waiting + sum(self._lane_of(job).pace * job.work for job in self._begun)
 
@@ -157,17 +157,17 @@ class Batcher:
         lane, held, waited = self._long if long else self._short, Counter[str](), 0.0
         for job in lane.jobs:
             held[job.client] += job.work
-        if long and lane.jobs:  # what is let in may overtake the one that waits for longest, but not for ever
+        if long and lane.jobs:  # new pairs may overtake the one that waits for longest, but not for ever
             waited = time.monotonic() - min(job.entered for job in lane.jobs)
         return has_place(held, client, work, self._max_queue) and waited + self.seconds(long) <= self._patience
 
     def announce(self, change: int) -> None:
-        """So many pairs more (or fewer) are on their way."""
+        """Note that so many more (or fewer) pairs are on their way."""
         with self._changed:
             self._coming += change
             self._changed.notify()
 
-    def submit(self, jobs: Sequence[Job]) -> None:
+    def submit(self, jobs: Sequence[QueuedPair]) -> None:
         """Let jobs of a client wait, all of them or none.
 
         Raises:
@@ -182,8 +182,8 @@ class Batcher:
                 self._lane_of(job).add(job)
             self._changed.notify()
 
-    def drop(self, jobs: Iterable[Job]) -> None:
-        """Nobody wants these any more: what was not begun never will be."""
+    def drop(self, jobs: Iterable[QueuedPair]) -> None:
+        """Drop jobs that nobody wants any more: those that have not begun are never scored."""
         with self._changed:
             for job in jobs:
                 job.future.cancel()
@@ -191,7 +191,7 @@ class Batcher:
                 lane.jobs = [job for job in lane.jobs if not job.future.cancelled()]
 
     def close(self, seconds: float | None = None) -> None:
-        """Score what waits, then end the thread; it is waited for so long, None = until it has."""
+        """Score what waits, then end the thread; wait so many seconds for it, None = until it has ended."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -199,25 +199,25 @@ class Batcher:
 
     def _run(self) -> None:
         while jobs := self._next():
-            begun, self._begun = time.monotonic(), jobs
+            start, self._begun = time.monotonic(), jobs
             for job in jobs:
-                job.batch, job.waited = len(jobs), begun - job.entered
-            waiting = [[job for job in jobs if job.level == level] for level in sorted({job.level for job in jobs})]
-            while waiting:
-                some = waiting.pop(0)
+                job.batch, job.waited = len(jobs), start - job.entered
+            groups = [[job for job in jobs if job.level == level] for level in sorted({job.level for job in jobs})]
+            while groups:
+                group = groups.pop(0)
                 try:
-                    found = list(self._scorer.assess_pairs([job.pair for job in some], some[0].level))
+                    assessments = list(self._scorer.assess_pairs([job.pair for job in group], group[0].level))
                 except Exception as error:
                     if lost_device(error):
                         self._on_lost(error)
-                    if len(some) == 1:
-                        some[0].future.set_exception(error)
-                    else:  # what is wrong with one is no fault of the others
-                        waiting = [*([job] for job in some), *waiting]
+                    if len(group) == 1:
+                        group[0].future.set_exception(error)
+                    else:  # one pair may be at fault: score each alone
+                        groups = [*([job] for job in group), *groups]
                     continue
-                for job, outcome in zip(some, found, strict=True):
+                for job, outcome in zip(group, assessments, strict=True):
                     job.future.set_result(outcome)
-            seconds = time.monotonic() - begun
+            seconds = time.monotonic() - start
             self._owed = seconds if jobs[0].is_long else max(0.0, self._owed - seconds)
             lane = self._lane_of(jobs[0])
             lane.pace += (1 - lane.old_share) * (seconds / sum(job.work for job in jobs) - lane.pace)
@@ -225,7 +225,7 @@ class Batcher:
             self._begun = ()
             self._on_batch(len(jobs), seconds)
 
-    def _next(self) -> list[Job]:
+    def _next(self) -> list[QueuedPair]:
         """The next batch; empty = closed."""
         size = self._scorer.batch_size
         while True:
@@ -241,7 +241,7 @@ class Batcher:
             if jobs or (closed and not taken):
                 return jobs
 
-    def _take(self, size: int) -> list[Job]:
+    def _take(self, size: int) -> list[QueuedPair]:
         short, long = self._short, self._long
         if long.jobs and (self._owed <= 0 or not short.jobs):
             return long.take(1)

@@ -25,9 +25,10 @@ from ..data_modules.audio import Clip, decode, is_clipped, load_clip, probe
 from ..data_modules.errors import AudioError
 
 MAX_CHANNELS = 8
-"""Accepted; a few kilobytes of Vorbis may claim 255."""
+"""Most channels that are accepted; a few kilobytes of Vorbis may claim 255."""
 MAX_SAMPLES = 2**25
-"""Accepted before channels are averaged: 100 s at 192 kHz in mono. A few megabytes of FLAC may hold far more."""
+"""Most samples that are accepted, before channels are averaged: 100 s at 192 kHz in mono. A few megabytes of FLAC may
+hold far more."""
 MAX_MEMORY = 2**30
 """Bytes of data that a process may have; beyond, a clip is refused."""
 _PIPE_BYTES = 2**20
@@ -80,7 +81,7 @@ class Decoders:
             AudioError: If it cannot be used, or not be decoded in time.
         """
         worker = await self._free.get()
-        # whoever waits may be cancelled; the exchange goes on to its end, or the pipe would hold half a reply
+        # the caller may be cancelled; the exchange goes on to its end, else half a reply would stay in the pipe
         task = asyncio.create_task(self._exchange(worker, data, name))
         self._under_way.add(task)
         task.add_done_callback(self._forget)
@@ -96,7 +97,7 @@ class Decoders:
             await worker.start()
             async with asyncio.timeout(self._seconds):
                 clip = await worker.decode(data, name, self._max_seconds)
-            # here, so that there are never more clips at their own rate than processes
+            # resampled here, so that there are never more clips at their own rate than processes
             loop = asyncio.get_running_loop()
             samples = await loop.run_in_executor(self._threads, decode, clip, self._rate)
             return Decoded(Clip(samples, self._rate, name), clip.seconds, is_clipped(clip))
@@ -122,7 +123,7 @@ class _Worker:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> tuple[asyncio.StreamWriter, asyncio.StreamReader]:
-        """What the process reads and what it writes; it is started if there is none, or it has ended meanwhile."""
+        """Start the process if there is none, or if it has ended; returns the streams that it reads and writes."""
         if self._process is None or self._process.returncode is not None:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", __name__),
@@ -131,7 +132,7 @@ class _Worker:
                 stderr=asyncio.subprocess.DEVNULL,
                 limit=_PIPE_BYTES,
                 env=_environment(),
-                start_new_session=True,  # Ctrl-C is for the service, which ends them when it is done
+                start_new_session=True,  # Ctrl-C is for the service, which ends its decoders itself
             )
             async with asyncio.timeout(_START_SECONDS):
                 await self._process.stdout.readline()  # pyright: ignore[reportOptionalMemberAccess] it is a pipe
@@ -144,8 +145,8 @@ class _Worker:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             assert process.stdout is not None
-            # asyncio waits for the end of the pipe as well, which it does not look for while a long reply is unread
-            with contextlib.suppress(RuntimeError):  # whoever still reads it comes to its end
+            # asyncio waits for the end of the pipe as well, which it does not reach while a long reply is unread
+            with contextlib.suppress(RuntimeError):  # another task still reads it, and reaches its end
                 await process.stdout.read()
             await process.wait()
 
@@ -163,10 +164,10 @@ class _Worker:
 
 
 def _environment() -> dict[str, str]:
-    """Of a process that sees foreign data: no secrets, the same package, one thread."""
-    kept = ("PATH", "LD_LIBRARY_PATH", "LANG", "TMPDIR", "SYSTEMROOT")
+    """The environment of a process that reads foreign data: no secrets, the same package, one thread."""
+    inherited = ("PATH", "LD_LIBRARY_PATH", "LANG", "TMPDIR", "SYSTEMROOT")
     return {
-        **{name: os.environ[name] for name in kept if name in os.environ},
+        **{name: os.environ[name] for name in inherited if name in os.environ},
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
@@ -192,7 +193,7 @@ def decode_safely(data: bytes, name: str, max_seconds: float) -> Clip:
     if info.channels > MAX_CHANNELS:
         raise AudioError(f"{name}: {info.channels} channels; expected at most {MAX_CHANNELS}", "not supported")
     samples = info.seconds * info.rate * info.channels
-    # a clip that is too long in seconds is told so by load_clip, before anything is decoded
+    # load_clip refuses a clip that is too long in seconds, before anything is decoded
     if samples > MAX_SAMPLES and info.seconds <= max_seconds:
         raise AudioError(f"{name}: holds {samples:.0f} samples; expected at most {MAX_SAMPLES}", "too long")
     try:
@@ -212,10 +213,10 @@ def main() -> None:
     os.dup2(2, 1)
     _reply(replies, {"ready": True})
     while line := sys.stdin.buffer.readline():
-        asked = json.loads(line)
-        data = sys.stdin.buffer.read(asked["bytes"])
+        request = json.loads(line)
+        data = sys.stdin.buffer.read(request["bytes"])
         try:
-            clip = decode_safely(data, asked["name"], asked["max_seconds"])
+            clip = decode_safely(data, request["name"], request["max_seconds"])
         except AudioError as error:
             _reply(replies, {"error": str(error), "kind": error.kind})
         else:

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from ..models.calibration import DEFAULT_LEVEL, LEVELS
 from ..models.three_way import MAX_ERRORS
 from .schemas import ClientGone, Problem
-from .settings import MAX_RESPONSES, MAX_SITUATION, MAX_TURNS, Settings, reason_of
+from .settings import MAX_RESPONSES, MAX_SITUATION, MAX_TURNS, ServiceSettings, reason_of
 
 _FILES = ("response", "context")
 MAX_DEVIATIONS = 10.0
@@ -37,7 +37,7 @@ def _short(text: str) -> str:
 
 
 def _one_of(shares: Sequence[float], more: str = "") -> BeforeValidator:
-    """A number of these, or its text."""
+    """A validator that accepts one of these numbers, or its text."""
 
     def check(text: Any) -> float:
         for share in shares:
@@ -73,8 +73,8 @@ class Form(BaseModel):
     @property
     def responses(self) -> list[bytes]:
         """Files of what is judged: one, or several."""
-        own: Any = self.__dict__["response"]
-        return own if isinstance(own, list) else [own]
+        value: Any = self.__dict__["response"]
+        return value if isinstance(value, list) else [value]
 
     @property
     def keys(self) -> list[str]:
@@ -151,8 +151,8 @@ def request_body(form: type[Form]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"multipart/form-data": content}}}
 
 
-def check_head(request: Request, settings: Settings) -> None:
-    """What can be known before the body.
+def check_head(request: Request, settings: ServiceSettings) -> None:
+    """Check what is known before the body.
 
     Raises:
         Problem: If it is no form, compressed, or too large.
@@ -167,7 +167,9 @@ def check_head(request: Request, settings: Settings) -> None:
         raise too_large(settings)
 
 
-async def receive(request: Request, form: type[FormT], settings: Settings, count: Callable[[int], None]) -> FormT:
+async def receive(
+    request: Request, form: type[FormT], settings: ServiceSettings, count: Callable[[int], None]
+) -> FormT:
     """Read a form, in memory: nothing is written to disk.
 
     Args:
@@ -182,16 +184,16 @@ async def receive(request: Request, form: type[FormT], settings: Settings, count
     """
     parser = _Parser(request.headers, _chunks(request, settings, count), form, settings.max_bytes)
     try:
-        sent = await parser.parse()
+        form_data = await parser.parse()
     except MultiPartException as error:
         raise Problem("bad_request", f"the form cannot be read: {error.__cause__ or error.message}") from None
     if not parser.is_complete:
         raise Problem("bad_request", "the form cannot be read: its end is missing")
     files: dict[str, list[bytes]] = {}
-    for name, part in sent.multi_items():
+    for name, part in form_data.multi_items():
         assert isinstance(part, UploadFile)  # as `_Parser` makes them
         files.setdefault(name, []).append(await part.read())
-    await sent.close()
+    await form_data.close()
     values: dict[str, Any] = {}
     for name, contents in files.items():
         if form.model_fields[name].annotation == list[bytes]:
@@ -211,12 +213,14 @@ async def receive(request: Request, form: type[FormT], settings: Settings, count
         raise Problem("invalid", f"{name}: {reason}") from None
 
 
-def too_large(settings: Settings) -> Problem:
+def too_large(settings: ServiceSettings) -> Problem:
     """The refusal of a body."""
     return Problem("too_large", f"the body is too large; expected at most {settings.max_bytes} bytes")
 
 
-async def _chunks(request: Request, settings: Settings, count: Callable[[int], None]) -> AsyncGenerator[bytes, None]:
+async def _chunks(
+    request: Request, settings: ServiceSettings, count: Callable[[int], None]
+) -> AsyncGenerator[bytes, None]:
     """The body of a request as it comes, within limits of time.
 
     `max_body_size` of Starlette would answer 413 in plain text, also where another error comes first.
@@ -250,7 +254,7 @@ class _Parser(MultiPartParser):
         self._max_bytes, self._text_bytes = max_bytes, 0
 
     def on_headers_finished(self) -> None:
-        """A part begins."""
+        """Open the file of a part that begins, if its name is known."""
         part = self._current_part
         name = parse_options_header(part.content_disposition)[1].get(b"name", b"").decode("utf-8", "replace")
         if name not in self._names:
@@ -262,7 +266,7 @@ class _Parser(MultiPartParser):
         part.field_name, part.file = name, UploadFile(file, size=0)  # pyright: ignore[reportArgumentType] as Starlette
 
     def on_part_data(self, data: bytes, start: int, end: int) -> None:
-        """A part goes on."""
+        """Take further bytes of a part, within the limit of texts."""
         if (name := self._current_part.field_name) not in _FILES:
             self._text_bytes += end - start
             if self._text_bytes > _MAX_TEXT_BYTES:
@@ -270,5 +274,5 @@ class _Parser(MultiPartParser):
         super().on_part_data(data, start, end)
 
     def on_end(self) -> None:
-        """The form is complete."""
+        """Note that the form is complete."""
         self.is_complete = True

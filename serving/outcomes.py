@@ -1,4 +1,4 @@
-"""What was found of responses: nothing is heard twice for a reward, whoever asks and however often."""
+"""Outcomes of responses: nothing is heard twice for a reward, whoever asks and however often."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Outcome(NamedTuple):
 
 
 class Outcomes:
-    """Those of rewards, by the content of what was sent (`RewardForm.keys`), the last ones that were heard.
+    """The latest outcomes of reward requests, by the content of what was sent (`RewardForm.keys`).
 
     What could not be heard is not kept: it may be the service that failed, and the client asks again.
     """
@@ -34,9 +34,10 @@ class Outcomes:
 
     @asynccontextmanager
     async def of(self, form: Form) -> AsyncGenerator[dict[str, Outcome], None]:
-        """Those of a form by key: what is known; whoever opens this puts in the others.
+        """The known outcomes of a form by key; the caller adds the others.
 
-        Who sends what another request is being heard for waits for its end, whether it succeeds or not.
+        A request for content that is being heard for another request waits for the end of that one, whether it succeeds
+        or not.
         """
         if not isinstance(form, RewardForm):
             yield {}
@@ -44,17 +45,17 @@ class Outcomes:
         keys = form.keys
         while others := {self._under_way[key] for key in keys if key in self._under_way}:
             await asyncio.wait(others)
-        found = {key: self._known[key] for key in keys if key in self._known}
-        own = asyncio.get_running_loop().create_future()
-        claimed = dict.fromkeys((key for key in keys if key not in found), own)
+        by_key = {key: self._known[key] for key in keys if key in self._known}
+        future = asyncio.get_running_loop().create_future()
+        claimed = dict.fromkeys((key for key in keys if key not in by_key), future)
         self._under_way |= claimed
         try:
-            yield found
+            yield by_key
         finally:
             for key in claimed:
                 del self._under_way[key]
-                if key in found and isinstance(found[key].found, Assessment):
-                    self._known[key] = found[key]
+                if key in by_key and isinstance(by_key[key].found, Assessment):
+                    self._known[key] = by_key[key]
             while len(self._known) > _KEPT:
                 self._known.popitem(last=False)
-            own.set_result(None)
+            future.set_result(None)

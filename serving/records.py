@@ -28,7 +28,7 @@ from .schemas import ClientGone, Problem
 LOGGER = logging.getLogger("empathy_judge.serving")
 ROUTES = ("/", "/v1/score", "/v1/rank", "/v1/reward", "/v1/judge", "/healthz", "/readyz", "/metrics", "/openapi.json")
 CLIENT_GONE = 499
-"""Status in logs and metrics of a request whose client did not wait, as nginx has it; nobody is sent it."""
+"""Status in logs and metrics of a request whose client did not wait, as in nginx; it is never sent."""
 _KEY = "empathy_judge.record"
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PACKAGE_FRAMES = 6
@@ -45,8 +45,8 @@ _LINGER_SECONDS, _LINGER_SILENCE = 5.0, 1.0
 
 
 @dataclass(eq=False)
-class Record:
-    """What is known of a request."""
+class RequestRecord:
+    """The facts about a request, for log and metrics."""
 
     id: str  # of the client, if it sent a sensible one in `X-Request-ID`
     method: str  # of HTTP
@@ -60,25 +60,25 @@ class Record:
 
     @property
     def seconds(self) -> float:
-        """Since the head of the request."""
+        """Seconds since the head of the request."""
         return time.monotonic() - self.begun
 
     def write(self) -> None:
-        """Log it."""
+        """Write the record to the log."""
         values = {"id": self.id, "method": self.method, "route": self.route, "status": self.status}
         code = {"code": self.code} if self.code else {}
-        took = {"ms": round(1000 * self.seconds, 1)}
-        LOGGER.info("request", extra={"facts": {**values, **code, **took, **self.facts}})
+        duration = {"ms": round(1000 * self.seconds, 1)}
+        LOGGER.info("request", extra={"facts": {**values, **code, **duration, **self.facts}})
 
 
-def record_of(scope: Scope) -> Record:
+def record_of(scope: Scope) -> RequestRecord:
     """The record of a request, opened where there is none yet."""
     if _KEY not in scope:
-        asked = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+        sent_id = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
         method = scope["method"] if scope["method"] in ("GET", "POST") else "other"
         route = scope["path"] if scope["path"] in ROUTES else "other"
         client, _ = scope["client"] or ("", 0)
-        scope[_KEY] = Record(asked if _ID.fullmatch(asked) else uuid.uuid4().hex, method, route, client)
+        scope[_KEY] = RequestRecord(sent_id if _ID.fullmatch(sent_id) else uuid.uuid4().hex, method, route, client)
     return scope[_KEY]
 
 
@@ -87,7 +87,7 @@ class JsonLines(logging.Formatter):
     what a client sent."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """As JSON."""
+        """The line as JSON."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -103,20 +103,20 @@ class JsonLines(logging.Formatter):
 
 
 class OncePerSecond(logging.Filter):
-    """Of a warning that comes again and again, such as one for each of many connections, a line a second."""
+    """Lets through one line a second of a warning that repeats, such as one for each of many connections."""
 
     def __init__(self) -> None:
         super().__init__()
         self._last: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Requests and bugs are always written."""
+        """Whether a line is written; requests and bugs always are."""
         if record.levelno != logging.WARNING and record.name == LOGGER.name:
             return True
         kind, now = f"{record.name} {record.msg}"[:_KIND], time.monotonic()
         if now - self._last.get(kind, -1.0) < 1.0:
             return False
-        self._last = {own: last for own, last in self._last.items() if now - last < 1.0} | {kind: now}
+        self._last = {name: last for name, last in self._last.items() if now - last < 1.0} | {kind: now}
         return True
 
 
@@ -164,15 +164,15 @@ class Metrics:
         queue = Gauge("empathy_judge_queue_pairs", "Pairs that wait.", registry=registry)
         queue.set_function(waiting)
 
-    def answered(self, record: Record) -> None:
-        """A request came to its end."""
+    def answered(self, record: RequestRecord) -> None:
+        """Count a request that has ended."""
         self.requests.labels(record.route, str(record.status)).inc()
         self.latency.labels(record.route).observe(record.seconds)
         if record.code:
             self.refused.labels(record.code).inc()
 
     def scored(self, pairs: int, seconds: float) -> None:
-        """A batch of so many pairs took so long."""
+        """Count a batch: its pairs, and the seconds that it took."""
         self.batches.observe(pairs)
         self.batch_seconds.inc(seconds)
 
@@ -186,11 +186,13 @@ class Recorder:
         is_stopping: Whether connections shall be closed.
     """
 
-    def __init__(self, app: ASGIApp, finished: Callable[[Record], None], is_stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self, app: ASGIApp, finished: Callable[[RequestRecord], None], is_stopping: Callable[[], bool]
+    ) -> None:
         self._app, self._finished, self._is_stopping = app, finished, is_stopping
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI has it."""
+        """Handle a request, as ASGI calls it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

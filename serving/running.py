@@ -1,4 +1,4 @@
-"""Runs the service on a socket: signals, connections that nobody uses, and an end that comes whatever clients do."""
+"""Runs the service on a socket: it handles signals, closes unused connections, and ends whatever clients do."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def run(app: FastAPI, listener: socket.socket) -> None:
 
     Raises:
         UserError: If the judge cannot be loaded.
-        Exception: What a GPU ended with that this process cannot use any more: whoever started it starts another.
+        Exception: The error of a GPU that this process cannot use any more; whoever started it starts another process.
     """
     with listener:
         asyncio.run(serve(app, listener))
     if app.state.service.lost or any(thread.name == LOADING for thread in threading.enumerate()):
-        # a batch that nobody waits for any more may go on for long, and Python's own end under a thread that is
-        # importing torch aborts the process
+        # a batch that nobody waits for may run for long, and Python aborts when it exits while a thread is importing
+        # torch
         os._exit(0)
 
 
@@ -50,7 +50,7 @@ async def serve(app: FastAPI, listener: socket.socket) -> None:
     """As `run`; `app.state.server` is uvicorn meanwhile.
 
     uvicorn's own shutdown would refuse connections while the last requests are answered, so that a load balancer would
-    not learn why: here everybody who comes is answered with 503.
+    not learn why: here every request that comes is answered with 503.
     """
     service: Service = app.state.service
     config = uvicorn.Config(
@@ -61,7 +61,7 @@ async def serve(app: FastAPI, listener: socket.socket) -> None:
         access_log=False,
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        backlog=_ACCEPTED_AT_ONCE,  # as asyncio has it: the next ones only after the limit of connections was looked at
+        backlog=_ACCEPTED_AT_ONCE,  # for asyncio, too: the limit of connections is checked before the next ones
     )
     server, loop = uvicorn.Server(config), asyncio.get_running_loop()
     _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -86,15 +86,15 @@ async def serve(app: FastAPI, listener: socket.socket) -> None:
     for helper in helpers:
         helper.cancel()
     if (starting := service.starting) is not None and starting.done() and not starting.cancelled():
-        starting.result()  # why it never was ready
+        starting.result()  # raises the reason why it was never ready
     LOGGER.info("stopped", extra={"facts": {"let_in": service.let_in, "lost": service.lost}})
     if service.lost_device is not None:
         raise service.lost_device
 
 
 async def _end(server: uvicorn.Server, service: Service, listener: socket.socket) -> None:
-    """Tell uvicorn to end: when the judge cannot be loaded, or after a signal, or a GPU was lost, and the last
-    answer."""
+    """Tell uvicorn to end: if the judge cannot be loaded, or else after a signal or the loss of a GPU, once the last
+    request is answered."""
     hearing, settings = asyncio.create_task(service.told.wait()), service.settings
     clock = asyncio.get_running_loop().time
     while not server.started:  # now the application has started to load the judge
@@ -105,10 +105,10 @@ async def _end(server: uvicorn.Server, service: Service, listener: socket.socket
     if service.starting is None or not service.starting.done() or service.starting.exception() is None:
         await hearing
         LOGGER.info("stopping")
-        end = clock() + max(settings.grace_seconds - _FLUSH_SECONDS - _EXIT_SECONDS, settings.grace_seconds / 2)
-        least = clock() + (settings.drain_seconds if service.is_ready else 0.0)
+        latest = clock() + max(settings.grace_seconds - _FLUSH_SECONDS - _EXIT_SECONDS, settings.grace_seconds / 2)
+        earliest = clock() + (settings.drain_seconds if service.is_ready else 0.0)
         service.is_stopping = True
-        while (service.under_way or clock() < least) and clock() < end:
+        while (service.under_way or clock() < earliest) and clock() < latest:
             await asyncio.sleep(0.02)
     service.lost = service.under_way
     server.should_exit = True
@@ -118,23 +118,23 @@ async def _end(server: uvicorn.Server, service: Service, listener: socket.socket
 
 
 class _Connection(H11Protocol):
-    """uvicorn's HTTP/1.1 with a limit of connections. Beyond it the one goes that has been silent for longest, so that
-    there are always descriptors left, and whoever asks for `/healthz` at once is answered."""
+    """uvicorn's HTTP/1.1 with a limit of connections. Beyond it the connection that has been silent for longest is
+    closed, so that descriptors are left and a client that asks for `/healthz` at once is answered."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Make room for it."""
+        """Accept a connection; if there are too many, close one."""
         super().connection_made(transport)
         self.made = self.loop.time()
-        open_ones: list[Any] = [own for own in self.connections if not own.transport.is_closing()]
+        open_ones: list[Any] = [peer for peer in self.connections if not peer.transport.is_closing()]
         if len(open_ones) > most_connections():
             LOGGER.warning("too many connections")
-            silent = [own for own in open_ones if own is not self and _is_silent(own)]
-            oldest = min(silent, key=lambda own: (own.cycle is not None, own.made), default=self)
+            silent = [peer for peer in open_ones if peer is not self and _is_silent(peer)]
+            oldest = min(silent, key=lambda peer: (peer.cycle is not None, peer.made), default=self)
             oldest.transport.abort()
 
 
 def _is_silent(connection: Any) -> bool:
-    """It is not known what the client wants, or it does not take the answer."""
+    """Whether no request is being answered, or the client does not take its answer."""
     cycle = connection.cycle
     return cycle is None or cycle.response_complete or _is_not_taken(connection)
 
@@ -144,22 +144,22 @@ def _is_not_taken(connection: Any) -> bool:
 
 
 async def _close_unused(server: uvicorn.Server, seconds: float) -> None:
-    """Close connections on which for so long neither the head of a request came nor an answer was taken: uvicorn has
-    no such limits. Between two requests its own holds."""
+    """Close connections on which for `seconds` neither the head of a request came nor an answer was taken: uvicorn has
+    no such limits. Between two requests uvicorn's own limit applies."""
     since: dict[Any, float] = {}
     while True:
         now, silent = asyncio.get_running_loop().time(), dict[Any, Any]()
-        for own in list[Any](server.server_state.connections):
-            if _is_not_taken(own) or (_is_silent(own) and not own.timeout_keep_alive_task):
-                silent[own, own.cycle] = own
+        for peer in list[Any](server.server_state.connections):
+            if _is_not_taken(peer) or (_is_silent(peer) and not peer.timeout_keep_alive_task):
+                silent[peer, peer.cycle] = peer
         since = {key: since.get(key, now) for key in silent}
-        for key, own in silent.items():
+        for key, peer in silent.items():
             if now - since[key] >= seconds:
-                own.transport.abort()
+                peer.transport.abort()
         await asyncio.sleep(min(1.0, seconds / 8))
 
 
 def most_connections() -> int:
-    """As many as there are descriptors for, beside our own and those of a burst of newcomers."""
+    """As many as there are descriptors for, after our own and those of a burst of new connections."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(8, min(descriptors - _OWN_DESCRIPTORS - 4 * _ACCEPTED_AT_ONCE, _MOST_CONNECTIONS))

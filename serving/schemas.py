@@ -246,10 +246,10 @@ def responses(*statuses: int, token: bool) -> dict[int | str, dict[str, Any]]:
     """The errors of a route for FastAPI.
 
     Args:
-        *statuses: That it may answer with.
-        token: It wants a token.
+        *statuses: Statuses that it may answer with.
+        token: Whether it wants a token.
     """
-    found: dict[int | str, dict[str, Any]] = {}
+    errors: dict[int | str, dict[str, Any]] = {}
     for status in sorted((*statuses, 401) if token else statuses):
         headers: dict[str, Any] = {
             "X-Request-ID": {
@@ -261,16 +261,16 @@ def responses(*statuses: int, token: bool) -> dict[int | str, dict[str, Any]]:
             headers["Retry-After"] = {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}}
         examples = {
             code: {"value": {"error": {"code": code, "message": message}}}
-            for code, (own, message) in ERRORS.items()
-            if own == status
+            for code, (number, message) in ERRORS.items()
+            if number == status
         }
-        found[status] = {
+        errors[status] = {
             "model": Error,
             "description": _TITLES[status],
             "headers": headers,
             "content": {"application/json": {"examples": examples}},
         }
-    return found
+    return errors
 
 
 def tailor(document: dict[str, Any], scorer: Scorer) -> None:
@@ -286,6 +286,6 @@ def tailor(document: dict[str, Any], scorer: Scorer) -> None:
         if not scorer.knows_preferences:
             properties.pop("max_error", None)
         if "dimension" in properties:
-            # the only one may be left out, or be empty; for a reward all of them
+            # it may be left out or be empty where there is only one dimension, and for a reward
             optional = len(dimensions) == 1 or path == "/v1/reward"
             properties["dimension"]["enum"] = [*dimensions, ""] if optional else dimensions

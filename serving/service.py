@@ -1,4 +1,4 @@
-"""A judge at work for many: how it is started, how a request goes through it (`Service.answer`), how it ends."""
+"""A judge that serves many clients: how it starts, how it answers a request (`Service.answer`), how it ends."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from ..data_modules.schema import Pair, Turn
 from ..models.assessment import Assessment
 from ..models.calibration import DEFAULT_LEVEL
 from ..scorer import Scorer
-from .batcher import Batcher, Full, Job, has_place, work_of
+from .batcher import Batcher, Full, QueuedPair, has_place, work_of
 from .decoding import Decoders
 from .forms import Form, FormT, IntervalForm, RankForm, RewardForm, check_head, receive, too_large
 from .outcomes import Outcome, Outcomes
-from .records import LOGGER, Metrics, Record, record_of
+from .records import LOGGER, Metrics, RequestRecord, record_of
 from .schemas import ClientGone, JudgeId, Problem, Seconds
-from .settings import Settings
+from .settings import ServiceSettings
 
 LOADING = "loading"
 """Name of the thread that loads the judge."""
 _WINDOWS = 10
-"""Clips may be so many times as long as one window, unless the settings say otherwise."""
+"""Longest clip, in windows of the judge, unless the settings say otherwise."""
 _WORK_OF_A_PAIR, _WORK_OF_A_REQUEST = 2 * _WINDOWS, 64
-"""Windows of its clips multiplied (`batcher.work_of`): each is as much work as a short pair, and the others wait
-meanwhile."""
+"""Most windows of a pair and of a request, a product over clips (`batcher.work_of`): each window is as much work as a
+short pair, and other requests wait meanwhile."""
 _UPLOADS_IN_MEMORY = 16
 """Bodies of the largest size that are received at once; while there are more, only small ones go on."""
 
 
 @dataclass(frozen=True)
-class Judge:
+class ServedJudge:
     """A judge at work."""
 
     scorer: Scorer  # the judge
@@ -56,15 +56,15 @@ class Judge:
     batcher: Batcher  # calls the judge
 
     def windows(self, *seconds: float) -> int:
-        """In how many clips that last so long are read together: those of one with each of those of the others."""
-        return math.prod(math.ceil(own / self.scorer.max_seconds) for own in seconds)
+        """Number of windows for clips of these durations: each window of one is read with each window of the others."""
+        return math.prod(math.ceil(duration / self.scorer.max_seconds) for duration in seconds)
 
 
 @dataclass(frozen=True)
-class Heard(Generic[FormT]):
+class Judged(Generic[FormT]):
     """What became of a request."""
 
-    judge: Judge  # who judged
+    judge: ServedJudge  # who judged
     form: FormT  # what was sent
     dimensions: list[str]  # what it asks for, see `_asked_of`
     outcomes: Sequence[Outcome]  # of each response; only rewards have errors among them
@@ -72,25 +72,25 @@ class Heard(Generic[FormT]):
 
     @property
     def assessments(self) -> list[Assessment]:
-        """Of each response that was heard."""
-        return [own.found for own in self.outcomes if isinstance(own.found, Assessment)]
+        """Assessments of the responses that were heard."""
+        return [outcome.found for outcome in self.outcomes if isinstance(outcome.found, Assessment)]
 
 
 class Service:
-    """A judge that is loaded, asked by many at once, and stopped without losing a request. While it is being loaded,
-    requests are answered with 503."""
+    """Loads a judge, lets many clients ask it at once, and stops without losing a request. While the judge is being
+    loaded, requests are answered with 503."""
 
-    def __init__(self, load: Callable[[], Scorer], settings: Settings) -> None:
+    def __init__(self, load: Callable[[], Scorer], settings: ServiceSettings) -> None:
         self._load, self.settings = load, settings
         self.metrics = Metrics(lambda: len(self._judge.batcher.jobs) if self._judge else 0)
         self.starting: asyncio.Task[None] | None = None  # `_start`, as the application runs it
-        self.told = asyncio.Event()  # to stop
-        self.lost_device: Exception | None = None  # what a GPU ended with that nothing can be scored on any more
-        self._judge: Judge | None = None
+        self.told = asyncio.Event()  # set when the service is told to stop
+        self.lost_device: Exception | None = None  # error of a GPU on which nothing can be scored any more
+        self._judge: ServedJudge | None = None
         self.is_stopping = False  # new requests are not let in any more
-        # requests so far, those of them without an answer yet, and those that got none before the service ended
+        # numbers of requests: let in so far, without an answer yet, and without an answer when the service ended
         self.let_in = self.under_way = self.lost = 0
-        self._uploads: dict[Record, int] = {}  # bytes so far
+        self._uploads: dict[RequestRecord, int] = {}  # bytes so far
         self._outcomes = Outcomes()
 
     @property
@@ -99,7 +99,7 @@ class Service:
         return self._judge is not None and not self.is_stopping
 
     @property
-    def judge(self) -> Judge:
+    def judge(self) -> ServedJudge:
         """The judge at work.
 
         Raises:
@@ -113,7 +113,7 @@ class Service:
 
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncGenerator[None, None]:
-        """Start, meanwhile answering; in the end stop threads and processes."""
+        """Start while requests are answered already; at the end stop threads and processes."""
         self.starting = asyncio.create_task(self._start())
         yield
         self.is_stopping = True
@@ -128,7 +128,7 @@ class Service:
         Raises:
             UserError: If it cannot be loaded, or the limits do not fit it.
         """
-        begun, settings, loop = time.monotonic(), self.settings, asyncio.get_running_loop()
+        start, settings, loop = time.monotonic(), self.settings, asyncio.get_running_loop()
 
         def lost(error: Exception) -> None:
             self.lost_device = error
@@ -137,8 +137,8 @@ class Service:
         scorer = await _in_daemon_thread(self._load)
         max_seconds, rate = longest_clip(scorer, settings), scorer.sampling_rate
         version = hashlib.sha256(json.dumps(scorer.description, sort_keys=True).encode()).hexdigest()[:16]
-        patience = min(settings.request_seconds, settings.grace_seconds) / 2  # so that who is let in has an answer
-        judge = Judge(
+        patience = min(settings.request_seconds, settings.grace_seconds) / 2  # so that all let in get an answer
+        judge = ServedJudge(
             scorer,
             JudgeId(name=settings.name, version=version),
             max_seconds,
@@ -147,15 +147,15 @@ class Service:
         )
         await judge.decoders.start()
         samples = 0.01 * np.random.default_rng(0).normal(size=rate // 2)
-        trial = Job(make_pair("trial", None, Clip(samples.astype(np.float32), rate)), DEFAULT_LEVEL)
+        trial = QueuedPair(make_pair("trial", None, Clip(samples.astype(np.float32), rate)), DEFAULT_LEVEL)
         judge.batcher.submit([trial])
         outcome = await asyncio.wrap_future(trial.future)
         if isinstance(outcome, AudioError):  # nothing is wrong with this clip
             raise outcome
         self._judge = judge
-        LOGGER.info("ready", extra={"facts": {"seconds": round(time.monotonic() - begun, 1), "judge": version}})
+        LOGGER.info("ready", extra={"facts": {"seconds": round(time.monotonic() - start, 1), "judge": version}})
 
-    async def answer(self, request: Request, kind: type[FormT]) -> Heard[FormT]:
+    async def answer(self, request: Request, kind: type[FormT]) -> Judged[FormT]:
         """The way of a request: head checked, let in, received, decoded, queued, scored.
 
         Raises:
@@ -174,39 +174,39 @@ class Service:
             dimensions = _asked_of(judge, form)
             # the last check before any work
             judge.scorer.check_text(_pair(record, form, form.context, form.responses[0]))
-            async with _patient(request, settings), self._outcomes.of(form) as found:
-                jobs, seconds = await self._decode(judge, form, record, found)
+            async with _patient(request, settings), self._outcomes.of(form) as by_key:
+                jobs, seconds = await self._decode(judge, form, record, by_key)
                 upload.close()
                 _check_fits(jobs.values(), settings)
                 try:
                     if jobs:
                         judge.batcher.submit([*jobs.values()])
                     for key, job in jobs.items():
-                        found[key] = Outcome(await asyncio.wrap_future(job.future), job.clipped)
+                        by_key[key] = Outcome(await asyncio.wrap_future(job.future), job.clipped)
                 except Full:
                     raise _busy(judge, any(job.is_long for job in jobs.values())) from None
                 finally:
                     judge.batcher.drop(jobs.values())  # does nothing to those that are done
-        outcomes = [found[key] for key in form.keys]
+        outcomes = [by_key[key] for key in form.keys]
         for outcome in outcomes:
             if isinstance(outcome.found, AudioError) and not isinstance(form, RewardForm):
                 raise outcome.found
         if jobs:
             self._stage(record, "wait", max(job.waited for job in jobs.values()))
-            took = max(time.monotonic() - job.entered - job.waited for job in jobs.values())
-            self._stage(record, "score", took)
+            scoring = max(time.monotonic() - job.entered - job.waited for job in jobs.values())
+            self._stage(record, "score", scoring)
         record.facts["batch"] = max((job.batch for job in jobs.values()), default=0)
         self.metrics.audio_seconds.inc(sum(seconds.context + seconds.responses))
-        return Heard(judge, form, dimensions, outcomes, seconds)
+        return Judged(judge, form, dimensions, outcomes, seconds)
 
-    def _admit(self, record: Record) -> Judge:
+    def _admit(self, record: RequestRecord) -> ServedJudge:
         """Let a request in, if there is a place for it.
 
         Raises:
             Problem: If there is none.
         """
         judge = self.judge
-        held = Counter(other.client for other in self._uploads)
+        held = Counter(upload.client for upload in self._uploads)
         if not (
             has_place(held, record.client, 1, self.settings.concurrency) and judge.batcher.has_place(record.client)
         ):
@@ -218,7 +218,7 @@ class Service:
         return judge
 
     @contextmanager
-    def _uploading(self, record: Record) -> Iterator[None]:
+    def _uploading(self, record: RequestRecord) -> Iterator[None]:
         """Holds a place among the requests that are received and decoded."""
         self._uploads[record] = 0
         self.metrics.uploads.inc()
@@ -228,77 +228,77 @@ class Service:
             del self._uploads[record]
             self.metrics.uploads.dec()
 
-    def _received(self, record: Record, count: int) -> None:
-        """More bytes of a request came.
+    def _received(self, record: RequestRecord, count: int) -> None:
+        """Count further bytes of a request.
 
         Raises:
-            Problem: If it is too large, or together with the others.
+            Problem: If it is too large, by itself or together with the others.
         """
         self._uploads[record] += count
         if self._uploads[record] > self.settings.max_bytes:
             raise too_large(self.settings)
-        most = _UPLOADS_IN_MEMORY * self.settings.max_bytes
-        if sum(self._uploads.values()) > most and self._uploads[record] > most / self.settings.concurrency:
+        limit = _UPLOADS_IN_MEMORY * self.settings.max_bytes
+        if sum(self._uploads.values()) > limit and self._uploads[record] > limit / self.settings.concurrency:
             raise _busy(self.judge)
 
     async def _decode(
-        self, judge: Judge, form: Form, record: Record, found: dict[str, Outcome]
-    ) -> tuple[dict[str, Job], Seconds]:
-        """A job for each response that is not found yet, by its key, and the durations of all clips.
+        self, judge: ServedJudge, form: Form, record: RequestRecord, found: dict[str, Outcome]
+    ) -> tuple[dict[str, QueuedPair], Seconds]:
+        """A job for each response without an outcome in `found`, by its key, and the durations of all clips.
 
-        A response of a reward that cannot be used is found with that.
+        A response of a reward that cannot be used gets its error as outcome.
 
         Raises:
             AudioError: If a clip cannot be used, or there are too many windows.
         """
-        begun, clips = time.monotonic(), []
-        jobs: dict[str, Job] = {}
+        start, clips = time.monotonic(), []
+        jobs: dict[str, QueuedPair] = {}
         seconds = Seconds(context=[], responses=[])
-        wanted = {key: number for number, key in enumerate(form.keys) if key not in found}
+        missing = {key: number for number, key in enumerate(form.keys) if key not in found}
         level = form.level if isinstance(form, IntervalForm) else DEFAULT_LEVEL
-        judge.batcher.announce(len(wanted))
+        judge.batcher.announce(len(missing))
         try:
-            for number, data in enumerate(form.context if wanted else (), start=1):
+            for number, data in enumerate(form.context if missing else (), start=1):
                 name = "context" if len(form.context) == 1 else f"context {number}"
                 clip, lasts, _ = await judge.decoders.decode(data, name)
                 clips.append(clip)
                 seconds.context.append(round(lasts, 3))
-                _check_work(judge, form, judge.windows(*(own.seconds for own in clips)))
-            for key, number in wanted.items():
+                _check_work(judge, form, judge.windows(*(each.seconds for each in clips)))
+            for key, number in missing.items():
                 name = "response" if len(form.responses) == 1 else f"response {number + 1}"
                 try:
                     clip, lasts, clipped = await judge.decoders.decode(form.responses[number], name)
-                    windows = judge.windows(*(own.seconds for own in (*clips, clip)))
+                    windows = judge.windows(*(each.seconds for each in (*clips, clip)))
                     _check_work(judge, form, windows)
                 except AudioError as error:
                     if not isinstance(form, RewardForm):
                         raise
-                    # of no bytes there is no clip: it was not sent, which is not the policy's silence
+                    # no bytes are no clip: it was not sent, which is different from a policy that stays silent
                     sent = bool(form.responses[number])
                     found[key] = Outcome(error if sent else AudioError(str(error), "not a clip"))
                     continue
                 seconds.responses.append(round(lasts, 3))
-                read = sum(own.seconds * windows / judge.windows(own.seconds) for own in (*clips, clip))
-                jobs[key] = Job(_pair(record, form, clips, clip), level, record.client, windows, read, clipped)
+                read = sum(each.seconds * windows / judge.windows(each.seconds) for each in (*clips, clip))
+                jobs[key] = QueuedPair(_pair(record, form, clips, clip), level, record.client, windows, read, clipped)
                 _check_work(judge, form, windows, sum(job.windows for job in jobs.values()))
         finally:
-            judge.batcher.announce(-len(wanted))
-        self._stage(record, "decode", time.monotonic() - begun)
+            judge.batcher.announce(-len(missing))
+        self._stage(record, "decode", time.monotonic() - start)
         record.facts["audio_seconds"] = round(sum(seconds.context + seconds.responses), 3)
         return jobs, seconds
 
-    def _stage(self, record: Record, name: str, seconds: float) -> None:
+    def _stage(self, record: RequestRecord, name: str, seconds: float) -> None:
         self.metrics.stages.labels(name).observe(seconds)
         record.facts[f"{name}_ms"] = round(1000 * seconds, 1)
 
-    def finished(self, record: Record) -> None:
+    def finished(self, record: RequestRecord) -> None:
         """The answer of a request was sent, or its client is gone."""
         self.under_way -= record.admitted
         self.metrics.answered(record)
         record.write()
 
 
-def longest_clip(scorer: Scorer, settings: Settings) -> float:
+def longest_clip(scorer: Scorer, settings: ServiceSettings) -> float:
     """Longest clip that is accepted, in seconds.
 
     Raises:
@@ -313,9 +313,9 @@ def longest_clip(scorer: Scorer, settings: Settings) -> float:
 
 
 async def _in_daemon_thread(load: Callable[[], Scorer]) -> Scorer:
-    """What a function returns; a service that is stopped meanwhile does not wait for it."""
+    """Run a function in a daemon thread and return its result; a service that is stopped does not wait for it."""
     loaded: Future[Scorer] = Future()
-    loaded.set_running_or_notify_cancel()  # from now on it cannot be cancelled, only not waited for
+    loaded.set_running_or_notify_cancel()  # from now on it cannot be cancelled; callers may stop waiting
 
     def run() -> None:
         try:
@@ -328,7 +328,7 @@ async def _in_daemon_thread(load: Callable[[], Scorer]) -> Scorer:
 
 
 @asynccontextmanager
-async def _patient(request: Request, settings: Settings) -> AsyncGenerator[None, None]:
+async def _patient(request: Request, settings: ServiceSettings) -> AsyncGenerator[None, None]:
     """Work that is given up when the client hangs up or time is over.
 
     Raises:
@@ -359,15 +359,15 @@ async def _patient(request: Request, settings: Settings) -> AsyncGenerator[None,
         raise Problem("timeout", f"no score within {waited}; ask again when the service is less busy") from None
 
 
-def _pair(record: Record, form: Form, context: Sequence[AudioSource], response: AudioSource) -> Pair:
+def _pair(record: RequestRecord, form: Form, context: Sequence[AudioSource], response: AudioSource) -> Pair:
     """A pair of a request. The last turn of the context is the user's, and speakers alternate."""
     count = len(context)
     turns = tuple(Turn("assistant" if (count - n) % 2 == 0 else "user", clip) for n, clip in enumerate(context))
     return Pair(record.id, response, turns, situation=form.situation or None, group_id=record.id)
 
 
-def _check_work(judge: Judge, form: Form, windows: int, together: int = 0) -> None:
-    """A pair, and all pairs of a request together, are not in too many windows.
+def _check_work(judge: ServedJudge, form: Form, windows: int, together: int = 0) -> None:
+    """Check that neither a pair nor all pairs of a request together have too many windows.
 
     Raises:
         AudioError: If they are.
@@ -376,14 +376,14 @@ def _check_work(judge: Judge, form: Form, windows: int, together: int = 0) -> No
     of_pair = max(_WORK_OF_A_PAIR, judge.windows(judge.max_seconds)) // texts
     of_request = max(_WORK_OF_A_REQUEST // texts, of_pair)
     beside = " beside a situation of this length" if texts > 1 else ""
-    for clips, found, most in (("context and response", windows, of_pair), ("the responses", together, of_request)):
-        if found > most:
+    for clips, count, limit in (("context and response", windows, of_pair), ("the responses", together, of_request)):
+        if count > limit:
             hears = f"{judge.scorer.max_seconds:g} s"
-            raise AudioError(f"{clips} make {found} windows of {hears}; expected at most {most}{beside}", "too long")
+            raise AudioError(f"{clips} make {count} windows of {hears}; expected at most {limit}{beside}", "too long")
 
 
-def _check_fits(jobs: Collection[Job], settings: Settings) -> None:
-    """An idle service would let these wait.
+def _check_fits(jobs: Collection[QueuedPair], settings: ServiceSettings) -> None:
+    """Check that an idle service would let these pairs wait.
 
     Raises:
         Problem: If not; to ask again would not help.
@@ -394,30 +394,30 @@ def _check_fits(jobs: Collection[Job], settings: Settings) -> None:
         raise Problem("invalid", f"{reason}; expected fewer responses, shorter clips, or serve --max-queue {work}")
 
 
-def _busy(judge: Judge, long: bool = False) -> Problem:
+def _busy(judge: ServedJudge, long: bool = False) -> Problem:
     """The refusal of a full service, or of one in which pairs that are scored alone would wait for too long."""
     wait = f"{min(60, max(1, judge.batcher.seconds(long))):.0f}"
     return Problem("busy", f"too many requests wait; ask again in {wait} s", {"Retry-After": wait})
 
 
-def _asked_of(judge: Judge, form: Form) -> list[str]:
+def _asked_of(judge: ServedJudge, form: Form) -> list[str]:
     """The dimensions that a form asks for: the one to rank by; else one that it names, or all.
 
     Raises:
         Problem: If the judge has no such dimension, or not what else is asked for.
         UserError: If it knows nothing of preferences, which a ranking asks for.
     """
-    known, ranks = [dimension.name for dimension in judge.scorer.dimensions], isinstance(form, RankForm)
+    names, ranks = [dimension.name for dimension in judge.scorer.dimensions], isinstance(form, RankForm)
     if judge.scorer.calibration is None:
         if "level" in form.model_fields_set:
             raise Problem("invalid", "level: this judge is not calibrated, it has no intervals; expected no level")
         if isinstance(form, RewardForm) and form.deviations:
             raise Problem("invalid", "deviations: this judge is not calibrated; expected 0")
     named = form.dimension if isinstance(form, RankForm | RewardForm) else ""
-    if named not in known and (named or (ranks and len(known) > 1)):
+    if named not in names and (named or (ranks and len(names) > 1)):
         none = "" if ranks else ", or none: then all count"
-        raise Problem("invalid", f"dimension; expected {', '.join(known)}{none}")
-    dimensions = [named] if named else known
+        raise Problem("invalid", f"dimension; expected {', '.join(names)}{none}")
+    dimensions = [named] if named else names
     if isinstance(form, RankForm) and form.max_error is not None:
         judge.scorer.compared_on(dimensions)
     return dimensions

@@ -26,7 +26,7 @@ with the square of its longest text: of as many characters four requests would t
 _DAY = 86_400.0
 
 
-class Settings(BaseModel):
+class ServiceSettings(BaseModel):
     """Limits of the service; see the options of `empathy-judge serve`.
 
     Attributes:
@@ -75,7 +75,7 @@ class Settings(BaseModel):
         return token
 
 
-def read_settings(**options: Any) -> Settings:
+def read_settings(**options: Any) -> ServiceSettings:
     """Settings out of the options of the command line, and the token out of the environment.
 
     Raises:
@@ -83,7 +83,7 @@ def read_settings(**options: Any) -> Settings:
     """
     token = os.environ.get(TOKEN_VARIABLE)
     try:
-        return Settings(token=None if token is None else token.strip(), **options)
+        return ServiceSettings(token=None if token is None else token.strip(), **options)
     except ValidationError as error:
         name, reason = reason_of(error)
     if name == "token":
@@ -92,7 +92,7 @@ def read_settings(**options: Any) -> Settings:
 
 
 def reason_of(error: ValidationError) -> tuple[str, str]:
-    """What is wrong first, without what was given: name of the field, and a line that says what is expected."""
+    """The first error, without the value that was given: name of the field, and a line that says what is expected."""
     first = error.errors(include_input=False)[0]
     reason = re.sub(r"^\w+ should (have|be)", "expected", first["msg"].removeprefix("Value error, "))
     return str(first["loc"][0]), "missing" if first["type"] == "missing" else reason
@@ -119,7 +119,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 # of <malloc.h>
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-_LARGE = 2**22  # with 2**18 a pair took twice the time: every tensor would be new memory
+_LARGE = 2**22  # with 2**18 a pair took twice the time: every tensor was newly allocated memory
 _ARENAS = 2
 
 

@@ -30,7 +30,7 @@ from ..models import LAST
 from ..models.weight_files import damage, read_checkpoint
 
 _LOCK = ".lock"
-_LOOK_EVERY = 8  # steps; whether any process was asked to stop takes a word between all of them
+_LOOK_EVERY = 8  # steps; whether any process was asked to stop takes communication between all of them
 
 
 class CannotWrite(UserError):
@@ -39,13 +39,13 @@ class CannotWrite(UserError):
 
 @contextmanager
 def alone_in(run: Path) -> Iterator[None]:
-    """Within, no other process trains in this folder, which is made.
+    """Make a folder and lock it: within, no other process trains in it.
 
-    It is a lock of POSIX: the system lets it go when this process dies, and processes that began as a copy of it (data
+    It is a POSIX lock: the system releases it when this process dies, and processes that began as a copy of it (data
     loaders), which live on for seconds after a kill, do not hold it.
 
     Raises:
-        UserError: If another process does.
+        UserError: If another process trains in it.
         CannotWrite: If the folder cannot be written, now or later.
     """
     path = run / _LOCK
@@ -56,7 +56,7 @@ def alone_in(run: Path) -> Iterator[None]:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if path.exists() and os.path.samestat(os.fstat(lock.fileno()), path.stat()):
                 break
-            lock.close()  # who held it has deleted it meanwhile
+            lock.close()  # the process that held the lock has deleted its file meanwhile
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EACCES) and os.access(path, os.W_OK):
             raise UserError(
@@ -65,7 +65,7 @@ def alone_in(run: Path) -> Iterator[None]:
         raise CannotWrite(f"{run}: cannot be written ({error.strerror}); expected a folder that can") from None
     try:
         yield
-    except OSError as error:  # of a logger, whose errors name no file
+    except OSError as error:  # such as from a logger, whose errors name no file
         refused = disk_error(error)
         if refused is None:
             raise
@@ -81,39 +81,39 @@ def alone_in(run: Path) -> Iterator[None]:
 
 @contextmanager
 def stopped_by_signals() -> Iterator[None]:
-    """Within, a signal ends the program at once with `ASKED_TO_STOP`; in training `PreemptionCheckpoints` saves first.
+    """Within it, a signal ends the program with `ASKED_TO_STOP`: at once, in training once a checkpoint is saved.
 
-    So whoever started it knows at any time that the run is to be started again, and a line says so. Ctrl-C is a
-    `KeyboardInterrupt`, as anywhere in Python.
+    So whoever started the program can tell at any time that the run is to be started again, and a line says so. Ctrl-C
+    is a `KeyboardInterrupt`, as anywhere in Python.
     """
-    asked = []
+    received = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
+        received.append(number)
         raise SystemExit(ASKED_TO_STOP)
 
-    before = listen(stop)
-    if before:  # Lightning ignores Ctrl-C once there was one
-        before[signal.SIGINT] = signal.getsignal(signal.SIGINT)
+    handlers = listen(stop)
+    if handlers:  # Lightning ignores Ctrl-C after the first one
+        handlers[signal.SIGINT] = signal.getsignal(signal.SIGINT)
     try:
         yield
-    except SIGTERMException:  # of Lightning, where its handler was the one in force
+    except SIGTERMException:  # raised by Lightning's own handler, where that was in force
         raise SystemExit(ASKED_TO_STOP) from None
     except (SystemExit, Exception) as end:
         if isinstance(end.__context__, KeyboardInterrupt):  # Lightning would end the program with 1
             raise KeyboardInterrupt from None
-        # or with a mistake of its own when it tidies up what it had not begun
-        if asked and SystemExit in (type(end), type(end.__context__)):
+        # or Lightning fails with an error of its own when it tears down what it had not set up
+        if received and SystemExit in (type(end), type(end.__context__)):
             if os.environ.get("LOCAL_RANK", "0") == "0":
                 print("asked to stop: the same command goes on (train: with --resume auto)", file=sys.stderr)
             raise SystemExit(ASKED_TO_STOP) from None
         raise
     finally:
-        restore(before)
+        restore(handlers)
 
 
 def position_of(checkpoint: Mapping[str, Any]) -> Position:
-    """Where a run goes on from a checkpoint."""
+    """The position in the data from which a run goes on after a checkpoint."""
     progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
     if progress["is_last_batch"]:
         return Position(checkpoint["epoch"] + 1)
@@ -160,7 +160,7 @@ class PreemptionCheckpoints(Callback):
             self._stop(trainer)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Whoever asked in the last epoch does not wait for what follows, the calibration.
+        """After a signal in the last epoch, stop without waiting for the calibration that follows.
 
         Raises:
             SystemExit: As above.
@@ -184,7 +184,7 @@ class PreemptionCheckpoints(Callback):
 
 
 class EarlyStopping(callbacks.EarlyStopping):
-    """Lightning's, which would train a run on that it had ended, and keep the patience of before.
+    """Lightning's early stopping, but a run that it has ended stays ended, and the patience is the one asked for now.
 
     It has the same name, under which checkpoints keep its state.
     """
@@ -194,7 +194,7 @@ class EarlyStopping(callbacks.EarlyStopping):
         super().load_state_dict({**state_dict, "patience": self.patience})
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """There may be nothing to do."""
+        """Stop at once if the patience is used up."""
         if self.wait_count >= self.patience:
             trainer.should_stop = True
 
@@ -223,9 +223,9 @@ class AtomicCheckpoints(CheckpointIO):
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, write)
         except OSError as error:
-            kept = "the one before it is whole" if path.exists() else "there is none before it"
+            state = "the one before it is whole" if path.exists() else "there is none before it"
             raise CannotWrite(
-                f"{path}: checkpoint not written ({error.strerror or error}), {kept}; expected a disk with room, then "
+                f"{path}: checkpoint not written ({error.strerror or error}), {state}; expected a disk with room, then "
                 "--resume auto"
             ) from None
 
@@ -255,18 +255,18 @@ def find_resumable(folder: Path) -> tuple[Path | None, list[str]]:
 def check_continues(
     checkpoint: Mapping[str, Any], description: Mapping[str, Any], order: Mapping[str, Any], data: str
 ) -> None:
-    """A run goes on from a checkpoint with the same backbone, data and, in mid-epoch, order: what it would keep and do
-    now.
+    """Check that a run goes on from a checkpoint with the same backbone, data and, in mid-epoch, order: `description`
+    and `order` are those of the run now.
 
     Raises:
         UserError: If something differs.
     """
-    then = checkpoint["description"]
+    saved = checkpoint["description"]
     for key, name in (("backbone_fingerprint", "backbone"), ("dimensions", "rating scales")):
-        if description[key] != then[key]:
-            raise UserError(f"checkpoint: was trained with other {name}: {then[key]!r}, now {description[key]!r}")
+        if description[key] != saved[key]:
+            raise UserError(f"checkpoint: was trained with other {name}: {saved[key]!r}, now {description[key]!r}")
     for key in ("content_hash", "split_hash", "train_splits", "validation_splits", "target"):
-        if description["provenance"][key] != then["provenance"].get(key):
+        if description["provenance"][key] != saved["provenance"].get(key):
             raise UserError(f"checkpoint: was trained on other data: {key} differs from that of {data}")
     for name in order if position_of(checkpoint).batch else ():
         if order[name] != (before := checkpoint["order"].get(name)):

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional
 
-from ..data_modules.items import Comparison, RatedPair
+from ..data_modules.items import ComparedPair, RatedPair
 from ..data_modules.schema import Dimension, Pair
 from ..models.backbones.base import Inputs, Movable
 from ..models.heads import Prediction
@@ -53,11 +53,11 @@ class Collate:
         self._with_counts = with_counts
         self._compare: Comparable = compare
 
-    def __call__(self, items: Sequence[RatedPair | Comparison]) -> Batch:
+    def __call__(self, items: Sequence[RatedPair | ComparedPair]) -> Batch:
         """Inputs and labels of several items: rated pairs, then the chosen, then the rejected pairs. Pairs of
         comparisons have no ratings here, also where people rated them."""
         rated = [item for item in items if isinstance(item, RatedPair)]
-        compared = [item for item in items if isinstance(item, Comparison)]
+        compared = [item for item in items if isinstance(item, ComparedPair)]
         pairs = [item.pair for item in rated]
         pairs += [*(item.chosen for item in compared), *(item.rejected for item in compared)]
         dimensions, rest = self._judge.dimensions, 2 * len(compared)
@@ -96,16 +96,16 @@ def _unpickled(settings: JudgeSettings, dimensions: Sequence[Dimension], pickled
         def persistent_load(self, pid: str) -> EmpathyJudge:
             return judge
 
-    made = Collate.__new__(Collate)
-    vars(made).update(WithJudge(io.BytesIO(pickled)).load())
-    return made
+    collate = Collate.__new__(Collate)
+    vars(collate).update(WithJudge(io.BytesIO(pickled)).load())
+    return collate
 
 
 def _counts(rated: Sequence[RatedPair], rest: int, dimensions: Sequence[Dimension]) -> Tensor:
     steps = max(dimension.steps for dimension in dimensions)
     nobody = torch.zeros(rest, len(dimensions), steps, dtype=torch.int32)
-    given = [item.histogram for item in rated if item.histogram is not None]
-    return torch.cat([torch.stack(given), nobody]) if given else nobody
+    histograms = [item.histogram for item in rated if item.histogram is not None]
+    return torch.cat([torch.stack(histograms), nobody]) if histograms else nobody
 
 
 def _stacked(rows: Sequence[Tensor], rest: int, filling: float, width: int) -> Tensor:
@@ -131,11 +131,11 @@ def gather(prediction: Prediction, labels: Labels) -> tuple[Prediction, Labels]:
     if ranks == 1:
         return prediction, labels
     labels = replace(labels, chosen=labels.chosen + rank * rows, rejected=labels.rejected + rank * rows)
-    predicted, told = _tensors(prediction), _tensors(labels)
-    whole = _of_all_ranks([*predicted.values(), *told.values()])
+    predicted, label_tensors = _tensors(prediction), _tensors(labels)
+    gathered = _of_all_ranks([*predicted.values(), *label_tensors.values()])
     return (
-        replace(prediction, **dict(zip(predicted, whole, strict=False))),
-        replace(labels, **dict(zip(told, whole[len(predicted) :], strict=True))),
+        replace(prediction, **dict(zip(predicted, gathered, strict=False))),
+        replace(labels, **dict(zip(label_tensors, gathered[len(predicted) :], strict=True))),
     )
 
 

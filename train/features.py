@@ -1,4 +1,4 @@
-"""What frozen layers make of the training data, computed once instead of once per epoch."""
+"""Activations of frozen layers for the training data, computed once instead of once per epoch."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ Precision = Callable[[], AbstractContextManager[None]]
 
 
 class Features:
-    """Inputs of the judge out of what is kept.
+    """Inputs of the judge from stored activations.
 
-    Exactly what the frozen layers would compute in training, because nothing in and before them is trained or random.
+    These are exactly what the frozen layers would compute in training, because nothing in and before them is trained or
+    random.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Features:
         """Nothing is computed before `prepare`; `precision` is what the trainer calls it.
 
         Raises:
-            UserError: If what should be kept changes in training.
+            UserError: If the activations to be stored change in training.
         """
         if judge.settings.lora.trains_tower:
             raise UserError(
@@ -79,21 +80,21 @@ class Features:
             self._in_parts(sources, self._clips, self._encode, _CLIPS, "clips")
             if self._pairs is not None and _most(len(pairs)):
                 self._check(pairs, precision)
-                self._in_parts(pairs, self._pairs, lambda some: self._run_lower(some, precision), _PAIRS, "pairs")
+                self._in_parts(pairs, self._pairs, lambda batch: self._run_lower(batch, precision), _PAIRS, "pairs")
 
     def _in_parts(
         self, items: list[Item], kept: Container[Item], compute: Callable[[list[Item]], None], size: int, what: str
     ) -> None:
-        """Compute this process's part of what is missing, and then of what is missing still, where each machine has a
-        folder of its own."""
+        """Compute this process's share of the missing items. Where each machine has a folder of its own, repeat that
+        among the processes of the machine."""
         rank, ranks = place()
         for part, parts in ((rank, ranks), self._local) if ranks > 1 else ((0, 1),):
             missing = [item for item in items if item not in kept]
-            own = missing[part::parts]
-            steps = _most(-(-len(own) // size))  # waits for all: they have looked what there is before one writes
+            share = missing[part::parts]
+            steps = _most(-(-len(share) // size))  # waits for all: each has listed what is missing before any writes
             for step in progress(range(steps), f"caching activations of {what}, batches", steps, quiet=rank > 0):
-                compute(own[step * size : (step + 1) * size] or items[:1])
-            _most(0)  # waits for all: what they wrote is there
+                compute(share[step * size : (step + 1) * size] or items[:1])
+            _most(0)  # waits for all: afterwards all that they wrote is there
 
     def _check(self, pairs: list[Pair], precision: Precision) -> None:
         assert self._pairs is not None
@@ -102,8 +103,8 @@ class Features:
             check_split(self._judge.backbone, inputs, self._pairs.first)
 
     def _encode(self, sources: list[AudioSource]) -> None:
-        made = self._judge.encode_clips([self._judge.decode(source) for source in sources])
-        for source, encoded in zip(sources, made, strict=True):
+        states = self._judge.encode_clips([self._judge.decode(source) for source in sources])
+        for source, encoded in zip(sources, states, strict=True):
             self._clips.put(source, encoded)
 
     def _run_lower(self, pairs: list[Pair], precision: Precision) -> None:
@@ -112,7 +113,7 @@ class Features:
             self._pairs.compute(pairs, self._from_clips(pairs).to(self._judge.device))
 
     def inputs(self, pairs: Sequence[Pair]) -> Inputs:
-        """What the judge reads for pairs, on the CPU; in any process. What is no longer kept is computed again."""
+        """The inputs of the judge for pairs, on the CPU; in any process. What is no longer stored is computed again."""
         if self._pairs is not None:
             try:
                 return self._pairs.inputs(pairs)
@@ -122,13 +123,13 @@ class Features:
 
     def _from_clips(self, pairs: Sequence[Pair]) -> Inputs:
         sources = dict.fromkeys(source for pair in pairs for source in pair.clips)
-        kept = {source: self._clips.get(source) for source in sources}
-        found = {source: encoded for source, encoded in kept.items() if encoded is not None}
-        return self._judge.build_inputs(pairs, found if len(found) == len(kept) else None)
+        stored = {source: self._clips.get(source) for source in sources}
+        available = {source: encoded for source, encoded in stored.items() if encoded is not None}
+        return self._judge.build_inputs(pairs, available if len(available) == len(stored) else None)
 
 
 def _most(count: int) -> int:
-    """The largest of all processes."""
+    """The largest count of all processes."""
     return max(of_all(count))
 
 
@@ -139,17 +140,18 @@ def place() -> tuple[int, int]:
 
 
 def of_all(own: Own) -> list[Own]:
-    """What each process has, in their order; a collective of all."""
+    """The values of all processes, in their order; a collective operation of all."""
     _, ranks = place()
-    found: list[Any] = [own] * ranks
+    gathered: list[Any] = [own] * ranks
     if ranks > 1:
-        dist.all_gather_object(found, own)
-    return found
+        dist.all_gather_object(gathered, own)
+    return gathered
 
 
 @contextmanager
 def evaluating(judge: EmpathyJudge) -> Iterator[None]:
-    """Within, a judge is in evaluation mode; `judge.train()` behind it would wake dropout in the frozen backbone."""
+    """Within it, a judge is in evaluation mode. Afterwards all modes are restored: `judge.train()` would enable dropout
+    in the frozen backbone."""
     modes = {module: module.training for module in judge.modules()}
     judge.eval()
     try:
@@ -161,8 +163,8 @@ def evaluating(judge: EmpathyJudge) -> Iterator[None]:
 
 @contextmanager
 def temporary_folder(run: Path, local_rank: int) -> Iterator[Path]:
-    """A new folder on each machine, the same in all processes of a run, which the first one there makes and deletes at
-    the end. What a killed run left is deleted when the next one starts here.
+    """A new folder on each machine, the same in all processes of a run. The first process of the machine makes it and
+    deletes it at the end. What a killed run left is deleted when the next one starts here.
     """
     name = hashlib.blake2b(str(run.resolve()).encode(), digest_size=16).hexdigest()
     folder = Path(tempfile.gettempdir()) / f"{_TEMPORARY}{name}"
@@ -173,11 +175,11 @@ def temporary_folder(run: Path, local_rank: int) -> Iterator[Path]:
         with suppress(Timeout, OSError), FileLock(left, blocking=False):
             _delete(left.with_suffix(""), left)
     lock, process = folder.with_suffix(".lock"), os.getpid()
-    with FileLock(lock):  # the system lets it go when the process dies
+    with FileLock(lock):  # the system releases it when the process dies
         try:
             yield folder
         finally:
-            if os.getpid() == process:  # not in a process that began as a copy of this one
+            if os.getpid() == process:  # not in a forked copy of this process
                 _delete(folder, lock)
 
 
@@ -199,8 +201,8 @@ def _first_adapted_layer(backbone: Backbone, settings: JudgeSettings) -> int:
     lora = settings.lora
     changing = {*lora.parts, *lora.full_parts} - {"language_model"}
     if changing or "language_model" in lora.full_parts:
-        which = min(changing or {"language_model"})
-        raise UserError(f"cache: layers with {which} that is trained: what enters the layers changes; expected audio")
+        part = min(changing or {"language_model"})
+        raise UserError(f"cache: layers with {part} that is trained: what enters the layers changes; expected audio")
     count = len(backbone.layers)
     first = 0 if lora.layers is None else range(count)[slice(*lora.layers)].start
     if "language_model" not in lora.parts:

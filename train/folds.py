@@ -22,7 +22,7 @@ import torch
 from rich.table import Table
 from sklearn.model_selection import GroupKFold
 
-from ..data_modules.datamodule import Parts
+from ..data_modules.datamodule import RunPairs
 from ..data_modules.errors import AudioError, UserError
 from ..data_modules.folders import replace_file
 from ..data_modules.parallel import say
@@ -41,36 +41,36 @@ from ..models.heads import Prediction
 from ..models.scoring import PairScorer, placed
 from ..models.weight_files import read_checkpoint
 from .features import temporary_folder
-from .module import Task
+from .module import RunTask
 from .recipe import Recipe
 from .validation import lead_interval
 
 LEFT_OUT = "left_out.csv"
-"""Scores of pairs by judges that were not trained on them; written last, so that its run is finished."""
+"""Scores of pairs by judges that were not trained on them; it is written last: where it exists, its run is finished."""
 ENSEMBLE = "ensemble"
 RESAMPLES = 1_000
 PROBE, LORA, LARGER = "probe", "lora", "larger_lora"
 """What auto tries, in this order; the names of their folders."""
-One = Callable[[Mapping[str, Any], Task], object]
-"""Trains once: with settings of the recipe that are other ones, and what the run is for."""
+One = Callable[[Mapping[str, Any], RunTask], object]
+"""Trains once, with changed settings of the recipe and the task of the run."""
 
 
-def everything(recipe: Recipe) -> Parts:
+def everything(recipe: Recipe) -> RunPairs:
     """All pairs of the splits that a recipe trains and validates on, for both.
 
     Raises:
         UserError: If the data has preferences alone.
     """
     ids = frozenset(pair.pair_id for pair in _Plan(recipe, Path()).pairs)
-    return Parts(ids, ids)
+    return RunPairs(ids, ids)
 
 
 def train_several(recipe: Recipe, folder: Path, one: One) -> None:
-    """Train a judge for each fold, choose the method where it is `auto`, and leave the judge of it all in the folder.
+    """Train a judge for each fold, choose the method where it is `auto`, and leave the final judge in the folder.
 
     Args:
         recipe: With `folds`, `refit` or method auto.
-        folder: Of the run; those of its parts are below it, METHOD/foldN.
+        folder: Folder of the run; its parts are trained in folders below it, METHOD/foldN.
         one: Trains once.
 
     Raises:
@@ -79,30 +79,30 @@ def train_several(recipe: Recipe, folder: Path, one: One) -> None:
     plan = _Plan(recipe, folder)
     plan.check()
     with plan.shared_cache() as settings:
-        again = {"refit": False, "folds": 0, "resume": "auto" if recipe.resume else False, **settings}
+        overrides = {"refit": False, "folds": 0, "resume": "auto" if recipe.resume else False, **settings}
         ladder = plan.ladder
         chosen, *higher = ladder
-        tried = {chosen: plan.tried(chosen, one, {**again, **ladder[chosen]})}
+        tried = {chosen: plan.tried(chosen, one, {**overrides, **ladder[chosen]})}
         for method in higher:
-            tried[method] = plan.tried(method, one, {**again, **ladder[method]})
+            tried[method] = plan.tried(method, one, {**overrides, **ladder[method]})
             if not plan.leads(method, chosen, tried):
                 break
             chosen = method
-        found = tried[chosen]
+        result = tried[chosen]
         if recipe.folds or recipe.refit:
-            scores = found.scores if recipe.folds or chosen != PROBE else None
-            epochs = found.epochs if chosen != PROBE else None
-            task = Task(
-                everything(recipe), refit=True, scores=scores, epochs=epochs, start=found.start, one_process=True
+            scores = result.scores if recipe.folds or chosen != PROBE else None
+            epochs = result.epochs if chosen != PROBE else None
+            task = RunTask(
+                everything(recipe), refit=True, scores=scores, epochs=epochs, start=result.start, one_process=True
             )
-            one({**again, **ladder[chosen]}, task)
-        else:  # the run that was chosen is the run itself
+            one({**overrides, **ladder[chosen]}, task)
+        else:  # the chosen run becomes the run itself
             shutil.copytree(folder / chosen / CHECKPOINTS, folder / CHECKPOINTS, dirs_exist_ok=True)
             if (folder / chosen / CALIBRATION_FILE).is_file():
                 shutil.copy(folder / chosen / CALIBRATION_FILE, folder / CALIBRATION_FILE)
     if recipe.folds:
-        plan.write(folder / LEFT_OUT, found.scores)
-        plan.print_table(found)
+        plan.write(folder / LEFT_OUT, result.scores)
+        plan.print_table(result)
         _put_together([folder / chosen / turn.name for turn in plan.turns(chosen)], folder / ENSEMBLE)
 
 
@@ -110,22 +110,22 @@ def train_several(recipe: Recipe, folder: Path, one: One) -> None:
 class _Turn:
     """A run of one fold, or the only one."""
 
-    name: str  # of its folder
-    parts: Parts | None  # what it trains on; None = as the splits say
+    name: str  # name of its folder
+    parts: RunPairs | None  # what it trains on; None = as the splits say
     left_out: Sequence[Pair]  # pairs that it is not trained on
 
 
 @dataclass(frozen=True)
 class _Tried:
-    """What came of a method."""
+    """The result of a method."""
 
-    scores: Mapping[str, Prediction]  # pair -> what a judge that was not trained on it says
-    epochs: float  # for how many the best were trained; the median of the folds
+    scores: Mapping[str, Prediction]  # pair -> prediction of a judge that was not trained on it
+    epochs: float  # epochs that the best checkpoint was trained for; the median of the folds
     start: dict[str, dict[str, float | None]]  # `Provenance.start`; the mean of the folds, without interval
 
 
 class _Plan:
-    """Which pairs each run trains on."""
+    """Plans which pairs each run trains on, runs it, and compares the methods."""
 
     def __init__(self, recipe: Recipe, folder: Path) -> None:
         self._recipe, self._folder = recipe, folder
@@ -143,7 +143,7 @@ class _Plan:
         self._dimensions = dataset.card.dimensions
 
     def check(self) -> None:
-        """The folds fit the data, and the folder is free or to be resumed."""
+        """Check that the folds fit the data, and that the folder is free or to be resumed."""
         folds, groups = self._recipe.folds, len(set(self._groups.tolist()))
         least = 2 if self._recipe.method == PROBE else 3
         if folds and folds < least:
@@ -158,20 +158,20 @@ class _Plan:
 
     @property
     def ladder(self) -> Mapping[str, Mapping[str, Any]]:
-        """What is tried, in this order, and with which settings of the recipe."""
+        """The methods to try, in this order, each with its changed settings of the recipe."""
         method, larger = self._recipe.method, self._recipe.larger_lora
         if method != "auto":
             return {method: {"method": method}}
         ladder: dict[str, dict[str, Any]] = {PROBE: {"method": PROBE}, LORA: {"method": LORA}}
         if larger.parts:
             ladder[LARGER] = {"method": LORA, **{f"judge.lora.{name}": value for name, value in asdict(larger).items()}}
-            if self._recipe.cache.what != "none":  # what is frozen is another part of the backbone
+            if self._recipe.cache.what != "none":  # other parts of the backbone are frozen then
                 ladder[LARGER]["cache.what"] = "auto"
         return ladder
 
     @contextmanager
     def shared_cache(self) -> Iterator[Mapping[str, Any]]:
-        """Settings with which what frozen layers make of the data is computed once for all runs."""
+        """Settings by which all runs share one cache of the activations of frozen layers."""
         cache = self._recipe.cache
         if cache.what == "none" or cache.folder is not None:
             yield {}
@@ -186,18 +186,18 @@ class _Plan:
         return [frozenset(ids[left_out].tolist()) for _, left_out in folds.split(ids, groups=self._groups)]
 
     def turns(self, method: str) -> Iterator[_Turn]:
-        """The runs of a method. Of a probe the fold that is left out chooses nothing; adapters leave out one more."""
+        """The runs of a method. A probe's left-out fold chooses nothing; adapters leave out one more, to choose by."""
         if not self._recipe.folds:
             yield _Turn("", None, [pair for pair in self.pairs if pair.split in self._splits[1]])
             return
-        every = frozenset(pair.pair_id for pair in self.pairs)
+        ids = frozenset(pair.pair_id for pair in self.pairs)
         for number, fold in enumerate(self._folds):
             choosing = fold if method == PROBE else self._folds[(number + 1) % len(self._folds)]
             left_out = [pair for pair in self.pairs if pair.pair_id in fold]
-            yield _Turn(f"fold{number + 1}", Parts(every - fold - choosing, choosing), left_out)
+            yield _Turn(f"fold{number + 1}", RunPairs(ids - fold - choosing, choosing), left_out)
 
     def tried(self, method: str, one: One, again: Mapping[str, Any]) -> _Tried:
-        """Train what is not trained yet, and score what each run has left out."""
+        """Train the runs that are not finished yet, and score the pairs that each run has left out."""
         scores: dict[str, Prediction] = {}
         epochs: list[float] = []
         starts: list[dict[str, dict[str, float | None]]] = []
@@ -206,7 +206,7 @@ class _Plan:
             if not (folder / LEFT_OUT).is_file():
                 if turn.name:
                     say(f"{method}: {turn.name} of {self._recipe.folds}")
-                task = Task(turn.parts, landmarks=self._landmarks if turn.name else None, one_process=True)
+                task = RunTask(turn.parts, landmarks=self._landmarks if turn.name else None, one_process=True)
                 one({**again, "run": str(folder)}, task)
                 cache = again.get("cache.folder", self._recipe.cache.folder)
                 self.write(folder / LEFT_OUT, self._scored(folder, turn.left_out, cache))
@@ -218,7 +218,7 @@ class _Plan:
 
     @property
     def _landmarks(self) -> int:
-        """As many for each fold, although their pairs are not as many."""
+        """Number of landmarks, the same for all folds although they differ in their number of pairs."""
         smallest = len(self.pairs) - max(map(len, self._folds))
         return LANDMARKS if smallest > EXACT else min(len(self.pairs), EXACT)
 
@@ -226,19 +226,19 @@ class _Plan:
         device = "cpu" if self._recipe.trainer.get("accelerator") == "cpu" else None
         store = None if cache is None else DiskStore(Path(cache))
         scorer = PairScorer(placed(load_any(folder), device), self._recipe.data.eval_batch_size, store=store)
-        return {pair.pair_id: own for pair, own in scorer.predict(pairs) if not isinstance(own, AudioError)}
+        return {pair.pair_id: result for pair, result in scorer.predict(pairs) if not isinstance(result, AudioError)}
 
     def write(self, file: Path, scores: Mapping[str, Prediction]) -> None:
         """Write scores as `evaluate scores:FILE` reads them; the deviation of the head, if it has one, is the
         uncertainty."""
         rows: dict[str, list[Any]] = {"pair_id": [], "dimension": [], "score": []}
-        for name, own in scores.items():
+        for name, prediction in scores.items():
             for column, dimension in enumerate(self._dimensions):
                 rows["pair_id"].append(name)
                 rows["dimension"].append(dimension.name)
-                rows["score"].append(own.score[column].item())
-                if own.deviation is not None:
-                    rows.setdefault("uncertainty", []).append(own.deviation[column].item())
+                rows["score"].append(prediction.score[column].item())
+                if prediction.deviation is not None:
+                    rows.setdefault("uncertainty", []).append(prediction.deviation[column].item())
         replace_file(file, lambda path: pd.DataFrame(rows).to_csv(path, index=False))
 
     def _read(self, file: Path, pairs: Sequence[Pair]) -> dict[str, Prediction]:
@@ -247,14 +247,14 @@ class _Plan:
         if len(table) != math.prod(shape) or OK not in table["status"].to_numpy():
             raise UserError(f"{file}: scores of other pairs or dimensions; expected another --run, or the same data")
         values = (torch.tensor(table[name].to_numpy().reshape(shape)).float() for name in ("score", "uncertainty"))
-        found = Prediction.kept(*values).each()
-        return {pair.pair_id: own for pair, own in zip(pairs, found, strict=True) if not own.score.isnan().all()}
+        predictions = Prediction.kept(*values).each()
+        return {pair.pair_id: row for pair, row in zip(pairs, predictions, strict=True) if not row.score.isnan().all()}
 
     def _compared(self, *tried: _Tried) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
-        """Scores of pairs that all have scored, mean ratings, each `(pairs, dimensions)`, and groups."""
-        rows = [row for row, pair in enumerate(self.pairs) if all(pair.pair_id in own.scores for own in tried)]
+        """Scores and mean ratings of the pairs that every method has scored, each `(pairs, dimensions)`, and groups."""
+        rows = [row for row, pair in enumerate(self.pairs) if all(pair.pair_id in result.scores for result in tried)]
         names = [self.pairs[row].pair_id for row in rows]
-        scores = [np.stack([own.scores[name].score.double().numpy() for name in names]) for own in tried]
+        scores = [np.stack([result.scores[name].score.double().numpy() for name in names]) for result in tried]
         columns = [dimension.name for dimension in self._dimensions]
         return scores, self._dataset.mean_scores()[columns].to_numpy(np.float64)[rows], self._groups[rows]
 
@@ -265,7 +265,7 @@ class _Plan:
         where there are fewer than `MIN_GROUPS` of these.
         """
         (before, now), human, groups = self._compared(tried[kept], tried[method])
-        reached = [_mean_spearman(own, human) for own in (before, now)]
+        means = [_mean_spearman(scores, human) for scores in (before, now)]
         draws = Resamples.draw(groups, RESAMPLES, self._recipe.seed)
         leads = draws.draws(
             lambda items: _mean_spearman(now[items], human[items]) - _mean_spearman(before[items], human[items])
@@ -279,9 +279,9 @@ class _Plan:
         else:
             interval = "no 90 % interval: it is undefined in every draw"
         say(
-            f"auto: {method if ahead else kept}: mean Spearman of {method} {reached[1]:.3f}, of "
-            f"{'the probe' if kept == PROBE else kept} {reached[0]:.3f} on {len(human)} pairs that neither was trained "
-            f"on; {method} leads by {reached[1] - reached[0]:.3f} ({interval})"
+            f"auto: {method if ahead else kept}: mean Spearman of {method} {means[1]:.3f}, of "
+            f"{'the probe' if kept == PROBE else kept} {means[0]:.3f} on {len(human)} pairs that neither was trained "
+            f"on; {method} leads by {means[1] - means[0]:.3f} ({interval})"
         )
         return ahead
 
@@ -293,43 +293,43 @@ class _Plan:
         for heading in ("dimension", "Spearman", "95 % interval", "pairs", "groups"):
             table.add_column(heading, justify="left" if heading == "dimension" else "right")
         for column, dimension in enumerate(self._dimensions):
-            found = estimate(spearman, scores[:, column], human[:, column], resamples=draws)
-            value = str(found.reason) if found.value is None else f"{found.value:.3f}"
-            ends = "" if found.low is None or found.high is None else f"{found.low:.3f} to {found.high:.3f}"
-            table.add_row(dimension.name, value, ends, str(found.n), str(len(set(groups.tolist()))))
+            result = estimate(spearman, scores[:, column], human[:, column], resamples=draws)
+            value = str(result.reason) if result.value is None else f"{result.value:.3f}"
+            ends = "" if result.low is None or result.high is None else f"{result.low:.3f} to {result.high:.3f}"
+            table.add_row(dimension.name, value, ends, str(result.n), str(len(set(groups.tolist()))))
         say(table)
 
 
 def _mean_start(starts: Sequence[dict[str, dict[str, float | None]]]) -> dict[str, dict[str, float | None]]:
-    """Where the judges of all folds began and what training added; of a dimension that each of them measured."""
-    found: dict[str, dict[str, float | None]] = {}
+    """Mean over folds of where the judges began and what training added, for dimensions that every fold measured."""
+    means: dict[str, dict[str, float | None]] = {}
     for name in starts[0]:
-        known = [(own[name]["probe"], own[name]["added"]) for own in starts if name in own]
-        measured = [(probe, added) for probe, added in known if probe is not None and added is not None]
+        values = [(start[name]["probe"], start[name]["added"]) for start in starts if name in start]
+        measured = [(probe, added) for probe, added in values if probe is not None and added is not None]
         if len(measured) == len(starts):
             probe, added = np.mean(measured, axis=0).tolist()
-            found[name] = {"probe": probe, "added": added, "low": None, "high": None}
-    return found
+            means[name] = {"probe": probe, "added": added, "low": None, "high": None}
+    return means
 
 
 def _mean_spearman(scores: np.ndarray, human: np.ndarray) -> float:
-    found = []
+    coefficients = []
     for column in range(human.shape[1]):
         rated = np.isfinite(scores[:, column]) & np.isfinite(human[:, column])
-        found.append(spearman(scores[rated, column], human[rated, column]) if rated.any() else math.nan)
-    known = [value for value in found if not math.isnan(value)]
-    return float(np.mean(known)) if known else math.nan
+        coefficients.append(spearman(scores[rated, column], human[rated, column]) if rated.any() else math.nan)
+    defined = [value for value in coefficients if not math.isnan(value)]
+    return float(np.mean(defined)) if defined else math.nan
 
 
 def _put_together(folders: Sequence[Path], out: Path) -> None:
-    """An ensemble of the judges of all folds, as far as they are of one kind: folds choose kernels for themselves."""
+    """Write an ensemble of the folds' judges that have the most common kernel: each fold chooses its own."""
     if out.exists():
         return
     kinds = [read_settings(folder).head_input for folder in folders]
-    most, count = Counter(kinds).most_common(1)[0]
-    other = [folder.name for folder, kind in zip(folders, kinds, strict=True) if kind != most]
+    common, count = Counter(kinds).most_common(1)[0]
+    others = [folder.name for folder, kind in zip(folders, kinds, strict=True) if kind != common]
     if count > 1:
-        write_ensemble([folder for folder, kind in zip(folders, kinds, strict=True) if kind == most], out)
-    if other:
-        kept = "without" if count > 1 else "none, of"
-        say(f"ensemble: {kept} {', '.join(other)}, which chose another kernel")
+        write_ensemble([folder for folder, kind in zip(folders, kinds, strict=True) if kind == common], out)
+    if others:
+        word = "without" if count > 1 else "none, of"
+        say(f"ensemble: {word} {', '.join(others)}, which chose another kernel")

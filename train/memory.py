@@ -32,7 +32,7 @@ from .recipe import Recipe
 
 GIB = 2**30
 CUDA_CONTEXT = int(0.7 * GIB)
-"""What the CUDA runtime and its libraries take beside tensors: assumed, it differs between drivers."""
+"""Memory of the CUDA runtime and its libraries, beside tensors: an assumption, it differs between drivers."""
 # NF4: half a byte, a byte of scale for 64 values, 4 bytes of the scales' scale for 256 scales (Dettmers et al., 2023)
 _NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 
@@ -104,8 +104,8 @@ def step_memory(
     judge = _without_weights(autocast) if mixed_precision else as_trained
     if gradient_checkpointing:
         recompute_activations(judge.network)
-    one = judge.build_inputs([_pair(judge, seconds)])
-    tokens = one.input_ids.shape[1]
+    inputs = judge.build_inputs([_pair(judge, seconds)])
+    tokens = inputs.input_ids.shape[1]
     if batch_tokens is not None:
         batch = batch_tokens // tokens
         if not batch:
@@ -117,12 +117,12 @@ def step_memory(
         weights=weights,
         gradients=trained,
         optimizer=2 * trained,
-        activations=_activations(judge, one, batch, audio_cached),
+        activations=_activations(judge, inputs, batch, audio_cached),
     )
 
 
 def _without_weights(settings: JudgeSettings) -> EmpathyJudge:
-    shapes = replace(settings, quantization="none")  # whose matrices are counted at their true size afterwards
+    shapes = replace(settings, quantization="none")  # the size in 4 bits is counted afterwards
     return EmpathyJudge(shapes, [Dimension("any", 1, 5, 1)], weights=False)
 
 
@@ -194,11 +194,11 @@ class LiveMemory(TorchDispatchMode):
         self._known = {tensor.untyped_storage()._cdata for tensor in there}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for tensor in tree_iter(made):
+        outputs = func(*args, **(kwargs or {}))
+        for tensor in tree_iter(outputs):
             if isinstance(tensor, Tensor) and not func.is_view:  # a view allocates nothing
                 self._follow(tensor.untyped_storage())
-        return made
+        return outputs
 
     def _follow(self, storage: torch.UntypedStorage) -> None:
         key, size = storage._cdata, storage.nbytes()
@@ -234,12 +234,12 @@ def _fused_attention() -> Iterator[None]:
 class _FusedKernel(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        rows = (max(len(query), len(key)), *query.shape[1:-1])  # one query may be asked of many keys
-        made = query.new_empty(*rows, value.shape[-1])
+        rows = (max(len(query), len(key)), *query.shape[1:-1])  # one query may be broadcast over many keys
+        output = query.new_empty(*rows, value.shape[-1])
         sums = query.new_empty(rows, dtype=torch.float32)
-        bias = None if mask is None else query.new_empty(mask.shape)  # kernels take it as numbers
-        ctx.save_for_backward(query, key, value, made, sums, *([] if bias is None else [bias]))
-        return made
+        bias = None if mask is None else query.new_empty(mask.shape)  # kernels take it as additive numbers
+        ctx.save_for_backward(query, key, value, output, sums, *([] if bias is None else [bias]))
+        return output
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -248,7 +248,7 @@ class _FusedKernel(torch.autograd.Function):
 
 
 def memory_table(found: StepMemory, seconds: float, gpu_bytes: float | None) -> Table:
-    """What `train --dry-run` prints under the table of parameters."""
+    """The table that `train --dry-run` prints under that of parameters."""
     title = f"A step on {found.pairs} pairs of two clips of {seconds:g} s ({found.tokens} tokens a pair)"
     table = Table("memory on each GPU", "GiB", title=title)
     for name, size in found.by_kind.items():
@@ -262,10 +262,10 @@ def memory_table(found: StepMemory, seconds: float, gpu_bytes: float | None) -> 
 
 
 def _facts(found: StepMemory, seconds: float, gpu_bytes: float | None) -> dict[str, Any]:
-    """What the tables say, in bytes."""
+    """The figures of the tables, in bytes, for JSON."""
     return {
         "parts": {
-            name: {"parameters": own.parameters, "trainable": own.trainable} for name, own in found.parts.items()
+            name: {"parameters": count.parameters, "trainable": count.trainable} for name, count in found.parts.items()
         },
         "pairs": found.pairs,
         "clip_seconds": seconds,
@@ -282,7 +282,7 @@ def dry_run(recipe: Recipe) -> None:
     Raises:
         UserError: As `step_memory`, or if other parameters would be trained than the recipe expects.
     """
-    found = step_memory(
+    memory = step_memory(
         recipe.judge,
         batch=recipe.data.batch_size,
         seconds=recipe.clip_seconds,
@@ -295,8 +295,8 @@ def dry_run(recipe: Recipe) -> None:
     if gpu is None and torch.cuda.is_available():
         gpu = torch.cuda.get_device_properties(0).total_memory
     if recipe.json:
-        print(json.dumps(_facts(found, recipe.clip_seconds, gpu), indent=2))
+        print(json.dumps(_facts(memory, recipe.clip_seconds, gpu), indent=2))
     else:
-        for table in (parameter_table(found.parts), memory_table(found, recipe.clip_seconds, gpu)):
+        for table in (parameter_table(memory.parts), memory_table(memory, recipe.clip_seconds, gpu)):
             Console().print(table)
-    check_trainable(found.parts, recipe.expected_trainable or {})
+    check_trainable(memory.parts, recipe.expected_trainable or {})

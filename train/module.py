@@ -22,7 +22,7 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from ..data_modules.audio import AudioSource
-from ..data_modules.datamodule import SHARES, PairDataModule, Parts
+from ..data_modules.datamodule import SHARES, PairDataModule, RunPairs
 from ..data_modules.errors import UserError
 from ..data_modules.parallel import say
 from ..data_modules.schema import Pair
@@ -47,18 +47,18 @@ MONITOR = "val_agreement"
 
 
 @dataclass(frozen=True)
-class Task:
+class RunTask:
     """Of a run; by default it is the only one."""
 
-    parts: Parts | None = None  # which pairs it trains on and validates on; None = those of its splits
-    refit: bool = False  # it trains on all that there is. Nothing is left to choose or to measure by.
-    # pair -> what a judge that was not trained on it says; the refit judge is calibrated with it. None = a probe fits
-    # itself once more to all but a fold of the groups, for each fold.
+    parts: RunPairs | None = None  # which pairs it trains on and validates on; None = those of its splits
+    refit: bool = False  # it trains on all pairs. None are left to choose or to measure by.
+    # pair -> prediction of a judge that was not trained on it, to calibrate the refit judge. None = a probe is fitted
+    # once more for each fold of the groups, to all but this fold.
     scores: Mapping[str, Prediction] | None = None
-    epochs: float | None = None  # for which the refit trains; None = a probe, which does not
-    # what training added to a probe in the runs that chose, which a refit judge says of itself (`Provenance.start`)
+    epochs: float | None = None  # how long the refit trains; None = a probe, which does not
+    # what training added to a probe in the runs that chose; a refit judge reports it (`Provenance.start`)
     start: dict[str, dict[str, float | None]] = field(default_factory=dict)
-    # how many a kernel shall have at least, so that judges of several folds make an ensemble
+    # least number of landmarks of a kernel, so that judges of several folds make an ensemble
     landmarks: int | None = None
     one_process: bool = False  # other runs follow, so that it cannot be spread over processes
 
@@ -73,7 +73,7 @@ class JudgeModule(L.LightningModule):
         collate: Collate,
         settings: OptimizerSettings,
         raters: RaterEmbedding | None = None,
-        task: Task = Task(),
+        task: RunTask = RunTask(),
     ) -> None:
         """Put the pieces together.
 
@@ -94,7 +94,7 @@ class JudgeModule(L.LightningModule):
         self._validated = -1  # step of the last validation
         self._start: np.ndarray | None = None  # scores of the validation split at the probe
         self._added = task.start
-        # while every weight is whole
+        # taken while no weight is sharded yet
         self._fingerprints = fingerprints(judge)
         self.forget_shapes()
 
@@ -134,19 +134,19 @@ class JudgeModule(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Sum of the losses over the batch of all ranks."""
-        own = self._predict(batch)
-        prediction, labels = gather(own, batch.labels)
+        local = self._predict(batch)
+        prediction, labels = gather(local, batch.labels)
         terms = self.objective.terms(prediction, labels)
         loss = torch.stack(list(terms.values())).sum()
         rows = len(batch.labels.targets)
         self.log("train_loss", loss, prog_bar=True, batch_size=rows)
         if len(terms) > 1:
             self.log_dict({f"train_loss/{name}": value for name, value in terms.items()}, batch_size=rows)
-        # ranks average their gradients, and each has those of its own rows alone
+        # ranks average their gradients, and each rank has only the gradients of its own rows
         return loss * self.trainer.world_size
 
     def _predict(self, batch: Batch) -> Prediction:
-        """As each row's rater hears it."""
+        """Predict each row as its rater would rate it."""
         pooled = self.judge.pooled(batch.inputs)
         if self.raters is not None:
             pooled = self.raters(pooled, batch.labels.raters)
@@ -154,19 +154,19 @@ class JudgeModule(L.LightningModule):
 
     @cached_property
     def validation(self) -> Validation:
-        """What the last validation found."""
+        """Scores of the last validation, and their agreement with people."""
         return Validation(self.data.validation, self.data.validation_preferences, self.judge.dimensions)
 
     def on_validation_epoch_start(self) -> None:
-        """Forget the scores of the last validation."""
+        """Drop the scores of the last validation."""
         self.validation.clear()
 
     def measure(self, scores: Mapping[str, Prediction]) -> None:
-        """Take the scores of other judges, by pair, for those of a validation; some may have none."""
+        """Use the scores of other judges, by pair, as those of a validation; some pairs may have none."""
         self.on_validation_epoch_start()
         for index, pair in enumerate(self.data.validation.pairs):
-            if (own := scores.get(pair.pair_id)) is not None:
-                score, deviation = own.score[None], None if own.deviation is None else own.deviation[None]
+            if (outcome := scores.get(pair.pair_id)) is not None:
+                score, deviation = outcome.score[None], None if outcome.deviation is None else outcome.deviation[None]
                 self.validation.add(torch.tensor([index]), Prediction(score, deviation))
         self._agreed()
 
@@ -181,30 +181,30 @@ class JudgeModule(L.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Agreement per dimension over the whole validation split, the same value on every rank."""
-        found = self._agreed()
-        for name, agreement in found.items():
+        agreements = self._agreed()
+        for name, agreement in agreements.items():
             if agreement.spearman is None and self.global_rank == 0:
                 say(f"validation: no Spearman for {name}: {agreement.reason}")
             spearman = math.nan if agreement.spearman is None else agreement.spearman
             self.log(f"val_spearman/{name}", spearman, rank_zero_only=False, sync_dist=False)
             if agreement.preferences_met is not None:
                 self.log(f"val_preferences_met/{name}", agreement.preferences_met, sync_dist=False)
-        self.log(MONITOR, sum(a.value for a in found.values()) / len(found), prog_bar=True, sync_dist=False)
+        self.log(MONITOR, sum(a.value for a in agreements.values()) / len(agreements), prog_bar=True, sync_dist=False)
 
     def _agreed(self) -> dict[str, Agreement]:
-        found = dict(zip((d.name for d in self.judge.dimensions), self.validation.agreement(), strict=True))
-        self._agreement, self._validated = found, self.trainer.global_step
+        agreements = dict(zip((d.name for d in self.judge.dimensions), self.validation.agreement(), strict=True))
+        self._agreement, self._validated = agreements, self.trainer.global_step
         if self._start is not None:
             groups = kept_together(self.data.validation.pairs, self.data.dataset.pairs)
             self._added = self.validation.added_to(self._start, groups)
-        return found
+        return agreements
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW with linear warm-up and cosine decay; no weight decay on biases and norms."""
         if self.data.settings.batch_tokens == "auto":
             self._find_batch_tokens()
         trained, settings = self._trained(), self._settings
-        # what has no pre-trained weights may move faster
+        # weights that are not pre-trained have a higher learning rate
         fresh = {name for name in trained if not name.startswith("judge.network.")}
         if FUSION in self.judge.backbone.parts:
             fresh |= {f"judge.network.{name}" for name, _ in weights_of(self.judge.backbone, FUSION)}
@@ -250,20 +250,20 @@ class JudgeModule(L.LightningModule):
                     terms = self.objective.terms(self._predict(batch), batch.labels)
                 torch.stack(list(terms.values())).sum().backward()
             except RuntimeError as error:
-                if ran_out_of_memory(error):  # cuBLAS has words of its own for it, which accelerate does not know
+                if ran_out_of_memory(error):  # accelerate does not recognise the message of cuBLAS
                     raise torch.OutOfMemoryError("CUDA out of memory.") from None
                 raise
-            if on_gpu:  # AdamW's moments come with the first step
+            if on_gpu:  # AdamW allocates its moments in the first step
                 moments = 2 * sum(weight.nbytes for weight in self._trained().values())
-                most = 0.9 * torch.cuda.mem_get_info(self.device)[1]
-                if torch.cuda.max_memory_allocated(self.device) + moments > most:
+                limit = 0.9 * torch.cuda.mem_get_info(self.device)[1]
+                if torch.cuda.max_memory_allocated(self.device) + moments > limit:
                     raise torch.OutOfMemoryError("CUDA out of memory.")
             return tokens
 
-        # of decreasing numbers the first that fits; every rank has to have the same
-        found = self.all_gather(torch.tensor(try_step(), device=self.device))  # pyright: ignore[reportCallIssue]
+        # the first of decreasing numbers that fits; all ranks take the smallest
+        gathered = self.all_gather(torch.tensor(try_step(), device=self.device))  # pyright: ignore[reportCallIssue]
         self.zero_grad()
-        data.settings = replace(data.settings, batch_tokens=int(torch.as_tensor(found).min()))
+        data.settings = replace(data.settings, batch_tokens=int(torch.as_tensor(gathered).min()))
 
     def configure_gradient_clipping(
         self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
@@ -285,16 +285,16 @@ class JudgeModule(L.LightningModule):
         names = kept(self)
         checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if k in names}
         checkpoint["description"], checkpoint["order"] = self._description(), self._order()
-        values = [found.value for found in self._agreement.values()]
+        values = [agreement.value for agreement in self._agreement.values()]
         checkpoint["agreement"] = float(sum(values) / len(values)) if values else math.nan
         steps = steps_of_epoch(self.trainer)
-        # for how many it was trained; a refit is trained as long
+        # number of epochs it was trained for; a refit is trained as long
         checkpoint["epochs"] = self.trainer.global_step / steps if 0 < steps < math.inf else 0.0
         if self._start is not None:
             checkpoint["start"] = torch.from_numpy(self._start)
-        if self._validated == self.trainer.global_step:  # of these weights
-            found = self.validation.scores, self.validation.deviations
-            checkpoint["validation"] = dict(zip(("score", "deviation"), map(torch.from_numpy, found), strict=True))
+        if self._validated == self.trainer.global_step:  # scores of these weights
+            arrays = self.validation.scores, self.validation.deviations
+            checkpoint["validation"] = dict(zip(("score", "deviation"), map(torch.from_numpy, arrays), strict=True))
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse a checkpoint whose weights are not exactly those that this configuration trains.
@@ -304,19 +304,19 @@ class JudgeModule(L.LightningModule):
         """
         check_keys("checkpoint", checkpoint["state_dict"], self._shapes)
         check_continues(checkpoint, self._description(), self._order(), self.data.settings.path)
-        then = checkpoint["description"]["provenance"]
+        provenance = checkpoint["description"]["provenance"]
         self._start = checkpoint["start"].numpy() if "start" in checkpoint else None
-        self._added = then.get("start", {})
+        self._added = provenance.get("start", {})
         self._agreement = {
-            name: Agreement(value, None, then.get("preferences_met", {}).get(name))
-            for name, value in then["validation"].items()
+            name: Agreement(value, None, provenance.get("preferences_met", {}).get(name))
+            for name, value in provenance["validation"].items()
         }
 
     def _order(self) -> dict[str, Any]:
         return {**self.data.order(), "trainer.accumulate_grad_batches": self.trainer.accumulate_grad_batches}
 
     def _trained(self) -> dict[str, Tensor]:
-        """Names and values of all weights that training changes, those that the judge does not keep included."""
+        """Names and values of all weights that training changes, including those that the judge does not keep."""
         return {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
 
     def _description(self) -> dict[str, Any]:
@@ -328,8 +328,8 @@ class JudgeModule(L.LightningModule):
                 synthetic=card.synthetic,
                 content_hash=card.content_hash,
                 split_hash=self.data.dataset.split_hash(),
-                validation={name: found.spearman for name, found in self._agreement.items()},
-                preferences_met={name: found.preferences_met for name, found in self._agreement.items()},
+                validation={name: agreement.spearman for name, agreement in self._agreement.items()},
+                preferences_met={name: agreement.preferences_met for name, agreement in self._agreement.items()},
                 losses=self.objective.used(self.data.shares[0] > 0, sum(self.data.shares[1:]) > 0),
                 shares=dict(zip(SHARES, self.data.shares, strict=True)),
                 train_splits=list(self.data.train_splits),
@@ -403,7 +403,7 @@ class CompileLayers(Callback):
     """Compiles the layers that training computes, once the feature cache is filled and the start is validated."""
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Compile.
+        """Compile the layers.
 
         Raises:
             UserError: If there are no layers.
@@ -416,18 +416,18 @@ class CompileLayers(Callback):
 
 
 class StopAfter(Callback):
-    """Ends training after so many epochs, on the way that learning rates would take for all."""
+    """Ends training after so many epochs; learning rates follow the schedule of the whole training."""
 
     def __init__(self, epochs: float) -> None:
-        """Whole, or a part."""
+        """Keep the number of epochs, which may have a fraction."""
         self._epochs = epochs
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """There may be nothing to do."""
+        """Stop at once if there is nothing to train."""
         self._look(trainer)
 
     def on_train_batch_end(self, trainer: L.Trainer, *args: Any, **kwargs: Any) -> None:
-        """Stop where it is reached."""
+        """Stop if the number of epochs is reached."""
         self._look(trainer)
 
     def _look(self, trainer: L.Trainer) -> None:

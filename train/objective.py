@@ -1,5 +1,5 @@
-"""What training minimises: a weighted sum of losses on human labels; and what single raters do differently, which the
-judge does not keep."""
+"""What training minimises: a weighted sum of losses on human labels. Also the differences between single raters, which
+are learned beside the judge and not kept."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Labels(Movable):
     weights: Tensor  # how much each target counts `(rows, dimensions)`, 0 = not rated
     counts: Tensor | None  # how many raters gave each step `(rows, dimensions, steps)`; None where a scale has no steps
     groups: Tensor  # rows with the same number may be ranked against each other `(rows,)`; negative = with none
-    raters: Tensor  # who gave the rating `(rows,)`; -1 = it is of several
+    raters: Tensor  # who gave the rating `(rows,)`; -1 = it is of several raters
     chosen: Tensor  # row of the better pair of each comparison `(comparisons,)`
     rejected: Tensor  # row of the other
     strengths: Tensor  # `(comparisons, dimensions)`; 0 = tie, NaN = not compared
@@ -165,8 +165,8 @@ class RaterEmbedding(nn.Module):
     """
 
     def __init__(self, counts: Tensor, hidden_size: int, size: int = 8) -> None:
-        """Hears as the mean rater does for every rater, until trained; `size` numbers are learned of each. `counts` is
-        the number of ratings of each `(raters,)`; a rater without any weighs nothing in the mean.
+        """Until trained, every rater hears as the mean rater does; `size` numbers are learned of each. `counts` is the
+        number of ratings of each `(raters,)`; a rater without any weighs nothing in the mean.
         """
         super().__init__()
         self.share = nn.Buffer(counts.double().div(counts.sum()).float(), persistent=False)

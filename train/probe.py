@@ -1,4 +1,4 @@
-"""Where training starts: the head at the closed-form regression on what the frozen backbone hears.
+"""Where training starts: the head at the closed-form regression on the features of the frozen backbone.
 
 Adapters that are trained under a random head first distort what the backbone knows (Kumar et al., 2022, "Fine-tuning
 can distort pretrained features"). So the head begins at the best that a regression makes of the frozen features, and
@@ -28,7 +28,7 @@ from ..models.closed_form import EXACT, Solution, fit_preferences
 from ..models.heads import Prediction
 from ..models.probe import OfClips, Probe, Rated, compare_as, head_at, shuffled, standardise
 from .features import Precision, evaluating, of_all, place
-from .module import JudgeModule, Task
+from .module import JudgeModule, RunTask
 from .strategies import ZeroStrategy, like
 
 
@@ -43,8 +43,8 @@ class StartAtProbe(Callback):
             all pairs, else empty.
     """
 
-    def __init__(self, method: str, resumed: bool, task: Task) -> None:
-        """Of a run.
+    def __init__(self, method: str, resumed: bool, task: RunTask) -> None:
+        """Prepare the start of a run.
 
         Args:
             method: "probe", or "lora", which trains on from it: adapters move the states of the language model, which
@@ -61,7 +61,7 @@ class StartAtProbe(Callback):
         assert isinstance(pl_module, JudgeModule)
         if self._resumed or not pl_module.judge.head_input.settings.of_clips:
             return
-        with torch.random.fork_rng(devices=[]):  # dropout and order stay those of a run without this pass
+        with torch.random.fork_rng(devices=[]):  # dropout and order are as in a run without this pass
             self.fitted = self._start(trainer, pl_module)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -69,13 +69,13 @@ class StartAtProbe(Callback):
         if not self.fitted or self._task.refit:
             return
         assert isinstance(pl_module, JudgeModule)
-        trainer.validating = True  # as before any validation in the loop of epochs
+        trainer.validating = True  # as the loop of epochs sets it before a validation
         trainer.fit_loop.epoch_loop.val_loop.run()
         trainer.training = True
         pl_module.keep_start()
         for callback in trainer.checkpoint_callbacks:
             if isinstance(callback, ModelCheckpoint) and callback.monitor is not None:
-                # by itself it looks at the end of an epoch, and takes step 0 for saved
+                # otherwise it is called at the end of an epoch only, and takes step 0 as saved already
                 callback._save_topk_checkpoint(trainer, callback._monitor_candidates(trainer))
 
     def _start(self, trainer: L.Trainer, module: JudgeModule) -> bool:
@@ -88,7 +88,7 @@ class StartAtProbe(Callback):
                 say("the head starts at the mean rating: DeepSpeed keeps a copy of its own")
                 return False
             sharded, trains = getattr(trainer.strategy, "shards_weights", False), self.method != "probe"
-            # a kernel's head has another size than the one that processes, and raters' vectors, were prepared for
+            # a kernel's head has another size than that for which processes and rater embeddings were prepared
             prepared = trainer.world_size > 1 or module.raters is not None
             linear = sharded or (trains and (prepared or len(pairs) > EXACT))
             if data.shares[0]:
@@ -100,15 +100,15 @@ class StartAtProbe(Callback):
             if trainer.is_global_zero:
                 say(f"probe: {solution.in_words(data.dimensions)}")
             _put(module, solution, data.mean_ratings(), trains)
-            if trains and solution.landmarks is not None:  # the optimizer has the head that was there before
+            if trains and solution.landmarks is not None:  # the optimizer holds the weights of the earlier head
                 trainer.strategy.setup_optimizers(trainer)
         return True
 
     def _from_ratings(self, probe: Probe, data: PairDataModule) -> Solution | None:
         try:
             if self._task.refit and self._task.scores is None:
-                made = probe.left_out(data.mean_ratings()).each()
-                self.left_out = {pair.pair_id: own for pair, own in zip(probe.sampled, made, strict=True)}
+                predictions = probe.left_out(data.mean_ratings()).each()
+                self.left_out = {pair.pair_id: result for pair, result in zip(probe.sampled, predictions, strict=True)}
             solution = probe.fit()
         except ValueError as error:
             say(f"the head starts at the mean rating: {error}")
@@ -134,17 +134,17 @@ class _SharedReader:
     def known_of_clips(self, pairs: Sequence[Pair]) -> Iterator[OfClips]:
         for batch in self._batches(pairs):
             with self.precision(), torch.no_grad():
-                own = self.judge.known_of_clips(self._inputs(batch))
-            yield from of_all((None if own[0] is None else own[0].cpu(), None if own[1] is None else own[1].cpu()))
+                both = self.judge.known_of_clips(self._inputs(batch))
+            yield from of_all((None if both[0] is None else both[0].cpu(), None if both[1] is None else both[1].cpu()))
 
     def features(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], np.ndarray]]:
         for batch in self._batches(pairs):
             with self.precision(), torch.no_grad():
-                own = self.judge.pooled(self._inputs(batch))
-            yield from of_all((batch, own.double().cpu().numpy()))
+                states = self.judge.pooled(self._inputs(batch))
+            yield from of_all((batch, states.double().cpu().numpy()))
 
     def _batches(self, pairs: Sequence[Pair]) -> Iterator[list[Pair]]:
-        """Those of this process; all have equally many, so that the last may repeat a pair."""
+        """Batches of this process; all processes have equally many, so that the last may repeat a pair."""
         rank, ranks = place()
         size = self.module.data.settings.eval_batch_size * ranks
         for start in range(0, len(pairs), size):
@@ -165,33 +165,33 @@ def _rated(pairs: Sequence[Pair], data: PairDataModule) -> Rated:
 
 
 def _from_preferences(reader: _SharedReader, data: PairDataModule) -> Solution | None:
-    """Where people only compared: logits of preferences, spread over a quarter of the scale for each."""
+    """The solution where people only compared pairs: logits of preferences, each worth a quarter of the scale."""
     compared = [item for item in data.items.comparisons if (item.strength > 0).any()]
     if not compared:
         return None
     pairs = list({pair.pair_id: pair for item in compared for pair in (item.chosen, item.rejected)}.values())
-    known = {pair.pair_id: row for found, rows in reader.features(pairs) for pair, row in zip(found, rows, strict=True)}
+    by_id = {pair.pair_id: row for batch, rows in reader.features(pairs) for pair, row in zip(batch, rows, strict=True)}
     solutions, blocks = [], reader.judge.head_input.blocks
     for column in range(len(data.dimensions)):
-        own = [item for item in compared if item.strength[column] > 0]
-        if not own:
+        decided = [item for item in compared if item.strength[column] > 0]
+        if not decided:
             return None
         better, worse = (
-            np.stack([known[getattr(item, name).pair_id] for item in own]) for name in ("chosen", "rejected")
+            np.stack([by_id[getattr(item, name).pair_id] for item in decided]) for name in ("chosen", "rejected")
         )
-        groups = kept_together([item.chosen for item in own], data.dataset.pairs)
+        groups = kept_together([item.chosen for item in decided], data.dataset.pairs)
         if len(set(groups)) < 2:
             return None
         solutions.append(fit_preferences(better, worse, blocks, groups))
     spans = np.array([dimension.maximum - dimension.minimum for dimension in data.dimensions])
     signs = directions(data.dimensions).double().numpy()
-    weights = np.concatenate([own.weights for own in solutions], 1) * signs * spans / 4
+    weights = np.concatenate([solution.weights for solution in solutions], 1) * signs * spans / 4
     first = solutions[0]
     return Solution(first.reach, None, weights, data.mean_ratings().double().numpy(), first.record)
 
 
 def _put(module: JudgeModule, solution: Solution, means: Tensor, trains: bool) -> None:
-    """Let the judge of this module predict what was fitted."""
+    """Put the fitted solution into the judge of this module."""
     judge = module.judge
     if place()[1] > 1:  # the same to the bit in all processes
         shared: list[Any] = [solution]
@@ -200,7 +200,7 @@ def _put(module: JudgeModule, solution: Solution, means: Tensor, trains: bool) -
     if solution.landmarks is not None:
         beside = trains and solution.record["omits_first"]
         compare_as(judge, solution, beside)
-        if beside:  # states of the language model say nothing yet
+        if beside:  # weights of the language model's states begin at 0
             solution = replace(solution, weights=np.pad(solution.weights, ((0, judge.backbone.hidden_size), (0, 0))))
         module.forget_shapes()
     head = head_at(judge, solution, means)

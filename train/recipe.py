@@ -39,7 +39,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "folds": (0, 10**6),
     "clip_seconds": (0.1, 3_600),
     "gpu_gib": (0.1, 10**6),
-    "judge.lora.rank": (1, 4_096),  # that of the largest backbones' matrices, beyond which there is nothing to gain
+    "judge.lora.rank": (1, 4_096),  # the rank of the largest backbones' matrices: beyond it there is nothing to gain
     "judge.lora.dropout": (0, 1),
     "larger_lora.rank": (1, 4_096),
     "larger_lora.dropout": (0, 1),
@@ -59,7 +59,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "trainer.accumulate_grad_batches": (1, 10**6),
     "trainer.log_every_n_steps": (0, 10**9),
 }
-"""Least and most of settings. Beyond, torch or Lightning would fail later, start to use up the machine, or hang."""
+"""Least and greatest values of settings. Beyond, torch or Lightning would fail later, exhaust the machine, or hang."""
 
 
 class RecipeParser:
@@ -94,7 +94,7 @@ class RecipeParser:
         self._names = [name for name in defaults.keys() if name != "config"]  # noqa: SIM118 a namespace of namespaces
 
     def parse(self, config: Config, values: Mapping[str, str] | None = None) -> Namespace:
-        """All values of a run, checked.
+        """Parse and check all values of a run.
 
         Args:
             config: Name or file of a recipe; the tree that a YAML file would hold, whose key `config` may name recipes
@@ -109,24 +109,24 @@ class RecipeParser:
             config = ["--config", str(config)]
         try:
             if isinstance(config, Mapping):
-                found = self.parser.parse_object(self._laid_over(self._tree(config), nested(values)))
+                parsed = self.parser.parse_object(self._laid_over(self._tree(config), nested(values)))
             else:
-                more = [word for name, value in values.items() for word in (f"--{name}", value)]
-                found = self.parser.parse_args(self._words([*config, *more]))
+                words = [word for name, value in values.items() for word in (f"--{name}", value)]
+                parsed = self.parser.parse_args(self._words([*config, *words]))
         except ArgumentError as error:
             raise UserError(_in_one_line(error.message)) from None
-        _check_ranges(found, "")
-        return found
+        _check_ranges(parsed, "")
+        return parsed
 
     def _tree(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """A tree in Python, laid over the recipes that it names."""
-        own = {**config}
-        files = own.pop("config", ())
+        settings = {**config}
+        files = settings.pop("config", ())
         tree: dict[str, Any] = {}
         for name in [files] if isinstance(files, str | Path) else files:
             tree = self._laid_over(tree, self._read(find_recipe(str(name))))
-        self._check_tree(own, "recipe", "")
-        return self._laid_over(tree, own)
+        self._check_tree(settings, "recipe", "")
+        return self._laid_over(tree, settings)
 
     def _laid_over(self, tree: Mapping[str, Any], over: Mapping[str, Any], group: str = "") -> dict[str, Any]:
         """A tree with another laid over: groups of settings are merged, values replaced."""
@@ -148,14 +148,14 @@ class RecipeParser:
         for name in values:
             self._check_name(name, where)
         try:
-            found = self.parser.parse_object(nested(values), base.clone(), None, False)
+            parsed = self.parser.parse_object(nested(values), base.clone(), None, False)
         except ArgumentError as error:
             raise UserError(f"{where}: {_in_one_line(error.message)}") from None
-        _check_ranges(found, f"{where}: ")
-        return found
+        _check_ranges(parsed, f"{where}: ")
+        return parsed
 
     def recipe(self, parsed: Namespace) -> Recipe:
-        """The values as objects."""
+        """Build the objects of a recipe from its values."""
         built = self.parser.instantiate(parsed)
         values = {name: getattr(built, name) for name in Recipe.__dataclass_fields__}
         recipe = Recipe(**{**values, "trainer": built.trainer.as_dict()})
@@ -167,10 +167,10 @@ class RecipeParser:
 
     def text(self, parsed: Namespace) -> str:
         """The values as the YAML of `config.yaml`, which can be run again."""
-        kept = parsed.clone(with_meta=False)
+        settings = parsed.clone(with_meta=False)
         for name in _NOT_KEPT:
-            kept.pop(name, None)
-        return self.parser.dump(kept, skip_validation=True)
+            settings.pop(name, None)
+        return self.parser.dump(settings, skip_validation=True)
 
     def with_help(self, text: str) -> str:
         """A recipe as text, with the help of each setting as a comment above its key; values stay as they are."""
@@ -187,7 +187,7 @@ class RecipeParser:
         return "\n".join(lines) + "\n"
 
     def _words(self, arguments: Sequence[str]) -> list[str]:
-        """Checked words: files before single values, so that a value counts wherever it stands."""
+        """Check the words and put files before single values, so that a value counts wherever it stands."""
         files, values = [], []
         waiting = list(arguments)
         while waiting:
@@ -209,7 +209,7 @@ class RecipeParser:
         return files + values
 
     def _read(self, path: Path) -> dict[str, Any]:
-        """The tree in a file, its names checked."""
+        """Read the tree in a file and check its names."""
         tree = read_yaml(path)
         if not isinstance(tree, Mapping):
             raise UserError(f"{path}: expected settings and their values, as in a recipe")
@@ -224,7 +224,7 @@ class RecipeParser:
             else:
                 self._check_name(name, where, advice)
                 of_one = name in self._names and self.parser.get_default(name) is not None
-                if value is None and (of_one or self._is_group(name)):  # jsonargparse lets it through
+                if value is None and (of_one or self._is_group(name)):  # jsonargparse accepts it
                     raise UserError(f"{where}: {name} without a value; expected one, or no such line")
 
     def _is_group(self, name: str) -> bool:
@@ -241,7 +241,7 @@ class RecipeParser:
         near = nearest(name, [*self._names, *(("config",) if where.startswith("--") else ())])
         if near is None and (end := nearest(name.rpartition(".")[2], ends)) is not None:
             near = ends[end]
-        if near is None and not self._whole:  # one of the Trainer's, perhaps
+        if near is None and not self._whole:  # it may be an argument of the Trainer
             RecipeParser()._check_name(name, where, advice)
         hint = "" if near is None else f" (did you mean {near}?)"
         raise UserError(f"{at}there is no setting {name}{hint}; see empathy-judge train --help")
@@ -261,21 +261,21 @@ def _add_trainer(parser: ArgumentParser) -> None:
 
 
 def _check_ranges(found: Namespace, where: str) -> None:
-    for name, (least, most) in _RANGES.items():
+    for name, (low, high) in _RANGES.items():
         value = found.get(name)
         if name == "trainer.devices" and value is not None:
             import torch
 
             value = int(value) if str(value).removeprefix("-").isdecimal() else None  # "auto", "0,1" and [0, 1]
             here = found.get("trainer.accelerator") == "cpu" or not torch.accelerator.is_available()
-            if here and not found.get("dry_run"):  # which asks about another machine
-                most = max(8, _CORES)  # a process for each; Lightning knows how many GPUs there are
-        if isinstance(value, int | float) and not least <= value <= most:  # NaN is refused, too
-            raise UserError(f"{where}{name} {value}; expected {least:g} to {most:.10g}")
+            if here and not found.get("dry_run"):  # a dry run may be for another machine
+                high = max(8, _CORES)  # a process for each; Lightning knows how many GPUs there are
+        if isinstance(value, int | float) and not low <= value <= high:  # NaN is refused, too
+            raise UserError(f"{where}{name} {value}; expected {low:g} to {high:.10g}")
 
 
 def _in_one_line(message: str) -> str:
-    """What jsonargparse says of a wrong value, which it lays out over a page, or of one that is missing."""
+    """Shorten jsonargparse's message about a wrong value, which it spreads over a page, or about a missing one."""
     if missing := re.search(r"arguments are required: ([\w.]+)", message):
         return f"no --{missing[1]}; expected it here or in a recipe; see empathy-judge train --help"
     name = re.search(r'Parser key "([^"]+)"', message)
@@ -289,6 +289,6 @@ def _in_one_line(message: str) -> str:
 
 
 def _kind(text: str) -> str:
-    """A type as people write it."""
+    """Write a type as people do."""
     text = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text)
     return text.replace("typing.", "").replace("NoneType", "null").removeprefix("Literal").strip("[]").replace("'", "")

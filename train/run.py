@@ -52,7 +52,7 @@ from .checkpointing import (
 )
 from .collate import Collate
 from .features import Features, of_all, place, temporary_folder
-from .module import MONITOR, CompileLayers, FillCache, JudgeModule, StopAfter, Task
+from .module import MONITOR, CompileLayers, FillCache, JudgeModule, RunTask, StopAfter
 from .objective import Objective, RaterEmbedding
 from .probe import StartAtProbe
 from .recipe import Config, Recipe, RecipeParser
@@ -129,9 +129,9 @@ def train(
         UserError: If the run folder is taken, there is nothing to resume, the data is not usable, or agreement on the
             validation split was undefined throughout, so that there is no best checkpoint.
     """
-    given = None
+    dataset = None
     if isinstance(data, PairDataset):
-        given, data = data, data.root.address if isinstance(data.root, RemotePath) else data.root
+        dataset, data = data, data.root.address if isinstance(data.root, RemotePath) else data.root
     parser = RecipeParser()
     values = {"data.path": data, "run": run}
     parsed = parser.parse(config, {name: str(value) for name, value in values.items() if value is not None})
@@ -147,33 +147,35 @@ def train(
         if _is_first():
             until_the_end.enter_context(alone_in(folder))
 
-        def one(changed: Mapping[str, Any], task: Task) -> Run:
-            own = parser.overlaid(parsed, changed, "train")
-            # the run itself keeps the whole recipe, those below it keep theirs
+        def one(changed: Mapping[str, Any], task: RunTask) -> Run:
+            merged = parser.overlaid(parsed, changed, "train")
+            # the run itself stores the whole recipe; the runs below it store their own
             return _train_one(
-                parser.recipe(own), parser.text(own if "run" in changed else parsed), task, given, watching
+                parser.recipe(merged), parser.text(merged if "run" in changed else parsed), task, dataset, watching
             )
 
         if recipe.method == "auto" or recipe.folds != 0 or (recipe.refit and recipe.method == "lora"):
-            from .folds import train_several  # measures agreement, which a single run has no need of
+            from .folds import train_several  # imports the statistics, which a single run does not need
 
             replace_text(folder / CONFIG_FILE, parser.text(parsed))
             train_several(recipe, folder, one)
             return _finished(folder)
-        task = Task()
+        task = RunTask()
         if recipe.refit:
             from .folds import everything
 
-            task = Task(everything(recipe), refit=True)
-        return _train_one(recipe, parser.text(parsed), task, given, watching)
+            task = RunTask(everything(recipe), refit=True)
+        return _train_one(recipe, parser.text(parsed), task, dataset, watching)
 
 
-def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None, watching: Sequence[Callback]) -> Run:
+def _train_one(
+    recipe: Recipe, text: str, task: RunTask, given: PairDataset | None, watching: Sequence[Callback]
+) -> Run:
     """One run, as `train` does it; `text` is that of its `config.yaml`."""
     folder = _run_folder(recipe)
     start = _starting_point(folder, recipe.resume)
     if recipe.method == "probe":
-        start = None  # it is fitted anew, which takes no longer than to go on
+        start = None  # it is fitted anew, which takes no longer than resuming
     if _is_first():
         folder.mkdir(parents=True, exist_ok=True)
         replace_text(folder / CONFIG_FILE, text)
@@ -183,20 +185,20 @@ def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None,
         until_the_end.enter_context(stopped_by_signals())
         position, reading, head_input = Position(), recipe.data, recipe.judge.head_input
         if start is not None:
-            before = read_checkpoint(start)
-            position = position_of(before)
+            resumed = read_checkpoint(start)
+            position = position_of(resumed)
             # it began at a probe, which may have chosen a kernel
-            then = parse(start, current(start, before["description"])).settings.head_input
-            head_input = replace(head_input, landmarks=then.landmarks, beside_landmarks=then.beside_landmarks)
-            if reading.batch_tokens == "auto":  # what was found then, also where there is more memory now
-                reading = replace(reading, batch_tokens=before["order"].get("data.batch_tokens") or "auto")
+            saved = parse(start, current(start, resumed["description"])).settings.head_input
+            head_input = replace(head_input, landmarks=saved.landmarks, beside_landmarks=saved.beside_landmarks)
+            if reading.batch_tokens == "auto":  # the size found then, even if more memory is free now
+                reading = replace(reading, batch_tokens=resumed["order"].get("data.batch_tokens") or "auto")
         datamodule = PairDataModule(reading, seed=recipe.seed, start=position, parts=task.parts)
         check_strategy(recipe)
         at_probe = StartAtProbe(recipe.method, start is not None, task)
         try:
             trainer = _trainer(recipe, folder, at_probe, task, watching)
         except (MisconfigurationException, TypeError, ValueError) as error:
-            if not raised_in(error, "lightning"):  # which does so for options: more devices than there are
+            if not raised_in(error, "lightning"):  # it raises them for wrong options, such as too many devices
                 raise
             raise UserError(f"trainer: {str(error).strip().splitlines()[0]}") from None
         datamodule.setup("fit")
@@ -222,9 +224,9 @@ def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None,
         _print_parts(judge, raters, recipe, datamodule)
 
         features = None
-        if (what := recipe.cache.what) not in ("none", "auto"):  # the second of which the parser has decided
-            kept = recipe.cache.folder
-            cache = Path(kept) if kept else until_the_end.enter_context(temporary_folder(folder, trainer.local_rank))
+        if (what := recipe.cache.what) not in ("none", "auto"):  # the parser has resolved "auto"
+            path = recipe.cache.folder
+            cache = Path(path) if path else until_the_end.enter_context(temporary_folder(folder, trainer.local_rank))
             store = DiskStore(cache, recipe.cache.gigabytes)
             features = Features(judge, what, store, str(trainer.precision))
         compare = recipe.objective.settings.compare
@@ -243,8 +245,8 @@ def _train_one(recipe: Recipe, text: str, task: Task, given: PairDataset | None,
             trainer.save_checkpoint(folder / CHECKPOINTS / BEST)
         best = _check_best(folder)
         if _is_first():
-            for said in start_in_words(best["description"]["provenance"]):
-                say(said)
+            for line in start_in_words(best["description"]["provenance"]):
+                say(line)
         _calibrate(folder, best, judge, datamodule)
     return _finished(folder)
 
@@ -264,7 +266,7 @@ def _run_folder(recipe: Recipe) -> Path:
 
 
 def _check_accelerator(recipe: Recipe) -> None:
-    """There is a GPU where the recipe wants one; said before anything is written."""
+    """Check that there is a GPU where the recipe wants one, before anything is written."""
     wanted = recipe.trainer.get("accelerator")
     if wanted in ("gpu", "cuda") and not (torch.cuda.is_available() or torch.backends.mps.is_available()):
         raise UserError(
@@ -274,7 +276,7 @@ def _check_accelerator(recipe: Recipe) -> None:
 
 
 def _starting_point(run: Path, resume: bool | Literal["auto"]) -> Path | None:
-    # left by a kill; the other processes must not delete what the first is writing by then
+    # left by a kill; only the first process deletes: others could delete what it is already writing
     for unfinished in (run / CHECKPOINTS).glob(".*.tmp") if _is_first() else ():
         unfinished.unlink(missing_ok=True)
     checkpoint, passed_over = find_resumable(run / CHECKPOINTS)
@@ -288,9 +290,9 @@ def _starting_point(run: Path, resume: bool | Literal["auto"]) -> Path | None:
 
 
 def _check_same(given: PairDataset, loaded: PairDataset) -> None:
-    """A dataset in memory is what its folder holds, which is what training reads."""
+    """Check that a dataset in memory equals what its folder holds, which is what training reads."""
     tables = (given.ratings, loaded.ratings), (given.preferences, loaded.preferences)
-    same = all(own is other if own is None else own.equals(other) for own, other in tables)
+    same = all(left is right if left is None else left.equals(right) for left, right in tables)
     if not same or (given.card, given.pairs) != (loaded.card, loaded.pairs):
         raise UserError(
             f"data: the PairDataset is not what {loaded.root} holds (a part of it, or of other splits?); expected it "
@@ -302,23 +304,23 @@ def _is_first() -> bool:
     return rank_zero_only.rank == 0  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def _trainer(recipe: Recipe, run: Path, start: StartAtProbe, task: Task, watching: Sequence[Callback]) -> L.Trainer:
+def _trainer(recipe: Recipe, run: Path, start: StartAtProbe, task: RunTask, watching: Sequence[Callback]) -> L.Trainer:
     """Lightning's trainer with our checkpoints, figures and loggers."""
-    given = dict(recipe.trainer)
+    arguments = dict(recipe.trainer)
     if task.refit:
-        given |= {"limit_val_batches": 0}
+        arguments |= {"limit_val_batches": 0}
     if recipe.method == "probe":
-        given |= {"max_epochs": 0, "max_steps": -1}
+        arguments |= {"max_epochs": 0, "max_steps": -1}
     if recipe.profile:
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it calls a machine without a GPU an error
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it logs an error on a machine without a GPU
         a_few_steps = torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1)
-        given["profiler"] = PyTorchProfiler(run / "profile", "summary", schedule=a_few_steps, acc_events=True)
-    logger, folder = given.pop("logger", None), run / CHECKPOINTS
+        arguments["profiler"] = PyTorchProfiler(run / "profile", "summary", schedule=a_few_steps, acc_events=True)
+    logger, folder = arguments.pop("logger", None), run / CHECKPOINTS
     loggers = [
-        CSVLogger(run / "logs", name="csv"),  # a version for each start: it would delete the file of the last one
+        CSVLogger(run / "logs", name="csv"),  # a new version for each start: it would delete an earlier file
         TensorBoardLogger(run, name="logs", version="tensorboard"),
     ]
-    shown, terminal = given.pop("enable_progress_bar", None) is not False, Console(stderr=True).is_terminal
+    shown, terminal = arguments.pop("enable_progress_bar", None) is not False, Console(stderr=True).is_terminal
     best = ModelCheckpoint(folder, filename="best", monitor=MONITOR, mode="max", enable_version_counter=False)
     # not strict: max_steps may end an epoch before its validation
     pictures = []
@@ -328,7 +330,7 @@ def _trainer(recipe: Recipe, run: Path, start: StartAtProbe, task: Task, watchin
         pictures = [LearningRateMonitor("step"), ValidationPictures(recipe.log_audio)]
     early = EarlyStopping(MONITOR, mode="max", patience=recipe.patience, check_finite=False, strict=False)
     trainer = L.Trainer(
-        **given,
+        **arguments,
         logger=loggers if logger in (None, True) else logger,
         callbacks=[
             *([] if task.refit else [best]),
@@ -345,7 +347,7 @@ def _trainer(recipe: Recipe, run: Path, start: StartAtProbe, task: Task, watchin
             *watching,
         ],
         enable_progress_bar=shown and terminal,
-        enable_model_summary=False,  # a table says what is trained, part by part
+        enable_model_summary=False,  # a table of our own shows what is trained
         default_root_dir=run,
         use_distributed_sampler=False,  # the data module gives each rank its share
         num_sanity_val_steps=0,
@@ -360,7 +362,7 @@ def _trainer(recipe: Recipe, run: Path, start: StartAtProbe, task: Task, watchin
 
 
 def _check_data(recipe: Recipe, data: PairDataModule) -> None:
-    """The data has what the recipe trains on."""
+    """Check that the data has what the recipe trains on."""
     if recipe.cache.what != "none" and recipe.data.augmentation.active:
         raise UserError(
             f"cache: {recipe.cache.what} with augmentation: each epoch hears every clip anew, so that nothing can be "
@@ -394,7 +396,7 @@ def _print_parts(judge: EmpathyJudge, raters: RaterEmbedding | None, recipe: Rec
 
 
 def _check_best(run: Path) -> dict[str, Any]:
-    """What the best checkpoint holds."""
+    """Load the best checkpoint of a run."""
     path = run / CHECKPOINTS / BEST
     if not path.is_file():
         raise UserError(
@@ -412,7 +414,7 @@ def _check_best(run: Path) -> dict[str, Any]:
 def _calibrate(run: Path, checkpoint: dict[str, Any], judge: EmpathyJudge, data: PairDataModule) -> None:
     """Calibrate the best checkpoint of a run from the scores of its validation, which are in it.
 
-    Where that is not possible say why, for the run is good without. Each process measures some of the clips, so that
+    Where that is not possible, print why: the run is usable without. Each process measures some of the clips, so that
     all end at the same time: a scheduler that waits for none is not kept waiting by the first.
     """
     facts = _measured(data.validation.pairs, judge)
@@ -422,10 +424,10 @@ def _calibrate(run: Path, checkpoint: dict[str, Any], judge: EmpathyJudge, data:
         if "validation" not in checkpoint:
             raise UserError(f"{run}: its best checkpoint has no scores; `empathy-judge calibrate` scores anew")
         trained = {key: value for key, value in checkpoint["state_dict"].items() if key.startswith("judge.")}
-        found = Prediction.kept(*(checkpoint["validation"][name].float() for name in ("score", "deviation"))).each()
+        predictions = Prediction.kept(*(checkpoint["validation"][key].float() for key in ("score", "deviation"))).each()
         judged = {
-            pair.pair_id: Heard(own, tuple(facts[source] for source in pair.clips))
-            for pair, own in zip(data.validation.pairs, found, strict=True)
+            pair.pair_id: Heard(prediction, tuple(facts[source] for source in pair.clips))
+            for pair, prediction in zip(data.validation.pairs, predictions, strict=True)
         }
         weights = hash_of([{key.removeprefix("judge."): value for key, value in trained.items()}])
         calibration = fit_calibration(weights, judge.dimensions, data.dataset, data.validation_splits, judged)
@@ -436,11 +438,11 @@ def _calibrate(run: Path, checkpoint: dict[str, Any], judge: EmpathyJudge, data:
 
 
 def _measured(pairs: Sequence[Pair], judge: EmpathyJudge) -> dict[AudioSource, ClipFacts]:
-    """What the clips of pairs that were scored are like. A collective of all processes."""
+    """Facts about the clips of scored pairs. A collective operation of all processes."""
     clips = list(dict.fromkeys(source for pair in pairs for source in pair.clips))
     rank, ranks = place()
-    own = clips[rank::ranks]
+    share = clips[rank::ranks]
     with ThreadPoolExecutor() as pool:
-        measured = pool.map(lambda clip: clip_facts(judge.decode(clip), judge.backbone.sampling_rate), own)
-        found = dict(zip(own, measured, strict=True))
-    return {clip: facts for part in of_all(found) for clip, facts in part.items()}
+        results = pool.map(lambda clip: clip_facts(judge.decode(clip), judge.backbone.sampling_rate), share)
+        share_facts = dict(zip(share, results, strict=True))
+    return {clip: facts for part in of_all(share_facts) for clip, facts in part.items()}

@@ -19,20 +19,20 @@ class ShippedRecipe:
     name: str  # to be given to ``--config``
     about: str  # what it is
     backbone: str | None  # name or hub id; None where the file is laid over another recipe
-    needs: str  # gPUs and memory; figures are those of ``train --dry-run``, counted from shapes, not measured
+    needs: str  # GPUs and memory; figures are those of ``train --dry-run``, counted from shapes, not measured
     command: str  # that runs it
 
 
 def shipped_recipes() -> list[ShippedRecipe]:
-    """All of them, by name."""
-    found = []
+    """All recipes that come with the package, sorted by name."""
+    recipes = []
     for path in sorted(CONFIGS.glob("*.yaml")):
         lines = path.read_text(encoding="utf-8").splitlines()
         needs = next(line.removeprefix(_NEEDS) for line in lines if line.startswith(_NEEDS))
         backbone = read_yaml(path).get("judge", {}).get("backbone")
         command, about = (line.removeprefix("# ") for line in lines[:2])
-        found.append(ShippedRecipe(path.stem, about, backbone, needs, command))
-    return found
+        recipes.append(ShippedRecipe(path.stem, about, backbone, needs, command))
+    return recipes
 
 
 def find_recipe(name: str, option: str = "--config") -> Path:
@@ -47,7 +47,7 @@ def find_recipe(name: str, option: str = "--config") -> Path:
         return path
     if path.name == name and shipped.is_file():
         return shipped
-    known = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
-    if (near := nearest(name, known)) is not None:
+    names = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+    if (near := nearest(name, names)) is not None:
         raise UserError(f"{option} {name}: no such file or recipe (did you mean {near}?); see empathy-judge recipes")
-    raise UserError(f"{option} {name}: no such file or recipe; expected a YAML file or one of {', '.join(known)}")
+    raise UserError(f"{option} {name}: no such file or recipe; expected a YAML file or one of {', '.join(names)}")

@@ -27,7 +27,7 @@ from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge
 from .recipe import Recipe
 
-# FSDP2 finds the tensors of an output, whose gradients it waits for, only in what torch can take apart
+# FSDP2 waits for the gradients of an output's tensors, which it finds only in types that torch can flatten
 register_dataclass(Prediction)
 
 
@@ -49,13 +49,13 @@ def shard(judge: EmpathyJudge, beside: Iterable[nn.Module], mesh: DeviceMesh) ->
             fully_shard(module, mesh=mesh)
     finish(judge)
     fully_shard(judge, mesh=mesh)
-    # what training calls: the head follows on its own, after raters were added to what is pooled
+    # training calls this method; the head is called on its own, after raters were added to the pooled states
     register_fsdp_forward_method(judge, "pooled")
-    register_fsdp_forward_method(judge, "known_of_clips")  # what the start of training calls
+    register_fsdp_forward_method(judge, "known_of_clips")  # called at the start of training
 
 
 def kept(module: nn.Module) -> dict[str, Tensor]:
-    """Names and values of what a checkpoint holds: what is trained, and what was fitted to the training split."""
+    """Names and values of the tensors in a checkpoint: trained weights, and what was fitted to the training split."""
     trained = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
     return trained | {name: value for name, value in module.named_buffers() if name.startswith("judge.head_input.")}
 
@@ -87,7 +87,7 @@ class ShardedStrategy(ModelParallelStrategy):
         super().__init__(save_distributed_checkpoint=False)
 
     def setup_environment(self) -> None:
-        """Processes and the mesh that `JudgeModule.configure_model` shards over."""
+        """Set up processes, and the mesh that `JudgeModule.configure_model` shards over."""
         self._data_parallel_size, self._tensor_parallel_size = self.num_nodes * self.num_processes, 1
         super().setup_environment()
         kind = self.root_device.type
@@ -103,7 +103,7 @@ class ShardedStrategy(ModelParallelStrategy):
         assert self.lightning_module is not None
         for module in self.lightning_module.modules():
             if isinstance(module, FSDPModule):
-                module.reshard()  # after validation some are whole, and not those that the optimizer knows
+                module.reshard()  # after validation some weights are whole tensors that the optimizer does not know
         return {name: whole(weight) for name, weight in kept(self.lightning_module).items()}
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def like(value: Tensor, weight: Tensor) -> Tensor:
 
 
 def _mapped(state: dict[str, Any], change: Callable[[int, Tensor], Tensor]) -> dict[str, Any]:
-    """The state of an optimizer with other tensors."""
+    """The state of an optimizer with each tensor replaced by what `change` makes of it."""
     each = {
         number: {key: change(number, value) if isinstance(value, Tensor) else value for key, value in values.items()}
         for number, values in state["state"].items()
@@ -185,7 +185,7 @@ class ZeroStrategy(DeepSpeedStrategy):
 
     @property
     def handles_gradient_accumulation(self) -> bool:
-        """Lightning counts."""
+        """False: Lightning counts the batches."""
         return False
 
     @contextmanager
@@ -194,7 +194,7 @@ class ZeroStrategy(DeepSpeedStrategy):
         yield
 
     def setup_environment(self) -> None:
-        """Processes; and DeepSpeed's own ways with dtypes put out of work."""
+        """Set up processes, and disable DeepSpeed's own handling of dtypes."""
         precision = self.precision_plugin.precision
         self._precision_plugin = _WeightsAsTheyAre(precision)  # pyright: ignore[reportArgumentType]
         assert isinstance(self.config, dict)
@@ -226,9 +226,9 @@ class ZeroStrategy(DeepSpeedStrategy):
 
         if self.stage == 2 or not weight.requires_grad:  # the scale of features is a buffer, which nothing shards
             return weight.detach()
-        found = safe_get_full_fp32_param(weight)
-        assert found is not None
-        return found.to(weight.dtype)
+        full = safe_get_full_fp32_param(weight)
+        assert full is not None
+        return full.to(weight.dtype)
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """State of AdamW as one process would have it. A collective of all processes."""
@@ -236,7 +236,7 @@ class ZeroStrategy(DeepSpeedStrategy):
 
         inner: Any = self._adamw
         self._link_states()
-        steps = [own["step"] for own in inner.state.values()]
+        steps = [values["step"] for values in inner.state.values()]
         numbers, groups, state = iter(range(sum(map(len, self._groups)))), [], {}
         for group, options in zip(self._groups, inner.param_groups, strict=True):
             groups.append({**options, "params": [next(numbers) for _ in group]})
@@ -249,13 +249,13 @@ class ZeroStrategy(DeepSpeedStrategy):
 
     @property
     def _adamw(self) -> Optimizer:
-        """The optimizer inside DeepSpeed's."""
+        """The AdamW inside DeepSpeed's optimizer."""
         sharded: Any = self.optimizers[0]
         return sharded.optimizer
 
     @property
     def _flat(self) -> list[Tensor]:
-        """What it optimizes: this process's share of each group, in one row."""
+        """The weights that it optimizes: this process's share of each group, as flat tensors."""
         sharded: Any = self.optimizers[0]
         return sharded.single_partition_of_fp32_groups if self.stage == 2 else sharded.fp32_partitioned_groups_flat
 
@@ -292,7 +292,7 @@ class ZeroStrategy(DeepSpeedStrategy):
         if self.stage == 2:
             safe_set_full_optimizer_state(weight, value, key)
             return
-        # the shares of a weight that cannot be divided are filled up, which DeepSpeed forgets when it sets it whole
+        # the shares of a weight that cannot be divided evenly are padded, which DeepSpeed ignores when it sets it whole
         share = weight.ds_tensor.numel()  # pyright: ignore[reportAttributeAccessIssue]
         padded = torch.zeros(share * self.world_size, device=value.device)
         padded[: value.numel()] = value.flatten()
@@ -323,7 +323,7 @@ _PRECISIONS = (None, 32, "32", "32-true", "bf16-mixed")
 
 
 def check_strategy(recipe: Recipe) -> None:
-    """A strategy writes checkpoints that `train` can continue and `export` can read, and fits what is trained.
+    """Check that a strategy fits, and that `train` can continue and `export` can read the checkpoints it writes.
 
     Raises:
         UserError: If not.

@@ -67,7 +67,7 @@ class Space(_Strict):
         return self
 
     def distribution(self) -> BaseDistribution:
-        """As Optuna says it; choices as JSON, for its journal does not keep lists and mappings.
+        """The distribution for Optuna; choices as JSON, since its journal does not keep lists and mappings.
 
         Raises:
             ValueError: If it is neither choices nor a range.
@@ -91,22 +91,22 @@ class Space(_Strict):
         return IntDistribution(low, high, self.log, step or 1)
 
     def value(self, drawn: Any) -> Any:
-        """What Optuna drew, as a recipe has it."""
+        """The value in a recipe for what Optuna drew."""
         return drawn if self.choices is None else json.loads(drawn)
 
     def examples(self) -> Sequence[Any]:
         """Values that the recipe must accept: all choices, or both ends."""
         if self.choices is not None:
             return self.choices
-        found = self.distribution()
-        assert isinstance(found, FloatDistribution | IntDistribution)
-        return found.low, found.high
+        distribution = self.distribution()
+        assert isinstance(distribution, FloatDistribution | IntDistribution)
+        return distribution.low, distribution.high
 
 
 def _check_distinct(values: Sequence[Any]) -> None:
     texts = [repr(value) for value in values]
-    if twice := next((text for number, text in enumerate(texts) if text in texts[:number]), None):
-        raise ValueError(f"{twice} stands there twice; expected distinct values")
+    if duplicate := next((text for number, text in enumerate(texts) if text in texts[:number]), None):
+        raise ValueError(f"{duplicate} stands there twice; expected distinct values")
 
 
 class Sweep(_Strict):
@@ -150,9 +150,9 @@ def read_sweep(path: Path) -> Sweep:
         return Sweep.model_validate(get_loader("yaml")(text))
     except ValidationError as error:
         first = error.errors()[0]
-        said = first["msg"].removeprefix("Value error, ")
-        found = "" if "expected" in said or first["type"] == "missing" else f" (found {shown(first['input'])})"
-        raise UserError(": ".join([str(path), *map(str, first["loc"]), said]) + found) from None
+        message = first["msg"].removeprefix("Value error, ")
+        detail = "" if "expected" in message or first["type"] == "missing" else f" (found {shown(first['input'])})"
+        raise UserError(": ".join([str(path), *map(str, first["loc"]), message]) + detail) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: not YAML: {error}") from None
 
@@ -166,7 +166,7 @@ def check_recipe(sweep: Sweep, path: Path) -> Namespace:
     Raises:
         UserError: If a recipe or backbone is missing, `train` does not accept a value, or devices are several.
     """
-    _laid_over(sweep, path, RecipeParser(trainer=False))  # a wrong name is told before torch is loaded
+    _laid_over(sweep, path, RecipeParser(trainer=False))  # a wrong name is reported before torch is loaded
     base = _laid_over(sweep, path, RecipeParser())
     devices, nodes = base.trainer.devices, base.trainer.num_nodes
     if not (devices in (1, "1") or (isinstance(devices, list) and len(devices) == 1)) or nodes != 1:
@@ -180,7 +180,7 @@ def check_recipe(sweep: Sweep, path: Path) -> Namespace:
 def _laid_over(sweep: Sweep, path: Path, parser: RecipeParser) -> Namespace:
     """The recipe with the overrides; the values of the search are tried on it, and backbones looked up."""
     words = [word for recipe in sweep.train for word in ("--config", recipe)]
-    if "data.path" in sweep.overrides:  # the only value that a recipe may lack and `train` does not do without
+    if "data.path" in sweep.overrides:  # the only value that `train` needs and a recipe may lack
         words.append(f"--data.path={sweep.overrides['data.path']}")
     try:
         base = parser.parse(words)
@@ -253,7 +253,7 @@ def run_sweep(path: Path, out: Path) -> tuple[Sweep, list[Trial]]:
 
 
 def _prepare(sweep: Sweep, out: Path) -> None:
-    """Make the folder, or see that it holds this sweep; only the number of trials may be another."""
+    """Make the folder, or check that it holds this sweep; only the number of trials may differ."""
     values = sweep.model_dump(mode="json", exclude={"trials"})
     values["train"] = {path: hashlib.sha256(find_recipe(path).read_bytes()).hexdigest() for path in sweep.train}
     file = out / _SWEEP_FILE
@@ -281,7 +281,7 @@ def _trial_folder(out: Path, number: int) -> Path:
 
 
 def _begun(study: optuna.Study, sweep: Sweep) -> list[FrozenTrial]:
-    """Trials with all their parameters; one whose process was killed while it drew them counts for nothing."""
+    """Trials with all their parameters; one whose process was killed while it drew them is left out."""
     return [trial for trial in study.get_trials(deepcopy=False) if trial.params.keys() == sweep.search.keys()]
 
 
@@ -290,11 +290,11 @@ def _all_trials(study: optuna.Study, sweep: Sweep) -> list[Trial]:
 
 
 def _known(study: optuna.Study, sweep: Sweep, trial: FrozenTrial) -> Trial:
-    # a trial that another process began takes no notes of its own
+    # notes are kept in the study: a trial that another process began takes none
     noted = {what: study.user_attrs.get(f"trial {trial.number}: {what}") for what in (*sweep.seeds, "reason")}
     parameters = {name: space.value(trial.params[name]) for name, space in sweep.search.items()}
-    known, state = {seed: noted[seed] for seed in sweep.seeds if noted[seed] is not None}, _STATES[trial.state]
-    return Trial(trial.number, state, parameters, known, noted["reason"])  # pyright: ignore[reportArgumentType]
+    values, state = {seed: noted[seed] for seed in sweep.seeds if noted[seed] is not None}, _STATES[trial.state]
+    return Trial(trial.number, state, parameters, values, noted["reason"])  # pyright: ignore[reportArgumentType]
 
 
 def _claim(study: optuna.Study, sweep: Sweep, out: Path) -> tuple[int, FileLock] | None:
@@ -308,10 +308,10 @@ def _claim(study: optuna.Study, sweep: Sweep, out: Path) -> tuple[int, FileLock]
                 continue
             if study.trials[number].state == TrialState.RUNNING:
                 return number, lock
-            lock.release()  # its process was done in the meantime
+            lock.release()  # its process has finished it meanwhile
         if len(_begun(study, sweep)) >= sweep.trials:
             return None
-        # a seed for each trial: a sweep that goes on would else draw again what it drew at first
+        # a seed for each trial: a sweep that is continued would otherwise repeat its first draws
         seed = np.random.SeedSequence([sweep.sampler_seed, len(study.trials)]).generate_state(1)[0]
         study.sampler = optuna.samplers.TPESampler(seed=int(seed))
         number = study.ask({name: space.distribution() for name, space in sweep.search.items()}).number
@@ -335,11 +335,11 @@ def _train_trial(study: optuna.Study, sweep: Sweep, number: int, out: Path) -> N
         for seed in sweep.seeds:
             if seed not in values:
                 say(f"trial {number}, seed {seed}: {trial.parameters}")
-                gc.collect()  # trainer and module of the run before refer to each other: their memory must be free
+                gc.collect()  # trainer and module of the last run refer to each other: their memory must be freed
                 torch.cuda.empty_cache()
                 values[seed] = _train_seed([*sweep.train, str(recipe)], folder / f"seed-{seed}", seed)
                 study.set_user_attr(f"trial {number}: {seed}", values[seed])
-    except CannotWrite:  # no fault of these settings: the trial goes on when the sweep does
+    except CannotWrite:  # not a fault of these settings: the trial continues when the sweep does
         raise
     except (UserError, torch.OutOfMemoryError) as error:
         reason = " ".join(str(error).splitlines())
@@ -351,7 +351,7 @@ def _train_trial(study: optuna.Study, sweep: Sweep, number: int, out: Path) -> N
 
 
 def _train_seed(recipes: list[str], run: Path, seed: int) -> float:
-    """What the best checkpoint of a run reached on the validation split; a killed run is continued."""
+    """Train, or continue a killed run; returns the agreement of its best checkpoint on the validation split."""
     from ..models.weight_files import read_checkpoint
     from .run import train
 

@@ -70,7 +70,7 @@ class Waiting(Profiler):
             self.asked = time.perf_counter()
 
     def stop(self, action_name: str) -> None:
-        """The data is there."""
+        """Stop the clock: the data is there."""
         if action_name == FETCH:
             self.seconds += time.perf_counter() - self.asked
         self.chosen.stop(action_name)
@@ -85,30 +85,30 @@ class Waiting(Profiler):
 
 
 class ProgressLines(Callback):
-    """Says in a log how far training is; in a terminal Lightning's bar does."""
+    """Prints lines to a log that say how far training is; in a terminal Lightning's bar does."""
 
     def __init__(self) -> None:
         self._training = self._validation = ProgressBar("", 0, quiet=True)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Count steps of the optimizer from here."""
-        steps = trainer.estimated_stepping_batches  # infinite where nothing but a person ends it
+        steps = trainer.estimated_stepping_batches  # infinite where only a person ends training
         quiet = not trainer.is_global_zero or steps == float("inf")
         self._training = ProgressBar("training", 0 if quiet else int(steps), trainer.global_step, quiet)
 
     def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """Say it, if it is time to."""
+        """Report progress, if it is time to."""
         self._training.update(trainer.global_step, f"epoch {trainer.current_epoch + 1}")
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Count batches from here."""
-        batches = sum(int(own) for own in trainer.num_val_batches)
+        batches = sum(int(count) for count in trainer.num_val_batches)
         self._validation = ProgressBar("validation", batches, quiet=not trainer.is_global_zero)
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any, **__: Any
     ) -> None:
-        """Say it, if it is time to."""
+        """Report progress, if it is time to."""
         self._validation.update(batch_idx + 1)
 
 
@@ -139,29 +139,29 @@ class Throughput(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
-        """Note what was in the batch; take the figures where they are due."""
+        """Note the sizes of the batch; log the figures when they are due."""
         mask = batch.inputs.attention_mask
         self._steps.append((len(batch.labels.targets), mask.numel(), mask.sum()))
-        every: int = trainer.log_every_n_steps  # pyright: ignore[reportAttributeAccessIssue]
-        due = trainer.global_step > self._last and trainer.global_step % every == 0
+        interval: int = trainer.log_every_n_steps  # pyright: ignore[reportAttributeAccessIssue]
+        due = trainer.global_step > self._last and trainer.global_step % interval == 0
         if due:
             synchronize(trainer.strategy.root_device)
         self._seconds += time.perf_counter() - self._waiting.asked
         if due:
             self._last = trainer.global_step
-            found = {**self._take(trainer).rates(trainer.world_size), "memory_gb": self._memory / 1e9}
-            pl_module.log_dict({f"throughput/{name}": value for name, value in found.items()}, batch_size=1)
-            shown = {name: found[key] for key, name in _IN_THE_BAR.items()}
+            figures = {**self._take(trainer).rates(trainer.world_size), "memory_gb": self._memory / 1e9}
+            pl_module.log_dict({f"throughput/{name}": value for name, value in figures.items()}, batch_size=1)
+            shown = {name: figures[key] for key, name in _IN_THE_BAR.items()}
             pl_module.log_dict(shown, prog_bar=True, logger=False, batch_size=1)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """What a GPU still does belongs to training."""
-        begun = time.perf_counter()
+        """Wait for the GPU: what it still computes belongs to training."""
+        start = time.perf_counter()
         synchronize(trainer.strategy.root_device)
-        self._seconds += time.perf_counter() - begun
+        self._seconds += time.perf_counter() - start
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say how it was."""
+        """Print the summary of the training."""
         self._take(trainer)
         if trainer.is_global_zero and self._total.pairs:
             say(summary(self._total, trainer.world_size, self._memory))
@@ -170,7 +170,7 @@ class Throughput(Callback):
         """The work of all processes since the last time."""
         work = Work(
             pairs=sum(pairs for pairs, _, _ in self._steps),
-            tokens=sum(float(own) for _, _, own in self._steps),  # here a GPU is waited for, at the latest
+            tokens=sum(float(tokens) for _, _, tokens in self._steps),  # this waits for a GPU, at the latest
             padded=sum(padded for _, padded, _ in self._steps),
             seconds=self._seconds,
             waiting=self._waiting.seconds,
@@ -187,19 +187,19 @@ class Throughput(Callback):
 
 def summary(work: Work, processes: int, memory: float) -> str:
     """One line about a whole training: the work of all processes, and the bytes of the one that held most."""
-    found = work.rates(processes)
+    rates = work.rates(processes)
     return (
         f"trained on {work.pairs:,.0f} pairs in {_duration(work.seconds / processes)}: "
-        f"{_three(found['pairs_per_second'])} pairs/s, {_three(found['tokens_per_second'])} tokens/s, "
-        f"{found['padding']:.1%} padding, {found['waiting']:.1%} waiting for data, {memory / 1e9:.1f} GB"
+        f"{_three(rates['pairs_per_second'])} pairs/s, {_three(rates['tokens_per_second'])} tokens/s, "
+        f"{rates['padding']:.1%} padding, {rates['waiting']:.1%} waiting for data, {memory / 1e9:.1f} GB"
     ).replace("%", " %")
 
 
 def memory_bytes(device: torch.device) -> float:
-    """What this process held at most: in GPU memory by torch's allocator, on a CPU resident in main memory."""
+    """Peak memory of this process: GPU memory of torch's allocator, on a CPU resident main memory."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    if _STATUS.is_file():  # Linux, whose `getrusage` also knows what the program held that started this one
+    if _STATUS.is_file():  # Linux, whose `getrusage` also counts the program that started this one
         return float(_STATUS.read_text().partition("VmHWM:")[2].split()[0]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 

@@ -23,7 +23,7 @@ def upgrade(path: Path) -> list[str]:
     or not at all.
 
     Returns:
-        What was changed, one line for each; none if all is of today.
+        What was changed, one line for each change; empty if all is up to date.
 
     Raises:
         UserError: If it is none of these, or cannot be read.
@@ -46,8 +46,8 @@ def _upgrade_judge(folder: Path) -> list[str]:
     description = read_json(file)
     before = json.dumps(description)
     if is_old(description):
-        before_it, description = description["schema_version"], upgraded(description)
-        changed.append(f"{file}: schema_version {before_it} -> {description['schema_version']}, settings as of today")
+        version, description = description["schema_version"], upgraded(description)
+        changed.append(f"{file}: schema_version {version} -> {description['schema_version']}, settings as of today")
     # checked before anything is written: the folders of an ensemble are named by a file from outside
     for name in parse(file, description).members or ():
         member = f"{name}/{JUDGE_FILE}"
@@ -70,7 +70,7 @@ def _upgrade_checkpoint(file: Path) -> list[str]:
     checkpoint["description"] = upgraded(description)
     times = file.stat().st_atime_ns, file.stat().st_mtime_ns
     replace_file(file, lambda temporary: torch.save(checkpoint, temporary))
-    os.utime(file, ns=times)  # a run goes on from its newest
+    os.utime(file, ns=times)  # a run goes on from its newest checkpoint
     return [f"{file}: description of the judge in today's names"]
 
 
@@ -86,14 +86,14 @@ def _upgrade_yaml(path: Path) -> list[str]:
         raise UserError(f"{path}: expected a recipe, a sweep file, a run folder or a judge folder")
     blocks = {key.value: (key, value) for key, value in root.value}
     if "search" in blocks:
-        made, changed = _with_new_names(text, [blocks[name][1] for name in ("overrides", "search") if name in blocks])
+        result, changed = _with_new_names(text, [blocks[name][1] for name in ("overrides", "search") if name in blocks])
     else:
         try:
-            made, changed = _with_new_tree(text, root)
+            result, changed = _with_new_tree(text, root)
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
     if changed:
-        replace_text(path, made)
+        replace_text(path, result)
     return [f"{path}: {old} -> {new}" for old, new in changed]
 
 
@@ -104,7 +104,7 @@ def _with_new_names(text: str, groups: list[yaml.Node]) -> tuple[str, Changed]:
     """A sweep file, whose settings are dotted names, with other names and nothing else changed."""
     keys = [key for group in groups if isinstance(group, yaml.MappingNode) for key, _ in group.value]
     changed = []
-    for key in sorted(keys, key=lambda key: -key.start_mark.index):  # from the end: places before stay as they are
+    for key in sorted(keys, key=lambda key: -key.start_mark.index):  # from the end: earlier positions stay valid
         if (new := new_name(key.value)) is not None:
             text = text[: key.start_mark.index] + new + text[key.end_mark.index :]
             changed.insert(0, (key.value, new))
@@ -113,14 +113,14 @@ def _with_new_names(text: str, groups: list[yaml.Node]) -> tuple[str, Changed]:
 
 def _with_new_tree(text: str, root: yaml.MappingNode) -> tuple[str, Changed]:
     """A recipe with `model` taken apart; comments stay with the lines that they follow."""
-    (found,) = [pair for pair in root.value if pair[0].value == "model"] or [None]
-    if found is None or not isinstance(found[1], yaml.MappingNode):
+    (entry,) = [pair for pair in root.value if pair[0].value == "model"] or [None]
+    if entry is None or not isinstance(entry[1], yaml.MappingNode):
         return text, []
-    key, model = found
+    key, model = entry
     lines = text.splitlines()
-    after = [other.start_mark.line for other, _ in root.value if other.start_mark.line > key.start_mark.line]
+    after = [node.start_mark.line for node, _ in root.value if node.start_mark.line > key.start_mark.line]
     end = min(after, default=len(lines))
-    made: dict[str, list[str]] = {}  # dotted name of today -> its lines
+    settings: dict[str, list[str]] = {}  # dotted name of today -> its lines
     changed: Changed = []
     starts = [name.start_mark.line for name, _ in model.value] + [end]
     for number, (name, value) in enumerate(model.value):
@@ -131,17 +131,17 @@ def _with_new_tree(text: str, root: yaml.MappingNode) -> tuple[str, Changed]:
         last = new.rpartition(".")[2]
         if model.flow_style:
             plain = yaml.safe_load(yaml.serialize(value))
-            own = yaml.safe_dump({last: plain}, sort_keys=False, allow_unicode=True).splitlines()
+            block = yaml.safe_dump({last: plain}, sort_keys=False, allow_unicode=True).splitlines()
         else:
             indent = name.start_mark.column
             below = lines[starts[number] : starts[number + 1]]
-            own = [line[indent:] if line[:indent].isspace() else line for line in below]
-            own[0] = last + own[0][len(name.value) :]
-        made[new] = own
-    # groups before what stands at the top; a key that the file has already would be one too many
-    tree = dict(sorted(nested(made).items(), key=lambda item: isinstance(item[1], list)))
-    if (twice := next((other.value for other, _ in root.value if other.value in tree), None)) is not None:
-        raise UserError(f"{twice} stands beside model; expected a file of one version")
+            block = [line[indent:] if line[:indent].isspace() else line for line in below]
+            block[0] = last + block[0][len(name.value) :]
+        settings[new] = block
+    # groups before top-level settings; a key that the file has already would be a duplicate
+    tree = dict(sorted(nested(settings).items(), key=lambda item: isinstance(item[1], list)))
+    if (duplicate := next((node.value for node, _ in root.value if node.value in tree), None)) is not None:
+        raise UserError(f"{duplicate} stands beside model; expected a file of one version")
     merged = [*lines[: key.start_mark.line], *_written(tree), *lines[end:]]
     return "\n".join(merged) + "\n", changed
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data_modules.items import Comparison, RatedPairs, directions
+from ..data_modules.items import ComparedPair, RatedPairs, directions
 from ..data_modules.schema import Dimension
 from ..eval.statistics.agreement import spearman
 from ..eval.statistics.bootstrap import MIN_GROUPS, Resamples, estimate
@@ -23,8 +23,9 @@ START_RESAMPLES = 500
 
 @dataclass(frozen=True)
 class Agreement:
-    """Of one dimension: Spearman with the mean ratings (None where it is undefined, for a reason), and the share of the
-    preferences (ties left out) whose chosen pair has the better score, equal scores half; None where there are none."""
+    """Agreement on one dimension: Spearman with the mean ratings (None where it is undefined, with the reason), and the
+    share of the preferences (ties left out) whose chosen pair has the better score, equal scores counting half; None
+    where there are none."""
 
     spearman: float | None
     reason: str | None
@@ -49,8 +50,8 @@ class Validation:
         deviations: As `scores`, what the head says of its error (`Prediction.deviation`); NaN where it says nothing.
     """
 
-    def __init__(self, pairs: RatedPairs, preferences: Sequence[Comparison], dimensions: Sequence[Dimension]) -> None:
-        """From the pairs of the split and the preferences between them."""
+    def __init__(self, pairs: RatedPairs, preferences: Sequence[ComparedPair], dimensions: Sequence[Dimension]) -> None:
+        """Collect for the pairs of a split and the preferences between them."""
         self.pairs = pairs
         self.targets = pairs.scores.double().numpy()
         self.scores = self.deviations = np.full(self.targets.shape, np.nan)
@@ -68,42 +69,42 @@ class Validation:
 
     def add(self, indices: Tensor, prediction: Prediction) -> None:
         """Keep what was predicted for pairs at `indices` `(batch,)`: agreement is of the whole split, not a batch."""
-        known = torch.full_like(prediction.score, torch.nan) if prediction.deviation is None else prediction.deviation
-        self._parts.append((indices, torch.stack([prediction.score, known], -1)))
+        sigma = torch.full_like(prediction.score, torch.nan) if prediction.deviation is None else prediction.deviation
+        self._parts.append((indices, torch.stack([prediction.score, sigma], -1)))
 
     def agreement(self) -> list[Agreement]:
-        """Of each dimension, the same on every rank."""
+        """Agreement of each dimension, the same on every rank."""
         self.scores, self.deviations = np.ascontiguousarray(np.moveaxis(self._gathered(), -1, 0))
         return [self._of(column, self.scores[:, column]) for column in range(len(self._dimensions))]
 
     def added_to(self, start: np.ndarray, groups: np.ndarray) -> dict[str, dict[str, float | None]]:
-        """What the last scores have added to earlier ones, see `Provenance.start`.
+        """By how much the last scores agree better than earlier ones, see `Provenance.start`.
 
         Args:
             start: As `scores`.
             groups: What is drawn as a whole for the interval `(items,)`.
         """
-        found: dict[str, dict[str, float | None]] = {}
+        results: dict[str, dict[str, float | None]] = {}
         for column, dimension in enumerate(self._dimensions):
             parts = np.stack([start[:, column], self.scores[:, column], self.targets[:, column]])
             rated = np.isfinite(parts).all(0)
             before, now, human = parts[:, rated]
-            own: dict[str, float | None] = dict.fromkeys(("probe", "added", "low", "high"))
+            result: dict[str, float | None] = dict.fromkeys(("probe", "added", "low", "high"))
             if rated.any() and not math.isnan(lead := spearman(now, human) - spearman(before, human)):
-                own |= {"probe": spearman(before, human), "added": lead}
+                result |= {"probe": spearman(before, human), "added": lead}
                 draws = Resamples.draw(groups[rated], START_RESAMPLES, 0)
                 leads = draws.of(spearman, now, human) - draws.of(spearman, before, human)
-                own |= dict(zip(("low", "high"), lead_interval(draws, leads), strict=True))
-            found[dimension.name] = own
-        return found
+                result |= dict(zip(("low", "high"), lead_interval(draws, leads), strict=True))
+            results[dimension.name] = result
+        return results
 
     def _of(self, column: int, scores: np.ndarray) -> Agreement:
-        found = estimate(spearman, scores, self.targets[:, column])
+        result = estimate(spearman, scores, self.targets[:, column])
         decided = self._strengths[:, column] > 0
         leads = scores[self._chosen[decided]] - scores[self._rejected[decided]]
         leads = leads * directions(self._dimensions)[column].item()
         met = float(np.mean(0.5 * (np.sign(leads) + 1))) if decided.any() and np.isfinite(leads).all() else None
-        return Agreement(found.value, found.reason, met)
+        return Agreement(result.value, result.reason, met)
 
     def _gathered(self) -> np.ndarray:
         """Scores and deviations in the order of the split `(items, dimensions, 2)`, float64, each once."""

@@ -1,4 +1,4 @@
-"""After each validation: charts, and the items that were furthest off, for loggers that can show them."""
+"""After each validation: charts, and the items with the largest errors, for loggers that can show them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .module import JudgeModule
 from .validation import Validation
 
 MAX_POINTS = 3000
-"""Of more items a sample is drawn, the same one each time."""
+"""Most items in a scatter plot; of more, a sample is drawn, the same one each time."""
 NAMED_LEVEL = 0.9
 _LEVELS = np.linspace(0.1, 0.9, 9)
 # Inches, of 100 pixels: a panel's square and the room around it. A layout that measures its texts takes twice as long.
@@ -46,8 +46,8 @@ def draw(
     Returns:
         Pixels `(height, width, 3)`, uint8.
     """
-    known = bool(np.isfinite(deviations).all())
-    panels = 3 if known else 2
+    with_coverage = bool(np.isfinite(deviations).all())
+    panels = 3 if with_coverage else 2
     with matplotlib.rc_context(LIGHT_STYLE):
         width, height = panels * (_LEFT + _SIDE + _RIGHT), _BELOW + _SIDE + _ABOVE
         figure = Figure(figsize=(width, height), dpi=100)
@@ -57,7 +57,7 @@ def draw(
         scale = (dimension.minimum, dimension.maximum)
         _scatter(scatter, scores, ratings, scale)
         _calibration(calibration, scores, ratings, groups, scale)
-        if known:
+        if with_coverage:
             _coverage(rest[0], np.abs(scores - ratings) / deviations)
         figure.suptitle(f"{shortened(dimension.name, 40)}: {title}", fontsize=11, y=0.98)
         return pixels(figure)
@@ -86,8 +86,8 @@ def _calibration(
     axes: Axes, scores: np.ndarray, ratings: np.ndarray, groups: np.ndarray, scale: tuple[float, float]
 ) -> None:
     curve = calibration_curve(scores, ratings, groups)
-    x, y = np.array([own.score for own in curve]), np.array([own.human for own in curve])
-    errors = [0.0 if own.standard_error is None else 1.96 * own.standard_error for own in curve]
+    x, y = np.array([point.score for point in curve]), np.array([point.human for point in curve])
+    errors = [0.0 if point.standard_error is None else 1.96 * point.standard_error for point in curve]
     axes.plot(x, y, color=LIGHT[PALE], linewidth=1.2, zorder=2)
     axes.errorbar(x, y, errors, fmt="o", color=LIGHT[ACCENT], markersize=5, elinewidth=1.6, zorder=3)
     rating_axes(axes, x, y, scale, LIGHT[MUTED])
@@ -96,8 +96,8 @@ def _calibration(
 
 def _coverage(axes: Axes, distances: np.ndarray) -> None:
     axes.plot([0, 1], [0, 1], color=LIGHT[MUTED], linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
-    found = [coverage(distances, level) for level in _LEVELS]
-    axes.plot(_LEVELS, found, "o-", color=LIGHT[ACCENT], markersize=5, linewidth=1.2, zorder=2)
+    shares = [coverage(distances, level) for level in _LEVELS]
+    axes.plot(_LEVELS, shares, "o-", color=LIGHT[ACCENT], markersize=5, linewidth=1.2, zorder=2)
     axes.set(xlim=(-0.04, 1.04), ylim=(-0.04, 1.04), aspect="equal")
     axes.set(xlabel="level of the interval", ylabel="share of ratings inside")
     axes.grid(True, zorder=0)
@@ -109,15 +109,15 @@ def _coverage(axes: Axes, distances: np.ndarray) -> None:
 
 WORST = 8
 RATE, SECONDS = 16_000, 10
-"""Of players (Hz; a longer clip is cut): with all of them 5 MB at most for one validation."""
+"""Of logged audio: sampling rate (Hz), and seconds after which a clip is cut; 5 MB at most in one validation."""
 _COLUMNS = ("pair", "dimension", "prediction", "rating", "error")
 PictureLogger = TensorBoardLogger | WandbLogger
 
 
 @dataclass(frozen=True)
 class Miss:
-    """A pair that was scored badly: its sound is played, what is said in it is nowhere written; the dimension where it
-    was furthest off, by the length of the scales, and prediction and mean human rating there, in rating points."""
+    """A pair that was scored badly: its sound is played, its words are written nowhere. With the dimension of its
+    largest error, as a share of the scale, and prediction and mean human rating there, in rating points."""
 
     pair: Pair
     dimension: Dimension
@@ -125,7 +125,7 @@ class Miss:
     rating: float
 
     def row(self) -> list[str | float]:
-        """As `_COLUMNS`."""
+        """The values of `_COLUMNS`."""
         error = self.prediction - self.rating
         return [self.pair.pair_id, self.dimension.name, *(round(v, 2) for v in (self.prediction, self.rating, error))]
 
@@ -143,7 +143,7 @@ class ValidationPictures(Callback):
     """
 
     def __init__(self, log_audio: bool | None) -> None:
-        """`log_audio` = whether there are players; None = in TensorBoard alone."""
+        """`log_audio` = whether clips can be played; None = in TensorBoard alone."""
         self._log_audio = log_audio
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -153,7 +153,7 @@ class ValidationPictures(Callback):
             return
         assert isinstance(pl_module, JudgeModule)
         validation, dimensions = pl_module.validation, pl_module.judge.dimensions
-        step = max(0, trainer.global_step - 1)  # as the figures of this validation have it
+        step = max(0, trainer.global_step - 1)  # the step of this validation's metrics
         charts = list(_charts(validation, dimensions, f"epoch {trainer.current_epoch}, step {step}"))
         worst = worst_items(validation, dimensions)
         clips = [miss.clips() for miss in worst] if any(map(self._plays, loggers)) else []
@@ -236,7 +236,7 @@ def _to_wandb(
 
 
 def _cell(value: str | float) -> str:
-    """Of a Markdown table; an id must not open another column."""
+    """A cell of a Markdown table; an id must not open another column."""
     return value.replace("|", "\\|") if isinstance(value, str) else f"{value:.2f}"
 
 
@@ -244,6 +244,6 @@ def _cut(source: AudioSource) -> np.ndarray | None:
     """The beginning of a clip, full scale 1.0; None where it cannot be read any more."""
     try:
         samples = decode(source, RATE)
-    except AudioError:  # states may be cached: no reason to end a training
+    except AudioError:  # its states may be cached: not a reason to end training
         return None
     return np.clip(samples[: RATE * SECONDS], -1, 1)

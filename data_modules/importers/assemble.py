@@ -1,4 +1,4 @@
-"""From what an importer read to a dataset folder: clips checked and stored, skipped pairs counted and listed."""
+"""Writes what an importer read as a dataset folder: checks and stores clips, counts and lists skipped pairs."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def assemble(
         out: The dataset folder to make.
         overwrite: Replace a pair dataset at `out`.
         embed_audio: Keep audio inside Parquet files instead of in a folder.
-        shard_rows: Embed more pairs than these in several files, so many in each.
+        shard_rows: Pairs in a file of embedded audio; more pairs go into several files.
         max_skipped: Share of the source's pairs that may be skipped.
         split_facts: What ``split.yaml`` says beside the hash; None = the pairs are in no splits.
 
@@ -105,17 +105,17 @@ def assemble(
         usable: list[Mapping[str, Any]] = []
         skipped = [*imported.skipped]
         for row in imported.pairs:
-            unknown = [name for name in row if name not in PAIR_COLUMNS]
-            if unknown:
-                raise DataError(f"{row[RESPONSE].where}: unknown column {shown(unknown[0])}")
-            found = [(cell.where, clips[cell.content]) for cell in _cells(row)]
-            errors = [Skipped(where, str(clip)) for where, clip in found if isinstance(clip, AudioError)]
+            unknown_columns = [name for name in row if name not in PAIR_COLUMNS]
+            if unknown_columns:
+                raise DataError(f"{row[RESPONSE].where}: unknown column {shown(unknown_columns[0])}")
+            checked = [(cell.where, clips[cell.content]) for cell in _cells(row)]
+            errors = [Skipped(where, str(clip)) for where, clip in checked if isinstance(clip, AudioError)]
             skipped += errors[:1]
             usable += [] if errors else [row]
         total = len(imported.pairs) + len(imported.skipped)
         if len(skipped) > max_skipped * total:
-            more = f" ({len(skipped) - 1} more unusable of {total} pairs)" if len(skipped) > 1 else ""
-            reason = f"{skipped[0].where}: {skipped[0].reason}{more}"
+            count_note = f" ({len(skipped) - 1} more unusable of {total} pairs)" if len(skipped) > 1 else ""
+            reason = f"{skipped[0].where}: {skipped[0].reason}{count_note}"
             raise DataError(f"{reason}; at most {max_skipped:.0%} may be skipped" if max_skipped else reason)
         deque(checked_pairs((_stored(row, clips) for row in usable), out / PAIRS_FILE), maxlen=0)
         ratings, preferences = _annotations_of(usable, imported)
@@ -168,26 +168,26 @@ def _cells(row: Mapping[str, Any]) -> list[ClipCell]:
 
 def _stored(row: Mapping[str, Any], clips: Clips) -> dict[str, Any]:
     """A usable pair as a row of ``pairs.parquet`` without bytes; made anew each time, so that only one is held."""
-    found = [cast(CheckedClip, clips[cell.content]) for cell in _cells(row)]
-    *context, response = [{"path": clip.path, "bytes": None, "sha256": clip.sha256} for clip in found]
+    checked = [cast(CheckedClip, clips[cell.content]) for cell in _cells(row)]
+    *context, response = [{"path": clip.path, "bytes": None, "sha256": clip.sha256} for clip in checked]
     turns = [{"role": turn["role"], **clip} for turn, clip in zip(row.get(CONTEXT) or (), context, strict=True)]
     stored = {name: row.get(name) for name in PAIR_COLUMNS} | {CONTEXT: turns, RESPONSE: response}
     stored[TAGS] = sorted_tags(stored[TAGS], row[RESPONSE].where)
     if stored["group_id"] is None:
-        given = context or stored["situation"] is not None
-        key = [*(clip["sha256"] for clip in context), stored["situation"]] if given else [response["sha256"]]
+        has_context = context or stored["situation"] is not None
+        key = [*(clip["sha256"] for clip in context), stored["situation"]] if has_context else [response["sha256"]]
         stored["group_id"] = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
     return stored
 
 
 def _write_rows(rows: Sequence[Mapping[str, Any]], clips: Clips, stage: Path, shard_rows: int) -> None:
-    """In one file, or in shards of so many rows; those that are there are kept."""
+    """Writes one file, or shards of so many rows; shards that are there already are kept."""
     shards = [PAIRS_FILE]
     if len(rows) > shard_rows:
         shards = [shard_name(number) for number in range(-(-len(rows) // shard_rows))]
         (stage / SHARD_FOLDER).mkdir(exist_ok=True)
-    done = sum((stage / shard).is_file() for shard in shards)  # they are made one after the other
-    start = min(done * shard_rows, len(rows))
+    n_written = sum((stage / shard).is_file() for shard in shards)  # they are made one after the other
+    start = min(n_written * shard_rows, len(rows))
 
     def with_bytes(row: Mapping[str, Any]) -> dict[str, Any]:
         stored = _stored(row, clips)
@@ -201,23 +201,23 @@ def _write_rows(rows: Sequence[Mapping[str, Any]], clips: Clips, stage: Path, sh
                     raise DataError(f"{cell.where}: the clip was changed during the import")
         return stored
 
-    with closing(map_threads(with_bytes, rows[start:], "Writing pairs", len(rows), start)) as full:
-        for shard in shards[done:]:
-            write_pairs(islice(full, shard_rows) if len(shards) > 1 else full, stage / shard)
+    with closing(map_threads(with_bytes, rows[start:], "Writing pairs", len(rows), start)) as full_rows:
+        for shard in shards[n_written:]:
+            write_pairs(islice(full_rows, shard_rows) if len(shards) > 1 else full_rows, stage / shard)
 
 
 def _annotations_of(
     usable: Sequence[Mapping[str, Any]], imported: Imported
 ) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-    """Ratings and preferences of the pairs that are there; those of skipped pairs go with them."""
+    """Ratings and preferences of the usable pairs; those of skipped pairs are left out."""
     import pandas as pd
 
     ratings, preferences = imported.ratings, imported.preferences
-    lost = list({row["pair_id"] for row in imported.pairs} - {row["pair_id"] for row in usable})
+    skipped_ids = list({row["pair_id"] for row in imported.pairs} - {row["pair_id"] for row in usable})
     if ratings is None:
         ratings = pd.DataFrame({name: [] for name in RATING_COLUMNS}).astype({"score": "float64"})
-    ratings = ratings.loc[~ratings["pair_id"].isin(lost), ratings_schema(ratings).names].reset_index(drop=True)
+    ratings = ratings.loc[~ratings["pair_id"].isin(skipped_ids), ratings_schema(ratings).names].reset_index(drop=True)
     if preferences is not None:
-        gone = preferences["chosen_id"].isin(lost) | preferences["rejected_id"].isin(lost)
-        preferences = preferences.loc[~gone, list(PREFERENCE_COLUMNS)].reset_index(drop=True)
+        is_skipped = preferences["chosen_id"].isin(skipped_ids) | preferences["rejected_id"].isin(skipped_ids)
+        preferences = preferences.loc[~is_skipped, list(PREFERENCE_COLUMNS)].reset_index(drop=True)
     return ratings, preferences

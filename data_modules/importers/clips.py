@@ -16,7 +16,7 @@ from ..errors import AudioError, DataError, os_reason, shown
 from ..folders import STAGE_NOTES, replace_file, resolve_inside
 from ..parallel import map_threads
 from ..stored_clips import EmbeddedClip, StoredClip
-from ..tables import Record
+from ..tables import TableRow
 
 AUDIO_FOLDER = "audio"
 Content = Path | EmbeddedClip | StoredClip | AudioError
@@ -55,7 +55,7 @@ def _named_folder(text: str) -> str:
 
 
 def find_clip(value: Any, folder: Path, where: str, root: str | Path | None = None) -> ClipCell:
-    """The clip that a cell refers to; what is none is an `AudioError` in its place, so that only its pair is skipped.
+    """The clip that a cell refers to. If there is none, it holds an `AudioError`, so that only this pair is skipped.
 
     Args:
         value: A path relative to `folder`, bytes in a table, or ``{"bytes", "path"}`` as Hugging Face datasets store
@@ -90,14 +90,14 @@ class AudioFolder:
     """
 
     def __init__(self, folder: Path, values: Iterable[Any], root: str | Path | None = None) -> None:
-        """Finds out which leading folders are left off: the fewest with which a file is there.
+        """Finds out which leading folders to leave off: the fewest for which a file is found.
 
         Of `values`, all audio values of the table, those that are no paths (bytes, null) do not count, nor do paths
         that leave the folder, which `find` refuses. `root` is that of `find_clip`.
         """
         self._folder, self._root = folder.resolve(), root
-        found = (path_or_bytes(value) for value in values)
-        paths = {PurePosixPath(value).parts for value in found if isinstance(value, str)}
+        plain_values = (path_or_bytes(value) for value in values)
+        paths = {PurePosixPath(value).parts for value in plain_values if isinstance(value, str)}
         inside = [path for path in paths if ".." not in path and path[:1] != ("/",)]
         levels = zip(*(path[:-1] for path in inside), strict=False)
         shared = tuple(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels))
@@ -119,14 +119,14 @@ class AudioFolder:
                 value = "/".join(parts[len(self._left_off) :])
         return find_clip(value, self._folder, where, self._root)
 
-    def clip(self, row: Record, field: str) -> ClipCell:
+    def clip(self, row: TableRow, field: str) -> ClipCell:
         """The clip that a field of a row refers to."""
         return self.find(row.values.get(field), row.place(field))
 
 
 def folder_files(root: Path) -> dict[str, Path]:
     """Relative path with ``/`` -> file of a folder, in the order of the paths; hidden files and what macOS leaves
-    behind are passed over.
+    behind are skipped.
 
     Raises:
         DataError: If there is no such folder, or it has a link to a folder or one that leaves it.
@@ -139,7 +139,7 @@ def folder_files(root: Path) -> dict[str, Path]:
     def refuse(error: OSError) -> None:
         raise DataError(f"{error.filename}: cannot be read ({os_reason(error)})")
 
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for folder, folders, names in os.walk(root, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".") and name != "__MACOSX"]
         for name in folders:
@@ -151,8 +151,8 @@ def folder_files(root: Path) -> dict[str, Path]:
                     f"{path}: a link that leaves the folder {root}; expected the file itself "
                     "(`hf download --local-dir` makes no links)"
                 )
-            found[path.relative_to(root).as_posix()] = path
-    return {name: found[name] for name in sorted(found)}
+            files[path.relative_to(root).as_posix()] = path
+    return {name: files[name] for name in sorted(files)}
 
 
 def read_clip(content: Content) -> bytes:
@@ -187,14 +187,14 @@ def check_clips(cells: Iterable[ClipCell], stage: Path, embed: bool) -> dict[Con
         (stage / AUDIO_FOLDER).mkdir(exist_ok=True)
     notes = stage / STAGE_NOTES / "clips.jsonl"
     results = _noted(notes)
-    known = {clip.sha256: clip for clip in results if isinstance(clip, CheckedClip)}
+    by_hash = {clip.sha256: clip for clip in results if isinstance(clip, CheckedClip)}
 
     def check(content: Content) -> CheckedClip | AudioError:
         try:
             data = read_clip(content)
             sha256 = hashlib.sha256(data).hexdigest()
-            if sha256 in known:
-                return known[sha256]
+            if sha256 in by_hash:
+                return by_hash[sha256]
             file = None  # of a clip that is a file; elsewhere it is embedded
             if isinstance(content, Path):
                 file = content.name
@@ -207,26 +207,26 @@ def check_clips(cells: Iterable[ClipCell], stage: Path, embed: bool) -> dict[Con
                 suffix = PurePosixPath(file or "").suffix.lower()
                 path = f"{AUDIO_FOLDER}/{sha256[:32]}{suffix if suffix in AUDIO_SUFFIXES else ''}"
                 replace_file(stage / path, lambda temporary: temporary.write_bytes(data))
-            return known.setdefault(sha256, CheckedClip(sha256, path))
+            return by_hash.setdefault(sha256, CheckedClip(sha256, path))
         except AudioError as error:
             return error
 
     with notes.open("ab") as file:
-        rest = contents[len(results) :]
-        for result in map_threads(check, rest, "Checking audio", len(contents), len(results)):
+        remaining = contents[len(results) :]
+        for result in map_threads(check, remaining, "Checking audio", len(contents), len(results)):
             failed = isinstance(result, AudioError)
-            line = [None, None, str(result)] if failed else [result.sha256, result.path, None]
-            file.write(json.dumps(line).encode() + b"\n")
+            record = [None, None, str(result)] if failed else [result.sha256, result.path, None]
+            file.write(json.dumps(record).encode() + b"\n")
             file.flush()
             results.append(result)
     return dict(zip(contents, results, strict=True))
 
 
 def _noted(path: Path) -> list[CheckedClip | AudioError]:
-    """What became of the first clips, a line each; one that a kill cut off is taken away."""
+    """Results of the clips that were checked before, a line each; a line that a kill cut off is removed."""
     lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
     if lines and not lines[-1].endswith(b"\n"):
         path.write_bytes(b"".join(lines[:-1]))
         lines.pop()
-    found = [json.loads(line) for line in lines]
-    return [CheckedClip(sha256, stored) if error is None else AudioError(error) for sha256, stored, error in found]
+    records = [json.loads(line) for line in lines]
+    return [CheckedClip(sha256, stored) if error is None else AudioError(error) for sha256, stored, error in records]

@@ -16,7 +16,7 @@ from ..audio import audio_hash
 from ..errors import AudioError, DataError, bad_value, shown
 from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, Dimension, is_name
 from ..schema import DatasetCard
-from ..tables import Record, read_records
+from ..tables import TableRow, read_records
 from .assemble import Imported, Skipped
 from .clips import AudioFolder, ClipCell, Content, read_clip
 
@@ -44,7 +44,7 @@ class Collector:
 
     @contextmanager
     def skipping(self, where: str) -> Iterator[None]:
-        """Lists what stands there, with the place of the value where the error names one, if the block fails."""
+        """If the block fails, lists `where` as skipped, with the place of the value if the error names one."""
         try:
             yield
         except (DataError, AudioError) as error:
@@ -68,7 +68,7 @@ class Collector:
         return self._digests[cell.content]
 
     def add_pair(self, row: Mapping[str, Any], links: Collection[str], pair_id: str | None = None) -> str:
-        """Takes a pair in, once: what comes again under its id is the first again.
+        """Adds a pair. If its id was added before, the first row stays and the links are joined.
 
         Args:
             row: As `Imported.pairs` has them, without ``pair_id`` and ``group_id``.
@@ -93,7 +93,7 @@ class Collector:
     def add_rating(
         self, pair_id: str, rater: Any, dimension: str, score: Any, where: str, scale: Dimension, whole: bool = False
     ) -> None:
-        """Takes one score in, as the source says it; `whole`: it has to be a whole number.
+        """Adds one score, as the source states it; `whole`: it has to be a whole number.
 
         Raises:
             DataError: If it is no score on the scale, the rater has no name, or has scored the same thing before.
@@ -108,7 +108,7 @@ class Collector:
     def add_preference(
         self, chosen: str, rejected: str, rater: Any, dimension: str, strength: float, where: str
     ) -> None:
-        """Takes one comparison in; strength 0 = tie.
+        """Adds one comparison; strength 0 = tie.
 
         Raises:
             DataError: If both are the same pair, the rater has no name, or has said the same before.
@@ -135,7 +135,7 @@ class Collector:
         compared: bool = False,
     ) -> Imported:
         """All that was read; `rated` and `compared`: the source has scores, and comparisons. `pairs` are given where
-        they were not taken in by `add_pair`, whose pairs get a group that is named by what links them."""
+        they were not added by `add_pair`; those that were get a group that is named by what links them."""
         if pairs is None:
             links = list(self._links.values())
             groups: dict[int, str] = {}
@@ -182,27 +182,27 @@ def source_files(path: Path, patterns: Sequence[str]) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise DataError(f"{path}: no such file or folder")
-    found = {file for pattern in patterns for file in path.rglob(pattern) if file.is_file()}
-    seen = [file for file in found if not any(part.startswith(".") for part in file.relative_to(path).parts)]
-    if not seen:
+    matches = {file for pattern in patterns for file in path.rglob(pattern) if file.is_file()}
+    visible = [file for file in matches if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+    if not visible:
         raise DataError(f"{path}: holds no file {' or '.join(patterns)}; expected the folder as it was downloaded")
-    return sorted(seen)
+    return sorted(visible)
 
 
 def source_rows(
     path: Path,
     patterns: Sequence[str],
     fields: Sequence[str],
-    audio: Sequence[str] | Callable[[Record], Iterable[Any]],
+    audio: Sequence[str] | Callable[[TableRow], Iterable[Any]],
     folder: str | Path | None = None,
     root: str | Path | None = None,
-) -> Iterator[tuple[Record, AudioFolder]]:
+) -> Iterator[tuple[TableRow, AudioFolder]]:
     """The rows of all files of a source (`source_files`), each with the folder that finds its clips.
 
     Args:
         path: A file or a folder.
         patterns: What its files are called.
-        fields: Without these in any row the layout is another one.
+        fields: Fields of each file; one that is in no row means another layout.
         audio: Fields of audio, or all audio values of a row; what is no path does not count.
         folder: Where the clips are; None = beside each file.
         root: Another folder in which audio may lie, see `find_clip`.

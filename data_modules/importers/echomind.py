@@ -75,19 +75,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def read(path: Path, options: argparse.Namespace) -> Imported:
     """Reads the answers of all models."""
     files = folder_files(path)
-    found = Collector()
+    collector = Collector()
     rows: list[dict[str, Any]] = []
     unanswered: Counter[str] = Counter()
-    known: dict[str, tuple[str, dict[str, Mapping[str, Any]]]] = {}  # recording -> folder of its audio, and scripts
+    loaded: dict[str, tuple[str, dict[str, Mapping[str, Any]]]] = {}  # recording -> folder of its audio, and scripts
     for name in files:
         match = _ANSWERS.fullmatch(name)
         if match is None or options.recordings not in (None, match["recording"]):
             continue
         recording, system = match["recording"], f"{match['model']}/{match['prompt']}"
-        if recording not in known:
-            known[recording] = _scripts(path, files, recording)
-        audio, scripts = known[recording]
-        answered = _answered(files[name], recording, scripts, found)
+        if recording not in loaded:
+            loaded[recording] = _scripts(path, files, recording)
+        audio, scripts = loaded[recording]
+        answered = _answered(files[name], recording, scripts, collector)
         for case, script in scripts.items():
             where, answers = answered.get(case, ("", {}))
             for voice in VOICES:
@@ -98,15 +98,15 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
                     unanswered[system] += 1
                     continue
                 place = f"{where}, case {case}, {voice}"
-                with found.skipping(place):
+                with collector.skipping(place):
                     pair = _pair(files, script, voice, answer, audio, match["folder"], place)
                     pair |= {"pair_id": f"{recording}-{case}-{system}-{voice}", "group_id": f"script_{case}"}
                     pair["tags"]["recording"] = recording
                     rows.append(pair | {"system_id": system, "setting": voice})
-    if not rows and not found.skipped:
-        which = options.recordings or "synthesis|human"
+    if not rows and not collector.skipped:
+        recordings = options.recordings or "synthesis|human"
         raise DataError(
-            f"{path}: no answers; expected output_{which}/response_output/MODEL/PROMPT/"
+            f"{path}: no answers; expected output_{recordings}/response_output/MODEL/PROMPT/"
             "MODEL_PROMPT_output_responses.json with answers in it"
         )
     notes = ["Nobody rated these answers."]
@@ -118,22 +118,22 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
         licence="recordings and scripts CC BY-NC-SA 4.0 (unverified); answers: unknown",
         description=" ".join(notes),
     )
-    return found.imported(card, rows)
+    return collector.imported(card, rows)
 
 
 def _scripts(folder: Path, files: Mapping[str, Path], recording: str) -> tuple[str, dict[str, Mapping[str, Any]]]:
     """The folder of the recordings, and the scripts by their case id."""
     name = f"data_{recording}/script_info_{recording}.json"
-    found = [path for path in files if f"/{path}".endswith(f"/{name}")]
-    if len(found) != 1:
-        raise DataError(f"{folder}: {len(found)} files {name}; expected one, because there are answers to it")
+    script_files = [path for path in files if f"/{path}".endswith(f"/{name}")]
+    if len(script_files) != 1:
+        raise DataError(f"{folder}: {len(script_files)} files {name}; expected one, because there are answers to it")
     scripts: dict[str, Mapping[str, Any]] = {}
-    for row in read_records(files[found[0]]):
+    for row in read_records(files[script_files[0]]):
         case = plain_text(row.values.get("case_id"))
         if not isinstance(case, str) or case in scripts:
             raise row.error("case_id", "text or a whole number, each once")
         scripts[case] = row.values
-    return found[0].removesuffix(f"script_info_{recording}.json") + "audio/", scripts
+    return script_files[0].removesuffix(f"script_info_{recording}.json") + "audio/", scripts
 
 
 def _answered(
@@ -159,15 +159,15 @@ def _pair(
     answers: str,
     where: str,
 ) -> dict[str, Any]:
-    """What the row of an answer holds beside its names; `audio` and `answers` are folders among the files."""
+    """The row of an answer, without its names; `audio` and `answers` are folders among the files."""
     cue = script.get("spoken_info")
     cue_class = _CLASS_OF.get(cue) if isinstance(cue, str) else None
     if cue_class is None:
         raise DataError(f"its script's 'spoken_info' is {shown(cue)}; expected one of {len(_CLASS_OF)} cues")
-    heard = _object(script, f"{voice}_audio_info").get(f"{voice}_input_audio_file")
-    if not isinstance(heard, str):
+    audio_file = _object(script, f"{voice}_audio_info").get(f"{voice}_input_audio_file")
+    if not isinstance(audio_file, str):
         raise DataError(f"its script names no recording in '{voice}_audio_info'; expected FOLDER/FILE.wav")
-    recording, answer = audio + heard, f"{answers}{heard.partition('/')[0]}/{reply['file']}"
+    recording, answer = audio + audio_file, f"{answers}{audio_file.partition('/')[0]}/{reply['file']}"
     for name in (recording, answer):
         if name not in files:
             raise DataError(f"no such file: {name}")

@@ -94,7 +94,7 @@ class _Contest(NamedTuple):
     """Responses to one user turn that stand against each other."""
 
     where: str  # for messages and the list of what was skipped; tells neither label nor option
-    key: Sequence[str]  # what tells it from all other contests; neither does this
+    key: Sequence[str]  # identifies the contest among all; tells neither label nor option either
     columns: Mapping[str, str | None]  # of its pairs, without ids and clips
     user: Path  # the user turn
     responses: Sequence[Path]  # two or more; in training the better one first
@@ -112,17 +112,21 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     """Reads one part of the release. Responses are decoded, to name pairs by their content."""
     folder, sets = _sets_at(path, options.part)
     labelled = sets[0][0].source is None
-    found = Collector()
+    collector = Collector()
     contests: list[_Contest] = []
-    notes = [f"Read: {', '.join(own.name for own, _ in sets)}."]
-    for own, place in sets:
-        contests += _training(own, place, folder, found, notes) if labelled else _test(own, place, folder, found)
-    rows, labels = _blind_pairs(contests, found)
+    notes = [f"Read: {', '.join(archive.name for archive, _ in sets)}."]
+    for archive, unpacked in sets:
+        contests += (
+            _training(archive, unpacked, folder, collector, notes)
+            if labelled
+            else _test(archive, unpacked, folder, collector)
+        )
+    rows, labels = _blind_pairs(contests, collector)
     if labelled:
         for better, worse in labels:
-            found.add_preference(better, worse, RATER, DIMENSION.name, 1.0, "")
+            collector.add_preference(better, worse, RATER, DIMENSION.name, 1.0, "")
         for pair_id, score in sorted((pair_id, 1.0 - n) for pair in labels for n, pair_id in enumerate(pair)):
-            found.add_rating(pair_id, RATER, DIMENSION.name, score, "", DIMENSION)
+            collector.add_rating(pair_id, RATER, DIMENSION.name, score, "", DIMENSION)
         notes.append("Ratings and preferences tell how the audio was made; no person rated.")
     card = DatasetCard(
         name="",
@@ -132,21 +136,21 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
         synthetic=True,
         description=" ".join(notes),
     )
-    return found.imported(card, rows, rated=labelled, compared=labelled)
+    return collector.imported(card, rows, rated=labelled, compared=labelled)
 
 
 def _sets_at(path: Path, part: str | None) -> tuple[Path, list[tuple[_Set, Path]]]:
     """The folder of the release and those of its archives that are there and wanted."""
     path = path.absolute()
-    for found in _SETS:
-        if found.name == path.name:
-            if part not in (None, found.part):
-                raise UserError(f"{path}: --part {part}: this folder belongs to {found.part}")
-            return path.parent, [(found, _unwrapped(path))]
-    wanted = [found for found in _SETS if found.part == (part or "training")]
-    sets = [(found, _unwrapped(path / found.name)) for found in wanted if (path / found.name).is_dir()]
+    for archive in _SETS:
+        if archive.name == path.name:
+            if part not in (None, archive.part):
+                raise UserError(f"{path}: --part {part}: this folder belongs to {archive.part}")
+            return path.parent, [(archive, _unwrapped(path))]
+    archives = [archive for archive in _SETS if archive.part == (part or "training")]
+    sets = [(archive, _unwrapped(path / archive.name)) for archive in archives if (path / archive.name).is_dir()]
     if not sets:
-        names = ", ".join(found.name for found in wanted)
+        names = ", ".join(archive.name for archive in archives)
         raise DataError(f"{path}: holds nothing of --part {part or 'training'}; expected {names}, unpacked")
     return path, sets
 
@@ -183,18 +187,21 @@ def _training(own: _Set, place: Path, folder: Path, found: Collector, notes: lis
                 raise DataError("only one of the two responses is there")
             if prefix not in texts or prefix in problems:
                 raise DataError(problems.get(prefix, f"{own.name}_flat.jsonl has no row with this id"))
-            said, heard = texts[prefix], users.get((prefix, variant), {})
-            user = heard.get(text_of(said.get("emotion")) or "neutral")
+            text_row, user_clips = texts[prefix], users.get((prefix, variant), {})
+            user = user_clips.get(text_of(text_row.get("emotion")) or "neutral")
             if user is None:  # where none has the emotion that the table says, the only one that is there counts
-                if len(heard) != 1:
-                    raise DataError(f"{len(heard)} clips in user_audio can be the user's turn; expected one")
-                (user,) = heard.values()
+                if len(user_clips) != 1:
+                    raise DataError(f"{len(user_clips)} clips in user_audio can be the user's turn; expected one")
+                (user,) = user_clips.values()
             columns = {"group_id": prefix, "setting": own.setting, "language": "en"}
-            columns |= {"context_text": text_of(said.get("text")), **_words(said.get("contexts"), own.setting, variant)}
+            columns |= {
+                "context_text": text_of(text_row.get("text")),
+                **_words(text_row.get("contexts"), own.setting, variant),
+            }
             both = [by_label[_GOOD], by_label[_BAD]]
             contests.append(_Contest(where, (own.name, prefix, variant), columns, user, both))
-    silent = len(texts.keys() - {contest.columns["group_id"] for contest in contests})
-    notes += [f"{silent} texts of {own.name} have no complete pair of responses."] if silent else []
+    incomplete = len(texts.keys() - {contest.columns["group_id"] for contest in contests})
+    notes += [f"{incomplete} texts of {own.name} have no complete pair of responses."] if incomplete else []
     return contests
 
 
@@ -216,7 +223,7 @@ def _clips(
 
 
 def _words(contexts: Any, setting: str, variant: str) -> dict[str, str | None]:
-    """The situation and the words of the response: one of two situations, or one, if any, said in several tones."""
+    """The situation and the words of the response. Context sets have two situations, tone sets one at most."""
     if setting == TONE:
         if not isinstance(contexts, dict):
             raise DataError("its row has no object in 'contexts'")
@@ -291,17 +298,17 @@ def _blind_pairs(contests: Sequence[_Contest], found: Collector) -> tuple[list[d
     for contest in contests:
         with found.skipping(contest.where):
             contents = [hashes[file] for file in contest.responses]
-            for value in contents:
-                if isinstance(value, AudioError):
-                    raise value
+            for digest in contents:
+                if isinstance(digest, AudioError):
+                    raise digest
             if len(set(contents)) < len(contents):
                 raise DataError("two of its responses are the same audio")
-            ids = [hashlib.sha256(json.dumps([*contest.key, value]).encode()).hexdigest()[:20] for value in contents]
+            ids = [hashlib.sha256(json.dumps([*contest.key, digest]).encode()).hexdigest()[:20] for digest in contents]
             context = [{"role": "user", "audio": ClipCell(contest.user, contest.where)}]
             for pair_id, file in zip(ids, contest.responses, strict=True):
                 clips = {"context_audio": context, "response_audio": ClipCell(file, contest.where)}
                 rows.append({"pair_id": pair_id, **contest.columns, **clips})
-            labels += [(ids[0], other) for other in ids[1:]]
+            labels += [(ids[0], worse_id) for worse_id in ids[1:]]
     return sorted(rows, key=lambda row: row["pair_id"]), sorted(labels)
 
 

@@ -47,21 +47,21 @@ def from_frames(
     overwrite: bool,
 ) -> PairDataset:
     """See `PairDataset.from_frame`."""
-    given = [dimensions] if isinstance(dimensions, str) else dimensions
-    scales = [parse_dimension(own) if isinstance(own, str) else own for own in given]
+    specs = [dimensions] if isinstance(dimensions, str) else dimensions
+    scales = [parse_dimension(spec) if isinstance(spec, str) else spec for spec in specs]
     mapping = TableMapping({}, {}, scales, synthetic=synthetic)
-    with tempfile.TemporaryDirectory() as made:
+    with tempfile.TemporaryDirectory() as audio_folder:
         table = _table(pairs, "pairs", ("pair_id", RESPONSE))
         for row in table.rows:
-            row[RESPONSE] = _content(row[RESPONSE], Path(made))
+            row[RESPONSE] = _content(row[RESPONSE], Path(audio_folder))
             if row.get(CONTEXT) is not None:
-                row[CONTEXT] = _context(row[CONTEXT], Path(made))
+                row[CONTEXT] = _context(row[CONTEXT], Path(audio_folder))
         imported = read_pairs(table, _table(ratings, "ratings", ("pair_id",)), mapping, ClipCell)
         return assemble(imported, folder or _temporary_folder(), overwrite=overwrite, max_skipped=0)
 
 
 def _table(frame: pd.DataFrame, name: str, required: Sequence[str]) -> SourceTable:
-    """A frame as tables of files are read, where None is an empty cell."""
+    """A frame as a table that was read from a file; None is an empty cell."""
     if not isinstance(frame, pd.DataFrame):
         raise UserError(f"{name} of type {type(frame).__name__}; expected a pandas DataFrame")
     columns = [str(column) for column in frame.columns]
@@ -83,7 +83,7 @@ def _context(value: Any, made: Path) -> Any:
 
 
 def _content(value: Any, made: Path) -> Content:
-    """What is behind a cell of audio; samples and bytes are written into the folder `made`."""
+    """The clip that a cell of audio refers to; samples and bytes are written into the folder `made`."""
     value = path_or_bytes(value)
     if isinstance(value, str | Path) and value != "":
         path = Path(value).absolute()
@@ -95,8 +95,8 @@ def _content(value: Any, made: Path) -> Content:
             value = Clip(np.asarray(value[0]), int(float(value[1])))
         if not isinstance(value, Clip | bytes):
             empty = value is None or isinstance(value, str)
-            what = "no clip" if empty else f"value of type {type(value).__name__}"
-            raise AudioError(f"{what}; expected a path, bytes of an audio file, or (samples, rate in Hz)", "not a clip")
+            kind = "no clip" if empty else f"value of type {type(value).__name__}"
+            raise AudioError(f"{kind}; expected a path, bytes of an audio file, or (samples, rate in Hz)", "not a clip")
         probe(value)  # so that a message does not name a file that the user has never seen
         data = value if isinstance(value, bytes) else _wav(load_clip(value))
     except AudioError as error:
@@ -138,36 +138,36 @@ def to_hugging_face(dataset: PairDataset) -> Dataset:
     ]
     tags = [TAGS] if any(pair.tags for pair in dataset.pairs) else []
     text, audio, number = datasets.Value("string"), datasets.Audio(), datasets.Value("float64")
-    simple = all(len(pair.context) <= 1 and all(turn.role == "user" for turn in pair.context) for pair in dataset.pairs)
+    single = all(len(pair.context) <= 1 and all(turn.role == "user" for turn in pair.context) for pair in dataset.pairs)
     rating = {"rater_id": text, "dimension": text, "score": number}
     rating |= {SECONDS: number} if SECONDS in dataset.ratings else {}
     features = datasets.Features(
         {
             "pair_id": text,
             "group_id": text,
-            CONTEXT: audio if simple else datasets.List({"role": text, "audio": audio}),
+            CONTEXT: audio if single else datasets.List({"role": text, "audio": audio}),
             RESPONSE: audio,
             **dict.fromkeys(texts, text),
             **dict.fromkeys(tags, datasets.List({"name": text, "value": text})),
             RATINGS: datasets.List(rating),
         }
     )
-    given: dict[str, list[dict[str, Any]]] = {pair.pair_id: [] for pair in dataset.pairs}
+    ratings: dict[str, list[dict[str, Any]]] = {pair.pair_id: [] for pair in dataset.pairs}
     # NaN (a time that is not known) becomes null
     columns = dataset.ratings[["pair_id", *rating]].astype(object)
     for pair_id, *values in columns.where(columns.notna(), None).itertuples(index=False, name=None):
-        given[pair_id].append(dict(zip(rating, values, strict=True)))
+        ratings[pair_id].append(dict(zip(rating, values, strict=True)))
 
     def row(pair: Pair) -> dict[str, Any]:
         turns = [{"role": turn.role, "audio": _cell(turn.audio)} for turn in pair.context]
         return {
             "pair_id": pair.pair_id,
             "group_id": pair.group_id,
-            CONTEXT: ([turn["audio"] for turn in turns] or [None])[0] if simple else turns,
+            CONTEXT: ([turn["audio"] for turn in turns] or [None])[0] if single else turns,
             RESPONSE: _cell(pair.response),
             **{name: getattr(pair, name) for name in texts},
             **{name: [{"name": tag, "value": value} for tag, value in pair.tags] for name in tags},
-            RATINGS: given[pair.pair_id],
+            RATINGS: ratings[pair.pair_id],
         }
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -177,9 +177,9 @@ def to_hugging_face(dataset: PairDataset) -> Dataset:
 
     table = InMemoryTable(pa.Table.from_batches(batches(), features.arrow_schema))
     card = dataset.card
-    scales = "; ".join(f"{own.name} {own.scale}" for own in card.dimensions)
-    about = f"{card.description} Scales: {scales}.".strip()
-    info = datasets.DatasetInfo(description=about, license=card.licence, features=features)
+    scales = "; ".join(f"{dimension.name} {dimension.scale}" for dimension in card.dimensions)
+    description = f"{card.description} Scales: {scales}.".strip()
+    info = datasets.DatasetInfo(description=description, license=card.licence, features=features)
     return datasets.Dataset(table, info=info)
 
 

@@ -45,7 +45,7 @@ RATINGS = "ratings"
 """Column in which a row holds the ratings of its pair, in long form."""
 _ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 _Split = tuple[Callable[[], Mapping[str, Any]], Callable[[int], Tables]]
-"""What the columns hold by their names, and the rows from a position on; nothing is read before it is called."""
+"""Two functions: features by column name, and the rows from a position on. Nothing is read before they are called."""
 # What `Dataset.save_to_disk` and `DatasetDict.save_to_disk` leave.
 _SAVED = ("state.json", "dataset_dict.json")
 
@@ -122,7 +122,9 @@ def _read_split(name: Path, folder: Path, config: str | None, split: str | None)
         raise UserError(f"{name}: --split {shown(chosen)}; expected {', '.join(map(str, splits))}")
     try:
         features, read_from = splits[chosen]
-        labels = {name: own.names for name, own in features().items() if isinstance(own, datasets.ClassLabel)}
+        labels = {
+            name: feature.names for name, feature in features().items() if isinstance(feature, datasets.ClassLabel)
+        }
         rows = list(EmbeddingTable(f"{folder} {config} {chosen} {_version(folder)}", read_from).rows())
         for row in rows:
             row |= {name: None if row[name] is None else classes[row[name]] for name, classes in labels.items()}
@@ -139,42 +141,42 @@ def _splits(datasets: Any, folder: Path, config: str | None) -> Mapping[str, _Sp
 
     if any((folder / file).is_file() for file in _SAVED):
         saved = datasets.load_from_disk(str(folder))
-        found = saved if isinstance(saved, dict) else {"all": saved}
+        splits = saved if isinstance(saved, dict) else {"all": saved}
     else:
         builder = datasets.load_dataset_builder(str(folder), config)
         if isinstance(builder.config, ParquetConfig) and builder.config.data_files:
             # Not as the library streams them: it would hold whole row groups, several times, and load torch
-            files = {str(split): [Path(file) for file in own] for split, own in builder.config.data_files.items()}
+            files = {str(split): [Path(file) for file in paths] for split, paths in builder.config.data_files.items()}
             read_features = datasets.Features.from_arrow_schema
             return {
-                split: (lambda file=own[0]: read_features(pq.read_schema(file)), partial(_parquet_tables, own))
-                for split, own in files.items()
+                split: (lambda file=paths[0]: read_features(pq.read_schema(file)), partial(_parquet_tables, paths))
+                for split, paths in files.items()
             }
         # Streamed: the other way would copy all of it into a cache, and encode audio files with torchcodec.
-        found = builder.as_streaming_dataset()
+        splits = builder.as_streaming_dataset()
     return {
         str(name): (lambda split=split: split.features or {}, partial(_arrow_tables, split))
-        for name, split in found.items()
+        for name, split in splits.items()
     }
 
 
 def _arrow_tables(split: Dataset | IterableDataset, row: int) -> Tables:
     """The split from a row on. Arrow tables come without decoding."""
-    rest = (split.skip(row) if row else split).with_format("arrow")
+    remaining = (split.skip(row) if row else split).with_format("arrow")
     # One row each: those of CSV metadata differ in type, 1 and 1.0
-    return enumerate(cast(Iterable[pa.Table], rest.iter(batch_size=1)), row)
+    return enumerate(cast(Iterable[pa.Table], remaining.iter(batch_size=1)), row)
 
 
 def _parquet_tables(files: Sequence[Path], row: int) -> Tables:
     """The files one after the other, from a row on."""
-    first = 0
+    offset = 0
     for file in files:
         with pq.ParquetFile(file) as opened:
             count = opened.metadata.num_rows
-        if first + count > row:
-            for start, table in parquet_tables(file, row - first if row > first else 0):
-                yield first + start, table
-        first += count
+        if offset + count > row:
+            for start, table in parquet_tables(file, row - offset if row > offset else 0):
+                yield offset + start, table
+        offset += count
 
 
 def _version(folder: Path) -> str:
@@ -199,7 +201,7 @@ def _find(value: Any, where: str, folder: Path, root: Path, audio_root: str | No
 
 
 def _reason(error: Exception) -> str:
-    """What the library says, with the error that it began with."""
+    """Type and text of the error that a chain of causes began with."""
     while error.__cause__ is not None and isinstance(error.__cause__, Exception):
         error = error.__cause__
     return f"{type(error).__name__}: {error}"

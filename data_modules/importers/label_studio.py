@@ -133,10 +133,10 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     for field in mapping.task_fields:
         if field not in fields:
             raise DataError(f"{path}: no task has a field {shown(field)}; they have {', '.join(map(shown, fields))}")
-    used = {*mapping.ratings, *mapping.preferences}
-    for control in sorted(used - controls.keys()) if controls else ():
-        has = ", ".join(map(shown, sorted(controls)))
-        raise DataError(f"{path}: no annotation has a control {shown(control)}; they have {has}")
+    used_controls = {*mapping.ratings, *mapping.preferences}
+    for control in sorted(used_controls - controls.keys()) if controls else ():
+        present = ", ".join(map(shown, sorted(controls)))
+        raise DataError(f"{path}: no annotation has a control {shown(control)}; they have {present}")
 
     find = partial(find_clip, folder=folder, root=options.audio_root)
     rows = [(task.where, _pair_row(task, response, mapping, find)) for task in tasks for response in mapping.responses]
@@ -146,29 +146,29 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
             (row for _, row in rows), path, lambda n, column: f"{rows[n][0]}, column {column!r}", grouped=grouped
         )
     )
-    rated = [answer for answer in answers if answer.control in mapping.ratings]
-    ratings = pd.DataFrame([_rating(answer, mapping) for answer in rated], columns=pd.Index(_RATING), dtype=object)
+    scored = [answer for answer in answers if answer.control in mapping.ratings]
+    ratings = pd.DataFrame([_rating(answer, mapping) for answer in scored], columns=pd.Index(_RATING), dtype=object)
 
     def locate(position: int, column: str) -> str:
-        return rated[position].where + (", lead_time of its annotation" if column == SECONDS else "")
+        return scored[position].where + (", lead_time of its annotation" if column == SECONDS else "")
 
     check_ratings(ratings, [row["pair_id"] for row in pairs], dimensions, path, locate)
-    found = Collector()
+    collector = Collector()
     compared = [answer for answer in answers if answer.control in mapping.preferences]
     for answer in compared:
-        found.add_preference(*_preference(answer, mapping), answer.where)
-    if not rated and not compared:
+        collector.add_preference(*_preference(answer, mapping), answer.where)
+    if not scored and not compared:
         raise DataError(f"{path}: no annotation that counts ({cancelled} cancelled)")
-    lost = [name for name in fields if name not in mapping.task_fields]
-    others = [control for control in controls if control not in used]
+    ignored_fields = [name for name in fields if name not in mapping.task_fields]
+    ignored_controls = [control for control in controls if control not in used_controls]
     notes = [
-        f"Fields not imported: {', '.join(lost)}." if lost else "",
-        f"Controls not imported: {', '.join(others)}." if others else "",
+        f"Fields not imported: {', '.join(ignored_fields)}." if ignored_fields else "",
+        f"Controls not imported: {', '.join(ignored_controls)}." if ignored_controls else "",
         f"{cancelled} cancelled annotations left out." if cancelled else "",
     ]
     description = " ".join(filter(None, notes))
     card = DatasetCard("", tuple(dimensions), "unknown", "unknown", options.synthetic, description)
-    imported = found.imported(card, pairs, compared=bool(mapping.preferences))
+    imported = collector.imported(card, pairs, compared=bool(mapping.preferences))
     return replace(imported, ratings=ratings.astype({"score": "float64", SECONDS: "float64"}))
 
 
@@ -184,9 +184,9 @@ def _mapping(options: argparse.Namespace, names: Sequence[str]) -> _Mapping:
         raise UserError(f"--preference with {len(responses)} --response; expected two, the left one first")
     ratings: dict[str, tuple[str, str]] = {}
     for control, target in _by_control(options.rating, "--rating").items():
-        name, sign, response = target.partition("@")
+        name, separator, response = target.partition("@")
         _check_known(f"--rating {target}={control}", name, names)
-        if not sign and len(responses) > 1:
+        if not separator and len(responses) > 1:
             expected = ", ".join(f"{name}@{field}={control}" for field in responses)
             raise UserError(f"--rating {target}={control}: expected {expected}")
         _check_known(f"--rating {target}={control}", response or responses[0], responses)
@@ -203,12 +203,12 @@ def _mapping(options: argparse.Namespace, names: Sequence[str]) -> _Mapping:
         _check_known(f"--field {target}={field}", response or responses[0], responses)
         fields[ours, response] = field
     turns = [item.partition("=") for item in options.context]
-    context = [(role, field) if sign else ("user", role) for role, sign, field in turns]
+    context = [(role, field) if separator else ("user", role) for role, separator, field in turns]
     return _Mapping(responses, context, fields, ratings, preferences, parse_mapping(options.choice, "--choice"))
 
 
 def _by_control(items: Sequence[str], option: str) -> dict[str, str]:
-    """Control -> what it is about, turned round from the order of the command line."""
+    """Control -> what it is about; the command line states them the other way round."""
     controls = parse_mapping(items, option)
     targets = {control: target for target, control in controls.items()}
     if len(targets) < len(controls):
@@ -263,14 +263,14 @@ def _answers(annotation: Mapping[str, Any], task: _Task) -> Iterator[_Answer]:
 
 
 def _pair_row(task: _Task, response: str, mapping: _Mapping, find: Callable[..., ClipCell]) -> dict[str, Any]:
-    """Responses to one task are one group, also where nothing says so."""
+    """The row of a pair. Responses to one task are one group, even if no field says so."""
     row: dict[str, Any] = {**dict.fromkeys(PAIR_COLUMNS), "pair_id": mapping.pair_id(task.number, response)}
     row["group_id"] = f"task-{task.number}" if len(mapping.responses) > 1 else None
-    own = {ours: field for (ours, only), field in mapping.fields.items() if only in ("", response)}
-    tags = {ours.removeprefix(TAG_PREFIX): field for ours, field in own.items() if ours.startswith(TAG_PREFIX)}
+    fields = {ours: field for (ours, of_response), field in mapping.fields.items() if of_response in ("", response)}
+    tags = {ours.removeprefix(TAG_PREFIX): field for ours, field in fields.items() if ours.startswith(TAG_PREFIX)}
     values = {name: plain_text(task.data.get(field)) for name, field in tags.items()}
     row[TAGS] = sorted_tags(values, f"{task.where}, field {', '.join(tags.values())!r}")
-    row |= {ours: plain_text(task.data.get(field)) for ours, field in own.items() if ours in _FIELDS}
+    row |= {ours: plain_text(task.data.get(field)) for ours, field in fields.items() if ours in _FIELDS}
     turns = [(role, field) for role, field in mapping.context if task.data.get(field) not in (None, "")]
     row["context_audio"] = [{"role": role, "audio": _find(task, field, find)} for role, field in turns]
     row["response_audio"] = _find(task, response, find)
@@ -290,14 +290,14 @@ def _find(task: _Task, field: str, find: Callable[..., ClipCell]) -> ClipCell:
         return find(parse_qs(query).get("d", [""])[0].lstrip("/"), where=where)
     if value.startswith("/data/upload/"):
         parts = value.removeprefix("/data/").split("/")
-        starts = range(1 if ".." in parts else len(parts))  # what leaves the folder is not to be made to look harmless
-        tried = [find("/".join(parts[start:]), where=where) for start in starts]
-        return next((cell for cell in tried if isinstance(cell.content, Path)), tried[0])
+        starts = range(1 if ".." in parts else len(parts))  # a path that leaves the folder stays whole: it is refused
+        candidates = [find("/".join(parts[start:]), where=where) for start in starts]
+        return next((cell for cell in candidates if isinstance(cell.content, Path)), candidates[0])
     return find(value, where=where)
 
 
 def _rating(answer: _Answer, mapping: _Mapping) -> tuple[Any, ...]:
-    """Values of `_RATING`; the score is the number that the control was set to, which checks judge."""
+    """Values of `_RATING`; the score is the number that the control was set to, checked later."""
     if "start" in answer.value or "end" in answer.value:
         raise DataError(f"{answer.where}: rates a region; expected a control that rates the whole clip")
     kinds = [key for key in _SCORE_KEYS if key in answer.value]

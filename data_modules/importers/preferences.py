@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..errors import DataError, UserError, bad_value, shown
 from ..ratings import Dimension, is_name, is_text
 from ..schema import DatasetCard
-from ..tables import Record, SourceTable, full_mapping, to_number
+from ..tables import SourceTable, TableRow, full_mapping, to_number
 from .assemble import Imported
 from .clips import AUDIO_SUFFIXES, ClipCell, path_or_bytes
 from .collector import Collector
@@ -68,30 +68,30 @@ def read_preferences(table: SourceTable, mapping: TableMapping, find: FindClip) 
             f"{table.path}: columns chosen and rejected are preferences; expected one --dimension at most, and no "
             "--rating-column or --layout"
         )
-    given = dict(mapping.columns)
-    if "prompt" not in {*given, *table.columns} and "messages" in table.columns:
-        given["prompt"] = "messages"
-    columns = full_mapping(given, _COLUMNS, table, _COMPARED)
+    mapped = dict(mapping.columns)
+    if "prompt" not in {*mapped, *table.columns} and "messages" in table.columns:
+        mapped["prompt"] = "messages"
+    columns = full_mapping(mapped, _COLUMNS, table, _COMPARED)
     rows = table.records()
     reader = _RowReader(columns, _are_paths([row.values.get(columns.get("prompt", "")) for row in rows]), find)
     dimension = mapping.dimensions[0] if mapping.dimensions else Dimension("preference", 0, 1)
-    found = Collector()
+    collector = Collector()
     for row in rows:
-        with found.skipping(row.place()):
-            (better, context), (worse, other) = (reader.pair(row, name, found) for name in _COMPARED)
-            if context != other:
+        with collector.skipping(row.place()):
+            (better, context), (worse, rejected_context) = (reader.pair(row, name, collector) for name in _COMPARED)
+            if context != rejected_context:
                 raise DataError(
                     f"{row.place(columns['rejected'])}: another context than that of chosen; expected the same "
                     "messages before the response"
                 )
-            ids = found.add_pair(better, context), found.add_pair(worse, other)
+            ids = collector.add_pair(better, context), collector.add_pair(worse, rejected_context)
             rater = row.optional_name(columns["rater_id"]) if "rater_id" in columns else None
             strength = reader.strength(row)
-            found.add_preference(*ids, rater or _NOBODY, dimension.name, strength, row.place())
+            collector.add_preference(*ids, rater or _NOBODY, dimension.name, strength, row.place())
     card = DatasetCard(
         "", (dimension,), "unknown", "unknown", mapping.synthetic, description=_description(table, columns, reader)
     )
-    return found.imported(card, compared=True)
+    return collector.imported(card, compared=True)
 
 
 class _RowReader:
@@ -101,8 +101,8 @@ class _RowReader:
         self._columns, self._prompt_is_path, self._find = columns, prompt_is_path, find
         self.kinds: dict[str, str] = {}  # our column -> what its cells are, for the description
 
-    def pair(self, row: Record, name: str, found: Collector) -> tuple[dict[str, Any], list[str]]:
-        """The pair of a response, and what links it to others: the context. All clips can be read."""
+    def pair(self, row: TableRow, name: str, found: Collector) -> tuple[dict[str, Any], list[str]]:
+        """The columns of a response's pair, and the context that links it to others. Checks that clips can be read."""
         *before, response = self._messages(row, name)
         prompt = self._messages(row, "prompt") if "prompt" in self._columns else []
         # A conversation that begins with the question stands for itself: then the prompt repeats it
@@ -127,7 +127,7 @@ class _RowReader:
         *digests, _ = [found.digest(clip) for clip in (*(turn["audio"] for turn in turns), response.clips[0])]
         return values, [f"context {digests} {situation}" if turns or situation else f"row {row.position}"]
 
-    def strength(self, row: Record) -> float:
+    def strength(self, row: TableRow) -> float:
         """By how much the chosen response is better; 1 where no column says it."""
         if "strength" not in self._columns:
             return 1.0
@@ -136,8 +136,8 @@ class _RowReader:
             raise row.error(self._columns["strength"], "a number, 0 (tie) or more")
         return float(value)
 
-    def _messages(self, row: Record, name: str) -> list[Message]:
-        """What a cell says; a clip or a text is one message."""
+    def _messages(self, row: TableRow, name: str) -> list[Message]:
+        """The messages of a cell; a clip or a text is one message."""
         where, value = row.place(self._columns[name]), row.values.get(self._columns[name])
         prompt = name == "prompt"
         value = [value] if isinstance(value, Mapping) and "role" in value else path_or_bytes(value)
@@ -157,7 +157,7 @@ class _RowReader:
 
 
 def read_message(message: Any, where: str, find: FindClip) -> Message:
-    """``{"role", "content"}`` or ``{"role", "audio"}``, its clips found.
+    """``{"role", "content"}`` or ``{"role", "audio"}``, with its clips.
 
     Raises:
         DataError: If it is something else; `where` heads the text.
@@ -189,16 +189,16 @@ def read_message(message: Any, where: str, find: FindClip) -> Message:
 def _are_paths(prompts: Sequence[Any]) -> bool:
     """Whether prompts that are text are paths of clips, and not what somebody wrote."""
     texts = [text for text in map(path_or_bytes, prompts) if isinstance(text, str) and text]
-    known = any(PurePosixPath(text).suffix.lower() in AUDIO_SUFFIXES for text in texts)
-    return known or all(re.fullmatch(r"\S+\.\w{2,5}", text) for text in texts)
+    has_suffix = any(PurePosixPath(text).suffix.lower() in AUDIO_SUFFIXES for text in texts)
+    return has_suffix or all(re.fullmatch(r"\S+\.\w{2,5}", text) for text in texts)
 
 
 def _description(table: SourceTable, columns: Mapping[str, str], reader: _RowReader) -> str:
-    """What was recognised."""
+    """The description of the card: what was recognised."""
     kinds = [f"{shown(columns[name])} ({kind})" for name in _COLUMNS if (kind := reader.kinds.get(name))]
-    others = [f"{our} from {shown(columns[our])}" for our in _COLUMNS[3:] if our in columns]
-    context = "" if reader.kinds.get("prompt") != "text" else "; the text of the prompt is the situation"
+    mapped = [f"{our} from {shown(columns[our])}" for our in _COLUMNS[3:] if our in columns]
+    prompt_note = "" if reader.kinds.get("prompt") != "text" else "; the text of the prompt is the situation"
     rater = "" if "rater_id" in columns else f"; the rater is called {_NOBODY}"
     ignored = [column for column in table.columns if column not in columns.values()]
-    left = f" Columns not imported: {', '.join(ignored)}." if ignored else ""
-    return f"Recognised as preferences: {', '.join([*kinds, *others])}{context}{rater}. There are no scores.{left}"
+    rest = f" Columns not imported: {', '.join(ignored)}." if ignored else ""
+    return f"Recognised as preferences: {', '.join([*kinds, *mapped])}{prompt_note}{rater}. There are no scores.{rest}"

@@ -25,7 +25,7 @@ from typing import Any
 from ..errors import DataError, bad_value
 from ..ratings import Dimension
 from ..schema import DatasetCard
-from ..tables import Record
+from ..tables import TableRow
 from .assemble import Imported
 from .clips import AudioFolder, add_audio_root
 from .collector import Collector, source_rows
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def read(path: Path, options: argparse.Namespace) -> Imported:
     """Reads all rows."""
-    found = Collector()
+    collector = Collector()
     system_turns = without_clip = 0
     for row, folder in source_rows(
         path,
@@ -58,16 +58,16 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
         options.audio,
         options.audio_root,
     ):
-        with found.skipping(row.place()):
+        with collector.skipping(row.place()):
             chats = [_turns(row, field, folder) for field in _FIELDS]
             spoken = [[turn for turn in turns if turn.role != "system"] for turns in chats]
             pairs = [_pair(row, field, turns) for field, turns in zip(_FIELDS, spoken, strict=True)]
-            links = {f"clip {found.digest(clip)}" for turns in spoken for turn in turns for clip in turn.clips}
+            links = {f"clip {collector.digest(clip)}" for turns in spoken for turn in turns for clip in turn.clips}
             links |= {f"text {text}" for turns in spoken if (text := _transcript(turns[:-1]))}
             # Not the chosen one first: its place in the dataset would tell it.
-            order = sorted((0, 1), key=lambda n, pairs=pairs: found.digest(pairs[n]["response_audio"]))
-            ids = {number: found.add_pair(pairs[number], links) for number in order}
-            found.add_preference(ids[0], ids[1], RATER, DIMENSION, 1.0, row.place("rejected"))
+            order = sorted((0, 1), key=lambda index, pairs=pairs: collector.digest(pairs[index]["response_audio"]))
+            ids = {index: collector.add_pair(pairs[index], links) for index in order}
+            collector.add_preference(ids[0], ids[1], RATER, DIMENSION, 1.0, row.place("rejected"))
             system_turns += sum(turn.role == "system" for turns in chats for turn in turns)
             without_clip += sum(not turn.clips for turns in spoken for turn in turns[:-1])
     card = DatasetCard(
@@ -79,11 +79,11 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
         description="Preferences without scores; they follow from how the dialogues were made, no rater gave them. "
         f"Left out: {system_turns} system turns. Context turns without a clip: {without_clip}.",
     )
-    return found.imported(card, compared=True)
+    return collector.imported(card, compared=True)
 
 
-def _pair(row: Record, field: str, turns: list[Message]) -> dict[str, Any]:
-    """Columns of the pair that a chat is."""
+def _pair(row: TableRow, field: str, turns: list[Message]) -> dict[str, Any]:
+    """Columns of the pair that is made from a chat."""
     if not turns or turns[-1].role != "assistant" or len(turns[-1].clips) != 1:
         raise DataError(f"{row.place(field)}: expected a chat whose last turn is the assistant's and holds one clip")
     *context, response = turns
@@ -102,17 +102,17 @@ def _transcript(turns: list[Message]) -> str | None:
     return "\n".join(f"{turn.role}: {' '.join(turn.texts)}" for turn in turns if turn.texts) or None
 
 
-def _turns(row: Record, field: str, folder: AudioFolder) -> list[Message]:
-    """A chat, its clips found."""
+def _turns(row: TableRow, field: str, folder: AudioFolder) -> list[Message]:
+    """The turns of a chat, with their clips."""
     chat = row.values.get(field)
     if not isinstance(chat, list) or not chat:
         raise row.error(field, f"a list of {_TURN}")
     turns = []
-    for number, given in enumerate(chat, start=1):
+    for number, message in enumerate(chat, start=1):
         where = f"{row.place(field)}, turn {number}"
-        turns.append(read_message(given, where, folder.find))
+        turns.append(read_message(message, where, folder.find))
         if turns[-1].role not in _ROLES:
-            raise bad_value(where, given, _TURN)
+            raise bad_value(where, message, _TURN)
     return turns
 
 

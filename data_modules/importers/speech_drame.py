@@ -29,7 +29,7 @@ from typing import Any
 from ..errors import DataError, shown
 from ..ratings import Dimension
 from ..schema import DatasetCard
-from ..tables import Record
+from ..tables import TableRow
 from .assemble import Imported
 from .clips import AudioFolder
 from .collector import Collector, source_rows
@@ -60,16 +60,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def read(path: Path, options: argparse.Namespace) -> Imported:
     """Reads all lists of annotations."""
-    found = Collector()
+    collector = Collector()
     not_scores: Counter[str] = Counter()
     panels: Counter[int] = Counter()
     nulls = 0
     dimensions: dict[str, None] = {}
     places: dict[str, str] = {}  # of each id
     for row, folder in source_rows(path, ["*.jsonl"], ("id", "wav_path", "annotations"), ["wav_path"]):
-        with found.skipping(row.place()):
+        with collector.skipping(row.place()):
             layout, lists = _annotations(row)
-            pair_id = _add_pair(row, layout, folder, found, places)
+            pair_id = _add_pair(row, layout, folder, collector, places)
             panels[len(next(iter(lists.values())))] += 1
             for question, answers in lists.items():
                 if question not in _DIMENSIONS[layout]:
@@ -80,23 +80,23 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
                 for number, answer in enumerate(answers, start=1):
                     where = f"{row.place('annotations')}, {question}, annotator {number}"
                     if answer is not None:
-                        with found.skipping(row.place()):
+                        with collector.skipping(row.place()):
                             rater = f"{layout}-{number}"
-                            found.add_rating(pair_id, rater, question, answer, where, _SCALE, whole=True)
+                            collector.add_rating(pair_id, rater, question, answer, where, _SCALE, whole=True)
     sizes = ", ".join(f"{size} ({count} responses)" for size, count in sorted(panels.items()))
-    others = ", ".join(f"{name} ({count})" for name, count in sorted(not_scores.items()))
+    other_questions = ", ".join(f"{name} ({count})" for name, count in sorted(not_scores.items()))
     card = DatasetCard(
         "Speech-DRAME",
         tuple(replace(_SCALE, name=name) for name in dimensions or ARCHETYPE),
         "https://github.com/Anuttacon/speech_drame (arXiv 2511.01261)",
         "Apache-2.0 (code); data unknown",
         description=f"Annotators per response: {sizes or 'none'}. Null instead of a score (the content failed, "
-        f"or was not rated): {nulls}. Not imported, since no scores: {others or 'nothing'}.",
+        f"or was not rated): {nulls}. Not imported, since no scores: {other_questions or 'nothing'}.",
     )
-    return found.imported(card, rated=True)
+    return collector.imported(card, rated=True)
 
 
-def _add_pair(row: Record, layout: str, folder: AudioFolder, found: Collector, places: dict[str, str]) -> str:
+def _add_pair(row: TableRow, layout: str, folder: AudioFolder, found: Collector, places: dict[str, str]) -> str:
     source_id = row.name("id")
     if source_id in places:
         raise DataError(f"{row.place('id')}: {source_id} stands at {places[source_id]} already")
@@ -104,21 +104,21 @@ def _add_pair(row: Record, layout: str, folder: AudioFolder, found: Collector, p
     situation = "\n".join(f"{label}: {text}" for label, text in parts if text is not None)
     transcript, scene = row.text("transcript"), row.text("question") or row.text("local_scene")
     response = folder.clip(row, "wav_path")
-    named = _ARCHETYPE_ID.fullmatch(source_id) if layout == "archetype" else None
+    match = _ARCHETYPE_ID.fullmatch(source_id) if layout == "archetype" else None
     pair = {
         "response_audio": response,
         "situation": situation or None,
         "response_text": transcript,
-        "setting": f"archetype/{named['kind']}" if named else layout,
-        "language": named["language"] if named else None,
-        "system_id": named["system"] if named else None,
+        "setting": f"archetype/{match['kind']}" if match else layout,
+        "language": match["language"] if match else None,
+        "system_id": match["system"] if match else None,
     }
     links = [f"clip {found.digest(response)}", *(f"text {text}" for text in (scene, transcript) if text)]
     places[source_id] = row.place("id")
     return found.add_pair(pair, links, source_id)
 
 
-def _annotations(row: Record) -> tuple[str, dict[str, list[Any]]]:
+def _annotations(row: TableRow) -> tuple[str, dict[str, list[Any]]]:
     """The layout and question -> one answer per annotator."""
     lists = row.values.get("annotations")
     if not isinstance(lists, dict) or not all(isinstance(answers, list) and answers for answers in lists.values()):

@@ -32,7 +32,7 @@ from typing import Any
 from ..errors import AudioError, DataError, bad_value, shown
 from ..ratings import Dimension
 from ..schema import DatasetCard
-from ..tables import Record, plain_text
+from ..tables import TableRow, plain_text
 from .assemble import Imported
 from .clips import AudioFolder
 from .collector import Collector, source_rows
@@ -59,34 +59,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def read(path: Path, options: argparse.Namespace) -> Imported:
     """Reads all comparisons, one file after the other."""
-    found = Collector()
+    collector = Collector()
     counts: Counter[str] = Counter()
     for row, folder in source_rows(path, ["*.parquet", "*.jsonl"], _FIELDS, _AUDIO_FIELDS):
-        with found.skipping(row.place()):
+        with collector.skipping(row.place()):
             raters, entries = _annotations(row)
-            pairs = _add_pairs(row, folder, found)
+            pairs = _add_pairs(row, folder, collector)
             for rater, entry in zip(raters, entries, strict=True):
-                with found.skipping(row.place()):
+                with collector.skipping(row.place()):
                     if not isinstance(entry, str) or entry not in _ENTRIES:
                         where = f"{row.place('naturalness_annotation')}, rater {shown(rater)}"
                         raise bad_value(where, entry, " | ".join(_ENTRIES))
                     chosen, strength = _ENTRIES[entry]
                     ids = pairs[chosen], pairs["B" if chosen == "A" else "A"]
                     rater = plain_text(rater) if isinstance(rater, int) else rater
-                    found.add_preference(*ids, rater, "naturalness", strength, row.place("rater"))
+                    collector.add_preference(*ids, rater, "naturalness", strength, row.place("rater"))
                     counts[entry] += 1
-    listed = ", ".join(f"{entry}: {counts[entry]}" for entry in _ENTRIES)
+    totals = ", ".join(f"{entry}: {counts[entry]}" for entry in _ENTRIES)
     card = DatasetCard(
         "SpeechJudge-Data",
         (Dimension("naturalness", 0, 1),),  # nobody gave scores: the scale is a form
         "https://huggingface.co/datasets/RMSnow/SpeechJudge-Data (arXiv 2511.07931)",
         "CC BY-NC 4.0; access on request",
-        description=f"Preferences without scores; {listed}. The naturalness of readings, not the fit to a context.",
+        description=f"Preferences without scores; {totals}. The naturalness of readings, not the fit to a context.",
     )
-    return found.imported(card, compared=True)
+    return collector.imported(card, compared=True)
 
 
-def _add_pairs(row: Record, folder: AudioFolder, found: Collector) -> dict[str, str]:
+def _add_pairs(row: TableRow, folder: AudioFolder, found: Collector) -> dict[str, str]:
     """``A`` and ``B`` -> pair id."""
     clips = {letter: folder.clip(row, f"audio{letter}") for letter in "AB"}
     if found.digest(clips["A"]) == found.digest(clips["B"]):
@@ -106,7 +106,7 @@ def _add_pairs(row: Record, folder: AudioFolder, found: Collector) -> dict[str, 
     return {letter: found.add_pair({**common, "response_audio": clip}, links) for letter, clip in clips.items()}
 
 
-def _annotations(row: Record) -> tuple[list[Any], list[Any]]:
+def _annotations(row: TableRow) -> tuple[list[Any], list[Any]]:
     """Raters and the entry of each."""
     raters, entries = row.values.get("rater"), row.values.get("naturalness_annotation")
     if not isinstance(raters, list) or not raters:

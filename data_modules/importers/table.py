@@ -122,8 +122,8 @@ def read_tables(
 def read_pairs(
     pairs_table: SourceTable, ratings_table: SourceTable | None, mapping: TableMapping, find: FindClip
 ) -> Imported:
-    """Pairs and ratings, checked, or preferences. Pairs without ratings are allowed; the description lists columns left
-    out. Without a table of ratings they stand in that of pairs.
+    """Reads checked pairs and ratings, or preferences. Pairs without ratings are allowed; the description lists columns
+    that are left out. Without `ratings_table` the ratings are in `pairs_table`.
 
     Raises:
         DataError: If a table breaks the contract; file, row and column are named.
@@ -141,9 +141,9 @@ def read_pairs(
     card = DatasetCard("", tuple(mapping.dimensions), "unknown", "unknown", mapping.synthetic)
     tags = [name for name in (*mapping.columns, *pairs_table.columns) if name.startswith(TAG_PREFIX)]
     columns = full_mapping(mapping.columns, [*PAIR_COLUMNS, *tags], pairs_table, ("pair_id", "response_audio"))
-    named = (_pair_row(pairs_table, position, columns) for position in range(len(pairs_table.rows)))
+    pair_rows = (_pair_row(pairs_table, position, columns) for position in range(len(pairs_table.rows)))
     locate, grouped = pairs_table.locate(columns), "group_id" in columns
-    rows = list(checked_pairs(named, pairs_table.path, locate, grouped=grouped))
+    rows = list(checked_pairs(pair_rows, pairs_table.path, locate, grouped=grouped))
 
     rating_columns = mapping.rating_columns
     if ratings_table is None:
@@ -171,8 +171,8 @@ def _pair_row(table: SourceTable, position: int, columns: Mapping[str, str]) -> 
     row["response_audio"] = values.get(columns["response_audio"])
     column = columns.get(TAGS, TAGS)
     where = table.place(position, column)
-    named = {name.removeprefix(TAG_PREFIX): row.pop(name) for name in columns if name.startswith(TAG_PREFIX)}
-    row[TAGS] = sorted_tags(dict(sorted_tags(values.get(column), where)) | named, where)
+    tags = {name.removeprefix(TAG_PREFIX): row.pop(name) for name in columns if name.startswith(TAG_PREFIX)}
+    row[TAGS] = sorted_tags(dict(sorted_tags(values.get(column), where)) | tags, where)
     context = values.get(columns.get("context_audio", ""))
     where = table.place(position, columns.get("context_audio"))
     row["context_audio"] = context_turns(None if plain_text(context) is None else context, where)
@@ -190,30 +190,30 @@ class _ScoreColumn(NamedTuple):
 def _score_columns(
     table: SourceTable, names: Mapping[str, str], dimensions: Sequence[str], wide: bool | None, taken: Collection[str]
 ) -> list[_ScoreColumn]:
-    fits: dict[str, list[_ScoreColumn]] = {}
+    layouts: dict[str, list[_ScoreColumn]] = {}
     if "score" in names and wide is not True:
-        only = dimensions[0] if len(dimensions) == 1 and "dimension" not in names else None
-        fits["long (a column score)"] = [_ScoreColumn(names["score"], None, only)]
+        dimension = dimensions[0] if len(dimensions) == 1 and "dimension" not in names else None
+        layouts["long (a column score)"] = [_ScoreColumn(names["score"], None, dimension)]
     if wide is not False:
-        here = [name for name in dimensions if name in table.columns and name != names.get("score")]
-        if "rater_id" in names and here:
-            fits["wide (rater_id and a column per dimension)"] = [_ScoreColumn(d, None, d) for d in dimensions]
-        split = [(column, *column.partition(":")) for column in table.columns]
-        both = [_ScoreColumn(column, r, d) for column, d, _, r in split if d in dimensions and r]
-        if both:
-            fits["wide (columns DIMENSION:RATER)"] = both
-        if wide and not fits and not here and "rater_id" not in names and len(dimensions) == 1:
+        present = [name for name in dimensions if name in table.columns and name != names.get("score")]
+        if "rater_id" in names and present:
+            layouts["wide (rater_id and a column per dimension)"] = [_ScoreColumn(d, None, d) for d in dimensions]
+        split_names = [(column, *column.partition(":")) for column in table.columns]
+        rated_columns = [_ScoreColumn(column, r, d) for column, d, _, r in split_names if d in dimensions and r]
+        if rated_columns:
+            layouts["wide (columns DIMENSION:RATER)"] = rated_columns
+        if wide and not layouts and not present and "rater_id" not in names and len(dimensions) == 1:
             raters = [column for column in table.columns if column not in {names["pair_id"], *taken}]
-            fits["wide (a column per rater)"] = [_ScoreColumn(r, r, dimensions[0]) for r in raters]
-    if len(fits) == 1:
-        (found,) = fits.values()
-        missing = [column.name for column in found if column.name not in table.columns]
+            layouts["wide (a column per rater)"] = [_ScoreColumn(r, r, dimensions[0]) for r in raters]
+    if len(layouts) == 1:
+        (columns,) = layouts.values()
+        missing = [column.name for column in columns if column.name not in table.columns]
         if missing:
             raise DataError(f"{table.path}: no column {missing[0]!r}; expected a column for each dimension")
-        return found
+        return columns
     raise DataError(
         f"{table.path}: the header ({', '.join(map(shown, table.columns))}) fits "
-        f"{' and '.join(fits) or 'no layout'} for ratings of {', '.join(dimensions)}; expected pair_id, "
+        f"{' and '.join(layouts) or 'no layout'} for ratings of {', '.join(dimensions)}; expected pair_id, "
         "rater_id, dimension, score; or pair_id, rater_id and a column per dimension; or pair_id and columns "
         "DIMENSION:RATER; or, with --layout wide, pair_id and a column per rater"
     )
@@ -224,8 +224,8 @@ def _ratings(
 ) -> tuple[pd.DataFrame, set[str]]:
     """Ratings in long form, checked, and the columns that they stood in; the layout is the one that the header fits.
 
-    `given` is our column name -> theirs. `taken` are columns that say something about pairs, where the ratings have no
-    table of their own: no raters, and no times unless mapped.
+    `given` is our column name -> theirs. `taken` are the columns of pairs, where ratings stand in the same table: they
+    are not read as raters, nor as times unless mapped.
     """
     import pandas as pd
 
@@ -248,14 +248,14 @@ def _ratings(
     rows: list[tuple[Any, ...]] = []
     cells: list[tuple[int, str]] = []
     for position, row in enumerate(table.rows):
-        ours = {our: plain_text(row.get(their)) for our, their in names.items()}
+        fields = {our: plain_text(row.get(their)) for our, their in names.items()}
         for column in scores:
             score = row.get(column.name)
             if plain_text(score) is None and column.name != names.get("score"):
                 continue
-            rater = ours["rater_id"] if column.rater is None else column.rater
-            dimension = ours["dimension"] if column.dimension is None else column.dimension
-            rows.append((ours["pair_id"], rater, dimension, to_number(score), to_number(row.get(seconds or ""))))
+            rater = fields["rater_id"] if column.rater is None else column.rater
+            dimension = fields["dimension"] if column.dimension is None else column.dimension
+            rows.append((fields["pair_id"], rater, dimension, to_number(score), to_number(row.get(seconds or ""))))
             cells.append((position, column.name))
     if not cells:
         raise DataError(f"{table.path}: the table holds no ratings")

@@ -27,7 +27,7 @@ from pathlib import Path
 from ..errors import DataError, bad_value
 from ..ratings import Dimension
 from ..schema import DatasetCard
-from ..tables import Record
+from ..tables import TableRow
 from .assemble import Imported
 from .clips import AudioFolder, add_audio_root
 from .collector import Collector, source_rows
@@ -49,28 +49,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def read(path: Path, options: argparse.Namespace) -> Imported:
     """Reads all comparisons."""
-    found = Collector()
+    collector = Collector()
     labels: Counter[tuple[str, str]] = Counter()  # dimension and label
     repeats: Counter[tuple[frozenset[str], str]] = Counter()  # comparison and dimension
     audio = options.audio or (path if path.is_dir() else path.parent)
     for row, clips in source_rows(
         path, ["speakbench.json", "s2sarena.json"], _FIELDS, _AUDIO_FIELDS, audio, options.audio_root
     ):
-        with found.skipping(row.place()):
-            own = row.values.get("label")
-            if not isinstance(own, dict) or set(own) != set(DIMENSIONS):
+        with collector.skipping(row.place()):
+            row_labels = row.values.get("label")
+            if not isinstance(row_labels, dict) or set(row_labels) != set(DIMENSIONS):
                 raise row.error("label", f"an object with {', '.join(DIMENSIONS)}")
-            pairs = _add_pairs(row, clips, found)
+            pairs = _add_pairs(row, clips, collector)
             for dimension in DIMENSIONS:
-                with found.skipping(row.place()):
-                    label, where = own[dimension], f"{row.place('label')}, {dimension}"
+                with collector.skipping(row.place()):
+                    label, where = row_labels[dimension], f"{row.place('label')}, {dimension}"
                     if label not in _LABELS:
                         raise bad_value(where, label, ", ".join(_LABELS))
                     comparison = (frozenset(pairs), dimension)
                     repeats[comparison] += 1
                     chosen, rejected = reversed(pairs) if label == "2" else pairs
                     rater, strength = f"label-{repeats[comparison]}", float(label in ("1", "2"))
-                    found.add_preference(chosen, rejected, rater, dimension, strength, where)
+                    collector.add_preference(chosen, rejected, rater, dimension, strength, where)
                     labels[dimension, label] += 1
     counts = "; ".join(
         f"{name}: {labels[name, '1'] + labels[name, '2']} decided, {labels[name, 'both_good']} both_good, "
@@ -85,10 +85,10 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
         description=f"Preferences without scores. Ties do not say whether both were good or bad; {counts}. "
         "content includes how the style that was asked for was followed.",
     )
-    return found.imported(card, compared=True)
+    return collector.imported(card, compared=True)
 
 
-def _add_pairs(row: Record, clips: AudioFolder, found: Collector) -> list[str]:
+def _add_pairs(row: TableRow, clips: AudioFolder, found: Collector) -> list[str]:
     """Ids of the two pairs of a comparison."""
     instruction, *responses = (clips.clip(row, field) for field in _AUDIO_FIELDS)
     source = row.table.path.stem

@@ -34,7 +34,7 @@ from typing import Any
 from ..errors import DataError
 from ..ratings import Dimension
 from ..schema import DatasetCard
-from ..tables import Record, read_records
+from ..tables import TableRow, read_records
 from .assemble import Imported
 from .clips import AudioFolder
 from .collector import Collector, source_files, source_rows
@@ -60,12 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def read(path: Path, options: argparse.Namespace) -> Imported:
     """Reads the metadata of all responses and the files of all raters."""
     root = path if path.is_dir() else path.parent
-    found = Collector()
+    collector = Collector()
     responses: dict[tuple[str, str], tuple[str, dict[str, Any] | None]] = {}  # by language and key: place and pair
     keys: set[str] = set()
     categories: Counter[str] = Counter()
     for row, folder in source_rows(path, ["metadata.jsonl"], _METADATA_FIELDS, _AUDIO_FIELDS):
-        with found.skipping(row.place()):
+        with collector.skipping(row.place()):
             key, language, category = _key(row), _language(row, root), row.name("ability").partition("/")[0]
             categories[category] += 1
             if (language, key) in responses:
@@ -79,10 +79,10 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
             responses[language, key] = row.place("id"), pair if wanted else None
     pairs = [pair for _, pair in responses.values() if pair is not None]
     if not pairs:
-        has = ", ".join(sorted(categories))
-        raise DataError(f"{path}: no ability of category {options.category!r}; it has {has}")
-    _add_ratings(Path(options.ratings or root), responses, found)
-    unrated = {pair["pair_id"] for pair in pairs} - found.rated()
+        present = ", ".join(sorted(categories))
+        raise DataError(f"{path}: no ability of category {options.category!r}; it has {present}")
+    _add_ratings(Path(options.ratings or root), responses, collector)
+    unrated = {pair["pair_id"] for pair in pairs} - collector.rated()
     description = (
         f"mos is one overall score for words and style. {len(unrated)} of {len(pairs)} responses have no rating. "
         f"The instruction was heard in {sum(bool(pair['context_audio']) for pair in pairs)} and is text in the rest."
@@ -92,20 +92,20 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
         description += f" Only abilities {options.category}/...: {left_out} responses of others left out."
     card = DatasetCard(
         "VStyle",
-        (replace(_SCALE, step=1 if found.has_whole_scores() else None),),
+        (replace(_SCALE, step=1 if collector.has_whole_scores() else None),),
         "https://huggingface.co/datasets/zhanjun/VStyle-responses and VStyle-eval-results (arXiv 2509.09716)",
         "unknown",
         description=description,
     )
-    return found.imported(card, pairs, rated=True)
+    return collector.imported(card, pairs, rated=True)
 
 
-def _pair(row: Record, key: str, language: str, folder: AudioFolder) -> dict[str, Any]:
-    """Columns of the pair; the instruction as the rater met it, see the head of this file."""
-    heard = ["instruction_audio_path"] if row.values.get("instruction_audio_path") not in (None, "") else []
+def _pair(row: TableRow, key: str, language: str, folder: AudioFolder) -> dict[str, Any]:
+    """Columns of the pair; the instruction as the rater heard or read it, see the module docstring."""
+    audio_fields = ["instruction_audio_path"] if row.values.get("instruction_audio_path") not in (None, "") else []
     return {
-        "context_audio": [{"role": "user", "audio": folder.clip(row, field)} for field in heard],
-        "context_text" if heard else "situation": row.text("instruct_text"),
+        "context_audio": [{"role": "user", "audio": folder.clip(row, field)} for field in audio_fields],
+        "context_text" if audio_fields else "situation": row.text("instruct_text"),
         "pair_id": key,
         "group_id": f"{language}-{row.name('instruct_id')}",
         "language": language,
@@ -133,14 +133,14 @@ def _add_ratings(
                     found.add_rating(pair["pair_id"], file.stem, "mos", row.values.get("mos"), row.place("mos"), _SCALE)
 
 
-def _key(row: Record) -> str:
+def _key(row: TableRow) -> str:
     return f"{row.name('id')}_{row.name('instruct_id')}"
 
 
-def _language(row: Record, root: Path) -> str:
+def _language(row: TableRow, root: Path) -> str:
     paths = [row.table.path.relative_to(root).as_posix(), row.values.get("response_audio_path")]
     parts = [part for path in paths if isinstance(path, str) for part in PurePosixPath(path).parts[:-1]]
-    named = [part for part in parts if part in _LANGUAGES]
-    if named:
-        return named[-1]
+    languages = [part for part in parts if part in _LANGUAGES]
+    if languages:
+        return languages[-1]
     return "zh" if _HAN.search(row.text("instruct_text") or "") else "en"

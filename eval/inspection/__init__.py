@@ -1,1 +1,1 @@
-"""The page of a dataset: what is in it, how far its raters agree, and what is wrong with it."""
+"""The page of a dataset: its contents, the agreement of its raters, and its problems."""

@@ -1,5 +1,5 @@
-"""What the ratings, preferences and skipped pairs of a dataset show, before any judge: distributions and disputes; and
-what `empathy-judge inspect` prints."""
+"""Facts about the ratings, preferences and skipped pairs of a dataset, without any judge: distributions and disputes.
+Also the tables that `empathy-judge inspect` prints."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from ..statistics.reliability import measure, rated_items, reliability_report
 DISPUTED_ITEMS = 20
 RESAMPLES = 1000
 MAX_STEPS = 21
-"""A scale with at most so many steps has one bin per step; any other scale has one bin less, equally wide."""
+"""A scale with at most this many steps has one bin per step; any other has `MAX_STEPS` - 1 bins of equal width."""
 _ROUNDING = 9  # decimals of a spread; beyond, two spreads differ only by the order of a sum
 _SHOWN = 10  # problems of one kind
 _RATERS_SHOWN = 25
 
 Facts = Mapping[str, Any]
-"""A part of what `inspection_facts` says."""
+"""The result of `inspection_facts` or a part of it."""
 
 
 def inspection_facts(dataset: PairDataset) -> dict[str, Any]:
-    """What `inspect` says of ratings and preferences, and of what the import left out, as it stands in JSON.
+    """What `inspect` reports about ratings, preferences and the pairs that the import skipped, ready for JSON.
 
     Args:
         dataset: Not a subset.
@@ -47,33 +47,33 @@ def inspection_facts(dataset: PairDataset) -> dict[str, Any]:
     Returns:
         - ``ratings``: of every dimension ``scores`` (``edges`` of `rating_bins` in rating points, ``counts``),
           ``scores_by_rater`` (such counts by rater, in the order of names), ``pairs_by_raters`` (number of raters ->
-          pairs that so many rated, 0 = unrated), ``disputed`` (`most_disputed`), ``raters`` (`raters.RaterFacts`,
-          those who deserve a question first)
-        - ``preferences``: of every dimension that has some ``comparisons`` (one rater, two items), ``raters``,
-          ``ties`` (of strength 0), ``couples`` (whichever item was chosen), ``shared_couples`` (compared more than
-          once), ``unanimous_couples`` (of these, always decided alike), ``disputed``: of the `DISPUTED_ITEMS` couples
-          with the highest dissent ``pair_ids`` in their order and ``votes`` (preferred the first, a tie, the second)
+          pairs with that many raters, 0 = unrated), ``disputed`` (`most_disputed`), ``raters`` (`raters.RaterFacts`,
+          flagged raters first)
+        - ``preferences``: for every dimension that has some: ``comparisons`` (one rater, two items), ``raters``,
+          ``ties`` (of strength 0), ``couples`` (of items, in either order), ``shared_couples`` (compared more than
+          once), ``unanimous_couples`` (of these, always decided alike), ``disputed``: for the `DISPUTED_ITEMS` couples
+          with the highest dissent, ``pair_ids`` in sorted order and ``votes`` (for the first, ties, for the second)
         - ``skipped``: rows of ``skipped.csv``
-        - ``reliability``: of every dimension what `reliability_report` says
+        - ``reliability``: for every dimension the result of `reliability_report`
     """
     groups = {pair.pair_id: pair.group_id for pair in dataset.pairs}
     compared = [] if dataset.preferences is None else list(dataset.preferences.groupby("dimension", sort=False))
     path: DataPath = dataset.root / SKIPPED_FILE
     text = path.read_bytes().decode("utf-8", errors="replace") if path.is_file() else ""
-    rows = list(csv.reader(io.StringIO(text, newline="")))
+    skipped = list(csv.reader(io.StringIO(text, newline="")))
     ratings, panels = {}, {}
     for dimension in dataset.card.dimensions:
         ratings[dimension.name], panels[dimension.name] = _rating_facts(dataset, dimension, groups)
     return {
         "ratings": ratings,
-        "preferences": {str(name): _preference_facts(own) for name, own in compared},
-        "skipped": [dict(zip(rows[0], row, strict=False)) for row in rows[1:]],
+        "preferences": {str(name): _preference_facts(rows) for name, rows in compared},
+        "skipped": [dict(zip(skipped[0], row, strict=False)) for row in skipped[1:]],
         "reliability": panels,
     }
 
 
 def scale_steps(dimension: Dimension) -> list[float] | None:
-    """The ratings that can be given, ascending, where each has a bin of its own; see `MAX_STEPS`."""
+    """The possible ratings, ascending; None where not every one has a bin of its own, see `MAX_STEPS`."""
     if dimension.step is None or dimension.steps > MAX_STEPS:
         return None
     return [dimension.minimum + position * dimension.step for position in range(dimension.steps)]
@@ -89,23 +89,23 @@ def rating_bins(dimension: Dimension) -> np.ndarray:
 def most_disputed(ratings: pd.DataFrame) -> list[dict[str, Any]]:
     """The `DISPUTED_ITEMS` items whose ratings spread most, the most disputed first.
 
-    An item needs two raters who differ. Equal spreads: more raters first, then the pair id in its order.
+    An item needs two raters who differ. Items of equal spread are sorted by number of raters, most first, then by id.
 
     Args:
         ratings: Those of one dimension: columns ``pair_id, rater_id, score``.
 
     Returns:
-        Of each ``pair_id``, ``spread`` (standard deviation over n - 1, rating points), ``ratings``: rater and score, in
-        rising order of scores, then of raters.
+        One dict per item: ``pair_id``, ``spread`` (standard deviation over n - 1, rating points), ``ratings``: rater
+        and score, in rising order of scores, then of raters.
     """
     by_pair = ratings.groupby("pair_id")["score"]
     items = pd.DataFrame({"spread": by_pair.std().round(_ROUNDING), "n": by_pair.count()})  # NaN for a single rating
     items = items.loc[items["spread"] > 0].reset_index()
     top = items.sort_values(by=["spread", "n", "pair_id"], ascending=[False, False, True]).iloc[:DISPUTED_ITEMS]
-    wanted = ratings.loc[ratings["pair_id"].isin(top["pair_id"])].sort_values(["score", "rater_id"])
-    own = {pair_id: rows[["rater_id", "score"]].values.tolist() for pair_id, rows in wanted.groupby("pair_id")}
+    shown = ratings.loc[ratings["pair_id"].isin(top["pair_id"])].sort_values(["score", "rater_id"])
+    ratings_of = {pair_id: rows[["rater_id", "score"]].values.tolist() for pair_id, rows in shown.groupby("pair_id")}
     return [
-        {"pair_id": pair_id, "spread": float(spread), "ratings": own[pair_id]}
+        {"pair_id": pair_id, "spread": float(spread), "ratings": ratings_of[pair_id]}
         for pair_id, spread in zip(top["pair_id"], top["spread"], strict=True)
     ]
 
@@ -113,7 +113,7 @@ def most_disputed(ratings: pd.DataFrame) -> list[dict[str, Any]]:
 def _rating_facts(
     dataset: PairDataset, dimension: Dimension, groups: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What stands under ``ratings`` and ``reliability``."""
+    """The entries of one dimension under ``ratings`` and ``reliability``."""
     ratings = dataset.ratings.loc[dataset.ratings["dimension"] == dimension.name]
     edges = rating_bins(dimension)
     # Scores may be off the scale by rounding (float32); they belong to the bin at its end.
@@ -142,16 +142,16 @@ def _preference_facts(rows: pd.DataFrame) -> dict[str, Any]:
     for chosen, rejected, strength in zip(rows["chosen_id"], rows["rejected_id"], rows["strength"], strict=True):
         first, second = sorted((chosen, rejected))
         votes.setdefault((first, second), [0, 0, 0])[1 if strength == 0 else 0 if chosen == first else 2] += 1
-    shared = [(ids, own) for ids, own in votes.items() if sum(own) > 1]
-    disputed = [(max(own) / sum(own), -sum(own), ids, own) for ids, own in shared if max(own) < sum(own)]
+    shared = [(ids, tally) for ids, tally in votes.items() if sum(tally) > 1]
+    disputed = [(max(tally) / sum(tally), -sum(tally), ids, tally) for ids, tally in shared if max(tally) < sum(tally)]
     return {
         "comparisons": len(rows),
         "raters": len(set(rows["rater_id"])),
-        "ties": sum(own[1] for own in votes.values()),
+        "ties": sum(tally[1] for tally in votes.values()),
         "couples": len(votes),
         "shared_couples": len(shared),
         "unanimous_couples": len(shared) - len(disputed),
-        "disputed": [{"pair_ids": list(ids), "votes": own} for _, _, ids, own in sorted(disputed)[:DISPUTED_ITEMS]],
+        "disputed": [{"pair_ids": list(ids), "votes": tally} for _, _, ids, tally in sorted(disputed)[:DISPUTED_ITEMS]],
     }
 
 
@@ -161,7 +161,7 @@ def _preference_facts(rows: pd.DataFrame) -> dict[str, Any]:
 def inspection_tables(found: Inspection, facts: Facts) -> Iterator[Table]:
     """Tables of counts, durations, ratings, raters and problems, from `inspect_dataset` and `inspection_facts`.
 
-    Names come from outside: print them without markup.
+    Names come from the data: print them without markup.
     """
     title = f"{found.name} ({'synthetic' if found.synthetic else 'human'} ratings)"
     counts = Table("counts", *found.counts, title=Text(title), title_justify="left")
@@ -178,16 +178,16 @@ def inspection_tables(found: Inspection, facts: Facts) -> Iterator[Table]:
     for fact in columns[0]:
         table.add_row(fact, *(column[fact] for column in columns))
     yield table
-    for dimension, own in facts["ratings"].items():
-        if own["raters"]:
-            yield from _raters(dimension, own["raters"])
+    for dimension, rating_facts in facts["ratings"].items():
+        if rating_facts["raters"]:
+            yield from _raters(dimension, rating_facts["raters"])
     yield _problems(found)
 
 
 def _ratings(found: Inspection, dimension: str, panel: Facts) -> dict[str, str]:
     """The column of a dimension."""
-    scores, each = found.scores[dimension], found.raters_per_pair[dimension]
-    spread = "-" if each.median is None else f"{each.minimum:g} to {each.maximum:g}, median {each.median:g}"
+    scores, raters = found.scores[dimension], found.raters_per_pair[dimension]
+    spread = "-" if raters.median is None else f"{raters.minimum:g} to {raters.maximum:g}, median {raters.median:g}"
     return {
         "scale": str(scores["scale"]),
         "mean score": "-" if scores["mean"] is None else f"{scores['mean']:.2f}",
@@ -206,17 +206,22 @@ def _raters(dimension: str, facts: Sequence[Facts]) -> Iterator[Table]:
     table.add_column("rater", overflow="fold", min_width=10)
     for header in ("ratings", "mean", "below\nothers", "spread", "Spearman\nwith others", "scale\nused"):
         table.add_column(header, no_wrap=True)
-    for own in facts[:_RATERS_SHOWN]:
-        cells = (number(own["mean"]), signed(own["severity"]["value"]), number(own["spread"]), ranged(own["agreement"]))
-        table.add_row(own["rater_id"], str(own["n_ratings"]), *cells, percent(own["scale_share"]))
+    for row in facts[:_RATERS_SHOWN]:
+        cells = (
+            number(row["mean"]),
+            signed(row["severity"]["value"]),
+            number(row["spread"]),
+            ranged(row["agreement"]),
+        )
+        table.add_row(row["rater_id"], str(row["n_ratings"]), *cells, percent(row["scale_share"]))
     if len(facts) > _RATERS_SHOWN:
         table.add_row(f"and {len(facts) - _RATERS_SHOWN} more (--json lists all)")
     yield table
-    flags = [(own["rater_id"], flag) for own in facts for flag in own["flags"]]
+    flags = [(rater["rater_id"], flag) for rater in facts for flag in rater["flags"]]
     if flags:
         table = Table(f"to ask raters of {dimension} about", Column("rater", overflow="fold"), "evidence")
-        for rater, flag in flags[:_RATERS_SHOWN]:
-            table.add_row(flag["kind"], rater, flag["evidence"])
+        for rater_id, flag in flags[:_RATERS_SHOWN]:
+            table.add_row(flag["kind"], rater_id, flag["evidence"])
         if len(flags) > _RATERS_SHOWN:
             table.add_row(f"and {len(flags) - _RATERS_SHOWN} more", "", "(--json lists all)")
         yield table
@@ -230,11 +235,11 @@ def _problems(found: Inspection) -> Table:
     for column, values in found.crossings.items():
         kinds[f"{column} in several splits"] = [(value, ", ".join(splits)) for value, splits in values.items()]
     kinds["without rating"] = [(pair_id, "") for pair_id in found.unrated]
-    for kind, places in kinds.items():
-        for where, what in places[:_SHOWN]:
+    for kind, details in kinds.items():
+        for where, what in details[:_SHOWN]:
             table.add_row(kind, where, what)
-        if len(places) > _SHOWN:
-            table.add_row(kind, f"and {len(places) - _SHOWN} more", "")
+        if len(details) > _SHOWN:
+            table.add_row(kind, f"and {len(details) - _SHOWN} more", "")
     if table.row_count == 0:
         table.add_row("nothing", "", "")
     return table

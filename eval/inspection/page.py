@@ -1,6 +1,6 @@
-"""Writes what `empathy-judge inspect` found as a page on which a person can read, look and listen.
+"""Writes what `empathy-judge inspect` found as a page with text, charts and audio players.
 
-The prose and the frame lie in ``pages/templates/inspection.html.j2``.
+The text and the layout are in ``pages/templates/inspection.html.j2``.
 """
 
 from __future__ import annotations
@@ -43,20 +43,21 @@ _TITLES = {
 
 
 def check_page_folder(out: Path) -> None:
-    """Refuses a folder that holds something else, before the long work.
+    """Refuses a folder that holds something else; called before the long work begins.
 
     Raises:
         UserError: If `out` is a pair dataset or holds an agreement report.
     """
-    for name, what in ((CARD_FILE, "a pair dataset"), (REPORT_FILE, "an agreement report")):
+    for name, content in ((CARD_FILE, "a pair dataset"), (REPORT_FILE, "an agreement report")):
         if (out / name).exists():
-            raise UserError(f"--page {out}: holds {what} ({name}); name a folder of its own")
+            raise UserError(f"--page {out}: holds {content} ({name}); name a folder of its own")
 
 
 def write_inspection_page(dataset: PairDataset, found: Inspection, facts: Facts, out: Path) -> Path:
     """Writes ``index.html``, whose path it returns, and beside it the clips that it plays, in ``audio/``.
 
-    A page that was there before is replaced, the page after its clips; clips that only the old page played go last.
+    An existing page is replaced. The clips are written before the page, and clips that only the old page played are
+    removed last.
 
     Args:
         dataset: All pairs.
@@ -77,9 +78,9 @@ def write_inspection_page(dataset: PairDataset, found: Inspection, facts: Facts,
 
 def _render(dataset: PairDataset, found: Inspection, facts: Facts, copies: AudioCopies) -> str:
     ratings, preferences = facts["ratings"], facts["preferences"]
-    wanted = {item["pair_id"] for own in ratings.values() for item in own["disputed"]}
-    wanted |= {pair_id for own in preferences.values() for couple in own["disputed"] for pair_id in couple["pair_ids"]}
-    pairs = {pair.pair_id: pair for pair in dataset.pairs if pair.pair_id in wanted}
+    ids = {item["pair_id"] for rating_facts in ratings.values() for item in rating_facts["disputed"]}
+    ids |= {pair_id for prefs in preferences.values() for couple in prefs["disputed"] for pair_id in couple["pair_ids"]}
+    pairs = {pair.pair_id: pair for pair in dataset.pairs if pair.pair_id in ids}
     dimensions = [_dimension(dimension, pairs, found, facts, copies) for dimension in dataset.card.dimensions]
     card = dataset.card
     origin = {
@@ -115,7 +116,7 @@ def _dimension(
     dimension: Dimension, pairs: Mapping[str, Pair], found: Inspection, facts: Facts, copies: AudioCopies
 ) -> dict[str, Any]:
     name = dimension.name
-    own, panel = facts["ratings"][name], facts["reliability"][name]
+    rating_facts, panel = facts["ratings"][name], facts["reliability"][name]
     preferences = facts["preferences"].get(name)
     scale, ticks = (dimension.minimum, dimension.maximum), scale_steps(dimension)
     if ticks is None or len(ticks) > charts.MAX_LABELLED_BARS:
@@ -123,20 +124,24 @@ def _dimension(
     return {
         "name": name,
         "panel": panel,
-        "own": own,
+        "own": rating_facts,
         "scores": found.scores[name],
         "each": found.raters_per_pair[name],
-        "is_timed": any(rater["median_seconds"] is not None for rater in own["raters"]),
+        "is_timed": any(rater["median_seconds"] is not None for rater in rating_facts["raters"]),
         "preferences": preferences,
         "disputed": [
             (item, dot_strip(item["ratings"], scale, ticks), heard(pairs[item["pair_id"]], copies.add))
-            for item in own["disputed"]
+            for item in rating_facts["disputed"]
         ],
         "couples": [
             (couple["votes"], [heard(pairs[pair_id], copies.add) for pair_id in couple["pair_ids"]])
             for couple in (preferences["disputed"] if preferences else ())
         ],
-        **(_rating_charts(dimension, found.scores[name]["mean"], own) if panel["n_ratings"] else {"histogram": ""}),
+        **(
+            _rating_charts(dimension, found.scores[name]["mean"], rating_facts)
+            if panel["n_ratings"]
+            else {"histogram": ""}
+        ),
     }
 
 
@@ -147,24 +152,26 @@ def _rating_charts(dimension: Dimension, mean: float, facts: Facts) -> dict[str,
     shares = "; ".join(
         f"{label}: {100 * count / sum(counts):.0f} %" for label, count in zip(labels, counts, strict=True)
     )
-    shown = sorted(facts["raters"], key=lambda own: (-own["n_ratings"], own["rater_id"]))[: charts.MAX_STRIPS]
+    shown = sorted(facts["raters"], key=lambda rater: (-rater["n_ratings"], rater["rater_id"]))[: charts.MAX_STRIPS]
     rows = [
-        (own["rater_id"], [count / own["n_ratings"] for count in facts["scores_by_rater"][own["rater_id"]]],
-         own["mean"], own["sd"])
-        for own in sorted(shown, key=lambda own: (own["mean"], own["rater_id"]))
+        (rater["rater_id"], [count / rater["n_ratings"] for count in facts["scores_by_rater"][rater["rater_id"]]],
+         rater["mean"], rater["sd"])
+        for rater in sorted(shown, key=lambda rater: (rater["mean"], rater["rater_id"]))
     ]  # fmt: skip
-    (lowest, _, least, _), (highest, _, most, _) = rows[0], rows[-1]
-    alt = f"Ratings of {name} by rater, from {lowest} with the lowest mean, {least:.2f}, to {highest} with the highest"
+    (lowest, _, low_mean, _), (highest, _, high_mean, _) = rows[0], rows[-1]
+    alt = (
+        f"Ratings of {name} by rater, from {lowest} with the lowest mean, {low_mean:.2f}, to {highest} with the highest"
+    )
     return {
         "histogram": charts.histogram(edges, counts, "rating", f"Ratings of {name}. {shares}", ticks=ticks),
         "coverage": _coverage(name, facts["pairs_by_raters"]),
-        "strips": charts.rater_strips(rows, edges, mean, f"{alt}, {most:.2f}", ticks=ticks),
+        "strips": charts.rater_strips(rows, edges, mean, f"{alt}, {high_mean:.2f}", ticks=ticks),
         "n_strips": len(rows),
     }
 
 
 def _coverage(name: str, pairs_by_raters: Mapping[int, int]) -> str:
-    """How many raters pairs have; no chart where all have the same number."""
+    """Chart of the number of raters per pair; empty where all pairs have the same number."""
     if len(pairs_by_raters) == 1:
         return ""
     low, high = min(pairs_by_raters), max(pairs_by_raters)
@@ -178,7 +185,7 @@ def _coverage(name: str, pairs_by_raters: Mapping[int, int]) -> str:
 
 
 def _clips(found: Inspection) -> Iterator[tuple[str, str, str]]:
-    """Title, chart and text of each side."""
+    """Yields title, chart and text of the context clips and of the response clips."""
     for name, summary in found.seconds.items():
         if summary.minimum is None or summary.median is None or summary.maximum is None:
             continue
@@ -196,21 +203,21 @@ def _clips(found: Inspection) -> Iterator[tuple[str, str, str]]:
 
 
 def _audit(dataset: PairDataset, found: Inspection) -> Iterator[dict[str, Any]]:
-    """What is in several splits."""
+    """Yields, for each kind of value that may not be in several splits, the values that are."""
     examples = {kind: sorted(values)[:_EXAMPLES] for kind, values in found.crossings.items()}
-    wanted = {value for values in examples.values() for value in values}
+    shown = {value for values in examples.values() for value in values}
     pairs_with: dict[str, list[str]] = {}
     for pair in dataset.pairs:
-        for clip in set(dataset.fingerprints[pair.pair_id]) & wanted:
+        for clip in set(dataset.fingerprints[pair.pair_id]) & shown:
             pairs_with.setdefault(clip, []).append(pair.pair_id)
 
     def named(value: str) -> str:
-        """A clip by the first digits of its hash and the first of the pairs that have it."""
+        """A clip as the first digits of its hash and the first pairs that use it; any other value unchanged."""
         pair_ids = pairs_with.get(value)
         if pair_ids is None:
             return value
-        more = f" and {len(pair_ids) - _PAIRS_NAMED:,} more" if len(pair_ids) > _PAIRS_NAMED else ""
-        return f"clip {value[:12]} of {', '.join(pair_ids[:_PAIRS_NAMED])}{more}"
+        rest = f" and {len(pair_ids) - _PAIRS_NAMED:,} more" if len(pair_ids) > _PAIRS_NAMED else ""
+        return f"clip {value[:12]} of {', '.join(pair_ids[:_PAIRS_NAMED])}{rest}"
 
     for kind, values in found.crossings.items():
         tone, mark = ("none", "not refused") if values else ("good", "none")
@@ -226,20 +233,20 @@ def _audit(dataset: PairDataset, found: Inspection) -> Iterator[dict[str, Any]]:
 
 
 def _words(problem: str) -> str:
-    """What is wrong with a clip."""
+    """The kind of a problem with a clip, in words."""
     return "changed since the import" if problem == "changed" else problem.replace("_", " ")
 
 
 def _title(kind: str) -> str:
-    """What may not be in several splits, as people call it."""
+    """Readable title of a kind of value that may not be in several splits."""
     return _TITLES.get(kind, kind.replace("_", " ").capitalize())
 
 
 def _flagged(ratings: Facts) -> dict[str, dict[str, list[str]]]:
-    """Rater -> kind of flag -> dimensions."""
-    found: dict[str, dict[str, list[str]]] = {}
-    for name, own in ratings.items():
-        for rater in own["raters"]:
+    """Maps rater -> kind of flag -> dimensions on which the rater is flagged."""
+    flagged: dict[str, dict[str, list[str]]] = {}
+    for name, rating_facts in ratings.items():
+        for rater in rating_facts["raters"]:
             for kind in dict.fromkeys(flag["kind"] for flag in rater["flags"]):
-                found.setdefault(rater["rater_id"], {}).setdefault(kind, []).append(name)
-    return found
+                flagged.setdefault(rater["rater_id"], {}).setdefault(kind, []).append(name)
+    return flagged

@@ -15,14 +15,14 @@ SCORE_COLUMNS = ("pair_id", "dimension", "score", "uncertainty", "status", "meta
 """The columns of a score table."""
 
 INTERVAL_COLUMNS = {level: (f"low_{100 * level:g}", f"high_{100 * level:g}") for level in LEVELS}
-"""Level -> columns with the ends of an interval that shall hold so many of the mean ratings, for judges that give some
-(rating points, NaN = none)."""
+"""Level -> columns with the ends of an interval that should contain this share of the mean ratings, for judges that
+give intervals (rating points, NaN = none)."""
 
 ABSTAINED = "abstained"
-"""Column of judges that may abstain: True where they had better not be asked; the score stands all the same."""
+"""Column of judges that may abstain: True where the judge abstains; the row still has its score."""
 
 WINDOWS = "windows"
-"""Column of trained judges: in how many windows a pair was read (`models.assessment.Assessment`)."""
+"""Column of trained judges: the number of windows in which a pair was read (`models.assessment.Assessment`)."""
 
 OK = "ok"
 """The status of a row with a score; any other status says in words why there is none."""
@@ -32,7 +32,7 @@ class Judge(Protocol):
     """Scores pairs.
 
     Attributes:
-        name: What reports call the judge.
+        name: Name of the judge in reports.
         dimensions: What it scores; names of the dataset's dimensions.
         only_given: Why it is not asked about changed versions of the pairs, for listening checks; None = it may be.
     """
@@ -43,7 +43,7 @@ class Judge(Protocol):
 
     @property
     def record(self) -> Mapping[str, Any] | None:
-        """What it says of itself in reports, fits strict JSON; None = nothing."""
+        """Facts about the judge for reports, which must fit strict JSON; None = nothing."""
         ...
 
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
@@ -119,9 +119,9 @@ def check_score_table(table: pd.DataFrame, judge: Judge, pairs: Sequence[Pair]) 
         unknown = [value for value in table[column] if value not in known]
         if unknown:
             raise ValueError(f"judge {judge.name}: row for {column} {unknown[0]!r}, which was not asked for")
-    again = table.duplicated(["pair_id", "dimension"]).to_numpy(bool)
-    if again.any():
-        raise ValueError(f"judge {judge.name}: two rows for pair {table['pair_id'].iloc[int(again.argmax())]!r}")
+    duplicates = table.duplicated(["pair_id", "dimension"]).to_numpy(bool)
+    if duplicates.any():
+        raise ValueError(f"judge {judge.name}: two rows for pair {table['pair_id'].iloc[int(duplicates.argmax())]!r}")
     wrong = np.isfinite(table["score"].to_numpy(np.float64)) != (table["status"] == OK).to_numpy()
     if wrong.any():
         row = table.iloc[int(wrong.argmax())]

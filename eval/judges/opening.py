@@ -1,6 +1,6 @@
-"""From what a user calls a judge (a folder, a name, a `Scorer`, an object of their own) to a judge at work.
+"""Opens judges from what a user gives: a folder, a name, a `Scorer` or an object of their own.
 
-Raters of the dataset may be judges, too: their ratings are then nobody's yardstick.
+Raters of the dataset may be judges, too: no judge is then compared with their ratings.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Loading(Placing, total=False):
 
 @dataclass(frozen=True)
 class Opened:
-    """Judges at work, and what they are measured on."""
+    """Opened judges, and the dataset they are measured on."""
 
     dataset: PairDataset  # without the ratings of raters who are judges
     judges: list[Judge]  # in the order given
@@ -60,14 +60,15 @@ def open_judges(
 ) -> Opened:
     """Loads judges for the pairs of a split.
 
-    Where raters of the dataset are judges, their ratings are in it for none of the judges: all meet the same people.
-    Standard error says so, and what prompted judges would send and what it would cost, before anything is sent.
+    Where raters of the dataset are judges, their ratings are removed for all judges, so that all are compared with the
+    same people. This is printed to standard error. So is what prompted judges would send and what it would cost, before
+    anything is sent.
 
     Args:
-        judges: Of whatever kind.
+        judges: Judges of any kind.
         data: Folder of a pair dataset, its address, or a dataset.
         split: The pairs that they will be measured on; None = all.
-        seed: Of baselines.
+        seed: Seed of baselines.
         probes: Listening checks that were asked for by name; None = none were.
         loading: How judges are loaded.
         dry_run: Also print a request of each prompted judge, and do not ask for a budget.
@@ -76,46 +77,46 @@ def open_judges(
         UserError: If there is no such judge, it cannot be loaded, or it does not fit the data.
         TypeError: If `loading` has a key that is none of `Loading`.
     """
-    named = loading or {}
-    if unknown := sorted(named.keys() - Loading.__optional_keys__):
+    options = loading or {}
+    if unknown := sorted(options.keys() - Loading.__optional_keys__):
         raise TypeError(f"unexpected argument {unknown[0]!r}; expected {', '.join(sorted(Loading.__optional_keys__))}")
-    require_judges((str(judge) for judge in judges if isinstance(judge, str | Path)), named.get("backbone"))
+    require_judges((str(judge) for judge in judges if isinstance(judge, str | Path)), options.get("backbone"))
     dataset = data if isinstance(data, PairDataset) else PairDataset.load(data)
     raters = [judge.removeprefix(HUMAN) for judge in judges if isinstance(judge, str) and judge.startswith(HUMAN)]
     people = {HUMAN + rater: HumanJudge(dataset, rater) for rater in raters}
     if people:
         dataset = without_raters(dataset, raters)
         print(f"judges are compared with the other raters: without {', '.join(people)}", file=sys.stderr)
-    # What a judge may learn from: train, or where there are folds, all but the one that is measured
-    names = sorted({pair.split for pair in dataset.pairs if pair.split is not None} - {split})
-    learn_from = names if names and "train" not in names else ["train"]
+    # Splits that a judge may be fitted on: train, or where there are folds, all but the measured one
+    splits = sorted({pair.split for pair in dataset.pairs if pair.split is not None} - {split})
+    learn_from = splits if splits and "train" not in splits else ["train"]
 
     def opened(judge: AnyJudge) -> Judge:
         if isinstance(judge, str) and judge in people:
             return people[judge]
         if isinstance(judge, Scorer):
-            found: Any = TrainedJudge.of_scorer(judge)
+            loaded: Any = TrainedJudge.of_scorer(judge)
         elif not isinstance(judge, str | Path):
-            found = judge
+            loaded = judge
         elif is_prompted(str(judge)):
-            found = open_prompted(str(judge), dataset, learn_from, named, probes is not None, dry_run)
-            _disclose(found, dataset.subset(split).pairs, () if probes is None else choose(probes), dry_run)
+            loaded = open_prompted(str(judge), dataset, learn_from, options, probes is not None, dry_run)
+            _disclose(loaded, dataset.subset(split).pairs, () if probes is None else choose(probes), dry_run)
         else:
-            found = _named(str(judge), dataset, learn_from, split, seed, named)
-        if isinstance(found, TrainedJudge):
-            check_scales(found.name, found.scales, dataset.card)
-            _warn_of_known_pairs(found.description, dataset, split)
-        if not callable(getattr(found, "score", None)):
+            loaded = _named(str(judge), dataset, learn_from, split, seed, options)
+        if isinstance(loaded, TrainedJudge):
+            check_scales(loaded.name, loaded.scales, dataset.card)
+            _warn_of_known_pairs(loaded.description, dataset, split)
+        if not callable(getattr(loaded, "score", None)):
             raise UserError(
-                f"judge of type {type(found).__name__}; expected a folder, a name, a Scorer, or an object with the "
+                f"judge of type {type(loaded).__name__}; expected a folder, a name, a Scorer, or an object with the "
                 "attributes of a Judge"
             )
-        return found
+        return loaded
 
     all_opened = [opened(judge) for judge in judges]
     provenances = [getattr(judge, "record", None) for judge in all_opened]  # judges of users may have none
     if raters:
-        provenances = [{**(said or {}), "raters_left_out": raters} for said in provenances]
+        provenances = [{**(record or {}), "raters_left_out": raters} for record in provenances]
     return Opened(dataset, all_opened, provenances)
 
 
@@ -139,22 +140,22 @@ def _named(
             f"judge {spec}: it is fitted on split {', '.join(learn_from)} and would be measured on it; name "
             "another with --split"
         )
-    learned = dataset.subset(learn_from)
+    training = dataset.subset(learn_from)
     if spec.startswith(PROBE):
-        return open_probe(spec, learned, seed, **placing)
+        return open_probe(spec, training, seed, **placing)
     if spec == "constant":
-        return ConstantJudge.fitted_to(learned)
+        return ConstantJudge.fitted_to(training)
     if spec == "text":
         from .baselines.regression import TextJudge
 
-        return TextJudge(learned, seed)
+        return TextJudge(training, seed)
     from .baselines.acoustic import OURS, AcousticJudge, egemaps
 
-    return AcousticJudge(learned, OURS if spec == "acoustic" else egemaps(), spec, seed)
+    return AcousticJudge(training, OURS if spec == "acoustic" else egemaps(), spec, seed)
 
 
 def _disclose(judge: PromptedJudge, pairs: Sequence[Pair], checks: Sequence[Probe], dry_run: bool) -> None:
-    """What a prompted judge would send and what that would cost; with a dry run a request, else it must be paid for."""
+    """Prints what a prompted judge would send and its cost; with a dry run also a request, else checks the budget."""
     from .prompted.costs import check_budget, disclosure, example_request
 
     plan = judge.session.plan(judge.tasks(pairs))
@@ -166,14 +167,14 @@ def _disclose(judge: PromptedJudge, pairs: Sequence[Pair], checks: Sequence[Prob
 
 
 def _warn_of_known_pairs(description: Mapping[str, Any], dataset: PairDataset, split: str | None) -> None:
-    """Says on standard error where a judge is measured on pairs that it was trained or chosen on."""
+    """Warns on standard error if a judge is measured on pairs that it was trained or chosen on."""
     here = (dataset.card.content_hash, dataset.split_hash())
     warnings: dict[str, None] = {}
     for origin in description.get("member_provenance", [description["provenance"]]):
         if (origin["content_hash"], origin["split_hash"]) == here:
-            for done, splits in (("trained", origin.get("train_splits")), ("chosen", origin.get("validation_splits"))):
+            for use, splits in (("trained", origin.get("train_splits")), ("chosen", origin.get("validation_splits"))):
                 if splits and (split is None or split in splits):
                     name = "all" if split is None else split
-                    warnings[f"warning: split {name}: this judge was {done} on {', '.join(splits)}"] = None
+                    warnings[f"warning: split {name}: this judge was {use} on {', '.join(splits)}"] = None
     for warning in warnings:
         print(warning, file=sys.stderr)

@@ -14,7 +14,7 @@ import pandas as pd
 
 from ...data_modules.errors import DataError, names_shown, shown
 from ...data_modules.schema import Pair
-from ...data_modules.tables import Record, read_table
+from ...data_modules.tables import TableRow, read_table
 from ..results import ITEMS_FILE, REPORT_FILE
 from . import OK, score_table
 
@@ -35,7 +35,7 @@ class ScoresFile:
 
     only_given: str | None = "a file of scores cannot score changed pairs"
     signature: str | None
-    """Of the report whose items these are (`eval.results.signature`); None = of no report."""
+    """Signature of the report that the items belong to (`eval.results.signature`); None = they belong to no report."""
 
     def __init__(self, path: str | Path) -> None:
         table = read_table(path)
@@ -75,13 +75,13 @@ def _signature_of(items: Path) -> str | None:
     if items.name != ITEMS_FILE:
         return None
     try:
-        found = json.loads(items.with_name(REPORT_FILE).read_text(encoding="utf-8"))["signature"]
+        signature = json.loads(items.with_name(REPORT_FILE).read_text(encoding="utf-8"))["signature"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):  # no report, or none of ours
         return None
-    return found if isinstance(found, str) else None
+    return signature if isinstance(signature, str) else None
 
 
-def _number(record: Record, column: str) -> float:
+def _number(record: TableRow, column: str) -> float:
     value: Any = record.values.get(column)
     try:
         number = math.nan if isinstance(value, bool) else float(value)

@@ -1,4 +1,4 @@
-"""The trained judge, behind the protocol that all judges share."""
+"""The trained judge, with the protocol that all judges share."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class TrainedJudge:
     only_given: str | None = None
 
     def __init__(self, name: str, description: dict[str, Any], scorer: PairScorer) -> None:
-        """Take a judge at work.
+        """Wraps a loaded judge.
 
         Args:
-            name: How reports call it.
-            description: What `judge.json` says.
+            name: Name in reports.
+            description: The content of `judge.json`.
             scorer: Scores pairs.
         """
         self.name = name
@@ -50,13 +50,15 @@ class TrainedJudge:
         self.dimensions = tuple(dimension.name for dimension in self.scales)
         self._scorer = scorer
         calibration = scorer.calibration
-        known = {} if calibration is None else calibration.dimensions
-        self.three_way = {name: own.three_way for name, own in known.items() if own.three_way is not None}
+        dimensions = {} if calibration is None else calibration.dimensions
+        self.three_way = {
+            name: dimension.three_way for name, dimension in dimensions.items() if dimension.three_way is not None
+        }
         weights = weights_hash(scorer.judge) if calibration is None else calibration.weights
-        said = description["backbone_fingerprint"], description.get("calibration")
+        recorded = description["backbone_fingerprint"], description.get("calibration")
         settings = scorer.judge.settings  # its depth is in the fingerprint
         norm = () if settings.depth_norm else ("without the norm behind the last layer",)
-        self.identity = [weights, *said, settings.quantization, scorer.long_clips, *norm]
+        self.identity = [weights, *recorded, settings.quantization, scorer.long_clips, *norm]
 
     @classmethod
     def load(cls, folder: Path, **placing: Unpack[Placing]):
@@ -69,7 +71,7 @@ class TrainedJudge:
 
     @classmethod
     def of_scorer(cls, scorer: Scorer):
-        """The judge of a `Scorer`, where it is."""
+        """The judge of a `Scorer`, on its device."""
         return cls(Path(scorer.name).resolve().name, scorer.description, scorer.pair_scorer)
 
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
@@ -77,24 +79,24 @@ class TrainedJudge:
 
         A calibrated judge states the standard error of its scores as their uncertainty, and intervals of all levels.
         """
-        heard = progress(self._scorer.run(pairs), "scoring", len(pairs))
+        results = progress(self._scorer.run(pairs), "scoring", len(pairs))
         nothing = np.full(len(self.dimensions), np.nan, dtype=np.float32)
         scores, deviations, statuses, windows = [], [], [], []
-        for own in heard:
-            found = own.outcome
-            failed = isinstance(found, AudioError)
-            scores.append(nothing if failed else found.score.numpy())
-            deviations.append(nothing if failed or found.deviation is None else found.deviation.numpy())
-            statuses.append(str(found) if failed else OK)
-            windows.append(own.windows)
+        for result in results:
+            outcome = result.outcome
+            failed = isinstance(outcome, AudioError)
+            scores.append(nothing if failed else outcome.score.numpy())
+            deviations.append(nothing if failed or outcome.deviation is None else outcome.deviation.numpy())
+            statuses.append(str(outcome) if failed else OK)
+            windows.append(result.windows)
         shape = len(pairs), len(self.dimensions)
         score, deviation = np.reshape(scores, shape), np.reshape(deviations, shape)
-        made, columns = uncalibrated(score), dict[str, np.ndarray]()
+        prediction, columns = uncalibrated(score), dict[str, np.ndarray]()
         if (calibration := self._scorer.calibration) is not None:
             for level, (low, high) in INTERVAL_COLUMNS.items():
-                made = calibration.apply(score, deviation, self.scales, level)
-                columns |= {low: made.low.ravel(), high: made.high.ravel()}
+                prediction = calibration.apply(score, deviation, self.scales, level)
+                columns |= {low: prediction.low.ravel(), high: prediction.high.ravel()}
             if calibration.abstains:
-                columns[ABSTAINED] = made.abstained.ravel()
-        table = score_table(pairs, self.dimensions, made.score, made.standard_error, statuses)
+                columns[ABSTAINED] = prediction.abstained.ravel()
+        table = score_table(pairs, self.dimensions, prediction.score, prediction.standard_error, statuses)
         return table.assign(**columns, **{WINDOWS: np.repeat(windows, len(self.dimensions))})

@@ -10,4 +10,4 @@ AGREEMENT = str(Path(__file__).parent / "empathy_agreement")
 """A metric: agreement of scores with human ratings, with intervals and ceiling."""
 
 SCORE = str(Path(__file__).parent / "empathy_score")
-"""A measurement: what a trained judge says of spoken responses."""
+"""A measurement: scores of spoken responses by a trained judge."""

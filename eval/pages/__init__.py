@@ -1,1 +1,1 @@
-"""What people look at: the pages, tables and sentences of reports and comparisons."""
+"""The pages, tables and sentences of reports and comparisons."""

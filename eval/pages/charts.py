@@ -1,4 +1,4 @@
-"""Plots: inline SVG that takes its colours from the page (light or dark), and pixels in light colours for others."""
+"""Plots: inline SVG that takes its colours from the page (light or dark), and pixel images in light colours."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..rendering import Statistic, number, plain
 # Placeholders that never occur as real colours -> variables of the page's style sheet.
 INK, MUTED, GRID, ACCENT, PALE = "#010201", "#010202", "#010203", "#010204", "#010205"
 _VARIABLES = {INK: "--ink", MUTED: "--muted", GRID: "--line", ACCENT: "--accent", PALE: "--pale"}
-PIXEL_BLUE = "#5b8def"  # points drawn as pixels cannot follow the page; this one reads on light and dark
+PIXEL_BLUE = "#5b8def"  # points drawn as pixels cannot follow the page; this blue is visible on light and dark
 
 STYLE: Any = {
     "svg.fonttype": "none",  # text stays text and takes the font of the page
@@ -51,7 +51,7 @@ LIGHT_STYLE: Any = {name: LIGHT.get(value, value) for name, value in STYLE.items
 
 @contextmanager
 def _any_letter() -> Iterator[None]:
-    """Within, no letter that a font lacks is warned of: pixels show a box, and in an SVG the page's font draws it."""
+    """Suppresses warnings about missing glyphs: pixel images show a box, and in an SVG the page's font draws them."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
@@ -59,7 +59,7 @@ def _any_letter() -> Iterator[None]:
 
 @contextmanager
 def plot(width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
-    """A figure of so many inches, to be drawn and made an SVG element within: the style of pages holds so long."""
+    """Yields a figure of this size in inches; draw it and call `svg` inside, while the style of the page is set."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure, figure.subplots()
@@ -97,7 +97,7 @@ MAX_VECTOR_POINTS = 2000
 """More points than this are drawn as pixels, so that the page stays small."""
 
 LONGEST_LABEL = 24
-"""Letters of a label beside a row; longer ones lose their middle."""
+"""Most letters of a label beside a row; longer labels are shortened in the middle."""
 
 
 def rows_with_intervals(
@@ -112,15 +112,15 @@ def rows_with_intervals(
     """A dot or a bar and its interval per row, and beside it its name and value.
 
     Args:
-        alt: What they are, for readers who do not see it.
-        rows: Statistics by their labels, from top to bottom.
-        line: What they are to be compared with: its label and value, if it has one.
+        alt: The plot in words, for readers who do not see it.
+        rows: Labels and statistics, from top to bottom.
+        line: Label and value of a reference line; no line where the value is None.
         bars: Bars, the first one emphasised, instead of dots.
-        boxes: Frames around rows that belong together: the first and the last of them, and what to write on it.
+        boxes: Frames around rows that belong together: first row, last row and label of each.
         gap: Height of a row in inches.
     """
-    known = [own for _, own in rows if own["value"] is not None]
-    lowest = min([0.0, *(own["value"] if own["low"] is None else own["low"] for own in known)])
+    defined = [statistic for _, statistic in rows if statistic["value"] is not None]
+    lowest = min([0.0, *(s["value"] if s["low"] is None else s["low"] for s in defined)])
     left = lowest - (0.03 if lowest < 0 else 0.0)
     with plot(5.2, 1.0 + gap * len(rows)) as (figure, axes):
         axes.set_xlim(left, 1.0)
@@ -129,15 +129,15 @@ def rows_with_intervals(
         label, value = line
         if value is not None:
             axes.axvline(value, color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
-            side, apart = ("left", (4, 4)) if value < 0.5 else ("right", (-4, 4))
-            _note(axes, f"{label} {number(value)}", (value, 1.0), apart, xycoords=("data", "axes fraction"), ha=side)
+            side, offset = ("left", (4, 4)) if value < 0.5 else ("right", (-4, 4))
+            _note(axes, f"{label} {number(value)}", (value, 1.0), offset, xycoords=("data", "axes fraction"), ha=side)
         for first, last, label in boxes:
             corner, height = (left, first - 0.44), last - first + 0.88
             axes.add_patch(Rectangle(corner, 1.0 - left, height, fill=False, edgecolor=MUTED, linewidth=1.2))
             _note(axes, label, corner, (3, -2), va="top", fontsize=8)
         beside: Any = {"xycoords": ("axes fraction", "data"), "va": "center", "fontweight": "bold", "color": INK}
-        for position, (_, own) in enumerate(rows):
-            value, interval = own["value"], (own["low"], own["high"])
+        for position, (_, statistic) in enumerate(rows):
+            value, interval = statistic["value"], (statistic["low"], statistic["high"])
             if value is None:
                 axes.text(0.02, position, "undefined", va="center", color=MUTED)
                 continue
@@ -153,12 +153,12 @@ def rows_with_intervals(
         axes.tick_params(axis="y", length=0, labelcolor=INK)
         axes.spines["left"].set_visible(False)
         axes.set_xlabel("Spearman with the panel mean")
-        words = "; ".join(f"{label} {number(own['value'])}" for label, own in rows)
+        words = "; ".join(f"{label} {number(statistic['value'])}" for label, statistic in rows)
         return svg(figure, f"{alt}: {words}")
 
 
 def _note(axes: Axes, text: str, place: tuple[float, float], apart: tuple[float, float], **style: Any) -> None:
-    """Text so many points apart from a place."""
+    """Text at an offset, in points, from a place."""
     axes.annotate(text, place, xytext=apart, textcoords="offset points", **{"color": MUTED, **style})
 
 
@@ -196,29 +196,29 @@ def calibration(curve: Sequence[dict[str, Any]], scale: tuple[float, float], alt
         scale: Lowest and highest rating.
         alt: The plot in words.
     """
-    score, human = np.array([own["score"] for own in curve]), np.array([own["human"] for own in curve])
+    score, human = np.array([point["score"] for point in curve]), np.array([point["human"] for point in curve])
     with plot(4.3, 4.0) as (figure, axes):
         axes.plot(score, human, color=PALE, linewidth=1.2, zorder=2)
-        for own in curve:
-            if own["standard_error"] is not None:
-                half = 1.96 * own["standard_error"]
-                ends = [own["human"] - half, own["human"] + half]
-                axes.plot([own["score"]] * 2, ends, color=ACCENT, linewidth=1.6, zorder=2)
-            axes.plot(own["score"], own["human"], "o", color=ACCENT, markersize=6.5, zorder=3)
+        for point in curve:
+            if point["standard_error"] is not None:
+                half = 1.96 * point["standard_error"]
+                ends = [point["human"] - half, point["human"] + half]
+                axes.plot([point["score"]] * 2, ends, color=ACCENT, linewidth=1.6, zorder=2)
+            axes.plot(point["score"], point["human"], "o", color=ACCENT, markersize=6.5, zorder=3)
         rating_axes(axes, score, human, scale)
         return svg(figure, alt)
 
 
 def risk_coverage(verdicts: Mapping[str, Any], alt: str) -> Markup:
-    """Share of wrong verdicts among the surest ones (El-Yaniv and Wiener, 2010), of a report's ``verdicts``."""
+    """Share of wrong verdicts among the surest ones (El-Yaniv and Wiener, 2010), from a report's ``verdicts``."""
     with plot(4.3, 3.4) as (figure, axes):
-        shares, risks = zip(*((own["coverage"], own["risk"]) for own in verdicts["curve"]), strict=True)
+        shares, risks = zip(*((point["coverage"], point["risk"]) for point in verdicts["curve"]), strict=True)
         axes.plot(shares, risks, color=ACCENT, linewidth=1.6)
-        for own in verdicts["promised"].values():
-            if own["wrong"]["value"] is not None:
-                place = own["given"]["value"], own["wrong"]["value"]
-                axes.plot(*place, "o", color=ACCENT, markersize=6.5)
-                _note(axes, f"{own['max_error']:g}", place, (0, -14), ha="center")
+        for promise in verdicts["promised"].values():
+            if promise["wrong"]["value"] is not None:
+                xy = promise["given"]["value"], promise["wrong"]["value"]
+                axes.plot(*xy, "o", color=ACCENT, markersize=6.5)
+                _note(axes, f"{promise['max_error']:g}", xy, (0, -14), ha="center")
         rater = verdicts["beside_one_rater"]["rater"]["value"]
         if rater is not None:
             axes.axhline(1 - rater, color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
@@ -254,9 +254,9 @@ def rating_axes(
 # ---------------------------------------------------------------- of a dataset
 
 MAX_LABELLED_BARS = 11
-"""A histogram with at most so many bars has a tick and a percentage at each."""
+"""A histogram with at most this many bars has a tick and a percentage at each."""
 MAX_STRIPS = 60
-"""Raters that have a strip of their own; of more raters those with the most ratings."""
+"""Most raters with a strip; of more raters, those with the most ratings are shown."""
 _LONGEST_NAME = 16  # of a rater
 _TICK_STEPS = (1, 2, 5, 10)
 
@@ -273,12 +273,12 @@ def histogram(
     """Bars over bins.
 
     Args:
-        edges: Of the bins, ascending; at least one is wider than 0.
-        counts: In each bin.
-        label: What lies on the axis, with its unit.
+        edges: Edges of the bins, ascending; at least one bin is wider than 0.
+        counts: Counts of the bins.
+        label: Label of the axis, with its unit.
         alt: The plot in words.
         ticks: One value per bin, where a bin stands for one value. With at most `MAX_LABELLED_BARS` of them every bar
-            has its percentage; otherwise an axis counts.
+            has its percentage; otherwise there is an axis of counts.
         logarithmic: Bins of equal ratio are drawn equally wide.
     """
     labelled, left = ticks is not None and len(counts) <= MAX_LABELLED_BARS, np.array(edges[:-1])
@@ -324,8 +324,8 @@ def rater_strips(
     """One line per rater: how often each part of the scale was used, the mean, and a deviation to either side.
 
     Args:
-        rows: From top to bottom, of each rater its name, the share of its ratings in each bin, mean and deviation.
-        edges: Of the bins.
+        rows: From top to bottom: each rater's name, the share of its ratings in each bin, mean and standard deviation.
+        edges: Edges of the bins.
         panel_mean: Mean of all ratings; a dashed line.
         alt: The plot in words.
         ticks: One value per bin, where a bin stands for one value; at most `MAX_LABELLED_BARS` are written.
@@ -338,7 +338,7 @@ def rater_strips(
             for centre, part in zip(centres, shares, strict=True):
                 if part == 0:
                     continue
-                # Never without any ink, and by the square root: a single rating is seen, whatever the number of bins
+                # A minimum and the square root keep a single rating visible, whatever the number of bins
                 shade = 0.08 + 0.7 * part**0.5
                 axes.barh(position, 0.94 * width, 0.84, centre - 0.47 * width, color=ACCENT, alpha=shade)
             axes.plot([mean - sd, mean + sd], [position, position], color=INK, linewidth=1.0)

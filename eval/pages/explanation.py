@@ -28,7 +28,7 @@ from .report import worst_items
 from .sound import embedded
 
 EXPLANATIONS = "explanations"
-"""Folder in that of a report."""
+"""Folder of explanations inside the folder of a report."""
 _COLUMNS = 600  # of a waveform
 _RULES = ".card h2 { margin-top: 0; } .card h3 { margin-top: 16px; } .scroll svg { min-width: 520px; }"
 
@@ -42,9 +42,11 @@ def write_picture(explanation: Explanation, context: Audio | None, response: Aud
     samples = _samples(context, response)
     with matplotlib.rc_context(LIGHT_STYLE):
         figure = Figure(figsize=(9, 2.6 * len(explanation.curves)), layout="constrained")
-        for own, axes in zip(explanation.curves, figure.subplots(len(explanation.curves), squeeze=False), strict=True):
-            _draw(axes[0], own, samples[own.clip], LIGHT)
-            axes[0].set_title(f"{own.clip}: {own.dimension}", loc="left", fontsize=10)
+        for curve, axes in zip(
+            explanation.curves, figure.subplots(len(explanation.curves), squeeze=False), strict=True
+        ):
+            _draw(axes[0], curve, samples[curve.clip], LIGHT)
+            axes[0].set_title(f"{curve.clip}: {curve.dimension}", loc="left", fontsize=10)
         drawn = png(figure, dpi=120)
     replace_file(file, lambda path: path.write_bytes(drawn))
 
@@ -58,17 +60,17 @@ def write_page(explanation: Explanation, context: Audio | None, response: Audio,
     samples, audio = _samples(context, response), {"context": context, "response": response}
     clips = []
     for name in samples:
-        curves = [own for own in explanation.curves if own.clip == name]
-        clips.append((name, embedded(clip(audio[name])), [(own, _picture(own, samples[name])) for own in curves]))
+        curves = [curve for curve in explanation.curves if curve.clip == name]
+        clips.append((name, embedded(clip(audio[name])), [(curve, _picture(curve, samples[name])) for curve in curves]))
     page = render("explanation", read("sound.css") + _RULES, explanation=explanation, judge=judge, clips=clips)
     replace_text(file, page)
 
 
 def explain_worst(results: Results, scorer: Scorer, folder: Path) -> None:
-    """Explain the items that a report lists as its largest disagreements, a page each in the folder of the report.
+    """Explains the items that a report lists as its largest disagreements, with one page each in the report's folder.
 
-    The column ``explanation`` of the items says where the page is; empty = there is none, as of items that are not
-    listed, whose context has several turns, or whose clips cannot be used.
+    The column ``explanation`` of the items has the path of the page. It is empty for items without a page: those that
+    are not listed, whose context has several turns, or whose clips cannot be used.
     """
     results.items["explanation"], items = "", results.items
     pairs = {pair.pair_id: pair for pair in results.dataset.pairs}
@@ -80,31 +82,31 @@ def explain_worst(results: Results, scorer: Scorer, folder: Path) -> None:
             continue
         clips = pair.context[0].audio if pair.context else None, pair.response
         try:
-            found = explain(scorer, *clips, situation=pair.situation)
+            explanation = explain(scorer, *clips, situation=pair.situation)
         except AudioError:
             continue
         name = f"{EXPLANATIONS}/{hashlib.sha256(pair_id.encode()).hexdigest()[:16]}.html"
         (folder / EXPLANATIONS).mkdir(parents=True, exist_ok=True)
-        write_page(found, *clips, results.report["judge"], folder / name)
+        write_page(explanation, *clips, results.report["judge"], folder / name)
         items.loc[items["pair_id"] == pair_id, "explanation"] = name
 
 
 def _samples(context: Audio | None, response: Audio) -> dict[str, np.ndarray]:
-    given = {"context": context, "response": response}
-    return {name: decode(clip(audio), RATE) for name, audio in given.items() if audio is not None}
+    clips = {"context": context, "response": response}
+    return {name: decode(clip(audio), RATE) for name, audio in clips.items() if audio is not None}
 
 
 def _picture(curve: Curve, samples: np.ndarray) -> Markup:
     with plot(8, 2.4) as (figure, axes):
         _draw(axes, curve, samples, {})
-        named = "; ".join(own.reason for own in (*curve.worst, *curve.best)) or "nothing stands out"
-        return svg(figure, f"What the seconds of the {curve.clip} contribute to {curve.dimension}: {named}")
+        reasons = "; ".join(span.reason for span in (*curve.worst, *curve.best)) or "nothing stands out"
+        return svg(figure, f"What the seconds of the {curve.clip} contribute to {curve.dimension}: {reasons}")
 
 
 def _draw(axes: Axes, curve: Curve, samples: np.ndarray, colors: dict[str, str]) -> None:
     """The waveform, the null band, and the mean contribution of the windows around each moment."""
-    ink, muted, grid, accent, pale = (colors.get(own, own) for own in (INK, MUTED, GRID, ACCENT, PALE))
-    starts, ends, values = (np.array(own) for own in (curve.starts, curve.ends, curve.contributions))
+    ink, muted, grid, accent, pale = (colors.get(color, color) for color in (INK, MUTED, GRID, ACCENT, PALE))
+    starts, ends, values = (np.array(numbers) for numbers in (curve.starts, curve.ends, curve.contributions))
     time = np.linspace(0, curve.seconds, 200)
     inside = (time[:, None] >= starts - 1e-9) & (time[:, None] <= ends + 1e-9)
     height = 1.3 * max(*np.abs(values), abs(curve.low), abs(curve.high))
@@ -115,8 +117,8 @@ def _draw(axes: Axes, curve: Curve, samples: np.ndarray, colors: dict[str, str])
     axes.axhspan(curve.low, curve.high, color=grid, alpha=0.6, linewidth=0)
     axes.axhline(0, color=muted, linewidth=0.8)
     axes.plot(time, inside @ values / inside.sum(1), color=accent, linewidth=2)
-    for number, own in enumerate((*curve.worst, *curve.best)):
-        axes.plot([own.start, own.end], [own.contribution] * 2, color=ink, linewidth=3, solid_capstyle="butt")
-        axes.annotate("worst" if number < len(curve.worst) else "best", (own.start, own.contribution), (0, 4),
+    for index, span in enumerate((*curve.worst, *curve.best)):
+        axes.plot([span.start, span.end], [span.contribution] * 2, color=ink, linewidth=3, solid_capstyle="butt")
+        axes.annotate("worst" if index < len(curve.worst) else "best", (span.start, span.contribution), (0, 4),
                       textcoords="offset points", color=ink)  # fmt: skip
     axes.set(xlim=(0, curve.seconds), ylim=(-height, height), xlabel="seconds", ylabel="points")

@@ -1,6 +1,6 @@
 """The report of a judge, and the comparison of several, as a page and as Markdown.
 
-What the pages say lies in ``templates/report.html.j2`` and ``templates/compare.html.j2``.
+The texts of the pages are in ``templates/report.html.j2`` and ``templates/compare.html.j2``.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ WORST_ITEMS = 10
 """Items listed under the largest disagreements."""
 
 FEW_ROWS = 8
-"""More bars than this stand closer."""
+"""With more bars than this, the gaps between them are smaller."""
 
 SHOWN_SLICES = 20
-"""Values of a column in its plot, those with the most items; the table has all."""
+"""Most values of a column in its plot, those with the most items; the table has all."""
 
 
 def markdown_report(report: Report) -> str:
@@ -46,7 +46,7 @@ def markdown_report(report: Report) -> str:
 
 
 def markdown_comparison(reports: Sequence[Report], rankings: Mapping[str, Report]) -> str:
-    """Judges per dimension in their significance clusters as a table.
+    """A table of the judges of each dimension in their significance clusters.
 
     Args:
         reports: One per judge, on the same pairs.
@@ -69,8 +69,8 @@ def _render_markdown(template: str, **values: Any) -> str:
 
 
 def render_page(found: Results) -> str:
-    """The page as HTML that needs no other file and no network; it plays the items on which judge and people differ
-    most."""
+    """The page as HTML that needs no other file and no network; it has players for the items on which judge and people
+    differ most."""
     report, items, sections = found.report, found.items, []
     for name, dimension in report["dimensions"].items():
         rows = judged_rows(items.loc[items["dimension"] == name])
@@ -91,23 +91,23 @@ def render_page(found: Results) -> str:
 
 
 def worst_items(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of the judged items of a dimension those on which judge and people differ most."""
+    """The judged items of a dimension on which judge and people differ most."""
     difference = (rows["score"] - rows["human_mean"]).to_numpy(np.float64)
     return rows.iloc[np.argsort(-np.abs(difference), kind="stable")[:WORST_ITEMS]]
 
 
 def drawn_whole(report: Report) -> str:
-    """What the intervals of a report draw whole, in the plural."""
+    """The clusters that the intervals of a report draw as wholes, as a plural noun."""
     return f"{report['cluster'].removesuffix('_id').replace('_', ' ')}s"
 
 
 def listening(report: Report, dimension: str) -> Listening:
-    """What the listening checks of a dimension say together."""
+    """The joint verdict of the listening checks of a dimension."""
     return listening_sentence(_checks_of(report, dimension), report["dimensions"][dimension]["spearman"])
 
 
 def _origin_of(report: Report) -> dict[str, str]:
-    """What was measured on, and how: a row of the table of provenance each."""
+    """Data and method of a report: the rows of its table of provenance."""
     data = report["dataset"]
     return {
         "signature": report["signature"],
@@ -148,22 +148,22 @@ def _checks_of(report: Report, dimension: str) -> dict[str, Report]:
 
 def _dimension_view(name: str, report: Report, rows: pd.DataFrame) -> dict[str, Any]:
     """The section of one dimension; `rows` are its judged items."""
-    own, checks = report["dimensions"][name], _checks_of(report, name)
+    dimension, checks = report["dimensions"][name], _checks_of(report, name)
     score, human = rows["score"].to_numpy(np.float64), rows["human_mean"].to_numpy(np.float64)
-    scale, curve = (own["scale"]["minimum"], own["scale"]["maximum"]), own["calibration"]["curve"]
-    view: dict[str, Any] = {"name": name, "report": own, "listening": listening(report, name)}
+    scale, curve = (dimension["scale"]["minimum"], dimension["scale"]["maximum"]), dimension["calibration"]["curve"]
+    view: dict[str, Any] = {"name": name, "report": dimension, "listening": listening(report, name)}
     view["checks"] = [
         {
             "expects": check["expects"],
-            "view": check_view(probe, check, own["spearman"]),
+            "view": check_view(probe, check, dimension["spearman"]),
             "probe": PROBES[probe],
             "failed": check["failed"] if check["n"] else {},
         }
         for probe, check in checks.items()
     ]
-    bars = [("Full input", own["spearman"])]
-    bars += [(PROBES[key].title, found["spearman"]) for key, found in checks.items() if found["expects"] != "same"]
-    ceiling = "noise ceiling", own["ceiling"]["panel_mean"]["value"]
+    bars = [("Full input", dimension["spearman"])]
+    bars += [(PROBES[key].title, check["spearman"]) for key, check in checks.items() if check["expects"] != "same"]
+    ceiling = "noise ceiling", dimension["ceiling"]["panel_mean"]["value"]
     alt, gap = f"{name}, Spearman with people", 0.6 if len(bars) <= FEW_ROWS else 0.4
     view["bars"] = charts.rows_with_intervals(alt, bars, ceiling, bars=True, gap=gap) if checks else ""
     alt = f"{name}: judge score against mean human score"
@@ -171,9 +171,9 @@ def _dimension_view(name: str, report: Report, rows: pd.DataFrame) -> dict[str, 
     alt = f"{name}: mean human score by judge score"
     view["calibration"] = charts.calibration(curve, scale, alt) if curve else ""
     alt = f"{name}: share of wrong verdicts on two responses by the share that is given"
-    view["risk"] = charts.risk_coverage(own["verdicts"], alt) if own["verdicts"] else ""
+    view["risk"] = charts.risk_coverage(dimension["verdicts"], alt) if dimension["verdicts"] else ""
     view["slices"] = [
-        _slice_view(name, column, {value: results[name] for value, results in values.items()}, own)
+        _slice_view(name, column, {value: results[name] for value, results in values.items()}, dimension)
         for column, values in report["slices"].items()
     ]
     return view
@@ -217,9 +217,9 @@ def render_comparison(reports: Sequence[Report], rankings: Mapping[str, Report])
         drawn=drawn_whole(first),
         dimensions=[_comparison_view(name, ranking, reports) for name, ranking in rankings.items()],
         alone=[  # dimensions that only one judge scores
-            (name, report["judge"], own["verdict"]["text"])
+            (name, report["judge"], dimension["verdict"]["text"])
             for report in reports
-            for name, own in report["dimensions"].items()
+            for name, dimension in report["dimensions"].items()
             if name not in rankings
         ],
         panel_head=PANEL_HEAD,
@@ -233,17 +233,17 @@ def _comparison_view(name: str, ranking: Report, reports: Sequence[Report]) -> d
     """The section of one dimension."""
     by_judge = {report["judge"]: report for report in reports if name in report["dimensions"]}
     entries = [
-        {**own, "report": by_judge[judge]["dimensions"][name], "listening": listening(by_judge[judge], name)}
-        for own in ranking["judges"]
-        if (judge := own["judge"]) in by_judge
+        {**entry, "report": by_judge[judge]["dimensions"][name], "listening": listening(by_judge[judge], name)}
+        for entry in ranking["judges"]
+        if (judge := entry["judge"]) in by_judge
     ]
-    ranked = {own["judge"]: own for own in entries if own["cluster"] is not None}
+    ranked = {entry["judge"]: entry for entry in entries if entry["cluster"] is not None}
     clusters: dict[int, list[Report]] = {}
-    for own in ranked.values():
-        clusters.setdefault(own["cluster"], []).append(own)
+    for entry in ranked.values():
+        clusters.setdefault(entry["cluster"], []).append(entry)
     chart = ""
     if ranked:
-        rows = [(judge, own["report"]["spearman"]) for judge, own in ranked.items()]
+        rows = [(judge, entry["report"]["spearman"]) for judge, entry in ranked.items()]
         ends = np.cumsum([len(members) for members in clusters.values()]).tolist()
         boxes = [
             (end - len(members), end - 1, f"cluster {cluster}")
@@ -253,16 +253,16 @@ def _comparison_view(name: str, ranking: Report, reports: Sequence[Report]) -> d
         ceiling = "noise ceiling", best["ceiling"]["panel_mean"]["value"]
         chart = charts.rows_with_intervals(f"{name}, Spearman with people", rows, ceiling, boxes=boxes)
     better_first = [
-        turned(ranking, own["second"], own["first"]) if (own["difference"]["value"] or 0.0) < 0 else own
-        for own in ranking["comparisons"]
-        if {own["first"], own["second"]} <= set(ranked)
+        turned(ranking, pair["second"], pair["first"]) if (pair["difference"]["value"] or 0.0) < 0 else pair
+        for pair in ranking["comparisons"]
+        if {pair["first"], pair["second"]} <= set(ranked)
     ]
     return {
         "name": name,
         "words": " ".join(sentences("ranking", ranking=ranking)),
         "clusters": clusters,
-        "unranked": [own for own in entries if own["cluster"] is None],
+        "unranked": [entry for entry in entries if entry["cluster"] is None],
         "chart": chart,
-        "panel": [(own["judge"], panel_rows(own["report"])) for own in entries],
-        "comparisons": [{**own, "told_apart": told_apart(own)} for own in better_first],
+        "panel": [(entry["judge"], panel_rows(entry["report"])) for entry in entries],
+        "comparisons": [{**pair, "told_apart": told_apart(pair)} for pair in better_first],
     }

@@ -1,6 +1,6 @@
-"""What a person hears and reads of an item on a page: players, texts, and single ratings as dots on their scale.
+"""Players, texts and single ratings (as dots on their scale) of an item on a page.
 
-Clips stand inside a page, or are copied beside it under names that say nothing.
+Clips are embedded in a page, or copied beside it under names made of their hash.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ RULE = (
     "Clips that browsers play (wav, flac, ogg, mp3) are copied unchanged; others are converted to 16-bit mono wav. "
     "Each is named after its content."
 )
-"""How clips come beside the page, for its readers."""
+"""How clips are stored beside the page, for its readers."""
 MAX_EMBEDDED = 300_000
-"""Bytes of a clip that stands in a page as it is; a larger one is made an MP3."""
+"""Most bytes of a clip that is embedded unchanged; a larger one is converted to MP3."""
 EMBEDDED_RULE = f"They stand in this file: those above {MAX_EMBEDDED // 1000} kB as mono MP3, the others as they are."
-"""How clips come into the page, for its readers."""
+"""How clips are embedded in the page, for its readers."""
 
 _SUFFIXES = {"WAV": "wav", "WAVEX": "wav", "FLAC": "flac", "OGG": "ogg", "MP3": "mp3"}
 _WAV_SUBTYPES = ("PCM_U8", "PCM_16", "PCM_24", "FLOAT")  # what Chromium, Firefox and Safari all decode
@@ -47,7 +47,7 @@ _OWN_NAME = re.compile(r"clip-[0-9a-f]{16}\.(wav|flac|ogg|mp3)")
 
 @dataclass(frozen=True)
 class Player:
-    """A clip on the page, or the problem for which there is nothing to play."""
+    """A clip on the page, or the reason why there is nothing to play."""
 
     address: str | None  # relative to the page, or with the clip in it
     seconds: float | None
@@ -55,12 +55,12 @@ class Player:
 
 
 def embedded(source: AudioSource) -> Player:
-    """A clip with an address that holds it, by the `EMBEDDED_RULE`; one that cannot be decoded is named as such."""
+    """A player whose address contains the clip, by the `EMBEDDED_RULE`; without an address if it cannot be decoded."""
     try:
         content, suffix, seconds = playable(source)
         if len(content) > MAX_EMBEDDED:
-            own = probe(source).rate
-            rate = min(_MP3_RATES, key=lambda known: abs(known - own))
+            source_rate = probe(source).rate
+            rate = min(_MP3_RATES, key=lambda candidate: abs(candidate - source_rate))
             content, suffix = _encoded(source, rate, "MP3", "MPEG_LAYER_III"), "mp3"
     except AudioError as error:
         return Player(None, None, str(error))
@@ -68,15 +68,15 @@ def embedded(source: AudioSource) -> Player:
 
 
 class AudioCopies:
-    """The clips beside one page, each stored once however often it is asked for."""
+    """The clips beside one page; each is stored once, however often it is added."""
 
     def __init__(self, page_folder: Path) -> None:
-        """`page_folder` exists and is that of the page; the clips lie in its `AUDIO_FOLDER`."""
+        """`page_folder` is the existing folder of the page; the clips go into its `AUDIO_FOLDER`."""
         self._folder = page_folder / AUDIO_FOLDER
         self._players: dict[str, Player] = {}
 
     def add(self, source: AudioSource) -> Player:
-        """Stores a clip; one that cannot be decoded is named as such."""
+        """Stores a clip and returns its player; without an address if it cannot be decoded."""
         try:
             key = audio_hash(source)
             if key not in self._players:
@@ -91,16 +91,16 @@ class AudioCopies:
 
     def remove_others(self) -> None:
         """Deletes the copies of an earlier page in the same folder; files with other names stay."""
-        own = {player.address for player in self._players.values()}
+        addresses = {player.address for player in self._players.values()}
         for path in self._folder.glob("clip-*"):
-            if _OWN_NAME.fullmatch(path.name) and f"{AUDIO_FOLDER}/{path.name}" not in own:
+            if _OWN_NAME.fullmatch(path.name) and f"{AUDIO_FOLDER}/{path.name}" not in addresses:
                 path.unlink()
 
 
 def playable(source: AudioSource) -> tuple[bytes, str, float]:
-    """A clip as browsers play it, by the `RULE`: encoded, the suffix of its format without a dot, and its seconds.
+    """A clip in a format that browsers play, by the `RULE`: its bytes, its suffix without a dot, and its seconds.
 
-    The content decides, not the name of the file.
+    The format is read from the content, not from the name of the file.
 
     Raises:
         AudioError: If the clip cannot be decoded.
@@ -126,7 +126,7 @@ def _encoded(source: AudioSource, rate: int, kind: str, subtype: str) -> bytes:
 
 
 def heard(pair: Pair, play: Callable[[AudioSource], Player]) -> dict[str, Any]:
-    """Players and facts of a pair, as the macros of ``sound`` show them; `play` takes its clips in."""
+    """Players and facts of a pair for the macros of ``sound``; `play` makes the player of each clip."""
     facts = {
         "group": pair.group_id,
         "system": pair.system_id,
@@ -141,8 +141,8 @@ def heard(pair: Pair, play: Callable[[AudioSource], Player]) -> dict[str, Any]:
         "pair": pair,
         "facts": ", ".join(f"{name} {value}" for name, value in facts.items() if value),
         "context": [
-            (play(turn.audio), f"Context{f' {number}' if several else ''} ({turn.role})")
-            for number, turn in enumerate(pair.context, start=1)
+            (play(turn.audio), f"Context{f' {position}' if several else ''} ({turn.role})")
+            for position, turn in enumerate(pair.context, start=1)
         ],
         "response": play(pair.response),
     }
@@ -150,7 +150,7 @@ def heard(pair: Pair, play: Callable[[AudioSource], Player]) -> dict[str, Any]:
 
 _STRIP_ENDS = (4.0, 96.0)  # percent of the width
 _DOT = 4.5  # radius in pixels
-_STACK_HEIGHT = 66.0  # pixels; taller stacks are pushed together
+_STACK_HEIGHT = 66.0  # pixels; taller stacks are compressed
 
 
 def dot_strip(ratings: Sequence[tuple[str, float]], scale: tuple[float, float], ticks: Sequence[float]) -> Markup:
@@ -161,16 +161,16 @@ def dot_strip(ratings: Sequence[tuple[str, float]], scale: tuple[float, float], 
         scale: Lowest and highest rating.
         ticks: Ratings to write below the line.
     """
-    # Places in percent let the strip grow and shrink with the page while dots and letters keep their size
+    # Positions in percent let the strip scale with the page while dots and letters keep their size
     low, high = scale
-    places: list[int] = []  # how many dots lie below each
+    levels: list[int] = []  # how many dots lie below each
     start = float("-inf")
     for _, score in ratings:
         stacked = score - start < (high - low) / 45  # so close to the first of a stack
-        places.append(places[-1] + 1 if stacked else 0)
+        levels.append(levels[-1] + 1 if stacked else 0)
         start = start if stacked else score
-    step = min(2 * _DOT, _STACK_HEIGHT / (max(places) + 1))
-    ground = 8 + 2 * _DOT + step * max(places)
+    step = min(2 * _DOT, _STACK_HEIGHT / (max(levels) + 1))
+    ground = 8 + 2 * _DOT + step * max(levels)
 
     def across(value: float) -> str:
         share = (min(max(value, low), high) - low) / (high - low)
@@ -182,7 +182,7 @@ def dot_strip(ratings: Sequence[tuple[str, float]], scale: tuple[float, float], 
         render(
             "strip",
             alt=f"{len(ratings)} ratings on a scale from {plain(low)} to {plain(high)}: {scores}; mean {mean:.2f}",
-            dots=[(*own, ground - 2 - _DOT - place * step) for own, place in zip(ratings, places, strict=True)],
+            dots=[(*rating, ground - 2 - _DOT - level * step) for rating, level in zip(ratings, levels, strict=True)],
             ticks=ticks,
             low=low,
             high=high,
@@ -195,26 +195,26 @@ def dot_strip(ratings: Sequence[tuple[str, float]], scale: tuple[float, float], 
 
 
 _CLEAR_OF = 0.12
-"""Ends of the scale nearer than this share of it to the judge's score are not written, so that figures stay apart."""
+"""Ends of the scale nearer to the judge's score than this share of the scale have no label, so that none overlap."""
 
 
 def disagreements(
     rows: list[dict[str, Any]], dimension: str, scale: tuple[float, float], dataset: PairDataset
 ) -> list[dict[str, Any]]:
-    """Rows of `results.Results.items` of a dimension with their players, which hold the clips, and single ratings."""
+    """Adds to rows of `results.Results.items` of a dimension their players with embedded clips and single ratings."""
     low, high = scale
     pairs = {pair.pair_id: pair for pair in dataset.pairs}
     table = RatingTable.of(dataset.ratings, dimension, [row["pair_id"] for row in rows])
-    found = []
-    for number, row in enumerate(rows):
-        own = table.items == number
+    entries = []
+    for index, row in enumerate(rows):
+        mask = table.items == index
         ratings = sorted(
-            zip((table.rater_ids[rater] for rater in table.raters[own]), map(float, table.scores[own]), strict=True),
+            zip((table.rater_ids[rater] for rater in table.raters[mask]), map(float, table.scores[mask]), strict=True),
             key=lambda rating: (rating[1], rating[0]),
         )
         inside = min(max(row["score"], low), high)
         ticks = [end for end in scale if abs(end - inside) > _CLEAR_OF * (high - low)]
         ticks.append(round(row["score"], 2))  # last, as the page marks it
         shown = {"ratings": ratings, "strip": dot_strip(ratings, scale, ticks)}
-        found.append({**row, **shown, "heard": heard(pairs[row["pair_id"]], embedded)})
-    return found
+        entries.append({**row, **shown, "heard": heard(pairs[row["pair_id"]], embedded)})
+    return entries

@@ -1,4 +1,4 @@
-"""Listening probes: the same pairs with something taken away, exchanged, or in another sound.
+"""Listening probes: the same pairs with something removed, exchanged, or with changed sound.
 
 A probe returns changed pairs with the same ids, to be scored and compared with the unchanged human ratings.
 """
@@ -14,17 +14,17 @@ from ...data_modules.schema import Pair
 from . import pairs, recording, voice
 
 Expects = Literal["drop", "keep", "same"]
-"""What the change must do to a judge that listens.
+"""The expected effect on a judge that listens.
 
-``drop``: what people rate is gone, so the judge agrees less with them. ``keep``: what people rate is still there, in
-another sound, so the judge agrees as much as before; its scores may shift. ``same``: nothing that anybody could rate
+``drop``: what people rate is gone, so the judge agrees less with them. ``keep``: what people rate is still there, with
+changed sound, so the judge agrees as much as before; its scores may shift. ``same``: nothing that anybody could rate
 has changed, so the scores stay as they are.
 """
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A change to pairs, and its meaning. Sentences of a report are made of the texts."""
+    """A change to pairs, and its meaning. Reports build sentences from the texts."""
 
     name: str  # key in reports; ``<name>_score`` in tables of items
     title: str  # in headings
@@ -215,7 +215,7 @@ PROBES: Mapping[str, Probe] = {probe.name: probe for probe in _PROBES}
 """Every probe by its name, in the order in which reports show them."""
 
 DEFAULT_PROBES = ("response_only", "context_swapped", "silent", "flat_prosody", "low_pass")
-"""Those of `evaluate` unless others are asked for: shortcuts past the context, and words against voice."""
+"""Default probes of `evaluate`: they test for shortcuts past the context, and words against voice."""
 
 
 def choose(names: Sequence[str] | Literal["all"]) -> tuple[Probe, ...]:

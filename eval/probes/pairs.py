@@ -1,7 +1,7 @@
-"""Probes of whole pairs: a side is taken away, or contexts or responses change places.
+"""Probes of whole pairs: a side is removed, or contexts or responses are exchanged between pairs.
 
-The ratings stay with the pair, so after an exchange they no longer fit what is heard. A transcript says what the audio
-says, so it goes with its audio.
+The ratings stay with the pair, so that they no longer fit the audio after an exchange. A transcript moves with its
+audio.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...data_modules.schema import Pair, Turn
 
 _CONTEXT = ("context", "situation", "context_text", "context_speaker")
 _RESPONSE = ("response", "response_text", "response_speaker", "system_id")
-_MIXING_ROUNDS = 20  # proposed exchanges per pair; after about 5 the first arrangement is forgotten
+_MIXING_ROUNDS = 20  # proposed exchanges per pair; after about 5 the result no longer depends on the start
 
 
 def _with(pair: Pair, donor: Pair, names: Sequence[str]) -> Pair:
@@ -45,15 +45,15 @@ def response_only(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:
 def context_only(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:
     """The context alone: the response is silence of its duration and rate; its transcript and speaker are removed."""
     silence = _silence([pair.response for pair in pairs])
-    gone = {"response_text": None, "response_speaker": None}
-    return tuple(replace(pair, response=silence[pair.response], **gone) for pair in pairs)
+    removed = {"response_text": None, "response_speaker": None}
+    return tuple(replace(pair, response=silence[pair.response], **removed) for pair in pairs)
 
 
 def silent(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:
     """Every clip replaced by silence of its duration and rate; transcripts go, the situation stays.
 
-    What is left to a judge is how long the clips last, and the situation text. The clips share one buffer of zeros. A
-    clip that cannot be opened stays, so that the judge says so.
+    A judge is left with the durations of the clips and the situation text. The clips share one buffer of zeros. A clip
+    that cannot be opened stays, so that the judge reports the error.
     """
     silence = _silence([clip for pair in pairs for clip in pair.clips])
     return tuple(
@@ -69,7 +69,7 @@ def silent(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:
 
 
 def _silence(sources: Sequence[AudioSource]) -> dict[AudioSource, AudioSource]:
-    """Source -> as much silence; a clip that cannot be opened stands for itself."""
+    """Maps each source to silence of its length; a clip that cannot be opened is mapped to itself."""
     lengths: dict[AudioSource, tuple[int, int] | None] = {}
     for source in dict.fromkeys(sources):
         try:
@@ -87,9 +87,9 @@ def _silence(sources: Sequence[AudioSource]) -> dict[AudioSource, AudioSource]:
 def context_swapped(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:
     """Each pair with the context (turns, situation, transcript, speaker) of a pair of another group.
 
-    Each context is given to one pair, so the contexts as a whole stay the same. Only where one group holds more than
-    half of the pairs is that impossible: contexts are then drawn from the other groups with replacement. A context
-    with the same audio and situation as the own one is avoided where the groups allow.
+    Each context is given to one pair, so the contexts as a whole stay the same. This is impossible only where one group
+    has more than half of the pairs: contexts are then drawn from the other groups with replacement. A context with the
+    same audio and situation as the pair's own is avoided where the groups allow it.
 
     Args:
         pairs: The pairs; at least two groups (`needs_two_groups`).
@@ -116,25 +116,25 @@ def response_swapped(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:
     rng, donor_of = np.random.default_rng(seed), dict[int, int]()
     for group in np.unique(groups):
         members = np.flatnonzero(groups == group)
-        own = _codes(codes[members])
-        if own.any():
-            donor_of.update(zip(members.tolist(), members[_donors(own, own, rng)].tolist(), strict=True))
-    return tuple(_with(pairs[own], pairs[donor], _RESPONSE) for own, donor in sorted(donor_of.items()))
+        responses = _codes(codes[members])
+        if responses.any():
+            donor_of.update(zip(members.tolist(), members[_donors(responses, responses, rng)].tolist(), strict=True))
+    return tuple(_with(pairs[index], pairs[donor], _RESPONSE) for index, donor in sorted(donor_of.items()))
 
 
 def _codes(values: Iterable[Any]) -> np.ndarray:
-    """Numbers from 0 for values, equal ones for equal values, in their order; shape (n,)."""
+    """Codes of values from 0, equal for equal values, in sorted order of the values; shape (n,)."""
     return np.unique([*values], return_inverse=True)[1]
 
 
 def context_keys(pairs: Sequence[Pair]) -> list[str]:
-    """Equal for two pairs whose judge would be given the same context: turns and situation."""
+    """One key per pair, equal for pairs with the same context: turns and situation."""
     hashed = _hasher()
     return [repr(([(turn.role, hashed(turn.audio)) for turn in pair.context], pair.situation)) for pair in pairs]
 
 
 def _hasher() -> Callable[[AudioSource], str]:
-    """Hashes a clip by its content, each once; one that cannot be read (the judge will say so) by its error."""
+    """A cached function that hashes a clip by its content, or by its error if it cannot be read."""
 
     @cache
     def hashed(source: AudioSource) -> str:
@@ -152,7 +152,7 @@ def _donors(labels: np.ndarray, avoided: np.ndarray, rng: np.random.Generator) -
     Args:
         labels: Shape (n,), codes from 0; at least two different ones.
         avoided: Shape (n,), codes; a donor with the same one is avoided where possible.
-        rng: Of the choice.
+        rng: Generator of the choice.
     """
     if 2 * np.bincount(labels).max() <= len(labels):
         return _permutation(labels, avoided, rng)
@@ -165,11 +165,11 @@ def _donors(labels: np.ndarray, avoided: np.ndarray, rng: np.random.Generator) -
 
 
 def _permutation(labels: np.ndarray, avoided: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A random permutation (n,) without a donor of the own label.
+    """A random permutation (n,) in which no donor has the label of its pair.
 
-    Shifting pairs sorted by label by the size of the largest one gives one; random exchanges among two and three pairs
-    that keep it valid and do not add donors to be avoided mix it. (With three labels of equal size, no two pairs can
-    exchange, but three can.)
+    Pairs are sorted by label and shifted by the size of the largest label, which gives one such permutation. Random
+    exchanges between two or three pairs mix it, if they keep it valid and do not add donors to be avoided. (With three
+    labels of equal size, no two pairs can exchange, but three can.)
     """
     n = len(labels)
     shuffled = rng.permutation(n)
@@ -210,7 +210,7 @@ def needs_two_responses(pairs: Sequence[Pair]) -> str | None:
     seen: dict[str, str] = {}
     hashed = _hasher()
     for pair in pairs:
-        own = hashed(pair.response)
-        if seen.setdefault(group_of(pair), own) != own:
+        response = hashed(pair.response)
+        if seen.setdefault(group_of(pair), response) != response:
             return None
     return "no group has two different responses"

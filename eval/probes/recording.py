@@ -1,4 +1,4 @@
-"""Another recording of the same speech: a filter, noise, a codec, a level. And how every clip of pairs is changed."""
+"""Probes of the recording: filter, noise, codec and level. Also the function that changes every clip of pairs."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from ...data_modules.schema import Pair, Turn
 from ...data_modules.settings import Augmentation
 
 LOW_PASS = 400.0
-"""Hz; up to here low-passed speech is as it was."""
+"""Hz; upper edge of the pass band of the low-pass filter."""
 TRANSITION = 100.0
-"""Hz; over this width the filter goes from passing to stopping."""
+"""Hz; width of the filter's transition band."""
 SNR = 20.0
 """dB; energy of the clip, pauses included, over that of the noise."""
 CODEC_COMPRESSION = 0.8
-"""Of MP3, from 0 (best) to 1 (smallest)."""
+"""Compression of the MP3 file, from 0 (best) to 1 (smallest)."""
 GAIN = 6.0
 """dB; clips become this much louder or softer."""
 _STOP_DB = 60.0
 
 ClipChange = Callable[[Clip, np.random.Generator], Clip]
-"""A changed clip from a clip and the generator of its draws."""
+"""Returns a changed clip from a clip and a random generator."""
 
 
 def change_clips(
@@ -38,14 +38,15 @@ def change_clips(
 ) -> tuple[Pair, ...]:
     """The pairs with every clip of context and response changed.
 
-    Draws depend on the samples of a clip, its rate and `seed`: pairs that share a clip still share it, and neither
-    order, portion nor the format of the file matters. A clip that cannot be read stays, so that the judge says so.
+    Random draws depend on the samples of a clip, its rate and `seed`: pairs that share a clip still share it, and the
+    order of pairs, the batch and the file format do not matter. A clip that cannot be read stays, so that the judge
+    reports the error.
 
     Args:
-        pairs: With audio of any kind.
+        pairs: Pairs with audio of any kind.
         change: Called once per distinct clip, in several threads.
-        seed: Of the draws.
-        keeps_words: Whether a transcript still says what is heard; if not, transcripts are removed.
+        seed: Seed of the draws.
+        keeps_words: Whether the words are still audible; if not, transcripts are removed.
         context: Whether context turns are changed, too, or the response alone.
     """
 
@@ -58,23 +59,25 @@ def change_clips(
             return source
         return change(clip, np.random.default_rng([seed, int(audio_hash(clip)[:16], 16)]))
 
-    found = dict(zip(sources, map_threads(changed, sources, "changing clips", len(sources)), strict=True))
-    without = {} if keeps_words else {"context_text": None, "response_text": None}
+    changed_clips = dict(zip(sources, map_threads(changed, sources, "changing clips", len(sources)), strict=True))
+    removed = {} if keeps_words else {"context_text": None, "response_text": None}
     return tuple(
         dataclasses.replace(
             pair,
-            context=tuple(Turn(turn.role, found[turn.audio]) for turn in pair.context) if context else pair.context,
-            response=found[pair.response],
-            **without,
+            context=tuple(Turn(turn.role, changed_clips[turn.audio]) for turn in pair.context)
+            if context
+            else pair.context,
+            response=changed_clips[pair.response],
+            **removed,
         )
         for pair in pairs
     )
 
 
 def low_pass(clip: Clip, rng: np.random.Generator | None = None) -> Clip:
-    """What lies below `LOW_PASS`, at the level of the clip: pitch, timing and loudness, but hardly a word.
+    """The clip below `LOW_PASS`, at its former level: pitch, timing and loudness, but hardly a word.
 
-    The filter has linear phase (Kaiser, 1974); `TRANSITION` beyond the edge it stops 60 dB.
+    The filter has linear phase (Kaiser, 1974); `TRANSITION` above the edge it attenuates by 60 dB.
     """
     reach = round((_STOP_DB - 7.95) / (14.36 * TRANSITION / clip.rate) / 2)
     window = np.kaiser(2 * reach + 1, 0.1102 * (_STOP_DB - 8.7))

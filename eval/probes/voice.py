@@ -1,10 +1,10 @@
-"""What is in a voice is flattened, or changed: intonation, loudness, voice quality, the speaker.
+"""Probes of the voice: intonation, loudness, voice quality or the speaker is flattened or changed.
 
-Speech is taken apart into excitation and spectral envelope, and put together with another excitation. The envelope is
-that of linear prediction (Atal and Hanauer, 1971), the excitation pulses at a wanted pitch and noise, mixed as the
-autocorrelation peak says: it is the share of harmonic power (Boersma, 1993). This is a vocoder: timbre within the
-envelope is kept, the fine structure of the voice is not, and it buzzes. The probe ``resynthesis`` measures what that
-alone does to a judge.
+Speech is separated into excitation and spectral envelope, and resynthesised with another excitation. The envelope comes
+from linear prediction (Atal and Hanauer, 1971). The excitation consists of pulses at a given pitch and noise, mixed by
+the autocorrelation peak, which is the share of harmonic power (Boersma, 1993). This is a vocoder: it keeps the timbre
+within the envelope, loses the fine structure of the voice, and buzzes. The probe ``resynthesis`` measures the effect of
+the vocoder alone on a judge.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ...data_modules import prosody
 from ...data_modules.audio import Clip, decode
 
 LEVEL = -26.0
-"""dB relative to full scale; what flattened clips have wherever there is speech."""
+"""dB relative to full scale; level of flattened clips wherever there is speech."""
 FLAT_PITCH = 150.0
 """Hz; the one pitch of flattened prosody, between those of men and women."""
 FLAT_PERIODICITY = 0.9
 """Share of harmonic power in voiced stretches of flattened prosody: voice quality is gone."""
 SPEAKER = 106
-"""Percent of pitch and formants of a smaller speaker: a semitone up; a larger one is as much below."""
-_SMOOTH_FRAMES = 6.0  # standard deviation of the level contour's smoothing (120 ms): syllables go, sounds stay
+"""Percent of pitch and formants of a smaller speaker, a semitone up; for a larger one they are as much lower."""
+_SMOOTH_FRAMES = 6.0  # standard deviation of the level smoothing (120 ms): it evens out syllables, not single sounds
 _STRETCH_WINDOW = 0.046  # s
 RATE = 16_000
 """Hz; the rate of `data_modules.prosody`, whose tracks are used."""
@@ -43,7 +43,7 @@ _PULSE_TAPS = 16
 
 @dataclass(frozen=True)
 class Speech:
-    """A clip and what was tracked in it."""
+    """A clip with its pitch and periodicity."""
 
     samples: np.ndarray  # shape (n,), float64, at `RATE`
     # shape (n,), Hz, in unvoiced stretches that of a straight line between their ends (log frequency); NaN everywhere
@@ -66,26 +66,26 @@ def analyse(clip: Clip) -> Speech:
 
 
 def resynthesise(speech: Speech, pitch: np.ndarray, periodic: np.ndarray, rng: np.random.Generator) -> Clip:
-    """The clip with its own envelope and level, 8 ms by 8 ms, and another excitation.
+    """Resynthesises a clip with its own envelope and level, every 8 ms, and another excitation.
 
     Args:
         speech: The clip.
         pitch: Shape (n,), Hz; may be NaN where nothing is periodic.
         periodic: Shape (n,), share of harmonic power, 0 to 1.
-        rng: Of the noise.
+        rng: Generator of the noise.
 
     Returns:
-        A clip at `RATE`, as long as it was.
+        A clip at `RATE` of the same length.
     """
     noise = rng.standard_normal(len(speech.samples))
     excitation = np.sqrt(1 - periodic) * noise
     if periodic.any():
         excitation += np.sqrt(periodic) * pulses(pitch)
-    source, wanted = _windowed(excitation), _windowed(speech.samples)
-    shaped = np.fft.rfft(source, _SIZE) / _whitening_filter(wanted)
+    source, original = _windowed(excitation), _windowed(speech.samples)
+    shaped = np.fft.rfft(source, _SIZE) / _whitening_filter(original)
     power = np.abs(shaped) ** 2
     energy = (2 * power.sum(-1) - power[:, 0] - power[:, -1]) / _SIZE  # in time: this is half of each spectrum
-    level = np.sqrt((wanted**2).sum(-1) / np.maximum(energy, 1e-20))
+    level = np.sqrt((original**2).sum(-1) / np.maximum(energy, 1e-20))
     return Clip(_overlap_add(np.fft.irfft(shaped * level[:, None], _SIZE), len(excitation)), RATE)
 
 
@@ -100,11 +100,11 @@ def pulses(pitch: np.ndarray) -> np.ndarray:
     """
     n = len(pitch)
     cycles = np.cumsum(pitch / RATE)
-    places = np.interp(np.arange(1, int(cycles[-1]) + 1), cycles, np.arange(n))
-    taps = np.floor(places).astype(int)[:, None] + np.arange(1 - _PULSE_TAPS // 2, _PULSE_TAPS // 2 + 1)
-    distance = taps - places[:, None]
+    positions = np.interp(np.arange(1, int(cycles[-1]) + 1), cycles, np.arange(n))
+    taps = np.floor(positions).astype(int)[:, None] + np.arange(1 - _PULSE_TAPS // 2, _PULSE_TAPS // 2 + 1)
+    distance = taps - positions[:, None]
     shape = np.sinc(distance) * np.cos(np.pi * distance / (_PULSE_TAPS + 2)) ** 2
-    height = np.sqrt(RATE / pitch[np.minimum(np.rint(places).astype(int), n - 1)])
+    height = np.sqrt(RATE / pitch[np.minimum(np.rint(positions).astype(int), n - 1)])
     train = np.zeros(n)
     inside = (taps >= 0) & (taps < n)
     np.add.at(train, taps[inside], (shape * height[:, None])[inside])
@@ -112,14 +112,14 @@ def pulses(pitch: np.ndarray) -> np.ndarray:
 
 
 def _windowed(samples: np.ndarray) -> np.ndarray:
-    """Frames under a Hann window, (frames, FRAME), so many that each sample lies in four."""
+    """Frames under a Hann window, (frames, FRAME); each sample is in four of them."""
     padded = np.pad(samples, (FRAME - HOP, FRAME))
     frames = np.lib.stride_tricks.sliding_window_view(padded, FRAME)[::HOP]
     return frames * np.hanning(FRAME + 1)[:-1]
 
 
 def _overlap_add(frames: np.ndarray, n: int) -> np.ndarray:
-    """The n samples that frames (frames, _SIZE) from `_windowed` add up to, float32."""
+    """Overlap-add of frames (frames, _SIZE) from `_windowed` to n samples, float32."""
     count, hops = len(frames), _SIZE // HOP
     total = np.zeros((count + hops, HOP))
     for part in range(hops):
@@ -143,13 +143,13 @@ def _whitening_filter(frames: np.ndarray) -> np.ndarray:
 
 
 def resynthesis(clip: Clip, rng: np.random.Generator) -> Clip:
-    """Through the vocoder with its own pitch and periodicity: what `monotone` does besides."""
+    """The clip through the vocoder with its own pitch and periodicity: the side effect of `monotone`."""
     speech = analyse(clip)
     return resynthesise(speech, speech.pitch, speech.periodic, rng)
 
 
 def monotone(clip: Clip, rng: np.random.Generator) -> Clip:
-    """Through the vocoder at the median of its pitch."""
+    """The clip through the vocoder at the median of its pitch."""
     speech = analyse(clip)
     voiced = speech.pitch[speech.periodic > 0]
     median = np.median(voiced) if len(voiced) else np.nan
@@ -157,7 +157,7 @@ def monotone(clip: Clip, rng: np.random.Generator) -> Clip:
 
 
 def level_flattened(clip: Clip, rng: np.random.Generator | None = None) -> Clip:
-    """Every stretch of speech at `LEVEL`, over some 120 ms; pauses follow their surroundings. Silence stays silence."""
+    """Sets speech to `LEVEL`, measured over some 120 ms; pauses follow their surroundings, silence stays silence."""
     if not clip.samples.any():
         return clip
     track = prosody.track(decode(clip, prosody.RATE))
@@ -174,7 +174,7 @@ def level_flattened(clip: Clip, rng: np.random.Generator | None = None) -> Clip:
 
 
 def flat_prosody(clip: Clip, rng: np.random.Generator) -> Clip:
-    """One pitch, one periodicity and one level for all clips; what is left of the delivery is its timing."""
+    """One pitch, one periodicity and one level for all clips; only the timing of the delivery is left."""
     speech = analyse(clip)
     periodic = np.where(speech.periodic > 0, FLAT_PERIODICITY, 0.0)
     return level_flattened(resynthesise(speech, np.full_like(speech.pitch, FLAT_PITCH), periodic, rng))
@@ -191,7 +191,7 @@ def other_speaker(clip: Clip, rng: np.random.Generator) -> Clip:
     hop, window = size // 4, torch.hann_window(size)
     samples = torch.from_numpy(np.pad(scaled, (0, max(0, size - len(scaled)))))
     spectrum = torch.stft(samples, size, hop, window=window, return_complex=True)
-    spectrum += 0  # of silence an FFT has 0 on one CPU and -0, whose phase is pi, on another
+    spectrum += 0  # the FFT of silence is 0 on some CPUs and -0, whose phase is pi, on others
     advance = torch.linspace(0, torch.pi * hop, size // 2 + 1)[:, None]
     stretched = functional.phase_vocoder(spectrum, len(scaled) / len(clip.samples), advance)
     changed = torch.istft(stretched, size, hop, window=window, length=len(clip.samples)).numpy()

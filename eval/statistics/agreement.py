@@ -25,7 +25,7 @@ CONSTANT_TOLERANCE = 1e-12
 LIMIT_DEVIATIONS = 1.96
 """Standard deviations between the bias and a limit of agreement."""
 
-_FEW = 100  # items whose every two are compared: a tenth of the time that SciPy takes for the few of a context
+_FEW = 100  # up to so many items, all pairs are compared: a tenth of SciPy's time for the few items of a context
 
 KappaDistance = Literal["scores", "ranks"]
 
@@ -50,9 +50,9 @@ class Statistic:
 
 
 def as_report(found: Any) -> Any:
-    """Results as they stand in JSON: dataclasses as objects, field by field, without draws."""
+    """Converts results for JSON: dataclasses become dicts, field by field, without draws."""
     if is_dataclass(found):
-        found = {own.name: getattr(found, own.name) for own in fields(found) if own.name != "draws"}
+        found = {entry.name: getattr(found, entry.name) for entry in fields(found) if entry.name != "draws"}
     if isinstance(found, Mapping):
         return {key: as_report(value) for key, value in found.items()}
     return [as_report(value) for value in found] if isinstance(found, (list, tuple)) else found
@@ -121,12 +121,12 @@ def weighted_kappa(
 ) -> float:
     """Cohen's weighted kappa (1968): 1 - observed disagreement / disagreement expected by chance.
 
-    Two scores of an item disagree by their distance (linear weights) or its square (quadratic weights). Chance is every
-    score of one side beside every score of the other. What the distance is, is a convention. ``scores``: the difference
-    of the scores; with quadratic weights kappa is then `ccc`. ``ranks``: the difference of positions in the rising list
-    of the categories that occur on either side, as in scikit-learn's ``cohen_kappa_score`` without ``labels``. It is
-    the same for whole numbers without gaps; a scale point that nobody used, or a fractional score, changes it, and so
-    do scores that differ by rounding only. In a resample the categories are those that occur there.
+    Two scores of an item disagree by their distance (linear weights) or its square (quadratic weights). Chance pairs
+    every score of one side with every score of the other. The distance is a convention. ``scores``: the difference of
+    the scores; with quadratic weights kappa is then `ccc`. ``ranks``: the difference of positions in the rising list of
+    the categories that occur on either side, as in scikit-learn's ``cohen_kappa_score`` without ``labels``. Both agree
+    for whole numbers without gaps; a scale point that nobody used, a fractional score, or scores that differ by
+    rounding only change ``ranks``. In a resample the categories are those that occur there.
     """
     if not _is_defined(score, human):
         return math.nan
@@ -137,7 +137,7 @@ def weighted_kappa(
     if weights == "quadratic":
         return ccc(first, second)
     # Each step between neighbouring categories counts where one side lies below it and the other above
-    below = [np.cumsum(np.bincount(own, minlength=len(positions)))[:-1] / len(score) for own in np.split(codes, 2)]
+    below = [np.cumsum(np.bincount(side, minlength=len(positions)))[:-1] / len(score) for side in np.split(codes, 2)]
     by_chance = np.diff(positions) @ (below[0] * (1 - below[1]) + below[1] * (1 - below[0]))
     return float(1 - np.abs(first - second).mean() / by_chance)
 
@@ -160,7 +160,7 @@ def bias(score: np.ndarray, human: np.ndarray) -> float:
 def loa_lower(score: np.ndarray, human: np.ndarray) -> float:
     """Lower limit of agreement in rating points: bias - 1.96 standard deviations (Bland and Altman, 1986).
 
-    Between the limits lie 95 % of the differences, judge minus human, were they normal. The standard deviation is that
+    If the differences, judge minus human, are normal, 95 % of them lie between the limits. The standard deviation is
     over n - 1: undefined for a single item.
     """
     difference = score - human
@@ -183,7 +183,7 @@ CORRELATIONS: tuple[Function, ...] = (spearman, pearson, kendall, ccc, icc_a1, i
 
 
 def why_undefined(function: Function, score: np.ndarray, human: np.ndarray) -> str:
-    """Why a function of this module, or another one under the rules of correlations, is NaN."""
+    """The reason why a function of this module, or another one with the rules of correlations, is NaN."""
     items = "1 item" if len(score) == 1 else f"{len(score)} items"
     if function in (loa_lower, loa_upper):
         return f"{items}; limits of agreement need at least 2"
@@ -193,13 +193,13 @@ def why_undefined(function: Function, score: np.ndarray, human: np.ndarray) -> s
 
 
 def why_constant(score: np.ndarray, human: np.ndarray) -> str | None:
-    """The reason of what is undefined since one side, or both, are constant; None = neither is."""
+    """The reason for a statistic that is undefined because one or both sides are constant; None = neither is."""
     constant = [side for side, values in (("judge", score), ("human", human)) if is_constant(values)]
     return f"the {' and the '.join(constant)} scores are constant" if constant else None
 
 
 def _is_defined(x: np.ndarray, y: np.ndarray) -> bool:
-    """Whether a correlation is."""
+    """Whether a correlation is defined."""
     return len(x) >= MIN_ITEMS and not is_constant(x) and not is_constant(y)
 
 

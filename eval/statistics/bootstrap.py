@@ -2,20 +2,20 @@
 
 Items of one group (same context or script) are not independent, so groups are drawn, never items. A statistic is a
 plain function; `estimate` calls it on the items, and in each resample on the drawn items, each as often as its group
-was drawn. Two have a faster way to the same numbers (`rank_draws`): Spearman, which is what everybody reads, for many
-resamples at a time, and Kendall, whose pairs of items are compared once and not anew in each resample.
+was drawn. Two statistics have a faster way to the same numbers (`rank_draws`): Spearman, which is reported everywhere,
+for many resamples at a time, and Kendall, whose pairs of items are compared once and not anew in each resample.
 
-Intervals hold 95 %. Those of **correlations** (Spearman and its kind, leave-one-out human agreement, noise ceiling,
-ICC, alpha) are t intervals on Fisher's scale (1921): artanh of the value, give or take the standard deviation of the
-draws over 1 - value^2, times root g / (g - 1) for g groups, times the quantile of t with g - 1 degrees of freedom:
-bootstrap intervals are too narrow by both (Hesterberg, 2015). With 6 groups of 4 items percentiles held ICC and alpha
-82 % of the time, BCa as often, and t 95 % (`benchmarks/results/coverage.md`). Of intraclass correlations of one of k
-ratings, and of alpha, the scale is Fisher's (1925) for k ratings, (1/2) ln((1 + (k - 1) r) / (1 - r)), which is artanh
-for two; with artanh for all k, intervals for 6 to 10 groups lay too low in 4.5 to 6 %.
+Intervals are at the 95 % level. Those of **correlations** (Spearman, Pearson, Kendall and the like, leave-one-out human
+agreement, noise ceiling, ICC, alpha) are t intervals on Fisher's scale (1921): artanh(value) +- t * sd / (1 - value^2)
+* sqrt(g / (g - 1)), where sd is the standard deviation of the draws, g the number of groups, and t the quantile with
+g - 1 degrees of freedom. Without these two corrections, bootstrap intervals are too narrow (Hesterberg, 2015). With 6
+groups of 4 items, percentile intervals held ICC and alpha 82 % of the time, BCa as often, and t intervals 95 %
+(`benchmarks/results/coverage.md`). For intraclass correlations of one of k ratings, and for alpha, the scale is
+Fisher's (1925) for k ratings, (1/2) ln((1 + (k - 1) r) / (1 - r)), which is artanh for k = 2. With artanh for all k,
+intervals for 6 to 10 groups lay too low in 4.5 to 6 %.
 
-Those of other statistics are percentile intervals (Efron, 1979) or BCa intervals (Efron, 1987). The acceleration of BCa
-comes from leaving out one group at a time; these are further rows behind the resamples, so that whatever is computed
-for the one is for the other.
+Other statistics have percentile intervals (Efron, 1979) or BCa intervals (Efron, 1987). The acceleration of BCa comes
+from leaving out one group at a time. These are further rows after the resamples, so that both are computed together.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from .agreement import CORRELATIONS, Function, Statistic, kendall, spearman, why
 from .rank_draws import kendall_draws, spearman_draws
 
 MIN_GROUPS = 5
-"""Fewest groups of an interval."""
+"""Fewest groups for an interval."""
 
 MAX_UNDEFINED = 0.1
-"""Largest share of undefined resamples; beyond it an interval over the others would mislead."""
+"""Largest share of undefined resamples; above it, an interval over the rest would mislead."""
 
 PERCENTILES = (2.5, 97.5)
 
 Interval = Literal["percentile", "bca"]
 
 _JACKKNIFE_ROWS = 200
-"""Most rows that leave out groups; where there are more groups, several are left out together."""
+"""Most jackknife rows; where there are more groups, several are left out together."""
 
 _NEARLY_ONE = 0.999
 
 
 @dataclass(frozen=True, eq=False)
 class Resamples:
-    """Draws of groups with replacement, seen by n items.
+    """Draws of groups with replacement, for n items.
 
-    Statistics computed with one object, or with selections of it, stand on the same draws: their differences
+    Statistics computed with one object, or with selections of it, share the same draws: their differences
     and ratios can be taken draw by draw.
     """
 
@@ -75,15 +75,16 @@ class Resamples:
         Args:
             groups: Length n, the group of each item.
             resamples: Number of resamples.
-            seed: Of the draws.
-            interval: What intervals are made of these draws.
-            strata: Length n, what is drawn from on its own, such as the dataset of each item: every resample has as
-                many groups of each. Groups of different strata are different ones. None = all are one.
+            seed: Seed of the draws.
+            interval: Kind of the intervals that are computed from these draws.
+            strata: Length n, the stratum of each item, such as its dataset. Groups are drawn within each stratum, so
+                that every resample has as many groups of it as the data. Groups of different strata are different
+                groups, also under one name. None = one stratum.
         """
         names, codes = np.unique(np.asarray(groups, dtype=str), return_inverse=True)
         if strata is None:
             sizes = [len(names)]
-        else:  # columns of a stratum side by side
+        else:  # the columns of one stratum are adjacent
             stratum = np.unique(np.asarray(strata, dtype=str), return_inverse=True)[1]
             columns, codes = np.unique(stratum * len(names) + codes, return_inverse=True)
             sizes = np.bincount(columns // len(names)).tolist()
@@ -112,7 +113,7 @@ class Resamples:
         return len(np.unique(self.codes))
 
     def select(self, items: np.ndarray) -> Resamples:
-        """The same draws seen by some of the items: positions, also repeated, or a mask of shape (n,)."""
+        """The same draws for some of the items: positions, which may repeat, or a mask of shape (n,)."""
         return Resamples(self.codes[items], self.counts, self.jackknife)
 
     def percentile(self, count: int) -> Resamples:
@@ -120,23 +121,23 @@ class Resamples:
         return Resamples(self.codes, self.counts[: min(count, self.resamples)])
 
     def drawn(self, values: np.ndarray) -> np.ndarray:
-        """What was computed from the resamples, without the rows behind them."""
+        """The values of the resamples, without those of the jackknife rows after them."""
         return values[: self.resamples]
 
     def draws(self, function: Callable[[np.ndarray], Any]) -> np.ndarray:
-        """Computes something in every resample, shape (rows of `counts`, ...), float64; NaN where no item was drawn.
+        """Calls a function in every resample, shape (rows of `counts`, ...), float64; NaN where no item was drawn.
 
-        `function` takes the positions of the drawn items, each as often as it was drawn, rising, at least one.
+        `function` takes the positions of the drawn items in rising order, each as often as it was drawn, at least one.
         """
-        every = np.arange(len(self.codes))
-        if len(every) == 0:
+        positions = np.arange(len(self.codes))
+        if len(positions) == 0:
             return np.full(len(self.counts), np.nan)
-        found = np.full((len(self.counts), *np.shape(function(every))), np.nan)
+        values = np.full((len(self.counts), *np.shape(function(positions))), np.nan)
         for row, counts in enumerate(self.counts):
-            items = np.repeat(every, counts[self.codes].astype(np.intp))
+            items = np.repeat(positions, counts[self.codes].astype(np.intp))
             if len(items):
-                found[row] = function(items)
-        return found
+                values[row] = function(items)
+        return values
 
     def of(self, function: Function, *vectors: np.ndarray) -> np.ndarray:
         """A function of vectors of the n items (finite) in every resample, shape (rows of `counts`,)."""
@@ -161,27 +162,27 @@ def estimate(
         vectors: Each of shape (n,), such as judge and human scores; an item with a NaN in one of them is dropped from
             all and counted.
         resamples: Draws over the same n items; None = the value alone.
-        undefined: The reason where the value is NaN; None = `agreement.why_undefined` says it.
+        undefined: The reason where the value is NaN; None = from `agreement.why_undefined`.
 
     Raises:
         ValueError: If the vectors differ in length.
     """
-    kept, point = complete(*vectors)
+    valid, point = complete(*vectors)
     if point.reason is not None:
         return point
-    own = [np.asarray(vector, dtype=np.float64)[kept] for vector in vectors]
-    value = float(function(*own))
+    arrays = [np.asarray(vector, dtype=np.float64)[valid] for vector in vectors]
+    value = float(function(*arrays))
     if np.isnan(value):
-        return replace(point, reason=why_undefined(function, *own) if undefined is None else undefined)
+        return replace(point, reason=why_undefined(function, *arrays) if undefined is None else undefined)
     point = replace(point, value=value)
     if resamples is None:
         return point
-    seen = resamples.select(kept)
-    return with_interval(point, seen.of(function, *own), seen, correlation=function in CORRELATIONS)
+    seen = resamples.select(valid)
+    return with_interval(point, seen.of(function, *arrays), seen, correlation=function in CORRELATIONS)
 
 
 def spearmans(scores: Sequence[np.ndarray], human: np.ndarray, resamples: Resamples) -> list[Statistic]:
-    """`estimate` of Spearman for several scores of the same n items, finite, with the same people: far faster."""
+    """`estimate` of Spearman for several finite scores of the same n items, with the same human scores: far faster."""
     draws = spearman_draws(np.stack(scores), human, resamples.codes, resamples.counts)
     return [
         with_interval(estimate(spearman, score, human), drawn, resamples, correlation=True)
@@ -195,45 +196,45 @@ def estimates(
     resamples: Resamples,
     reasons: Mapping[str, str],
 ) -> dict[str, Statistic]:
-    """Several statistics that are computed together, by their names; each as `estimate` returns it.
+    """Several statistics that are computed together, by name; each as `estimate` returns it.
 
-    The function returns one value per name; `reasons` has the name of each and the reason where its value is NaN.
+    The function returns one value per name; `reasons` maps each name to the reason where its value is NaN.
     """
-    kept, point = complete(*vectors)
+    valid, point = complete(*vectors)
     if point.reason is not None:
         return dict.fromkeys(reasons, point)
-    own, seen = [np.asarray(vector, dtype=np.float64)[kept] for vector in vectors], resamples.select(kept)
-    draws = seen.draws(lambda items: function(*(vector[items] for vector in own))).reshape(-1, len(reasons))
+    arrays, seen = [np.asarray(vector, dtype=np.float64)[valid] for vector in vectors], resamples.select(valid)
+    draws = seen.draws(lambda items: function(*(vector[items] for vector in arrays))).reshape(-1, len(reasons))
     return {
         name: replace(point, reason=reasons[name])
         if math.isnan(value)
         else with_interval(replace(point, value=float(value)), draws[:, column], seen)
-        for column, (name, value) in enumerate(zip(reasons, function(*own), strict=True))
+        for column, (name, value) in enumerate(zip(reasons, function(*arrays), strict=True))
     }
 
 
 def complete(*vectors: np.ndarray) -> tuple[np.ndarray, Statistic]:
     """Which items have no NaN, shape (n,), and a statistic without value that counts them.
 
-    It has a reason where nothing can be computed, because there are no items or infinite scores.
+    The statistic has a reason where nothing can be computed, because there are no items or infinite scores.
 
     Raises:
         ValueError: If the vectors, each of shape (n,), differ in length.
     """
     values = [np.asarray(vector, dtype=np.float64) for vector in vectors]
-    if any(own.ndim != 1 or own.shape != values[0].shape for own in values):
-        shapes = " and ".join(str(own.shape) for own in values)
+    if any(vector.ndim != 1 or vector.shape != values[0].shape for vector in values):
+        shapes = " and ".join(str(vector.shape) for vector in values)
         raise ValueError(f"scores of shape {shapes}; expected vectors of equal length")
     table = np.stack(values)
-    kept = np.logical_not(np.isnan(table).any(axis=0))
-    n, dropped = int(kept.sum()), int((~kept).sum())
-    infinite = int(np.isinf(table[:, kept]).any(axis=0).sum())
+    valid = np.logical_not(np.isnan(table).any(axis=0))
+    n, dropped = int(valid.sum()), int((~valid).sum())
+    infinite = int(np.isinf(table[:, valid]).any(axis=0).sum())
     reason = None
     if n == 0:
         reason = "0 items" + (f", {dropped} dropped as NaN" if dropped else "")
     elif infinite:
         reason = f"{'1 item' if infinite == 1 else f'{infinite} items'} with an infinite score"
-    return kept, Statistic(None, n=n, dropped=dropped, reason=reason)
+    return valid, Statistic(None, n=n, dropped=dropped, reason=reason)
 
 
 def with_interval(
@@ -248,10 +249,10 @@ def with_interval(
 
     Args:
         point: The statistic.
-        draws: Shape (rows of the counts,), NaN = undefined in that resample; an empty one = nothing was drawn.
-        resamples: Where they come from, as seen by the items of `point`.
-        correlation: Whether the statistic is one of those that the module's text calls so.
-        ratings: Of an intraclass correlation of single ratings, the (harmonic mean) number of ratings per item.
+        draws: Shape (rows of the counts,), NaN = undefined in that resample; empty = nothing was drawn.
+        resamples: The resamples behind the draws, selected for the items of `point`.
+        correlation: Whether the statistic is a correlation as listed in the module docstring.
+        ratings: For an intraclass correlation of single ratings, the (harmonic mean) number of ratings per item.
 
     Returns:
         `point` with the draws, `low` and `high`; or without an interval, and with the reason, where `point` has no
@@ -278,15 +279,15 @@ def with_interval(
 
 
 def fisher_z(values: np.ndarray | float, ratings: float = 2.0) -> np.ndarray:
-    """Fisher's z of correlations of so many ratings; within 0.001 of its ends that of the value there."""
+    """Fisher's z of correlations for this number of ratings; values are clipped to 0.999 of either end of the scale."""
     r = np.clip(values, -_NEARLY_ONE / (ratings - 1), _NEARLY_ONE)
     return 0.5 * np.log((1 + (ratings - 1) * r) / (1 - r))
 
 
 def z_variance(value: float, drawn: np.ndarray, ratings: float = 2.0) -> float:
-    """Variance of Fisher's z of a correlation, from that of its draws by the delta method.
+    """Variance of Fisher's z of a correlation, from the variance of its draws by the delta method.
 
-    That of the z of the draws would be too large where few groups are drawn: draws of three points are 1 or -1.
+    The variance of the draws' own z would be too large with few groups: correlations of three points are often 1 or -1.
     """
     r = min(max(value, -_NEARLY_ONE / (ratings - 1)), _NEARLY_ONE)
     slope = ratings / (2 * (1 - r) * (1 + (ratings - 1) * r))
@@ -294,13 +295,13 @@ def z_variance(value: float, drawn: np.ndarray, ratings: float = 2.0) -> float:
 
 
 def t_interval(point: Statistic, variance: float, freedom: float, ratings: float = 2.0) -> Statistic:
-    """A correlation, which has a value, with the t interval on Fisher's scale from the variance of its z."""
+    """Adds to a correlation with a value the t interval on Fisher's scale, from the variance of its z."""
     value = 0.0 if point.value is None else point.value
     half = float(stats.t.ppf(PERCENTILES[1] / 100, max(1.0, freedom))) * math.sqrt(variance)
     if half == 0:
         return replace(point, low=value, high=value)
-    grown = np.exp(2 * np.minimum(fisher_z(value, ratings) + np.array([-half, half]), 300.0))
-    low, high = (grown - 1) / (grown + ratings - 1)
+    scaled = np.exp(2 * np.minimum(fisher_z(value, ratings) + np.array([-half, half]), 300.0))
+    low, high = (scaled - 1) / (scaled + ratings - 1)
     # The value itself may lie beyond the ends of the scale
     return replace(point, low=min(value, float(low)), high=max(value, float(high)))
 
@@ -311,34 +312,34 @@ def difference(first: Statistic, second: Statistic, resamples: Resamples) -> Sta
 
 
 def ratio(first: Statistic, second: Statistic, resamples: Resamples) -> Statistic:
-    """First over second, from the same draws, as seen by the items of both; ``n`` is that of the first.
+    """First over second, from the same draws, selected for the items of both; ``n`` is that of the first.
 
-    Undefined, with the reason, where either is. The value of the second is above 0; resamples in which it is not are
-    undefined.
+    Undefined, with the reason, where either is. The value of the second must be above 0; resamples in which it is not
+    are undefined.
     """
     above_0 = np.where(second.draws > 0, second.draws, np.nan)
     return _together(first, replace(second, draws=above_0), resamples, np.divide)
 
 
 def _together(first: Statistic, second: Statistic, resamples: Resamples, how: Callable[[Any, Any], Any]) -> Statistic:
-    for own in (first, second):
-        if own.value is None:
-            return Statistic(None, n=first.n, reason=own.reason)
+    for statistic in (first, second):
+        if statistic.value is None:
+            return Statistic(None, n=first.n, reason=statistic.reason)
     point = Statistic(float(how(first.value, second.value)), n=first.n)
     return with_interval(point, how(first.draws, second.draws), resamples)
 
 
 def bca_percentiles(value: float, drawn: np.ndarray, left_out: np.ndarray) -> tuple[float, float]:
-    """Which percentiles of the draws are the ends of the 95 % BCa interval (Efron, 1987).
+    """Percentiles of the draws that are the ends of the 95 % BCa interval (Efron, 1987).
 
-    Of the value of all items, its finite draws, and its values with part of the groups left out, NaN where undefined.
+    Takes the value of all items, its finite draws, and its values with some groups left out, NaN where undefined.
     """
     # Draws that equal the value count half; an end of 0 or 1 would send the interval to infinity.
     below = ((drawn < value).sum() + 0.5 * (drawn == value).sum()) / len(drawn)
     bias = stats.norm.ppf(np.clip(below, 1 / (len(drawn) + 1), len(drawn) / (len(drawn) + 1)))
-    away = np.nanmean(left_out) - left_out[~np.isnan(left_out)] if np.isfinite(left_out).any() else np.zeros(1)
-    spread = (away**2).sum() ** 1.5
-    acceleration = (away**3).sum() / (6 * spread) if spread > 0 else 0.0
-    ends = bias + stats.norm.ppf(np.array(PERCENTILES) / 100)
-    low, high = 100 * stats.norm.cdf(bias + ends / (1 - acceleration * ends))
+    deviations = np.nanmean(left_out) - left_out[~np.isnan(left_out)] if np.isfinite(left_out).any() else np.zeros(1)
+    spread = (deviations**2).sum() ** 1.5
+    acceleration = (deviations**3).sum() / (6 * spread) if spread > 0 else 0.0
+    z = bias + stats.norm.ppf(np.array(PERCENTILES) / 100)
+    low, high = 100 * stats.norm.cdf(bias + z / (1 - acceleration * z))
     return float(low), float(high)

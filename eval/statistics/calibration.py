@@ -1,8 +1,8 @@
 """Does a judge's score mean what it says: are responses that it gives 4 rated 4 on average?
 
 Items are sorted by judge score into bins of (nearly) equal counts. Items of equal score are always in one bin, so that
-counts can differ and bins can be missing where the judge ties many items. Beside it stand how a judge uses the rating
-scale, its errors once its scores are mapped to human rating points, and whether the intervals that it states hold.
+counts can differ and bins can be missing where the judge ties many items. The module also measures how a judge uses the
+rating scale, its errors after its scores are mapped to human rating points, and the coverage of the intervals it gives.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .agreement import CONSTANT_TOLERANCE, Statistic, is_constant, mae, rmse
 from .bootstrap import Resamples, complete, estimate, estimates
 
 BINS = 10
-"""Bins of a curve, at most."""
+"""Most bins of a curve."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class CalibrationBin:
 def calibration_curve(
     score: np.ndarray, human: np.ndarray, groups: np.ndarray, bins: int = BINS
 ) -> tuple[CalibrationBin, ...]:
-    """Mean human score by judge score: the bins that have items, by rising score; none with infinite scores.
+    """Mean human score by judge score: the bins with items, by rising score; empty where a score is infinite.
 
     Args:
         score: Shape (n,), judge, rating points; items with a NaN are left out.
@@ -44,24 +44,26 @@ def calibration_curve(
         groups: Shape (n,), the group of each item, names or numbers.
         bins: How many, at most.
     """
-    kept, point = complete(score, human)
+    valid, point = complete(score, human)
     if point.reason is not None:
         return ()
-    x, y, codes = score[kept], human[kept], np.asarray(groups)[kept]
+    x, y, codes = score[valid], human[valid], np.asarray(groups)[valid]
     bin_of = _bin_of(x, bins)
     return tuple(
-        CalibrationBin(float(x[own].mean()), float(y[own].mean()), _standard_error(y[own], codes[own]), len(own))
-        for own in (np.flatnonzero(bin_of == number) for number in np.unique(bin_of))
+        CalibrationBin(
+            float(x[items].mean()), float(y[items].mean()), _standard_error(y[items], codes[items]), len(items)
+        )
+        for items in (np.flatnonzero(bin_of == index) for index in np.unique(bin_of))
     )
 
 
 def calibration_error(score: np.ndarray, human: np.ndarray) -> float:
     """Expected calibration error: mean over items of the distance between mean judge and mean human score of their bin.
 
-    In rating points, of finite scores of shape (n,). Chance differences add up: it is above 0 for a perfectly
-    calibrated judge, too, by about the mean `CalibrationBin.standard_error`, and higher in resamples (which are binned
+    In rating points, for finite scores of shape (n,). Chance differences add up: even for a perfectly calibrated judge
+    the error is above 0, by about the mean `CalibrationBin.standard_error`. It is higher in resamples (which are binned
     anew) than in the data, so that the interval tends to lie too high. Compare it between judges, or before and after a
-    mapping, on the same items. The only bin of a constant judge has the distance of the means.
+    mapping, on the same items. For a constant judge, which has one bin, it is the distance of the means.
     """
     return float(np.abs(np.bincount(_bin_of(score), weights=score - human)).sum()) / len(score)
 
@@ -75,7 +77,7 @@ def expected_calibration_error(score: np.ndarray, human: np.ndarray, resamples: 
 def calibration_line(score: np.ndarray, human: np.ndarray) -> tuple[float, float]:
     """Slope and intercept (rating points) of the least squares line of human on judge score; 1 and 0 are perfect.
 
-    With a slope below 1 the judge exaggerates differences. NaN for a constant judge.
+    A slope below 1 means that the judge exaggerates differences. NaN for a constant judge.
     """
     if is_constant(score):
         return math.nan, math.nan
@@ -85,19 +87,19 @@ def calibration_line(score: np.ndarray, human: np.ndarray) -> tuple[float, float
 
 
 def _bin_of(score: np.ndarray, bins: int = BINS) -> np.ndarray:
-    """The bin of each item, from 0: the mean rank of its ties decides, so that items of equal score share a bin."""
-    # Scores that a mapping makes of equal ones differ by what the CPU rounds: they count as equal
+    """The bin of each item, from 0, by the mean rank of its ties, so that items of equal score share a bin."""
+    # A mapping may turn equal scores into scores that differ by rounding: these count as equal
     order = np.argsort(score, kind="stable")
     apart = np.diff(score[order], prepend=-np.inf) > CONSTANT_TOLERANCE * np.abs(score).max()
     starts = np.flatnonzero(apart)
     middle = (starts + np.append(starts[1:], len(score))) / 2
-    found = np.empty(len(score), dtype=np.intp)
-    found[order] = np.minimum(middle * bins // len(score), bins - 1)[np.cumsum(apart) - 1]
-    return found
+    bin_numbers = np.empty(len(score), dtype=np.intp)
+    bin_numbers[order] = np.minimum(middle * bins // len(score), bins - 1)[np.cumsum(apart) - 1]
+    return bin_numbers
 
 
 def _standard_error(values: np.ndarray, groups: np.ndarray) -> float | None:
-    """Of the mean, from the sums of deviations by group; for groups of one item sd (n - 1) / root of n."""
+    """Of the mean, from the sums of deviations by group; for groups of one item it is sd (over n - 1) / sqrt(n)."""
     codes = np.unique(groups, return_inverse=True)[1]
     sums = np.bincount(codes, weights=values - values.mean())
     if len(sums) < 2:
@@ -106,7 +108,7 @@ def _standard_error(values: np.ndarray, groups: np.ndarray) -> float | None:
 
 
 QUANTILES = (0.05, 0.95)
-"""Between these lies the part of the scale that counts as used: single extreme scores do not."""
+"""The range between these quantiles counts as used, so that single extreme scores do not count."""
 
 
 def scale_use(
@@ -122,10 +124,10 @@ def scale_use(
         resamples: Draws over the same n items.
 
     Returns:
-        Of ``judge`` and ``human``: ``mean`` and ``sd`` (over n) in rating points, ``range_used``: the distance between
-        the `QUANTILES` (linear interpolation) over the length of the scale, above 1 where scores lie outside, and
-        ``outside``: share of scores below the minimum or above the maximum. ``sd_ratio``: judge over people; below 1
-        the judge keeps to the middle, 0 = a constant judge; undefined where people's scores are constant.
+        For ``judge`` and ``human``: ``mean`` and ``sd`` (over n) in rating points; ``range_used``, the distance between
+        the `QUANTILES` (linear interpolation) over the length of the scale, above 1 where scores lie outside; and
+        ``outside``, the share of scores below the minimum or above the maximum. ``sd_ratio``, judge over people: below
+        1 the judge keeps to the middle, 0 = a constant judge; undefined where people's scores are constant.
     """
 
     def side(values: np.ndarray) -> list[float]:
@@ -140,9 +142,9 @@ def scale_use(
     names = ("mean", "sd", "range_used", "outside")
     reasons = {f"{who} {name}": "" for who in ("judge", "human") for name in names}
     reasons["sd_ratio"] = "the human scores are constant"
-    found = estimates(both, score, human, resamples=resamples, reasons=reasons)
-    sides = {who: {name: found[f"{who} {name}"] for name in names} for who in ("judge", "human")}
-    return {**sides, "sd_ratio": found["sd_ratio"]}
+    statistics = estimates(both, score, human, resamples=resamples, reasons=reasons)
+    sides = {who: {name: statistics[f"{who} {name}"] for name in names} for who in ("judge", "human")}
+    return {**sides, "sd_ratio": statistics["sd_ratio"]}
 
 
 def _sd(values: np.ndarray) -> float:
@@ -161,11 +163,11 @@ def mapped_errors(
 ) -> dict[str, Statistic]:
     """``mae``, ``rmse`` and ``error`` (`calibration_error`) of `mapped_scores`, which takes the same arguments.
 
-    Undefined, with the reason, with fewer than two groups. Intervals draw the errors of these mapped scores: they leave
-    out that the mappings themselves would differ.
+    Undefined, with the reason, with fewer than two groups. Intervals resample the errors of these mapped scores; they
+    leave out the uncertainty of the mappings themselves.
     """
-    kept, point = complete(score, human)
-    if point.reason is None and len(np.unique(groups[kept])) < 2:
+    valid, point = complete(score, human)
+    if point.reason is None and len(np.unique(groups[valid])) < 2:
         point = replace(point, reason="1 group: no other one to fit a mapping on")
     if point.reason is not None:
         return dict.fromkeys(("mae", "rmse", "error"), point)
@@ -180,10 +182,9 @@ def mapped_errors(
 def mapped_scores(
     score: np.ndarray, human: np.ndarray, groups: np.ndarray, mapping: Mapping, seed: int = 0
 ) -> np.ndarray:
-    """Judge scores mapped to human rating points: fitted on other groups, never on the item's own.
+    """Judge scores mapped to human rating points; an item's mapping is fitted on other groups than its own.
 
-    A judge may use another scale than people, or part of it. This tells how near its scores come once that is set
-    right.
+    A judge may use another scale than people, or part of it. This shows how near its scores come after a correction.
 
     Args:
         score: Shape (n,), judge, any unit; NaN = the item does not count.
@@ -192,19 +193,19 @@ def mapped_scores(
         mapping: ``linear`` (least squares) or ``isotonic`` (the rising step function of least squares, interpolated
             between the scores that it was fitted on and constant beyond them; Barlow et al., 1972). Both map a constant
             judge to the mean human score.
-        seed: Of the division of the groups into `FOLDS` folds, or as many as there are groups.
+        seed: Seed of the division of the groups into `FOLDS` folds, or as many as there are groups.
     """
-    kept, _ = complete(score, human)
-    x, y = score[kept], human[kept]
-    names, codes = np.unique(groups[kept], return_inverse=True)
+    valid, _ = complete(score, human)
+    x, y = score[valid], human[valid]
+    names, codes = np.unique(groups[valid], return_inverse=True)
     folds = min(FOLDS, len(names))
     fold = (np.random.default_rng(seed).permutation(len(names)) % folds)[codes]
-    own = np.empty(len(codes))
-    for number in range(folds):
-        held_out = fold == number
-        own[held_out] = _mapped(mapping, x[~held_out], y[~held_out], x[held_out])
-    mapped = np.full(len(kept), np.nan)
-    mapped[kept] = own
+    predicted = np.empty(len(codes))
+    for index in range(folds):
+        held_out = fold == index
+        predicted[held_out] = _mapped(mapping, x[~held_out], y[~held_out], x[held_out])
+    mapped = np.full(len(valid), np.nan)
+    mapped[valid] = predicted
     return mapped
 
 

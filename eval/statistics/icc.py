@@ -67,13 +67,13 @@ def icc(table: RatingTable, resamples: Resamples) -> dict[Form, Statistic]:
 def two_way_components(table: RatingTable) -> tuple[float, float, float]:
     """Variance of items, of raters and of the error in squared rating points, from items with two raters or more.
 
-    They may come out negative; NaN = cannot be estimated.
+    Estimates may be negative; NaN = cannot be estimated.
     """
     panel = _Panel(table)
     if panel.n_items < 2:
         return math.nan, math.nan, math.nan
-    found = panel.components()
-    return float(found.item), float(found.rater), float(found.error)
+    components = panel.components()
+    return float(components.item), float(components.rater), float(components.error)
 
 
 class _Components(NamedTuple):
@@ -108,10 +108,10 @@ class _Panel:
     """The ratings of items with two raters or more, and the raters who gave them, renumbered."""
 
     def __init__(self, table: RatingTable) -> None:
-        kept = table.counts[table.items] >= 2
-        item_positions, items = np.unique(table.items[kept], return_inverse=True)
-        rater_positions, raters = np.unique(table.raters[kept], return_inverse=True)
-        scores = table.scores[kept]
+        shared = table.counts[table.items] >= 2
+        item_positions, items = np.unique(table.items[shared], return_inverse=True)
+        rater_positions, raters = np.unique(table.raters[shared], return_inverse=True)
+        scores = table.scores[shared]
         scores = scores - scores.mean() if len(scores) else scores
         self.n_items, self.n_raters = len(item_positions), len(rater_positions)
         self.complete = len(scores) == self.n_items * self.n_raters
@@ -125,7 +125,7 @@ class _Panel:
         self._model = fit_rater_model(RatingTable(items, raters, scores, self.n_items, names))
 
     def components(self, weights: np.ndarray | None = None) -> _Components:
-        """With item i taken weights[i] times, as different items; not all of them 0. None = every item once."""
+        """Components where item i counts as weights[i] different items, not all 0; None = every item once."""
         rest = None if weights is not None else float((self._model.residual**2).sum())
         weights = np.ones(self.n_items) if weights is None else weights
         sizes, sums, squares = self.sizes, self._sums, self._squares
@@ -137,7 +137,7 @@ class _Panel:
         between_items = weights @ (sums**2 / sizes) - (weights @ sums) ** 2 / n_ratings
         if rest is None:
             rest = float(within_items - self._explained_by_raters(weights, of_rater, rater_sums))
-        # Sums of squares less their share of the error, over the number of times they hold the component
+        # Each component: its sum of squares less the part from the error, over the coefficient of the component
         c = self._model.n_components
         freedom = n_ratings - n_items - n_raters + c
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -206,7 +206,7 @@ def _with_f_intervals(points: dict[Form, Statistic], components: _Components, pa
 
 
 def _ratio_limits(item: float, other: float, df_item: int, df_other: int, k: int) -> tuple[float, float] | None:
-    """Of a single rating, from the ratio of two mean squares; None where it is infinite."""
+    """Limits for a single rating, from the ratio of two mean squares; None where the ratio is infinite."""
     if other <= _ROUNDING * item:
         return None
     low = item / other / stats.f.ppf(0.975, df_item, df_other)

@@ -4,8 +4,8 @@ Observed: mean squared distance of the ratings within an item. Expected: of all 
 item (Krippendorff, 2019, Content Analysis, 4th edition, 12.3). The distances:
 
 - nominal: 0 for equal scores, else 1;
-- ordinal: how many ratings lie between the two scores, half of those at either score included. That is the
-  difference of mean ranks, so that ordinal alpha is interval alpha of the ranks of all ratings together;
+- ordinal: the number of ratings between the two scores, plus half of those at either score. This is the difference of
+  mean ranks, so that ordinal alpha is interval alpha of the ranks of all ratings together;
 - interval: the difference of the scores.
 """
 
@@ -36,31 +36,31 @@ def krippendorff_alpha(table: RatingTable, distance: Distance, resamples: Resamp
     point = Statistic(None, n=len(shared))
     if len(shared) == 0:
         return replace(point, reason="no item with at least two raters")
-    kept = table.counts[table.items] >= 2
-    values, codes = np.unique(table.scores[kept], return_inverse=True)
-    cells = (np.ones(len(codes)), (np.searchsorted(shared, table.items[kept]), codes))
+    pairable = table.counts[table.items] >= 2
+    values, codes = np.unique(table.scores[pairable], return_inverse=True)
+    cells = (np.ones(len(codes)), (np.searchsorted(shared, table.items[pairable]), codes))
     counts = sparse.csr_array(cells, shape=(len(shared), len(values)))  # how often an item got each score
     counts.sum_duplicates()
     of_score, sizes = sparse.csr_array(counts.T), np.asarray(counts.sum(axis=1))
     equal = np.asarray(counts.power(2).sum(axis=1))  # ordered pairs of equal ratings of an item, with themselves
 
     def alpha(weights: np.ndarray) -> float:
-        """With item i taken weights[i] times; NaN = the ratings are constant."""
-        given = of_score @ weights  # how often each score
-        if (given > 0).sum() < 2:
+        """Alpha where item i counts weights[i] times; NaN = the ratings are constant."""
+        frequencies = of_score @ weights  # how often each score
+        if (frequencies > 0).sum() < 2:
             return math.nan
-        n = given.sum()
+        n = frequencies.sum()
         # Squared distances over ordered pairs of ratings, of the same item and of all
         if distance == "nominal":
-            within, between = sizes**2 - equal, n**2 - given @ given
+            within, between = sizes**2 - equal, n**2 - frequencies @ frequencies
         else:
             positions = values - values.mean()
             if distance == "ordinal":
-                positions = np.cumsum(given) - given / 2 - n / 2  # mean ranks among all ratings
+                positions = np.cumsum(frequencies) - frequencies / 2 - n / 2  # mean ranks among all ratings
             # Over the ordered pairs of m numbers they sum to 2 (m times their squares - their squared sum)
             totals, squares = counts @ positions, counts @ positions**2
             within = 2 * (sizes * squares - totals**2)
-            between = 2 * (n * (given @ positions**2) - (given @ positions) ** 2)
+            between = 2 * (n * (frequencies @ positions**2) - (frequencies @ positions) ** 2)
         return float(1 - (n - 1) * (weights @ (within / (sizes - 1))) / between)
 
     value = alpha(np.ones(len(shared)))

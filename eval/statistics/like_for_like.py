@@ -3,26 +3,27 @@
 For each rater, judge and rater are both correlated with the mean of the other raters (Calderon, Reichart and Dror,
 2025, "The alternative annotator test for LLM-as-a-judge"; "Judge beside one rater" in docs/reference/statistics.md).
 
-Interval, p value and verdict ask whether the judge could be **a further rater of the kind of these**. Two things make a
-judge that is one differ from them: the items, and that raters differ in how noisy they are.
+The interval, the p value and the verdict ask whether the judge could be **one more rater of the same kind**. Such a
+judge would still differ from these raters for two reasons: the choice of items, and raters who differ in their noise.
 
-- Items: groups are drawn with replacement, raters stay. A resample in which a rater counted twice would put this rater
-  against itself. The covariance of judge and raters over the draws is multiplied by g / (g - 1), g being the groups.
-- Raters: how much judge - rater genuinely differs between raters is its covariance over raters between two parts of
-  the groups, over random halvings, at least 0: what is chance in one part is not in the other. Times 1 + 1 / raters it
-  is the variance for a further rater and the mean, as in the prediction interval of random effects (Higgins, Thompson
-  and Spiegelhalter, 2009).
+- Items: groups are drawn with replacement. Raters are not, because a rater drawn twice would be compared with itself.
+  The covariance of judge and raters over the draws is multiplied by g / (g - 1), where g is the number of groups.
+- Raters: the true variance of judge - rater between raters is estimated by its covariance, over raters, between two
+  halves of the groups: chance in one half is not chance in the other. It is averaged over random halvings and is at
+  least 0. Times 1 + 1 / raters, it is the variance for a further rater and the mean, as in the prediction interval of
+  random effects (Higgins, Thompson and Spiegelhalter, 2009).
 
-The difference has a t interval with the degrees of freedom of Satterthwaite (1946). The variance from raters is what
-their spread has beyond chance; where that comes out as 0 it is no better known than the spread is. In the degrees of
-freedom it counts as half of the spread at least, up to half of the whole variance. (Counted as it is, a judge that is
-one more rater beside 3 is told apart in 7.6 % where noise differs by 20 %; so in 6 %. Both limits were found by
-simulation.) The ratio has the interval of Fieller (1954): all t for which the same test does not reject judge = t x
-rater. It holds 1 exactly where the interval of the difference holds 0, and p is 0.05 or more.
+The difference has a t interval with the degrees of freedom of Satterthwaite (1946). The variance from raters is the
+part of their spread beyond chance; an estimate of 0 is no more certain than the spread itself. In the degrees of
+freedom it therefore counts as at least half of the spread, and this minimum is at most half of the whole variance.
+(Without the minimum, a judge that is one more rater beside 3 is told apart in 7.6 % where noise differs by 20 %; with
+it, in 6 %. Both limits were found by simulation.) The ratio has the interval of Fieller (1954): all t for which the
+same test does not reject judge = t x rater. It contains 1 exactly where the interval of the difference contains 0, and
+p is 0.05 or more.
 
-With fewer than 5 raters how much they differ is seen in 1 to 3 differences, and real differences are often
-missed: where noise differs by 40 % between raters, a judge that is one more of them is told apart in 8 to 12 %, not
-5 % (`benchmarks/results/coverage.md`). The interval then holds for these raters more surely than for others.
+With fewer than 5 raters, their differences are estimated from only 1 to 3 contrasts, and real ones are often missed:
+where noise differs by 40 % between raters, a judge that is one more of them is told apart in 8 to 12 %, not 5 %
+(`benchmarks/results/coverage.md`). The interval then holds for these raters more surely than for others.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from .rank_draws import spearman_draws
 from .reliability import MIN_RATER_ITEMS
 
 MIN_RATERS = 2
-"""Fewest raters of an interval: how much raters differ cannot be seen from one."""
+"""Fewest raters for an interval: one rater does not show how much raters differ."""
 
 Verdict = Literal[
     "better than one rater", "not told apart from one rater", "worse than one rater", "too few items to tell"
@@ -51,7 +52,7 @@ Verdict = Literal[
 AS_GOOD_AS_TRUE_SCORES = "agrees with people as well as the true scores would"
 
 HALVINGS = 25
-"""Random halvings of the groups, to tell the raters' differences from chance."""
+"""Number of random halvings of the groups, which tell the raters' differences from chance."""
 
 _LEVEL = 0.95
 
@@ -60,7 +61,7 @@ _LEVEL = 0.95
 class HeldOut:
     """Judge and raters against the mean of the other raters, one row for each rater that can be compared.
 
-    The first column is what was observed; then come the rows of `Resamples.counts`, then `HALVINGS` times two parts.
+    The first column is observed; then come the rows of `Resamples.counts`, then `HALVINGS` times two halves.
     """
 
     raters: tuple[str, ...]  # the raters, K of them
@@ -102,8 +103,8 @@ def like_for_like(score: np.ndarray, table: RatingTable, resamples: Resamples) -
         table: The ratings.
         resamples: Draws over the n items.
     """
-    found = held_out(score, table, resamples)
-    return compared(found, resamples.select(found.items))
+    correlations = held_out(score, table, resamples)
+    return compared(correlations, resamples.select(correlations.items))
 
 
 def held_out(score: np.ndarray, table: RatingTable, resamples: Resamples) -> HeldOut:
@@ -114,26 +115,26 @@ def held_out(score: np.ndarray, table: RatingTable, resamples: Resamples) -> Hel
     """
     targets = table.others_mean()
     usable = ~np.isnan(targets) & ~np.isnan(score[table.items])
-    whole = np.ones((1, resamples.counts.shape[1]), np.float32)
-    counts = np.concatenate([whole, resamples.counts, halvings(resamples)])
+    observed = np.ones((1, resamples.counts.shape[1]), np.float32)
+    counts = np.concatenate([observed, resamples.counts, halvings(resamples)])
     raters, left_out, used = [], {}, []
     rows = [np.empty((0, 3, len(counts)))]
     for rater_id, rated in zip(table.rater_ids, table.by_rater(), strict=True):
-        own = rated[usable[rated]]
-        items = table.items[own]
-        if len(own) < MIN_RATER_ITEMS:
-            left_out[rater_id] = f"shares {len(own)} items with other raters, at least {MIN_RATER_ITEMS} needed"
+        shared = rated[usable[rated]]
+        items = table.items[shared]
+        if len(shared) < MIN_RATER_ITEMS:
+            left_out[rater_id] = f"shares {len(shared)} items with other raters, at least {MIN_RATER_ITEMS} needed"
             continue
         codes = resamples.codes[items]
-        both = spearman_draws(np.stack([score[items], table.scores[own]]), targets[own], codes, counts)
-        if np.isnan(both[:, 0]).any():
+        correlations = spearman_draws(np.stack([score[items], table.scores[shared]]), targets[shared], codes, counts)
+        if np.isnan(correlations[:, 0]).any():
             left_out[rater_id] = "this rater, the judge or the mean of the others is constant"
             continue
-        undefined = np.isnan(both).any(axis=0)
+        undefined = np.isnan(correlations).any(axis=0)
         weights = counts @ np.bincount(codes, minlength=counts.shape[1])
         raters.append(rater_id)
-        rows.append(np.stack([*np.where(undefined, np.nan, both), np.where(undefined, 0.0, weights)])[None])
-        used.append(own)
+        rows.append(np.stack([*np.where(undefined, np.nan, correlations), np.where(undefined, 0.0, weights)])[None])
+        used.append(shared)
     judge, rater, weights = np.moveaxis(np.concatenate(rows), 1, 0)
     rated = table.items[np.concatenate(used)] if used else np.empty(0, dtype=np.intp)
     one_over_others = float((1 / (table.counts[rated] - 1)).mean()) if used else math.nan
@@ -149,28 +150,28 @@ def halvings(resamples: Resamples) -> np.ndarray:
 
 
 def pooled(dimensions: Sequence[HeldOut]) -> HeldOut:
-    """Several dimensions as one, each counting alike; a rater of several of them is one rater.
+    """Pools several dimensions into one with equal weights; a rater of several of them is one rater.
 
     Args:
-        dimensions: Of one judge, from draws over the same groups. Those without a rater do not count.
+        dimensions: Results of one judge, from draws over the same groups. Those without a rater do not count.
     """
-    dimensions = [one for one in dimensions if one.raters]
-    names = tuple(dict.fromkeys(name for one in dimensions for name in one.raters))
+    dimensions = [dimension for dimension in dimensions if dimension.raters]
+    names = tuple(dict.fromkeys(name for dimension in dimensions for name in dimension.raters))
     shape = (len(names), dimensions[0].judge.shape[1] if dimensions else 1)
     judge, rater, weights = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    for one in dimensions:
-        rows = [names.index(name) for name in one.raters]
+    for dimension in dimensions:
+        rows = [names.index(name) for name in dimension.raters]
         with np.errstate(invalid="ignore"):
-            share = one.weights / one.weights.sum(axis=0)
+            share = dimension.weights / dimension.weights.sum(axis=0)
         share = np.where(np.isnan(share), 0.0, share)
         weights[rows] += share
-        judge[rows] += share * np.nan_to_num(one.judge)
-        rater[rows] += share * np.nan_to_num(one.rater)
+        judge[rows] += share * np.nan_to_num(dimension.judge)
+        rater[rows] += share * np.nan_to_num(dimension.rater)
     with np.errstate(invalid="ignore", divide="ignore"):
         judge, rater = judge / weights, rater / weights
-    left_out = {name: why for one in dimensions for name, why in one.left_out.items() if name not in names}
-    mean = float(np.mean([one.one_over_others for one in dimensions])) if dimensions else math.nan
-    n_items = sum(one.n_items for one in dimensions)
+    left_out = {name: why for dimension in dimensions for name, why in dimension.left_out.items() if name not in names}
+    mean = float(np.mean([dimension.one_over_others for dimension in dimensions])) if dimensions else math.nan
+    n_items = sum(dimension.n_items for dimension in dimensions)
     return HeldOut(names, judge, rater, weights, left_out, np.empty(0, dtype=np.int64), n_items, mean)
 
 
@@ -178,17 +179,19 @@ def compared(found: HeldOut, resamples: Resamples, n: int | None = None) -> Like
     """Means, intervals and verdict.
 
     Args:
-        found: What `held_out` or `pooled` returns.
-        resamples: The draws behind it, as the items see them that count.
-        n: What the statistics count as `n`, where that is not the items (dimensions of `pooled`).
+        found: The result of `held_out` or `pooled`.
+        resamples: The draws behind it, selected for the items that count.
+        n: The `n` of the statistics, where that is not the number of items (dimensions of `pooled`).
     """
     groups = resamples.n_groups
     counted = found.n_items if n is None else n
     verdict: Verdict = "too few items to tell"
     if not found.raters:
         reasons = "; ".join(dict.fromkeys(found.left_out.values())) or "there are no ratings"
-        none = Statistic(None, n=counted, reason=f"no rater can be compared: {reasons}")
-        return LikeForLike(none, none, none, none, none, None, verdict, 0, 0, groups, found.left_out)
+        undefined = Statistic(None, n=counted, reason=f"no rater can be compared: {reasons}")
+        return LikeForLike(
+            undefined, undefined, undefined, undefined, undefined, None, verdict, 0, 0, groups, found.left_out
+        )
     share = found.weights[:, 0] / found.weights[:, 0].sum()
     judge, rater = float(share @ found.judge[:, 0]), float(share @ found.rater[:, 0])
     difference, ratio = Statistic(judge - rater, n=counted), Statistic(None, n=counted)
@@ -227,7 +230,7 @@ def compared(found: HeldOut, resamples: Resamples, n: int | None = None) -> Like
 
 
 class _Spread(NamedTuple):
-    """What tells judge - t x rater from 0."""
+    """Uncertainty of judge - t x rater."""
 
     items: np.ndarray  # (2, 2), covariance of (judge, rater) that comes from the items
     raters: float  # variance of judge - rater that comes from a further rater
@@ -238,7 +241,7 @@ _CONTRAST = np.array([1.0, -1.0])
 
 
 def _spread(found: HeldOut, share: np.ndarray, resamples: Resamples) -> _Spread | str:
-    """What the intervals are made of, or why there are none."""
+    """The variances behind the intervals, or the reason why there are no intervals."""
     groups, raters = resamples.n_groups, len(found.raters)
     if resamples.resamples == 0:
         return "no resamples"
@@ -248,28 +251,28 @@ def _spread(found: HeldOut, share: np.ndarray, resamples: Resamples) -> _Spread 
         return f"{raters} rater can be compared, at least {MIN_RATERS} needed"
     drawn = slice(1, 1 + resamples.resamples)
     weights = found.weights[:, drawn]
-    kept = weights.sum(axis=0) > 0
-    if (~kept).sum() > MAX_UNDEFINED * len(kept):
-        return f"undefined in {(~kept).sum()} of {len(kept)} resamples"
-    sums = [(np.nan_to_num(own[:, drawn]) * weights).sum(axis=0) for own in (found.judge, found.rater)]
-    items = np.cov(np.stack(sums)[:, kept] / weights.sum(axis=0)[kept]) * groups / (groups - 1)
+    defined = weights.sum(axis=0) > 0
+    if (~defined).sum() > MAX_UNDEFINED * len(defined):
+        return f"undefined in {(~defined).sum()} of {len(defined)} resamples"
+    sums = [(np.nan_to_num(values[:, drawn]) * weights).sum(axis=0) for values in (found.judge, found.rater)]
+    items = np.cov(np.stack(sums)[:, defined] / weights.sum(axis=0)[defined]) * groups / (groups - 1)
     halved = (found.judge - found.rater)[:, -2 * HALVINGS :]
-    genuine = [_covariance(halved[:, h], halved[:, h + 1], share) for h in range(0, 2 * HALVINGS, 2)]
-    if np.isnan(genuine).all():
+    covariances = [_covariance(halved[:, h], halved[:, h + 1], share) for h in range(0, 2 * HALVINGS, 2)]
+    if np.isnan(covariances).all():
         return "half of the groups hold too few items of each rater"
     concentration = float(share @ share)  # 1 / raters where all have as many items
-    of_raters = max(0.0, float(np.nanmean(genuine))) * (1 + concentration)
+    of_raters = max(0.0, float(np.nanmean(covariances))) * (1 + concentration)
     of_items = float(_CONTRAST @ items @ _CONTRAST)
-    whole, observed = of_items + of_raters, (found.judge - found.rater)[:, 0]
+    total, observed = of_items + of_raters, (found.judge - found.rater)[:, 0]
     with_chance = _covariance(observed, observed, share) * (1 + concentration)
-    unsure = max(of_raters, min(with_chance, whole) / 2)  # of_raters may be 0 by chance
-    squares = of_items**2 / (groups - 1) + unsure**2 / (1 / concentration - 1)
-    freedom = max(1.0, whole**2 / squares) if squares > 0 else groups - 1.0
+    for_freedom = max(of_raters, min(with_chance, total) / 2)  # of_raters may be 0 by chance
+    squares = of_items**2 / (groups - 1) + for_freedom**2 / (1 / concentration - 1)
+    freedom = max(1.0, total**2 / squares) if squares > 0 else groups - 1.0
     return _Spread(items, of_raters, freedom)
 
 
 def _covariance(first: np.ndarray, second: np.ndarray, share: np.ndarray) -> float:
-    """Over raters, for independent ones; NaN with fewer than two that are defined."""
+    """Unbiased covariance over independent raters, weighted by `share`; NaN with fewer than two defined raters."""
     defined = ~(np.isnan(first) | np.isnan(second))
     if defined.sum() < MIN_RATERS:
         return math.nan
@@ -278,7 +281,7 @@ def _covariance(first: np.ndarray, second: np.ndarray, share: np.ndarray) -> flo
 
 
 def _fieller(ratio: Statistic, judge: float, rater: float, spread: _Spread, half: float) -> Statistic:
-    """With the interval: all t with |judge - t rater| <= half x its standard error, where these have two ends."""
+    """Adds the interval: all t with |judge - t rater| <= half x its standard error, where it has two ends."""
     a = rater**2 - half**2 * spread.items[1, 1]
     b = judge * rater - half**2 * spread.items[0, 1]
     c = judge**2 - half**2 * (spread.items[0, 0] + spread.raters)
@@ -292,9 +295,10 @@ def _effective_raters(ratio: Statistic, rater: float, one_over_others: float) ->
     """k of the mean of k raters that would agree with the same targets as the judge does.
 
     By classical test theory (Spearman, 1910; Brown, 1910) the mean of k raters has the reliability rel_k = k rel_1 /
-    (1 + (k - 1) rel_1) and correlates by sqrt(rel_k rel_m) with the mean of m others. rel_1 is that with which one
-    rater reaches what was observed; then rel_k = ratio^2 rel_1. The ends are those of the ratio, for this rel_1: they
-    hold 1 where the ratio's hold 1. The formulas are for Pearson's correlation and an approximation for Spearman's.
+    (1 + (k - 1) rel_1) and correlates by sqrt(rel_k rel_m) with the mean of m others. rel_1 is solved from the
+    observed correlation of one rater; then rel_k = ratio^2 rel_1. The interval comes from the ends of the ratio's with
+    this rel_1, and contains 1 where that does. The formulas hold for Pearson's correlation and approximately for
+    Spearman's.
     """
     if ratio.value is None:
         return Statistic(None, n=ratio.n, reason=ratio.reason)
@@ -305,8 +309,8 @@ def _effective_raters(ratio: Statistic, rater: float, one_over_others: float) ->
     def raters(times: float | None) -> float | None:
         if times is None or times <= 0:
             return None if times is None else 0.0
-        reached = times**2 * single
-        return reached * (1 - single) / (single * (1 - reached)) if reached < 1 else None
+        reliability = times**2 * single
+        return reliability * (1 - single) / (single * (1 - reliability)) if reliability < 1 else None
 
     value, low, high = (raters(end) for end in (ratio.value, ratio.low, ratio.high))
     reason = ratio.reason

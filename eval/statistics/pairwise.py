@@ -1,17 +1,17 @@
 """How often a judge orders two items as people do, over all items and within the groups of one context.
 
-Two statistics over all pairs of items, which differ in what ties do: **pairwise accuracy** (acc_eq; Deutsch, Foster and
-Freitag, 2023) and the **concordance index** (Harrell et al., 1982), which is (1 + Somers' D) / 2. What they count
-stands under "Pairs of items and groups" in docs/reference/statistics.md.
+Two statistics over all pairs of items, which differ in how they treat ties: **pairwise accuracy** (acc_eq; Deutsch,
+Foster and Freitag, 2023) and the **concordance index** (Harrell et al., 1982), which is (1 + Somers' D) / 2. The
+section "Pairs of items and groups" in docs/reference/statistics.md says what they count.
 
 Scores are tied when they are equal as float64. In a bootstrap resample a pair counts as often as both of its items were
-drawn. An item and its own copy are never a pair; counted as the tie that they are, they would raise the accuracy of
-every resample.
+drawn. An item and its own copy are never a pair: as ties on both sides, they would raise the accuracy of every
+resample.
 
 **Within groups**: does the judge tell apart the responses to one context, or only the contexts? Every group has a value
 of its own, and the statistic is their mean: all groups count the same. In a resample, a group that lies in one cluster
-is drawn with it and counts as often. A group that spans clusters is measured anew on its drawn items and counts once,
-where it has a value there.
+is drawn with this cluster and counts as often. A group that spans clusters is measured anew on its drawn items and
+counts once, if it has a value there.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from .bootstrap import Resamples, complete, with_interval
 from .rank_draws import pair_sums, signs
 
 MAX_PAIRS = 250_000_000
-"""Most pairs that are resampled (those of 22,360 items): beyond it there is no interval."""
+"""Most pairs that are resampled (as many as 22,360 items have); with more there is no interval."""
 
 CALIBRATED_PAIRS = 5_000_000
-"""Most pairs that epsilon is chosen on (those of 3,162 items)."""
+"""Most pairs that epsilon is chosen on (as many as 3,162 items have)."""
 
 
 @dataclass(frozen=True)
 class ItemPairs:
-    """Both statistics."""
+    """Concordance index and pairwise accuracy of a judge."""
 
     concordance: Statistic  # the concordance index
     # the pairwise accuracy at this epsilon. Its interval leaves out the uncertainty of the choice of epsilon, which is
@@ -58,13 +58,13 @@ def item_pairs(score: np.ndarray, human: np.ndarray, resamples: Resamples, seed:
         Undefined, with the reason, without a pair, and where the scores of either side are constant; without intervals
         where there are more than `MAX_PAIRS` pairs.
     """
-    kept, point = complete(score, human)
-    x, y, seen = score[kept], human[kept], resamples.select(kept)
+    valid, point = complete(score, human)
+    x, y, seen = score[valid], human[valid], resamples.select(valid)
     if point.reason is None:
         point = replace(point, reason=f"no pair: {len(x)} items" if len(x) < 2 else why_constant(x, y))
     if point.reason is not None:
         return ItemPairs(point, point, None, None)
-    epsilon, why = tie_calibration(x, y, seed)
+    epsilon, epsilon_reason = tie_calibration(x, y, seed)
 
     def rule(judge: np.ndarray, people: np.ndarray) -> tuple[np.ndarray, ...]:
         first, second = signs(judge), signs(people)
@@ -81,31 +81,31 @@ def item_pairs(score: np.ndarray, human: np.ndarray, resamples: Resamples, seed:
     def found(above: np.ndarray, below: np.ndarray) -> Statistic:
         with np.errstate(divide="ignore", invalid="ignore"):
             values = above / below
-        own = with_interval(replace(point, value=float(values[0])), values[1:], seen)
+        statistic = with_interval(replace(point, value=float(values[0])), values[1:], seen)
         if pairs > MAX_PAIRS and len(seen.counts):
-            own = replace(own, reason=f"no interval: {pairs} pairs, at most {MAX_PAIRS} are resampled")
-        return own
+            statistic = replace(statistic, reason=f"no interval: {pairs} pairs, at most {MAX_PAIRS} are resampled")
+        return statistic
 
-    # Of the ordered pairs those in the right order, the judge's ties half
-    return ItemPairs(found((ordered + surplus) / 2, ordered), found(agreeing, drawn), epsilon, why)
+    # Concordance: of the pairs that people order, those in the right order; ties of the judge count half
+    return ItemPairs(found((ordered + surplus) / 2, ordered), found(agreeing, drawn), epsilon, epsilon_reason)
 
 
 def tie_calibration(score: np.ndarray, human: np.ndarray, seed: int = 0) -> tuple[float, str | None]:
     """Chooses epsilon among 0 and all observed differences of judge scores, exactly (Deutsch et al., 2023).
 
-    People give a few scale points and often tie; a judge that scores with decimals never does, so that on pairs tied by
-    people it would always be wrong. Epsilon is fitted to the human scores of these items: the accuracy is the highest
-    that a threshold can reach, also for a judge that knows nothing (such a one reaches the share of pairs that people
-    tie, where that is more than half).
+    People use few scale points and often tie. A judge that scores with decimals never ties, so that it would always be
+    wrong on pairs tied by people. Epsilon is fitted to the human scores of these items: the accuracy is the highest
+    that any threshold reaches, also for a judge that knows nothing (which reaches the share of pairs that people tie,
+    where that is more than half).
 
     Args:
         score: Shape (n,), judge, finite.
         human: Shape (n,), the same items.
-        seed: Of the random part of the items that has about `CALIBRATED_PAIRS` pairs, where all have more.
+        seed: Seed of the random subset of items with about `CALIBRATED_PAIRS` pairs, used where all items have more.
 
     Returns:
-        The smallest epsilon that makes the accuracy highest, 0 or a difference that occurs; and why it was chosen on
-        some of the items, where it was.
+        The smallest epsilon with the highest accuracy, which is 0 or an observed difference; and the reason why it was
+        chosen on a subset of the items, or None.
     """
     n, reason = len(score), None
     share = np.sqrt(CALIBRATED_PAIRS / max(1, n * (n - 1) // 2))
@@ -116,7 +116,7 @@ def tie_calibration(score: np.ndarray, human: np.ndarray, seed: int = 0) -> tupl
     order = np.argsort(score, kind="stable")
     low, high = np.triu_indices(len(order), 1)
     difference, apart = score[order[high]] - score[order[low]], human[order[high]] - human[order[low]]
-    # A tie is right where people tie the pair and wrong where both sides order it alike; else it changes nothing
+    # Tying a pair gains it where people tie it, and loses it where both sides order it alike; else nothing changes
     matters = (difference > 0) & (apart >= 0)
     distinct, code = np.unique(difference[matters], return_inverse=True)
     gains = np.cumsum(np.bincount(code, weights=np.where(apart[matters] == 0, 1.0, -1.0)))
@@ -141,10 +141,10 @@ class GroupLevel:
 
 
 def top_1(score: np.ndarray, human: np.ndarray) -> float:
-    """Whether the judge's best item is one that people find best; NaN where people tie all.
+    """1 if the judge's best item is one that people rate best, else 0; NaN where people tie all items.
 
-    Where the judge ties several items for the best, the share of these that people find best: the chance of a random
-    choice among them.
+    Where the judge ties several items for the best, it is the share of these that people rate best: the chance of a
+    random choice among them.
     """
     best = _best(human)
     return math.nan if best.all() else float(best[_best(score)].mean())
@@ -161,7 +161,7 @@ WITHIN_GROUPS: Mapping[str, tuple[Function, int, Callable[[np.ndarray], float]]]
     "kendall": (kendall, MIN_ITEMS, lambda _: 0.0),
     "top_1": (top_1, 2, lambda human: _best(human).mean()),
 }
-"""What is averaged over groups by its name: the statistic, fewest items of a group, chance from its human scores."""
+"""Name -> statistic to average over groups, fewest items of a group, chance level from the group's human scores."""
 
 
 def within_groups(
@@ -170,7 +170,8 @@ def within_groups(
     """Mean over groups of a statistic within the group.
 
     Args:
-        name: Of `WITHIN_GROUPS`. For ``top_1`` the highest score is the best; else give both sides negated.
+        name: A key of `WITHIN_GROUPS`. For ``top_1`` the highest score is the best; where the lowest is, negate both
+            sides.
         score: Shape (n,), judge; NaN is dropped with its item and counted.
         human: Shape (n,), the same items.
         groups: Shape (n,), the group of each item, names or numbers.
@@ -180,25 +181,25 @@ def within_groups(
         Undefined, with the reason, where no group is left.
     """
     function, fewest, chance = WITHIN_GROUPS[name]
-    kept, point = complete(score, human)
-    items = np.flatnonzero(kept) if point.reason is None else np.empty(0, dtype=np.intp)
+    valid, point = complete(score, human)
+    items = np.flatnonzero(valid) if point.reason is None else np.empty(0, dtype=np.intp)
     codes = np.unique(groups[items], return_inverse=True)[1]
     order = items[np.argsort(codes, kind="stable")]
     used, values, chances, too_small, constant = [], [], [], 0, 0
     total, weight = np.zeros((2, len(resamples.counts)))
-    for own in np.split(order, np.cumsum(np.bincount(codes))[:-1]) if len(items) else []:
-        x, y = score[own], human[own]
-        if len(own) < fewest:
+    for group in np.split(order, np.cumsum(np.bincount(codes))[:-1]) if len(items) else []:
+        x, y = score[group], human[group]
+        if len(group) < fewest:
             too_small += 1
             continue
         value = function(x, y)
         if math.isnan(value):
             constant += 1
             continue
-        used.append(own)
+        used.append(group)
         values.append(value)
         chances.append(chance(y))
-        seen = resamples.select(own)
+        seen = resamples.select(group)
         if (seen.codes == seen.codes[0]).all():
             times = seen.counts[:, seen.codes[0]].astype(np.float64)
             total += times * value

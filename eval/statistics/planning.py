@@ -1,10 +1,10 @@
 """How precise a measurement of judges will be: variance components of a pilot, and standard errors by formula.
 
-Formulas and sources stand under "Plans" in docs/reference/statistics.md. **Variance components**: items, raters and
-error on any incomplete panel by `icc`, groups by a nested one-way analysis of variance of the items' qualities.
-**Standard errors** of correlations are those on Fisher's scale, taken back by the delta method. **Design effect**: an
-effect of groups that an F test does not tell from chance counts as none, as estimates from a few groups are wild; where
-the same systems appear in several groups, they are the same in every further group, too.
+Formulas and sources are under "Plans" in docs/reference/statistics.md. **Variance components**: items, raters and error
+on any incomplete panel by `icc`, groups by a nested one-way analysis of variance of the items' qualities. **Standard
+errors** of correlations are those on Fisher's scale, transformed back by the delta method. **Design effect**: an effect
+of groups that an F test does not tell from chance counts as none, because estimates from few groups are very noisy.
+Where the same systems appear in several groups, they are assumed to be the same in every further group, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .agreement import MIN_ITEMS, is_constant
 from .icc import two_way_components
 
 _LEVEL = 0.05
-_LEAST_EFFECT = 0.05  # of groups: what is estimated as smaller is chance
+_LEAST_EFFECT = 0.05  # smallest design effect: smaller estimates are chance
 
 
 class Components(NamedTuple):
@@ -45,25 +45,28 @@ def components(table: RatingTable, groups: Sequence[str]) -> Components:
 
 
 def group_size(groups: Sequence[str] | np.ndarray) -> float:
-    """Items of a group as an item sees it, sum of squares over sum: 1 where every item is a group of its own."""
+    """Mean size of an item's group, sum of squared sizes over their sum: 1 where every item is its own group."""
     sizes = np.unique(np.asarray(groups, dtype=str), return_counts=True)[1].astype(float)
     return float((sizes**2).sum() / sizes.sum())
 
 
 def influence(score: np.ndarray, human: np.ndarray) -> np.ndarray:
-    """Influence of each item on Spearman's correlation (Croux and Dehon, 2010), on any scale, its mean 0, shape (n,).
+    """Influence of each item on Spearman's correlation (Croux and Dehon, 2010), up to scale, with mean 0, shape (n,).
 
-    Of scores of shape (n,), finite and not constant.
+    Scores have shape (n,) and are finite and not constant.
     """
     n = len(score)
     first, second = ((stats.rankdata(values) - 0.5) / n for values in (score, human))
-    own = first * second
-    for values, other in ((score, second), (human, first)):  # mean of the other side over the items that lie above
+    influences = first * second
+    for values, other_ranks in (
+        (score, second),
+        (human, first),
+    ):  # mean of the other side over the items that lie above
         order = np.argsort(values, kind="stable")
-        above = np.append(np.cumsum(other[order][::-1])[::-1], 0.0)
+        above = np.append(np.cumsum(other_ranks[order][::-1])[::-1], 0.0)
         start, end = (np.searchsorted(values[order], values, side) for side in ("left", "right"))
-        own = own + (above[end] + (above[start] - above[end]) / 2) / n
-    return own - own.mean()
+        influences = influences + (above[end] + (above[start] - above[end]) / 2) / n
+    return influences - influences.mean()
 
 
 def design_effect(
@@ -72,13 +75,13 @@ def design_effect(
     groups: Sequence[str] | np.ndarray,
     systems: Sequence[str] | np.ndarray | None = None,
 ) -> float:
-    """Variance of Spearman's correlation over its variance were all items independent; NaN = cannot be estimated.
+    """Variance of Spearman's correlation over that with independent items; NaN = cannot be estimated.
 
     Args:
         score: Shape (n,), finite.
         human: Shape (n,), finite, mean ratings.
-        groups: Length n.
-        systems: Length n; None = none, or none that several groups share.
+        groups: Length n, the group of each item.
+        systems: Length n, the system of each item; None = no systems, or none that several groups share.
     """
     if len(score) < MIN_ITEMS or is_constant(score) or is_constant(human):
         return math.nan
@@ -91,16 +94,16 @@ def design_effect(
     freedom = len(values) - fitted
     if freedom < 1 or total <= 0:
         return math.nan
-    left = float(values @ values) / freedom
+    residual = float(values @ values) / freedom
     between, p = _between_groups(values, np.asarray(groups, dtype=str), fitted)
     extra = (group_size(groups) - 1) * between if p < _LEVEL else 0.0
-    return max((left + extra) / total, _LEAST_EFFECT)
+    return max((residual + extra) / total, _LEAST_EFFECT)
 
 
 def _between_groups(values: np.ndarray, groups: np.ndarray, fitted: int) -> tuple[float, float]:
     """Variance component of groups, and p of the F test that it is 0; 0 and 1 where it cannot be estimated.
 
-    `fitted` counts the means that were taken off the values, the grand mean included.
+    `fitted` counts the means that were subtracted from the values, the grand mean included.
     """
     codes = np.unique(groups, return_inverse=True)[1]
     sizes = np.bincount(codes).astype(float)
@@ -118,7 +121,7 @@ def _between_groups(values: np.ndarray, groups: np.ndarray, fitted: int) -> tupl
 
 
 def standard_error(r: float, n: float, effect: float = 1.0) -> float:
-    """Of Spearman's correlation r of a judge with the panel mean, over other items, more than 3; `design_effect`."""
+    """Of Spearman's correlation r of a judge with the panel mean over n > 3 other items; effect: `design_effect`."""
     return (1 - r**2) * math.sqrt((1 + r**2 / 2) / (n - 3) * effect)
 
 
@@ -127,7 +130,7 @@ def standard_error_of_difference(first: float, second: float, between: float, n:
 
     `first` and `second` are the expected correlations, `between` that of the two judges with each other.
     """
-    left = 1 - first**2 - second**2
-    covariance = (between * left - first * second * (left - between**2) / 2) / (n - 3) * effect
+    remainder = 1 - first**2 - second**2
+    covariance = (between * remainder - first * second * (remainder - between**2) / 2) / (n - 3) * effect
     variance = standard_error(first, n, effect) ** 2 + standard_error(second, n, effect) ** 2 - 2 * covariance
     return math.sqrt(max(variance, 0.0))

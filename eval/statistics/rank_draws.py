@@ -1,9 +1,10 @@
 """Spearman and Kendall in every resample, without sorting anew and without copies of items.
 
 An item that was drawn w times counts as w tied items. With t the total weight of each group of ties and C the running
-sum of t in the order of the values, the doubled rank, centred, is 2 C - t - N; the sum of its squares is (N^3 - N -
-sum(t^3 - t)) / 3 (Kendall, 1948). The order of the items is the same in all resamples. Where a judge has no ties,
-what changes between resamples is a running sum of weights and a sum of products, done for many resamples at a time.
+sum of t in the order of the values, the doubled, centred rank is 2 C - t - N, where N is the total weight; the sum of
+its squares is (N^3 - N - sum(t^3 - t)) / 3 (Kendall, 1948). The order of the items is the same in all resamples. Where
+a judge has no ties, only a running sum of weights and a sum of products differ between resamples; they are computed for
+many resamples at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .agreement import MIN_ITEMS
 
 _ROWS = 128  # resamples at a time
 _PAIRS = 1 << 20  # pairs of items at a time: 8 MB, of which the processor's cache keeps a part
-_RUNS = 256  # sorted items are cut into so many runs, summed side by side: the arrays stay in the cache of a core
+_RUNS = 256  # number of runs into which sorted items are cut and summed in parallel: arrays stay in a core's cache
 
 
 class _Ties(NamedTuple):
@@ -56,7 +57,7 @@ class _Runs(NamedTuple):
 
 
 def spearman_draws(scores: np.ndarray, human: np.ndarray, groups: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Spearman of each judge with people in every resample, what SciPy gives for the items repeated that often.
+    """Spearman of each judge with people in every resample, as SciPy gives it for the items repeated as drawn.
 
     Args:
         scores: Shape (judges, n), finite.
@@ -68,9 +69,9 @@ def spearman_draws(scores: np.ndarray, human: np.ndarray, groups: np.ndarray, co
         Shape (judges, resamples), float64; NaN with fewer than `MIN_ITEMS` items drawn or where all scores of a side
         are equal.
     """
-    found = np.full((len(scores), len(counts)), np.nan)
+    correlations = np.full((len(scores), len(counts)), np.nan)
     if len(human) == 0:
-        return found
+        return correlations
     n_groups = counts.shape[1]
     sizes = np.bincount(groups, minlength=n_groups)
     people = _Ties.of(human, groups, n_groups)
@@ -86,16 +87,16 @@ def spearman_draws(scores: np.ndarray, human: np.ndarray, groups: np.ndarray, co
         total, squared = sizes @ weights, weights * weights
         untied_squares = _squares(sizes @ (squared * weights - weights), total)
         ranks, human_squares = _ranks(people, weights, total)
-        own = np.einsum("vr,vr->r", people.by_group @ squared, ranks)
-        for number, (judge, cut) in enumerate(zip(judges, runs, strict=True)):
-            if cut is None:
+        self_products = np.einsum("vr,vr->r", people.by_group @ squared, ranks)
+        for index, (judge, judge_runs) in enumerate(zip(judges, runs, strict=True)):
+            if judge_runs is None:
                 judge_ranks, squares = _ranks(judge, weights, total)
                 covariance = _tied_covariance(judge, people, judge_ranks, ranks, groups, weights)
             else:
-                squares, covariance = untied_squares, _untied_covariance(cut, ranks, weights) - own
+                squares, covariance = untied_squares, _untied_covariance(judge_runs, ranks, weights) - self_products
             squares = squares * human_squares
             defined = (squares > 0) & (total >= MIN_ITEMS)
-            np.divide(covariance, np.sqrt(squares), out=found[number, rows], where=defined)
+            np.divide(covariance, np.sqrt(squares), out=correlations[index, rows], where=defined)
 
     starts = range(0, len(counts), _ROWS)
     if len(starts) * len(human) < 1_000_000:
@@ -104,7 +105,7 @@ def spearman_draws(scores: np.ndarray, human: np.ndarray, groups: np.ndarray, co
     else:
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # NumPy leaves Python's lock
             list(pool.map(compute, starts))
-    return found
+    return correlations
 
 
 def _ranks(side: _Ties, weights: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -131,15 +132,15 @@ def _tied_covariance(
     covariance = np.zeros(weights.shape[1])
     for start in range(0, len(cells), _RUNS):
         part = slice(start, start + _RUNS)
-        one, other = np.divmod(cells[part], len(human_ranks))
-        covariance += np.einsum("cr,cr,cr->r", in_cell[part] @ weights, judge_ranks[one], human_ranks[other])
+        row, column = np.divmod(cells[part], len(human_ranks))
+        covariance += np.einsum("cr,cr,cr->r", in_cell[part] @ weights, judge_ranks[row], human_ranks[column])
     return covariance
 
 
 def _untied_covariance(runs: _Runs, human_ranks: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """2 sum(w r C) over the sorted items, shape (rows,), with r the human ranks: their sum is 0.
+    """2 sum(w r C) over the sorted items, shape (rows,); r are the human ranks, whose weighted sum is 0.
 
-    C is the running sum inside a run and the total of the runs before it.
+    C is the running sum of weights inside a run plus the total of the runs before it.
     """
     # Whole numbers below 2^24 are exact in single precision, in half the time.
     exact = weights.max(initial=0.0) * np.abs(human_ranks).max() < 2**24
@@ -160,7 +161,7 @@ def _untied_covariance(runs: _Runs, human_ranks: np.ndarray, weights: np.ndarray
 
 
 PairRule = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, ...]]
-"""From differences of judge and human scores of pairs (any shape): what each pair adds to each of some sums."""
+"""Maps the differences of judge and human scores of pairs (any shape) to the terms of each pair in several sums."""
 
 
 def signs(differences: np.ndarray, epsilon: float = 0.0) -> np.ndarray:

@@ -1,7 +1,7 @@
-"""What each rater did, and what about it deserves a question.
+"""Statistics of each rater, and flags for unusual ones.
 
-A flag is a reason to look, not a verdict: its evidence stands beside it. The rules stand under "Flags on raters" in
-docs/reference/statistics.md; nothing is said about rapid responding where times are not known.
+A flag is a reason to look, not a verdict: it comes with its evidence. The rules are under "Flags on raters" in
+docs/reference/statistics.md. Rapid responding is not checked where times are not known.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Kind = Literal["constant", "random", "fast", "duplicate"]
 
 @dataclass(frozen=True)
 class RaterFlag:
-    """Why a rater deserves a question, with the numbers in words."""
+    """The reason to look at a rater, with the numbers in words."""
 
     kind: Kind
     evidence: str
@@ -62,13 +62,13 @@ class RaterFacts:
 def rater_report(
     table: RatingTable, draws: Resamples, panel: Statistic, agreement: Mapping[str, Statistic], dimension: Dimension
 ) -> list[RaterFacts]:
-    """Facts about every rater of a dimension: flagged ones first, then in the order of their ids.
+    """Facts about every rater of a dimension: flagged raters first, then in the order of their ids.
 
     Args:
         table: The ratings.
-        draws: Over their items.
-        panel: Agreement of a rater with the others, the mean over raters.
-        agreement: That of each; both by `leave_one_rater_out`.
+        draws: Draws over their items.
+        panel: Mean agreement of a rater with the others, from `leave_one_rater_out`.
+        agreement: Rater id -> agreement of this rater with the others, also from `leave_one_rater_out`.
         dimension: The dimension and its scale.
     """
     model = fit_rater_model(table)
@@ -77,20 +77,20 @@ def rater_report(
     seconds = np.full(len(table.scores), np.nan) if table.seconds is None else table.seconds
     fast, duplicates = fast_raters(table), _duplicates(table)
     facts = []
-    for position, (rater_id, own) in enumerate(zip(table.rater_ids, table.by_rater(), strict=True)):
-        scores = table.scores[own]
-        shared = own[~np.isnan(others[own])]
+    for position, (rater_id, rated) in enumerate(zip(table.rater_ids, table.by_rater(), strict=True)):
+        scores = table.scores[rated]
+        shared = rated[~np.isnan(others[rated])]
         compared, theirs = table.scores[shared], others[shared]
         evidence: list[tuple[Kind, str | None]] = [
             ("constant", _constant(compared, theirs)),
             ("random", _random(agreement[rater_id], panel)),
             ("fast", fast.get(position)),
-            *(("duplicate", of) for of in duplicates.get(position, ())),
+            *(("duplicate", text) for text in duplicates.get(position, ())),
         ]
         facts.append(
             RaterFacts(
                 rater_id=rater_id,
-                n_ratings=len(own),
+                n_ratings=len(rated),
                 n_shared=len(shared),
                 mean=float(scores.mean()),
                 sd=float(scores.std()),
@@ -99,7 +99,7 @@ def rater_report(
                 agreement=agreement[rater_id],
                 scale_share=float(np.ptp(scores) / (dimension.maximum - dimension.minimum)),
                 n_distinct=len(np.unique(scores)),
-                median_seconds=float(np.nanmedian(seconds[own])) if np.isfinite(seconds[own]).any() else None,
+                median_seconds=float(np.nanmedian(seconds[rated])) if np.isfinite(seconds[rated]).any() else None,
                 flags=tuple(RaterFlag(kind, why) for kind, why in evidence if why is not None),
             )
         )
@@ -137,29 +137,29 @@ def _random(own: Statistic, panel: Statistic) -> str | None:
 
 
 def _duplicates(table: RatingTable) -> dict[int, list[str]]:
-    """Position of a rater -> evidence against each of its duplicates."""
+    """Position of a rater -> evidence for each rater whose scores duplicate this rater's."""
     shared, equal = _equal_scores(table)
     in_common, same = np.asarray(shared.sum(axis=1)), np.asarray(equal.sum(axis=1))
-    found: dict[int, list[str]] = {}
-    both = sparse.coo_array(sparse.triu(shared, k=1))
-    first, second = both.coords
+    evidence: dict[int, list[str]] = {}
+    pairs = sparse.coo_array(sparse.triu(shared, k=1))
+    first, second = pairs.coords
     equals = np.asarray(equal.tocsr()[first, second]).reshape(-1)
-    enough = both.data >= MIN_DUPLICATE_ITEMS
-    alike = enough & (equals >= DUPLICATE_SHARE * both.data)
-    for a, b, n, hits in zip(first[alike], second[alike], both.data[alike], equals[alike], strict=True):
+    enough = pairs.data >= MIN_DUPLICATE_ITEMS
+    alike = enough & (equals >= DUPLICATE_SHARE * pairs.data)
+    for a, b, n, hits in zip(first[alike], second[alike], pairs.data[alike], equals[alike], strict=True):
         rest = in_common[a] + in_common[b] - 2 * n
         if rest == 0:
             continue
-        # One hit and one miss more than seen (Laplace): a panel that never agrees exactly still might once.
+        # One hit and one miss are added (Laplace): a panel that never agreed exactly still might once
         usual = (same[a] + same[b] - 2 * hits + 1) / (rest + 2)
         if stats.binom.sf(hits - 1, n, usual) >= _CHANCE / enough.sum():
             continue
-        for one, other in ((a, b), (b, a)):
-            found.setdefault(int(one), []).append(
-                f"the same score as {table.rater_ids[other]} on {hits:g} of {n:g} items; with the other raters on "
+        for rater, twin in ((a, b), (b, a)):
+            evidence.setdefault(int(rater), []).append(
+                f"the same score as {table.rater_ids[twin]} on {hits:g} of {n:g} items; with the other raters on "
                 f"{usual:.0%} of the items"
             )
-    return found
+    return evidence
 
 
 def _equal_scores(table: RatingTable) -> tuple[sparse.csr_array, sparse.csr_array]:
@@ -181,12 +181,13 @@ MIN_OTHERS = 2
 
 
 def fast_raters(table: RatingTable) -> dict[int, str]:
-    """Who is too fast, and the evidence: position in `RatingTable.rater_ids` -> numbers in words.
+    """Raters who are too fast: position in `RatingTable.rater_ids` -> the evidence in words.
 
-    The rule: on more than half of at least `MIN_RATER_ITEMS` items, the rater took less than `FAST_RATIO` of the time
-    that the others took for the same item (their median; of an even number the lower of the two in the middle). Times
-    are compared within items because long clips take everybody longer. The items need `MIN_OTHERS` other raters in
-    all: of two raters nobody knows whether one is fast or the other slow. Unknown times do not count.
+    A rater is too fast who, on more than half of at least `MIN_RATER_ITEMS` items, took less than `FAST_RATIO` of the
+    time that the others took for the same item (their median; of an even number the lower of the two middle ones).
+    Times are compared within items because long clips take everybody longer. The items must have at least `MIN_OTHERS`
+    other raters in all: with one other rater it is unknown whether one is fast or the other slow. Unknown times do not
+    count.
     """
     if table.seconds is None:
         return {}
@@ -196,17 +197,17 @@ def fast_raters(table: RatingTable) -> dict[int, str]:
     n_raters = len(table.rater_ids)
     n_items = np.bincount(table.raters[compared], minlength=n_raters)
     n_fast = np.bincount(table.raters[fast], minlength=n_raters)
-    found: dict[int, str] = {}
+    evidence: dict[int, str] = {}
     for position in np.flatnonzero((n_items >= MIN_RATER_ITEMS) & (n_fast > n_items / 2)):
-        own = compared & (table.raters == position)
-        same_items = compared & np.isin(table.items, table.items[own])
+        rated = compared & (table.raters == position)
+        same_items = compared & np.isin(table.items, table.items[rated])
         if len(np.unique(table.raters[same_items])) <= MIN_OTHERS:
             continue
-        found[int(position)] = (
+        evidence[int(position)] = (
             f"took less than a third of the others' time on {n_fast[position]} of {n_items[position]} items; median "
-            f"{np.median(table.seconds[own]):.1f} s, of the others {np.median(others[own]):.1f} s"
+            f"{np.median(table.seconds[rated]):.1f} s, of the others {np.median(others[rated]):.1f} s"
         )
-    return found
+    return evidence
 
 
 def _others_median(items: np.ndarray, seconds: np.ndarray) -> np.ndarray:

@@ -2,19 +2,19 @@
 
 Two ceilings, both for Spearman's correlation:
 
-- **leave one rater out**: each rater against the mean of the other raters. It is what one person reaches; a judge can
-  pass it, because a judge need not have one person's noise.
+- **leave one rater out**: each rater against the mean of the other raters. This is what one person reaches; a judge can
+  exceed it, because a judge need not have one person's noise.
 - **panel mean**: what a judge that knew the true scores could expect to reach against these means. The formula is for
   Pearson's correlation; applied to ranks it is an approximation.
 
-How they are computed, and how near the second one comes in simulated panels, stands under "Raters" in
-docs/reference/statistics.md. The Spearman-Brown formula (Horst, 1951) steps up to the ratings that the items really
-have, items with a single rating included. With equal parts of all items it is 2 r / (1 + r).
+The section "Raters" in docs/reference/statistics.md says how they are computed and how accurate the second one is in
+simulated panels. The Spearman-Brown formula (Horst, 1951) steps up to the numbers of ratings that the items really
+have, items with a single rating included. With two equal halves of every item it is 2 r / (1 + r).
 
-Each halving divides the raters, and only where that leaves an item lopsided are raters of this item moved over
-at random. Halving each item on its own would be wrong for a panel that rates (nearly) all items: its raters'
-biases cancel between items, but between such parts they would count as noise, and the ceiling would come out
-too low.
+Each halving divides the raters. Only where this leaves the ratings of an item unbalanced are raters of this item moved
+to the other half at random. Halving each item on its own would be wrong for a panel that rates (nearly) all items: its
+raters' biases cancel between items, but between such halves they would count as noise, and the ceiling would be too
+low.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HALVINGS = 100
 """Random halvings whose correlations are averaged."""
 
 HALVINGS_IN_RESAMPLES = 10
-"""The first of them, used in every resample: the interval grows a little and costs a tenth of the time."""
+"""Number of these halvings used in every resample: the interval gets a little wider, in a tenth of the time."""
 
 _DRAWN_VALUES = 10_000_000  # resamples x groups
 
@@ -62,24 +62,24 @@ class Reliability:
 
     def report(self) -> dict[str, Any]:
         """The ``ceiling`` of an agreement report (`eval.results`)."""
-        found = as_report(self)
+        fields = as_report(self)
         return {
-            "spearman": found.pop("leave_one_rater_out"),
-            **found,
+            "spearman": fields.pop("leave_one_rater_out"),
+            **fields,
             "raters": [
-                {"rater_id": rater_id, "n": own.n, "spearman": own.value, "reason": own.reason}
-                for rater_id, own in self.raters.items()
+                {"rater_id": rater_id, "n": statistic.n, "spearman": statistic.value, "reason": statistic.reason}
+                for rater_id, statistic in self.raters.items()
             ],
         }
 
 
 def reliability_report(table: RatingTable, draws: Resamples, panel: Reliability, seed: int) -> dict[str, Any]:
-    """How well raters agree, from what `rated_items` and `measure` return for the same seed.
+    """How well raters agree, from the results of `rated_items` and `measure` for the same seed.
 
-    ``n_items`` (rated ones), ``n_groups`` (theirs), ``n_raters``, ``n_ratings``, ``resamples``, the fields of a
-    ``ceiling`` (`eval.results`), and by name the statistics of ``icc`` (`icc.FORMS`) and ``alpha``
-    (`krippendorff.DISTANCES`). ``split_half_by_item`` divides the raters of each item anew: a figure often published,
-    too low where raters with biases rate many items.
+    Has ``n_items`` (rated items), ``n_groups`` (of these items), ``n_raters``, ``n_ratings``, ``resamples``, the fields
+    of a ``ceiling`` (`eval.results`), and by name the statistics of ``icc`` (`icc.FORMS`) and ``alpha``
+    (`krippendorff.DISTANCES`). ``split_half_by_item`` divides the raters of each item anew: an often published
+    statistic, which is too low where raters with biases rate many items.
     """
     return {
         "n_items": table.n_items,
@@ -116,8 +116,8 @@ def affordable_draws(
 ) -> Resamples:
     """Draws from the groups of items, see `Resamples.draw`.
 
-    Beyond 10,000 groups there are fewer than 1000 draws, and from 100,000 on 100: time and memory stay bounded, and the
-    intervals of so many groups are narrow.
+    At most 1000 draws are made for 10,000 groups, fewer for more, and 100 from 100,000 groups on. This bounds time and
+    memory, and the intervals of so many groups are narrow.
     """
     distinct = len(set(groups) if strata is None else set(zip(strata, groups, strict=True)))
     affordable = max(100, _DRAWN_VALUES // max(1, distinct))
@@ -125,20 +125,20 @@ def affordable_draws(
 
 
 def measure(table: RatingTable, resamples: Resamples, seed: int) -> Reliability:
-    """All of `Reliability`, from ratings, draws over their items, and the seed of the halvings."""
+    """Computes all fields of `Reliability` from ratings, draws over their items, and the seed of the halvings."""
     single, raters = leave_one_rater_out(table, resamples)
-    half = _split_half(table, resamples, seed, by_item=False)
-    whole = _stepped_up(half, table.counts)
-    panel = _transformed(whole, np.sqrt)
+    split_half = _split_half(table, resamples, seed, by_item=False)
+    reliability = _stepped_up(split_half, table.counts)
+    panel = _transformed(reliability, np.sqrt)
     alpha = krippendorff_alpha(table, "interval", resamples)
-    return Reliability(single, panel, half, whole, alpha, raters)
+    return Reliability(single, panel, split_half, reliability, alpha, raters)
 
 
 def leave_one_rater_out(table: RatingTable, resamples: Resamples) -> tuple[Statistic, dict[str, Statistic]]:
     """Spearman of each rater with the mean of the others, from ratings and draws over their items.
 
-    The mean over raters, weighted by items, and rater id -> the Spearman of this rater, and the items that it stands
-    on; raters with fewer than `MIN_RATER_ITEMS` shared items are left out of the mean.
+    Returns the mean over raters, weighted by items, and a dict of rater id -> Spearman of this rater and number of its
+    items. Raters with fewer than `MIN_RATER_ITEMS` shared items are left out of the mean.
     """
     others_mean = table.others_mean()
     compared = ~np.isnan(others_mean)
@@ -146,23 +146,23 @@ def leave_one_rater_out(table: RatingTable, resamples: Resamples) -> tuple[Stati
     used: list[np.ndarray] = []
     total, draws, weights = 0.0, *np.zeros((2, len(resamples.counts)))
     for rater_id, rated in zip(table.rater_ids, table.by_rater(), strict=True):
-        own = rated[compared[rated]]
-        items = table.items[own]
-        if len(own) < MIN_RATER_ITEMS:
-            reason = f"shares {len(own)} items with other raters, at least {MIN_RATER_ITEMS} needed"
-            raters[rater_id] = Statistic(None, n=len(own), reason=reason)
+        shared = rated[compared[rated]]
+        items = table.items[shared]
+        if len(shared) < MIN_RATER_ITEMS:
+            reason = f"shares {len(shared)} items with other raters, at least {MIN_RATER_ITEMS} needed"
+            raters[rater_id] = Statistic(None, n=len(shared), reason=reason)
             continue
         seen = resamples.select(items)
         undefined = "this rater or the mean of the others is constant"
-        found = estimate(spearman, table.scores[own], others_mean[own], resamples=seen, undefined=undefined)
-        raters[rater_id] = found
-        if found.value is None:
+        statistic = estimate(spearman, table.scores[shared], others_mean[shared], resamples=seen, undefined=undefined)
+        raters[rater_id] = statistic
+        if statistic.value is None:
             continue
         used.append(items)
-        total += found.value * len(own)
+        total += statistic.value * len(shared)
         drawn = seen.counts @ np.bincount(seen.codes, minlength=seen.counts.shape[1])
-        draws += np.nan_to_num(found.draws * drawn)
-        weights += np.where(np.isnan(found.draws), 0.0, drawn)
+        draws += np.nan_to_num(statistic.draws * drawn)
+        weights += np.where(np.isnan(statistic.draws), 0.0, drawn)
     if not used:
         reason = f"no rater varies and shares at least {MIN_RATER_ITEMS} items with other raters"
         return Statistic(None, reason=reason), raters
@@ -170,8 +170,8 @@ def leave_one_rater_out(table: RatingTable, resamples: Resamples) -> tuple[Stati
     items = np.unique(ratings)
     point = Statistic(total / len(ratings), n=len(items))
     with np.errstate(invalid="ignore"):
-        together = with_interval(point, draws / weights, resamples.select(items), correlation=True)
-    return together, raters
+        mean = with_interval(point, draws / weights, resamples.select(items), correlation=True)
+    return mean, raters
 
 
 def _split_half(table: RatingTable, resamples: Resamples, seed: int, *, by_item: bool) -> Statistic:
@@ -223,7 +223,7 @@ def _halved(
 
 
 def _part_means(table: RatingTable, key: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Per item the mean of its ratings with the lowest keys, so many as `size` says, and of the rest, each (items,)."""
+    """Per item the mean of the `size` ratings with the lowest keys, and that of the rest, each of shape (items,)."""
     rows = np.lexsort((key, table.items))
     items, scores = table.items[rows], table.scores[rows]
     position = np.arange(len(items)) - (np.cumsum(table.counts) - table.counts)[items]
@@ -259,7 +259,7 @@ def _stepped_up(half: Statistic, counts: np.ndarray) -> Statistic:
 
 
 def _transformed(old: Statistic, rising: Callable[[Any], Any]) -> Statistic:
-    """Value, interval and draws through a rising function."""
+    """Applies a rising function to the value, the interval and the draws."""
     value, low, high = (None if x is None else float(rising(x)) for x in (old.value, old.low, old.high))
     return replace(old, value=value, low=low, high=high, draws=rising(old.draws))
 
@@ -267,7 +267,7 @@ def _transformed(old: Statistic, rising: Callable[[Any], Any]) -> Statistic:
 # ---------------------------------------------------------------- the mean of several raters
 
 CHOICES = 100
-"""Most choices of k raters whose correlations are averaged; where there are not more in all, each is made once."""
+"""Most choices of k raters whose correlations are averaged; where no more exist, each is made once."""
 
 
 def average_single_reliability(panels: Sequence[tuple[Reliability, RatingTable]]) -> Statistic:
@@ -275,22 +275,25 @@ def average_single_reliability(panels: Sequence[tuple[Reliability, RatingTable]]
 
     Items may have different numbers of ratings: with l the noise variance of a rating over the variance of the true
     scores and c the mean of 1 / ratings, the panel mean has the reliability 1 / (1 + l c), and a rating 1 / (1 + l).
-    A reliability from few items is wild, and its mean over dimensions lies too low: it is undefined where they do
-    not agree, and no correlation makes up for one that is too low by as much. Undefined, with the reason, where no
-    dimension has a split-half correlation or their mean is not positive.
+    Correlations are averaged, not reliabilities: a reliability from few items is very noisy, and its mean over
+    dimensions is too low. It is undefined where the parts do not agree, and a correlation that is too high does not
+    make up for one that is too low by as much. Undefined, with the reason, where no dimension has a split-half
+    correlation or their mean is not positive.
 
     Args:
-        panels: Of each dimension, by `measure`, with as many draws, and its ratings.
+        panels: The result of `measure` for each dimension, all with the same number of draws, and its ratings.
     """
-    known = [(own.split_half, table) for own, table in panels if own.split_half.value is not None]
-    if not known:
+    defined = [
+        (reliability.split_half, table) for reliability, table in panels if reliability.split_half.value is not None
+    ]
+    if not defined:
         return panels[0][0].split_half
-    splits, counts = [own for own, _ in known], np.concatenate([table.counts for _, table in known])
-    drawn = [own.draws for own in splits if len(own.draws)]
+    splits, counts = [s for s, _ in defined], np.concatenate([table.counts for _, table in defined])
+    drawn = [s.draws for s in splits if len(s.draws)]
     with np.errstate(invalid="ignore"):  # a draw in which none is defined
-        of_draws = np.nansum(drawn, axis=0) / (~np.isnan(drawn)).sum(axis=0)
-    draws = of_draws if len(drawn) == len(splits) else np.empty(0)
-    mean = Statistic(float(np.mean([own.value or 0.0 for own in splits])), n=sum(own.n for own in splits), draws=draws)
+        mean_draws = np.nansum(drawn, axis=0) / (~np.isnan(drawn)).sum(axis=0)
+    draws = mean_draws if len(drawn) == len(splits) else np.empty(0)
+    mean = Statistic(float(np.mean([s.value or 0.0 for s in splits])), n=sum(s.n for s in splits), draws=draws)
     whole, c = _stepped_up(mean, counts), float((1 / counts[counts > 0]).mean())
     if whole.value is None:
         return whole
@@ -304,15 +307,15 @@ def raters_ceiling(
 ) -> dict[str, Statistic]:
     """Spearman of the mean of k randomly chosen raters with the mean of the others, for the items with more than k.
 
-    Chosen are k raters of the panel, the same ones for all items; an item that they did not all rate gets others, in a
+    The same k raters of the panel are chosen for all items. An item that they did not all rate gets other raters, in a
     random order that is the same for all items.
 
     Args:
         table: The ratings.
-        panel_reliability: Of the panel mean over all rated items, by `measure`.
+        panel_reliability: Reliability of the panel mean over all rated items, from `measure`.
         resamples: The draws behind it, over the items.
-        k: At least 1.
-        seed: Of the choices.
+        k: Number of raters, at least 1.
+        seed: Seed of the choices.
 
     Returns:
         ``expected``: what classical test theory predicts, sqrt(rel_k rel_others). ``measured``: the mean over choices
@@ -326,31 +329,31 @@ def raters_ceiling(
     seen, others = resamples.select(items), float((1 / (table.counts[items] - k)).mean())
     expected, c = panel_reliability, float((1 / table.counts[table.counts > 0]).mean())
     if expected.value is not None:
-        singles = (_of_part(whole, c) for whole in (expected.value, expected.draws))
+        singles = (_of_part(reliability, c) for reliability in (expected.value, expected.draws))
         value, draws = (np.sqrt(of_mean(single, 1 / k) * of_mean(single, others)) for single in singles)
         expected = with_interval(Statistic(float(value), n=len(items)), draws, seen, correlation=True)
     choices = _choices(len(table.rater_ids), k, np.random.default_rng(seed))
     size = np.minimum(table.counts, k)
     divisions = (_part_means(table, order[table.raters], size) for order in choices)
-    measured = mean_spearman(((one[items], other[items]) for one, other in divisions), seen)
+    measured = mean_spearman(((chosen[items], rest[items]) for chosen, rest in divisions), seen)
     return {"expected": expected, "measured": measured}
 
 
 def _of_part(whole: Any, c: float) -> Any:
-    """Reliability of a single rating where that of means with c as the mean of 1 / ratings is `whole`."""
+    """Reliability of a single rating, where `whole` is the reliability of means and c the mean of 1 / ratings."""
     return whole * c / (1 - whole + whole * c)
 
 
 def of_mean(single: Any, c: float) -> Any:
-    """The inverse: reliability of means with c as the mean of 1 / ratings (Spearman-Brown)."""
+    """The inverse of `_of_part`: reliability of means, where c is the mean of 1 / ratings (Spearman-Brown)."""
     return single / (single + (1 - single) * c)
 
 
 def _choices(n_raters: int, k: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Shape (raters,), each rater's place in line; the k chosen ones stand in front."""
-    every = list(combinations(range(n_raters), k)) if math.comb(n_raters, k) <= CHOICES else None
-    for number in rng.permutation(CHOICES if every is None else len(every)):
+    """Yields the place of each rater in an order, shape (raters,); the k chosen raters come first."""
+    choices = list(combinations(range(n_raters), k)) if math.comb(n_raters, k) <= CHOICES else None
+    for index in rng.permutation(CHOICES if choices is None else len(choices)):
         order = rng.permutation(n_raters)
-        if every is not None:
-            order[list(every[number])] -= n_raters
+        if choices is not None:
+            order[list(choices[index])] -= n_raters
         yield order

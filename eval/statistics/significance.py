@@ -1,26 +1,26 @@
-"""Judge against judge: do two judges agree differently with the same people, and who is better than whom?
+"""Judge against judge: do two judges differ in their agreement with the same people, and which one is better?
 
 Three tests of the difference of two correlations with the same human scores ("Judge against judge" in
 docs/reference/statistics.md). The first two keep groups whole and are the ones to report.
 
 - **Paired permutation** (PERM-BOTH; Deutsch, Dror and Roth, 2021): if the judges are equally good, it does not matter
   whose scores are whose. Each judge's scores are put on one scale (ranks, mean 0, standard deviation 1) once, over all
-  items; then the scores of randomly chosen units are exchanged and the difference is computed anew, as that of
-  Pearson's correlations. Without an exchange it is that of Spearman's. The original exchanges each cell of system and
-  input on its own, which takes a judge's errors on the responses to one context for independent: with an intraclass
+  items; then the scores of randomly chosen units are exchanged, and the difference of Pearson's correlations is
+  computed anew. Without an exchange it is the difference of Spearman's. The original test exchanges each cell of system
+  and input on its own, which treats a judge's errors on the responses to one context as independent: with an intraclass
   correlation of 0.5 within groups of 2.5 items it rejects a true null hypothesis 10 % of the time at 5 %. To get the
   original, pass the cells as groups. Systems are held fixed, as in `systems`.
 - **Paired cluster bootstrap**: the difference of both judges' draws from the same `Resamples`.
-- **Williams' t** (1959), since papers quote it.
+- **Williams' t** (1959), because papers quote it.
 
-Holm (1979) bounds the probability of one false difference or more whatever the dependence between the tests, of which
-neither independence nor the sign is known for judges on the same items. Judges of one cluster may still differ
-pairwise.
+The correction of Holm (1979) bounds the probability of one or more false differences under any dependence between the
+tests; for judges on the same items neither independence nor the sign of the dependence is known. Judges of one cluster
+may still differ pairwise.
 
-**Groups needed**: the standard error comes from the cluster bootstrap and shrinks with the root of the number of
-groups; more items of a group add less than new groups do. The observed difference is taken for the true one. Power at
-it says nothing that its p value does not say (Hoenig and Heisey, 2001); `Power.detectable_difference` needs no observed
-difference and is the better description of the data at hand.
+**Groups needed**: the standard error comes from the cluster bootstrap and shrinks with the square root of the number of
+groups; more items of a group add less than new groups do. The observed difference is treated as the true one. Power at
+the observed difference adds nothing to its p value (Hoenig and Heisey, 2001); `Power.detectable_difference` needs no
+observed difference and describes the data at hand better.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NOTHING = 1e-9  # a difference, or its standard error, that is none
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedDifference:
     """The difference of two judges' agreement with the same people, over the items that both scored."""
 
     difference: Statistic  # first minus second, with the interval of the paired cluster bootstrap
@@ -63,16 +63,16 @@ def compare_all(
     *,
     permutations: int = 10_000,
     seed: int = 0,
-) -> dict[tuple[str, str], Comparison]:
-    """Every two judges against each other, in the order of `scores`.
+) -> dict[tuple[str, str], PairedDifference]:
+    """Compares every two judges, in the order of `scores`.
 
     Args:
         scores: Judge -> its scores, shape (n,), on a scale of its own. NaN = not scored: the item is left out of this
             judge's comparisons and counted as dropped.
         human: Shape (n,), human scores of the same items; NaN likewise.
         resamples: Draws over the same n items; their groups are what permutations exchange.
-        permutations: Random ones, at least 1; where there are not more in all, each is looked at once.
-        seed: Of the permutations.
+        permutations: Number of random permutations, at least 1; where no more exist, each is used once.
+        seed: Seed of the permutations.
 
     Returns:
         Without a difference, and with the reason, where either correlation is undefined (see `agreement`).
@@ -83,34 +83,34 @@ def compare_all(
 
     @cache
     def agreement(name: str, mask: bytes) -> Statistic:
-        kept = np.frombuffer(mask, dtype=bool)
-        return estimate(spearman, scores[name][kept], human[kept], resamples=resamples.select(kept))
+        valid = np.frombuffer(mask, dtype=bool)
+        return estimate(spearman, scores[name][valid], human[valid], resamples=resamples.select(valid))
 
-    found = {}
-    for one, other in combinations(scores, 2):
-        kept, _ = complete(scores[one], scores[other], human)
-        first, second, people = scores[one][kept], scores[other][kept], human[kept]
-        own, others, seen = agreement(one, kept.tobytes()), agreement(other, kept.tobytes()), resamples.select(kept)
-        point = Statistic(None, n=own.n, dropped=int((~kept).sum()))
-        if own.value is None or others.value is None:
-            sides = (("first judge", own), ("second judge", others))
-            each = "; ".join(f"{side}: {of.reason}" for side, of in sides if of.value is None)
-            reason = own.reason if own.reason == others.reason else each  # one is about the items or the people
-            found[one, other] = Comparison(replace(point, reason=reason), seen.n_groups)
+    comparisons = {}
+    for a, b in combinations(scores, 2):
+        valid, _ = complete(scores[a], scores[b], human)
+        first, second, people = scores[a][valid], scores[b][valid], human[valid]
+        rho_a, rho_b, seen = agreement(a, valid.tobytes()), agreement(b, valid.tobytes()), resamples.select(valid)
+        point = Statistic(None, n=rho_a.n, dropped=int((~valid).sum()))
+        if rho_a.value is None or rho_b.value is None:
+            sides = (("first judge", rho_a), ("second judge", rho_b))
+            reasons = "; ".join(f"{side}: {rho.reason}" for side, rho in sides if rho.value is None)
+            reason = rho_a.reason if rho_a.reason == rho_b.reason else reasons  # one is about the items or the people
+            comparisons[a, b] = PairedDifference(replace(point, reason=reason), seen.n_groups)
             continue
-        draws = own.draws - others.draws
-        point = with_interval(replace(point, value=own.value - others.value), draws, seen)
+        draws = rho_a.draws - rho_b.draws
+        point = with_interval(replace(point, value=rho_a.value - rho_b.value), draws, seen)
         draws = None if point.low is None else seen.drawn(draws)
-        three = own.value, others.value, spearman(first, second)
-        found[one, other] = Comparison(
+        correlations = rho_a.value, rho_b.value, spearman(first, second)
+        comparisons[a, b] = PairedDifference(
             point,
             seen.n_groups,
             None if draws is None else float(np.nanstd(draws, ddof=1)),
             *permutation_test(first, second, people, seen.codes, permutations=permutations, seed=seed),
             None if draws is None else bootstrap_p(draws),
-            williams(*three, len(people)),
+            williams(*correlations, len(people)),
         )
-    return found
+    return comparisons
 
 
 def permutation_test(
@@ -124,23 +124,23 @@ def permutation_test(
 ) -> tuple[float, int]:
     """Two-sided p of exchanging the two judges' scores of whole units, and the number of permutations behind it.
 
-    With u units there are 2^(u - 1) permutations that differ, because exchanging everything turns only the sign round;
-    if `permutations` are as many or more, each is looked at once, and p is exact. Of random ones, p = (as extreme + 1)
-    / (permutations + 1) (Phipson and Smyth, 2010). One after which a judge is constant counts as extreme.
+    With u units there are 2^(u - 1) different permutations, because exchanging everything only flips the sign. If
+    `permutations` is at least this number, each is used once, and p is exact. With random ones, p = (as extreme + 1)
+    / (permutations + 1) (Phipson and Smyth, 2010). A permutation that makes a judge constant counts as extreme.
 
     Scores have shape (n,) and are finite and not constant; `units`, shape (n,), are exchanged as wholes.
     """
-    # Every sum that the correlations need is linear in the exchanges: one costs the number of units, not of items
-    x, y, z = (np.asarray(stats.zscore(stats.rankdata(own))) for own in (first, second, human))
+    # Every sum in the correlations is linear in the exchanges: a permutation costs the number of units, not of items
+    x, y, z = (np.asarray(stats.zscore(stats.rankdata(scores))) for scores in (first, second, human))
     n, codes = len(z), np.unique(units, return_inverse=True)[1]
     changes = np.stack([np.bincount(codes, weights=change) for change in (y - x, y**2 - x**2, (y - x) * z)])
     n_units = changes.shape[1]
     exact = 2 ** (n_units - 1) <= permutations
-    looked_at = 2 ** (n_units - 1) if exact else permutations
+    n_looked_at = 2 ** (n_units - 1) if exact else permutations
     rng, step = None if exact else np.random.default_rng(seed), max(1, _BLOCK_VALUES // n_units)
     observed, extreme = abs(x @ z - y @ z) / n, 0
-    for start in range(0, looked_at, step):
-        block = _swaps(start, min(start + step, looked_at), n_units, rng)
+    for start in range(0, n_looked_at, step):
+        block = _swaps(start, min(start + step, n_looked_at), n_units, rng)
         total, squares, products = changes @ block.T
         # Mean 0 and sum of squares n before; what one judge gains, the other one loses.
         variances = n + squares - total**2 / n, n - squares - total**2 / n
@@ -150,14 +150,14 @@ def permutation_test(
                 for variance, product in zip(variances, (x @ z + products, y @ z - products), strict=True)
             )
         extreme += int((~(np.abs(r_first - r_second) < observed - _ROUNDING)).sum())
-    return (extreme / looked_at if exact else (extreme + 1) / (looked_at + 1)), looked_at
+    return (extreme / n_looked_at if exact else (extreme + 1) / (n_looked_at + 1)), n_looked_at
 
 
 def williams(first: float, second: float, between: float, n: int) -> float | None:
     """Two-sided p of Williams' t of two correlations that share a variable (Williams, 1959; Steiger, 1980, equation 7).
 
-    Of the judges with people, `first` and `second`, and `between` the judges, over n items. For rank correlations it is
-    an approximation. None where one of the three determines the others.
+    `first` and `second` are the correlations of the judges with people, `between` that of the judges, over n items. For
+    rank correlations it is an approximation. None where one of the three determines the others.
     """
     if n <= 3:
         return None
@@ -171,10 +171,10 @@ def williams(first: float, second: float, between: float, n: int) -> float | Non
 
 
 def bootstrap_p(draws: np.ndarray) -> float:
-    """Two-sided p value of a difference from its draws (shape (resamples,), NaN left out): is 0 among them?
+    """Two-sided p value of a difference of 0 from its draws (shape (resamples,), NaN left out).
 
-    Twice the smaller of the shares at or below and at or above 0, one draw added to either count and to the total
-    (Davison and Hinkley, 1997, 4.2.3), at most 1.
+    Twice the smaller of the shares of draws at or below 0 and at or above 0, where one is added to either count and to
+    the total (Davison and Hinkley, 1997, 4.2.3); at most 1.
     """
     defined = draws[~np.isnan(draws)]
     smaller = min((defined <= 0).sum(), (defined >= 0).sum())
@@ -182,7 +182,7 @@ def bootstrap_p(draws: np.ndarray) -> float:
 
 
 def _swaps(start: int, end: int, n_units: int, rng: np.random.Generator | None) -> np.ndarray:
-    """Shape (end - start, units), 1 = exchanged: at random, or of all assignments in which the last unit is not."""
+    """Shape (end - start, units), 1 = exchanged: random, or from all assignments that keep the last unit in place."""
     if rng is not None:
         return rng.integers(0, 2, (end - start, n_units), dtype=np.int8).astype(np.float64)
     return (np.arange(start, end)[:, None] >> np.arange(n_units) & 1).astype(np.float64)
@@ -195,7 +195,7 @@ ALPHA = 0.05
 
 
 @dataclass(frozen=True, eq=False)
-class Ranking:
+class JudgeRanking:
     """Judges from the best to the worst, in clusters."""
 
     # judge with a defined agreement -> its cluster, from 1 = best; highest agreement first, equal ones in the order
@@ -205,27 +205,29 @@ class Ranking:
     unranked: Mapping[str, str]  # the other judges, in the order given -> why they have no agreement
 
 
-def rank_judges(agreement: Mapping[str, Statistic], tested: Mapping[tuple[str, str], tuple[float, float]]) -> Ranking:
+def rank_judges(
+    agreement: Mapping[str, Statistic], tested: Mapping[tuple[str, str], tuple[float, float]]
+) -> JudgeRanking:
     """Sorts judges and divides them into significance clusters.
 
-    Two judges whose difference on the items that both scored has another sign than that of their agreement are not told
-    apart: their scores are missing for different items.
+    Two judges are not told apart where their difference on the items that both scored has another sign than the
+    difference of their agreement over all items: their scores are missing for different items.
 
     Args:
         agreement: Judge -> its agreement with people, the higher the better.
         tested: Two judges -> the difference of their agreement on the items that both scored, first minus second, and
-            its p value; these are corrected together.
+            its p value; all p values are corrected together.
     """
-    values = {name: found.value for name, found in agreement.items() if found.value is not None}
+    values = {name: statistic.value for name, statistic in agreement.items() if statistic.value is not None}
     judges = sorted(values, key=lambda name: -values[name])
     adjusted = holm(np.array([p for _, p in tested.values()])).tolist()
-    p = {pair: own for pair, own in zip(tested, adjusted, strict=True) if set(pair) <= set(judges)}
+    p = {pair: p_value for pair, p_value in zip(tested, adjusted, strict=True) if set(pair) <= set(judges)}
     better = np.zeros((len(judges), len(judges)), dtype=bool)
-    for pair, own in p.items():
+    for pair, p_value in p.items():
         (i, j), (difference, _) = map(judges.index, pair), tested[pair]
-        better[i, j], better[j, i] = own < ALPHA and difference > 0, own < ALPHA and difference < 0
-    unranked = {name: found.reason or "undefined" for name, found in agreement.items() if name not in values}
-    return Ranking(dict(zip(judges, significance_clusters(better), strict=True)), p, unranked)
+        better[i, j], better[j, i] = p_value < ALPHA and difference > 0, p_value < ALPHA and difference < 0
+    unranked = {name: statistic.reason or "undefined" for name, statistic in agreement.items() if name not in values}
+    return JudgeRanking(dict(zip(judges, significance_clusters(better), strict=True)), p, unranked)
 
 
 def significance_clusters(better: np.ndarray) -> tuple[int, ...]:
@@ -255,7 +257,7 @@ FEWEST_GROUPS = 6
 
 @dataclass(frozen=True)
 class Power:
-    """What it takes to separate two judges at a level of `ALPHA` with a power of `POWER`."""
+    """Data needed to separate two judges at the level `ALPHA` with the power `POWER`."""
 
     # probability that as many groups as there are show a difference as large as the observed one
     power: float | None = None
@@ -268,7 +270,7 @@ class Power:
     reason: str | None = None  # why a field is None
 
 
-def separation(comparison: Comparison) -> Power:
+def separation(comparison: PairedDifference) -> Power:
     """Power and numbers of groups for two judges; the formulas are those of `power` and `groups_needed`."""
     difference, error, groups = comparison.difference, comparison.standard_error, comparison.n_groups
     if difference.value is None or difference.low is None or difference.high is None or error is None:
@@ -309,5 +311,5 @@ def groups_needed(difference: float, standard_error: float, n_groups: int) -> in
 
 
 def _distance() -> float:
-    """Standard errors between 0 and a difference that is shown with a power of `POWER`."""
+    """Distance from 0, in standard errors, of a difference that is detected with a power of `POWER`."""
     return float(stats.norm.isf(ALPHA / 2) + stats.norm.ppf(POWER))

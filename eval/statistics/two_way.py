@@ -1,17 +1,18 @@
 """Intervals of a judge's Spearman with the panel mean for other raters, and for other items and other raters.
 
-The bootstrap over groups of items takes the raters as they are. Drawing raters with replacement as well (the pigeonhole
-bootstrap; Owen, 2007) does not answer what other people give: a panel in which some count twice has fewer different
-raters, its mean is noisier, and the whole interval lies 0.05 too low. So no rater is repeated here; each is left out
-once (the jackknife over raters; Efron and Stein, 1981), and only how much that moves the correlation counts, not where
-it moves it. The interval stays centred on the estimate.
+The bootstrap over groups of items keeps the raters fixed. Drawing raters with replacement as well (the pigeonhole
+bootstrap; Owen, 2007) does not show the result with other raters: a panel in which some count twice has fewer different
+raters, its mean is noisier, and the whole interval lies 0.05 too low. So no rater is repeated here. Each is left out
+once (the jackknife over raters; Efron and Stein, 1981), and only the variance of the resulting correlations is used,
+not their mean: the interval stays centred on the estimate.
 
 All is computed on Fisher's scale z = artanh(r), with the quantiles of t:
 
 - other raters, the same items: the variance is that of the jackknife over raters.
-- other items and other raters: the variance of the bootstrap over groups, which already holds what is chance in single
-  ratings, and of the jackknife what two parts of the groups have in common, over random halvings and at least 0: what
-  raters differ in on any items. Degrees of freedom of Satterthwaite (1946).
+- other items and other raters: the variance is the sum of two parts. The first is that of the bootstrap over groups,
+  which already contains the chance in single ratings. The second is the covariance of the jackknife between two halves
+  of the groups, averaged over random halvings and at least 0: the differences between raters that hold on any items.
+  The degrees of freedom are those of Satterthwaite (1946).
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from .like_for_like import HALVINGS, halvings
 from .rank_draws import spearman_draws
 
 MIN_RATERS = 3
-"""Fewest raters of an interval for other raters."""
+"""Fewest raters for an interval for other raters."""
 
-_LEFT_OUT = 100  # most times that raters are left out; where there are more of them, several at a time
+_LEFT_OUT = 100  # most jackknife samples; where there are more raters, several are left out at a time
 
 
 def for_other_raters(score: np.ndarray, table: RatingTable) -> Statistic:
-    """Spearman with the mean of the raters, its interval for other raters of the same items.
+    """Spearman with the mean of the raters, with the interval for other raters of the same items.
 
     Without an interval, and with the reason, with fewer than `MIN_RATERS`.
 
@@ -42,14 +43,14 @@ def for_other_raters(score: np.ndarray, table: RatingTable) -> Statistic:
     point = _point(score, table)
     if point.value is None or point.reason is not None:
         return point
-    moved = _left_out(score, table, np.zeros(table.n_items, dtype=np.intp), np.ones((1, 1)))[:, 0]
-    return t_interval(point, _jackknife(moved, moved), len(moved) - 1)
+    z = _left_out(score, table, np.zeros(table.n_items, dtype=np.intp), np.ones((1, 1)))[:, 0]
+    return t_interval(point, _jackknife(z, z), len(z) - 1)
 
 
 def for_other_items_and_raters(
     score: np.ndarray, table: RatingTable, own: Statistic, resamples: Resamples
 ) -> Statistic:
-    """The same for other items and other raters; also without an interval where `own` has none.
+    """As `for_other_raters`, for other items and other raters; also without an interval where `own` has none.
 
     `own` is the Spearman of the score with the mean of the raters, with its draws over the n items, `resamples`.
     """
@@ -60,11 +61,11 @@ def for_other_items_and_raters(
         return own
     groups = resamples.n_groups
     items = z_variance(point.value, resamples.drawn(own.draws)) * groups / (groups - 1)
-    moved = _left_out(score, table, resamples.codes, halvings(resamples))
-    shared = [_jackknife(moved[:, half], moved[:, half + 1]) for half in range(0, 2 * HALVINGS, 2)]
-    defined = [one for one in shared if not np.isnan(one)]
+    z = _left_out(score, table, resamples.codes, halvings(resamples))
+    variances = [_jackknife(z[:, half], z[:, half + 1]) for half in range(0, 2 * HALVINGS, 2)]
+    defined = [variance for variance in variances if not np.isnan(variance)]
     raters = max(0.0, float(np.mean(defined))) if defined else 0.0
-    squares = items**2 / (groups - 1) + raters**2 / (len(moved) - 1)
+    squares = items**2 / (groups - 1) + raters**2 / (len(z) - 1)
     return t_interval(point, items + raters, (items + raters) ** 2 / squares if squares > 0 else groups - 1)
 
 
@@ -77,19 +78,19 @@ def _point(score: np.ndarray, table: RatingTable) -> Statistic:
 
 
 def _left_out(score: np.ndarray, table: RatingTable, codes: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Fisher's z without some of the raters, shape (times raters are left out, rows of counts); NaN = undefined."""
+    """Fisher's z without some of the raters, shape (jackknife samples, rows of counts); NaN = undefined."""
     raters = len(table.rater_ids)
     part = np.random.default_rng(0).permutation(raters) % min(raters, _LEFT_OUT)
-    found = []
+    correlations = []
     for number in range(part.max() + 1):
-        kept = part[table.raters] != number
-        given = np.bincount(table.items[kept], minlength=table.n_items)
-        sums = np.bincount(table.items[kept], weights=table.scores[kept], minlength=table.n_items)
-        items = np.flatnonzero(given)  # those that nobody else rated do not count
+        remaining = part[table.raters] != number
+        n_ratings = np.bincount(table.items[remaining], minlength=table.n_items)
+        sums = np.bincount(table.items[remaining], weights=table.scores[remaining], minlength=table.n_items)
+        items = np.flatnonzero(n_ratings)  # those that nobody else rated do not count
         # Rounded: means of the same ratings in another order are ties
-        means = np.round(sums[items] / given[items], 9)
-        found.append(spearman_draws(score[items][None], means, codes[items], counts)[0])
-    return fisher_z(np.stack(found))
+        means = np.round(sums[items] / n_ratings[items], 9)
+        correlations.append(spearman_draws(score[items][None], means, codes[items], counts)[0])
+    return fisher_z(np.stack(correlations))
 
 
 def _jackknife(first: np.ndarray, second: np.ndarray) -> float:

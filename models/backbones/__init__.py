@@ -1,7 +1,7 @@
 """Backbones by the `model_type` of their `transformers` configuration: one class per family (see `FAMILIES`).
 
-A class has the official model class, where its parts are, its audio token, how many audio tokens a clip has, and
-overrides where the family is special. The base classes are `AudioLanguageModel` and `PairEncoder`.
+A class names the official model class, the paths of its parts, its audio token and the number of audio tokens of a
+clip, and overrides what is special in the family. The base classes are `AudioLanguageModel` and `PairEncoder`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .loading import load_model, one_line
 
 NANO_FOLDER = Path(__file__).parents[2] / "checkpoints" / "nano"
 TRANSFORMERS = "transformers>=5.17,<6"
-"""What every family here can be used with."""
+"""Versions with which every family here can be used."""
 DEPTH = "empathy_judge_depth"
-"""In config.json of a backbone that was exported: how many of the layers are in its files, where these are not all."""
+"""Key in config.json of an exported backbone: how many layers its files have, where these are not all."""
 FAMILIES: Mapping[str, tuple[str, str]] = {
     "audioflamingo3": ("qwen2_audio", "AudioFlamingo3"),
     "gemma3n": ("gemma", "Gemma3n"),
@@ -44,7 +44,7 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "wavlm": ("audio_encoders", "WavLM"),
     "whisper": ("audio_encoders", "Whisper"),
 }
-"""File and class of each; imported when it is asked for."""
+"""Module and class of each family; imported on demand."""
 
 
 def load_backbone(checkpoint: Checkpoint) -> Backbone:
@@ -57,14 +57,14 @@ def load_backbone(checkpoint: Checkpoint) -> Backbone:
             weights that belong to none.
     """
     name = checkpoint.name
-    found = replace(checkpoint, name=str(NANO_FOLDER)) if name == NANO else checkpoint
-    config = read_config(name, found.revision)
+    resolved = replace(checkpoint, name=str(NANO_FOLDER)) if name == NANO else checkpoint
+    config = read_config(name, resolved.revision)
     family = _family(name, str(config.get("model_type")))
-    depth = config.get(DEPTH) if found.depth is None else found.depth
-    found = replace(found, depth=depth, layers=family.layout.stored(family.layers_path))
+    depth = config.get(DEPTH) if resolved.depth is None else resolved.depth
+    resolved = replace(resolved, depth=depth, layers=family.layout.stored(family.layers_path))
     try:
-        network = family.network_of(load_model(family, found), found)
-        backbone: Backbone = family(network, family.processor_of(found), found)
+        network = family.network_of(load_model(family, resolved), resolved)
+        backbone: Backbone = family(network, family.processor_of(resolved), resolved)
     except StrictDataclassError as error:
         raise UserError(f"backbone {name!r}: config.json: {one_line(error)}") from None
     backbone.name, backbone.depth = name, None if depth is None else len(backbone.layers)
@@ -73,7 +73,7 @@ def load_backbone(checkpoint: Checkpoint) -> Backbone:
 
 
 def read_config(name: str, revision: str | None) -> dict[str, Any]:
-    """What config.json of a backbone ("nano", a hub id or a folder) says.
+    """The content of config.json of a backbone ("nano", a hub id or a folder).
 
     Raises:
         UserError: If there is none, or the hub does not answer and no copy is in the cache.
@@ -105,7 +105,7 @@ def _family(name: str, model_type: str) -> Any:
         return getattr(importlib.import_module(f".{file}", __name__), class_name)
     except ImportError as error:
         if error.name is not None and error.name.startswith(__name__.partition(".")[0]):
-            raise  # a name of ours: a bug
+            raise  # a name of this package: a bug
         raise UserError(
             f"backbone {name!r}: family {model_type!r} cannot be used with the installed transformers "
             f"{transformers.__version__}; expected {TRANSFORMERS}: {one_line(error)}"

@@ -24,15 +24,15 @@ from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 from ...data_modules.errors import UserError
 from ...data_modules.schema import Pair
-from .base import Backbone, Checkpoint, Clips, Inputs, Layout, Part
+from .base import Backbone, BackbonePart, Checkpoint, Clips, Inputs, Layout
 from .layers import LayerStatistics, over_time, padding_mask, without_padding
 from .loading import load_feature_extractor
 
 PADDING, USER, OTHER, RESPONSE = range(4)
-"""What a token is part of: nothing, a context turn of the user, a context turn of anybody else, the response."""
+"""What a token belongs to: nothing, a context turn of the user, a context turn of anybody else, the response."""
 
 FUSION = "joiner"
-"""Where the fusion is in the network. Judges that exist have stored its weights under this name."""
+"""Name of the fusion in the network. Existing judges have stored its weights under it."""
 
 WIDTH = 256
 _HEADS = 4
@@ -46,15 +46,15 @@ _IGNORED_KEYS = (
 )
 
 _CONVOLUTIONS = "feature_extractor"
-"""Over the waveform: in float32 whatever the precision of the rest is, weights and samples."""
+"""Convolutions over the waveform: weights and samples are float32 whatever the precision of the rest is."""
 
 
 class PairEncoder(Backbone):
     """Runs the encoder on each clip, and lets the response attend to its context.
 
     An audio state holds all layers of the encoder, so that the states of a frozen encoder can be cached while the
-    fusion learns how much of each layer it wants. A token id says what a token is part of (`USER` and so on): every
-    token is an audio token, and there is no text.
+    fusion learns the weight of each layer. A token id says what a token belongs to (`USER` and so on): every token is
+    an audio token, and there is no text.
     """
 
     hidden_size = WIDTH
@@ -69,7 +69,7 @@ class PairEncoder(Backbone):
 
     @classmethod
     def config_of(cls, checkpoint: Checkpoint) -> Any:
-        """The encoder without what is put on top of it.
+        """Configuration of the encoder without the modules on top of it.
 
         Raises:
             UserError: If 4 bits are asked for, or positions go through a batch norm.
@@ -84,20 +84,23 @@ class PairEncoder(Backbone):
         if getattr(config, "conv_pos_batch_norm", False):
             raise UserError(f"backbone {name!r}: conv_pos_batch_norm lets padding in; expected false")
         config.mask_time_prob = config.mask_feature_prob = 0.0  # else there is a weight that only masked training reads
-        for follows in ("add_adapter", "use_intermediate_ffn_before_adapter"):  # the states that are read
+        for follows in ("add_adapter", "use_intermediate_ffn_before_adapter"):  # behind the states that are read
             if hasattr(config, follows):
                 setattr(config, follows, False)
         return config
 
     def __init__(self, network: Any, processor: Any, checkpoint: Checkpoint) -> None:
-        """Put an encoder and new fusion weights together."""
+        """Combine an encoder and new fusion weights."""
         self.name = checkpoint.name
         self.extractor, self.sampling_rate = processor, processor.sampling_rate
         self.network = nn.ModuleDict({"encoder": network})
         layers, width = len(self.layers) + 1, network.config.hidden_size
         self.audio_size, self.layer_sizes = layers * width, (layers, width)
         self.network[FUSION] = CrossAttentionFusion(layers, width).to(network.device)
-        self.parts = {"audio_tower": Part("encoder", self.linears, self.layers_path), "fusion": Part(FUSION, ())}
+        self.parts = {
+            "audio_tower": BackbonePart("encoder", self.linears, self.layers_path),
+            "fusion": BackbonePart(FUSION, ()),
+        }
 
     @property
     def tower(self) -> Any:
@@ -116,7 +119,7 @@ class PairEncoder(Backbone):
         return ids, is_audio.long(), is_audio
 
     def hidden_states(self, inputs: Inputs) -> Tensor:
-        """See `Backbone`; at context tokens what the fusion projected."""
+        """See `Backbone`; at context tokens the projected audio states."""
         states = inputs.audio_states
         if states is None:
             assert inputs.clips is not None
@@ -134,13 +137,13 @@ class PairEncoder(Backbone):
 class CrossAttentionFusion(nn.Module):
     """A weighted sum of a tower's layers, and one block in which the response attends to its context.
 
-    The weighted sum is the recipe of SUPERB (Yang et al., 2021): a softmax over one learned weight for each layer,
-    equal at first. There are no positions in here, only those that the tower has put into its states: the context
-    turns of one speaker may be given in any order.
+    The weighted sum is that of SUPERB (Yang et al., 2021): a softmax over one learned weight for each layer, equal at
+    first. The block adds no positions to those that the tower has put into its states: the context turns of one speaker
+    may be given in any order.
     """
 
     def __init__(self, layers: int, size: int) -> None:
-        """Draw all weights from torch's global seed, for so many layers (the input embedding included) of one width."""
+        """Draw all weights from torch's global seed. `layers` includes the input embedding; all have one width."""
         super().__init__()
         self.layer_weights = nn.Parameter(torch.zeros(layers))
         self.input_norm = nn.LayerNorm(size)
@@ -165,15 +168,15 @@ class CrossAttentionFusion(nn.Module):
         """Fuse the clips of each pair.
 
         Args:
-            audio: What `project` made `(batch, tokens, width)`; at padding it may be anything finite.
-            segments: What each token is part of `(batch, tokens)`.
+            audio: Output of `project` `(batch, tokens, width)`; at padding it may be anything finite.
+            segments: What each token belongs to `(batch, tokens)`.
 
         Returns:
-            `(batch, tokens, width)`: at the response with attention to its context; at context tokens what they were.
-            Padding on either side changes nothing.
+            `(batch, tokens, width)`: response tokens after attention to their context, and unchanged context tokens.
+            Padding on either side has no effect.
         """
         tokens = audio + self.segments(segments)
-        # the learned token stands in for a context that is not there, and keeps the softmax from being over nothing
+        # the learned token replaces a missing context, so that the softmax is never over nothing
         keys = torch.cat([self.no_context.to(tokens).expand(len(tokens), 1, -1), tokens], 1)
         masked = nn.functional.pad((segments != USER) & (segments != OTHER), (1, 0), value=False)
         attended, _ = self.attention(tokens, keys, keys, key_padding_mask=masked, need_weights=False)
@@ -216,7 +219,7 @@ class WaveEncoder(PairEncoder):
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
         """States of all layers side by side `(states, layers * size)`."""
         device, tower = clips.features.device.type, self.tower
-        # a tower that is trained is called under autocast, which would round the samples; "meta" has none
+        # a tower that is trained is called under autocast, which would round the samples; "meta" has no autocast
         with (
             torch.autocast(device, enabled=False)
             if torch.amp.autocast_mode.is_autocast_available(device)
@@ -228,7 +231,7 @@ class WaveEncoder(PairEncoder):
         return _pack(self.run(features, padding_mask(lengths, features.shape[1], features.device)), lengths, heard)
 
     def _convolved(self, clips: Clips) -> Tensor:
-        """What the convolutions make of samples, float32 `(rows, frames, channels)`."""
+        """Output of the convolutions over the samples, float32 `(rows, frames, channels)`."""
         convolve, samples = self.tower.get_submodule(_CONVOLUTIONS), clips.features.float()
         if self.tower.config.feat_extract_norm != "group":
             return convolve(samples).transpose(1, 2)
@@ -240,7 +243,7 @@ class Wav2Vec2(WaveEncoder):
     """wav2vec 2.0 (Baevski et al., 2020), XLS-R and other checkpoints of this type."""
 
     model_class = Wav2Vec2Model
-    # of models with a head: the quantizer of pre-training, recognizers and classifiers, what shortens their input
+    # keys of models with a head: the quantizer of pre-training, recognizers and classifiers, what shortens their input
     ignored_keys = (
         r"^(?:quantizer|project_q|project_hid|lm_head|projector|classifier)\.|masked_spec_embed$"
         r"|^(?:wav2vec2\.)?adapter\."
@@ -301,8 +304,8 @@ class Wav2Vec2Bert(PairEncoder):
 
     def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
         """Log-mel features, normalised clip by clip `(rows, states, bins * stride)`."""
-        made = self.extractor(list(clips), sampling_rate=self.sampling_rate, return_tensors="pt")
-        return Clips(made["input_features"], made["attention_mask"].sum(-1).tolist())
+        extracted = self.extractor(list(clips), sampling_rate=self.sampling_rate, return_tensors="pt")
+        return Clips(extracted["input_features"], extracted["attention_mask"].sum(-1).tolist())
 
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
         """States of all layers side by side `(states, layers * size)`."""
@@ -336,8 +339,8 @@ class Whisper(PairEncoder):
 
     def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
         """Log-mel spectrograms of the whole window `(rows, bins, frames)`; as lengths, the real states of each."""
-        made = self.extractor(list(clips), sampling_rate=self.sampling_rate, return_tensors="pt")
-        return Clips(made["input_features"], [self.audio_tokens(len(clip)) for clip in clips])
+        extracted = self.extractor(list(clips), sampling_rate=self.sampling_rate, return_tensors="pt")
+        return Clips(extracted["input_features"], [self.audio_tokens(len(clip)) for clip in clips])
 
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
         """States of all layers side by side `(states, layers * size)`."""
@@ -346,8 +349,8 @@ class Whisper(PairEncoder):
 
 
 def _pack(layers: Sequence[Tensor], lengths: Sequence[int], heard: LayerStatistics | None) -> Tensor:
-    """States of several layers, each `(rows, frames, size)`, side by side without padding `(states, layers * size)`; so
-    many frames of each row belong to a clip. `heard` takes their statistics.
+    """States of several layers, each `(rows, frames, size)`, side by side without padding `(states, layers * size)`;
+    the first `lengths` frames of the rows belong to clips. `heard` collects their statistics.
     """
     if heard is not None:
         heard.add(torch.stack([over_time(layer, lengths) for layer in layers], 1), [[length] for length in lengths])
@@ -355,16 +358,16 @@ def _pack(layers: Sequence[Tensor], lengths: Sequence[int], heard: LayerStatisti
 
 
 def _embedded(tower: Any, hidden: Tensor, real: Tensor | None) -> Tensor:
-    """What the first layer reads: projected features `(rows, frames, size)` and their position by convolution."""
+    """Input of the first layer: projected features `(rows, frames, size)` plus their convolutional positions."""
     if real is not None:
-        hidden = hidden.masked_fill(~real[..., None], 0.0)  # as the zeros that the convolution pads with
+        hidden = hidden.masked_fill(~real[..., None], 0.0)  # like the zeros with which the convolution pads
     hidden = hidden + tower.encoder.pos_conv_embed(hidden)
     # with "stable" layer norm each layer has its own in front; the last one behind all layers is not in these states
     return hidden if tower.config.do_stable_layer_norm else tower.encoder.layer_norm(hidden)
 
 
 def _layer_states(tower: Any, hidden: Tensor, real: Tensor | None) -> list[Tensor]:
-    """What the first layer reads and what each layer makes of it, each `(rows, frames, size)`; see `_embedded`."""
+    """Input of the first layer and output of each layer, each `(rows, frames, size)`; see `_embedded`."""
     states = [_embedded(tower, hidden, real)]
     mask = create_bidirectional_mask(config=tower.config, inputs_embeds=states[0], attention_mask=real)
     for layer in tower.encoder.layers:
@@ -375,8 +378,9 @@ def _layer_states(tower: Any, hidden: Tensor, real: Tensor | None) -> list[Tenso
 def _attend(attention: Any, hidden: Tensor, real: Tensor | None, bias: Tensor) -> tuple[Tensor, None]:
     """Self-attention through the layer's four linear modules.
 
-    The official one hands their weights to a function and never calls them, so that LoRA on them would do nothing
-    (transformers#48773). `bias` is that of the scores `(rows * heads, frames, frames)`; no attention weights come back.
+    The official one passes their weights to a function and never calls the modules, so that LoRA on them would have no
+    effect (transformers#48773). `bias` is added to the scores `(rows * heads, frames, frames)`; no attention weights
+    are returned.
     """
 
     def heads(states: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """A backbone of three parts: an audio tower, a projector and a language model. Base class of most families.
 
-The question that is put to all of them is in neutral words: no transcript, no file name, no label."""
+The question is the same for all of them, in neutral words: no transcript, no file name, no label."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ...data_modules.errors import TextError, UserError, shown
 from ...data_modules.schema import Pair
-from .base import Backbone, Checkpoint, Clips, Inputs, Layout, Packed, Part
+from .base import Backbone, BackbonePart, Checkpoint, Clips, Inputs, Layout, Packed
 from .layers import KERNEL, attending, made_by, passing_on
 from .loading import load_processor, one_line
 from .packing import pack
 
-LANGUAGE_MODEL = Part(
+LANGUAGE_MODEL = BackbonePart(
     "language_model",
     ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
     layers="language_model.layers",
@@ -83,7 +83,7 @@ class AudioLanguageModel(Backbone):
         layers: Any = network.get_submodule(self.parts["audio_tower"].layers or "")
         self.audio_size: int = getattr(self.tower.config, self.tower_width)
         self.layer_sizes = len(layers) + 1, self.audio_size
-        # turn markers are not always among the special tokens; runs of blanks and line ends may be among the added ones
+        # turn markers are not always special tokens; the added tokens may also contain runs of blanks and line ends
         added = [token for token in self.tokenizer.get_added_vocab() if _MARKUP.fullmatch(token)]
         self._markup = sorted({self.audio_token, *self.tokenizer.all_special_tokens, *added}, key=len, reverse=True)
 
@@ -104,7 +104,7 @@ class AudioLanguageModel(Backbone):
         return self.processor.apply_chat_template(list(chat), tokenize=False, add_generation_prompt=True)
 
     def audio_span(self, count: int) -> str:
-        """The text of a clip with so many audio tokens."""
+        """The text that stands for a clip with `count` audio tokens."""
         return self.audio_token * count
 
     def prepare_text(
@@ -120,14 +120,14 @@ class AudioLanguageModel(Backbone):
         for pair, counts in zip(pairs, audio_tokens, strict=True):
             self.check_situation(pair.situation)
             texts.append(self._fill(messages(pair), counts))
-        # the template has written every special token that belongs there
-        made = self.tokenizer(
+        # the template has written all special tokens
+        encoded = self.tokenizer(
             texts, padding=True, padding_side=padding_side, add_special_tokens=False, return_tensors="pt"
         )
-        is_audio = made["input_ids"] == self.audio_token_id
+        is_audio = encoded["input_ids"] == self.audio_token_id
         if is_audio.sum(-1).tolist() != [sum(counts) for counts in audio_tokens]:
             raise UserError(f"backbone {self.name!r}: its tokenizer does not read {self.audio_token} as one token")
-        return made["input_ids"], made["attention_mask"], is_audio
+        return encoded["input_ids"], encoded["attention_mask"], is_audio
 
     def prepare_chat(self, chat: Sequence[Message], audio_tokens: Sequence[int]) -> Tensor:
         """Token ids `(1, tokens)` of any chat, up to where its last message is answered, with so many audio tokens for
@@ -154,7 +154,7 @@ class AudioLanguageModel(Backbone):
     def _fill(self, chat: Sequence[Message], counts: Sequence[int]) -> str:
         try:
             pieces = self.render(chat).split(self.audio_token)
-        except Exception as error:  # whatever a template of somebody else does
+        except Exception as error:  # a foreign template may raise anything
             raise UserError(f"backbone {self.name!r}: its chat template fails: {one_line(error)}") from None
         if len(pieces) != len(counts) + 1:
             raise UserError(
@@ -166,13 +166,14 @@ class AudioLanguageModel(Backbone):
     # Clips
 
     def spectrogram(self, clip: np.ndarray) -> Tensor:
-        """What the tower reads of a clip `(frames, bins)`; where it is made of several at once, see `prepare_clips`."""
+        """The tower's input for a clip `(frames, bins)`; families that make it for several at once override
+        `prepare_clips`."""
         raise NotImplementedError
 
     def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
-        """Spectrograms `(clips, frames, bins)`, each made of its clip alone; zeros pad the shorter ones."""
-        made = [self.spectrogram(clip) for clip in clips]
-        return Clips(pad_sequence(made, batch_first=True), [len(frames) for frames in made])
+        """Spectrograms `(clips, frames, bins)`, each computed from its clip alone; zeros pad the shorter ones."""
+        spectrograms = [self.spectrogram(clip) for clip in clips]
+        return Clips(pad_sequence(spectrograms, batch_first=True), [len(frames) for frames in spectrograms])
 
     # States
 
@@ -185,8 +186,8 @@ class AudioLanguageModel(Backbone):
         return self.network.get_submodule(self.parts["projector"].path)(states)
 
     def read(self, ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor, **further: Any) -> Tensor:
-        """Last hidden states `(batch, tokens, hidden)` of the language model without its head, given these and what
-        else it takes.
+        """Last hidden states `(batch, tokens, hidden)` of the language model without its head; `further` are its other
+        arguments.
         """
         return self.language_model(
             inputs_embeds=embeddings, attention_mask=mask, position_ids=positions, use_cache=False, **further
@@ -203,19 +204,19 @@ class AudioLanguageModel(Backbone):
             states = self.encode_audio(inputs.clips)
         tokens, positions = (inputs, positions) if packed is None else (packed, packed.positions)
         embeddings = self.embed(tokens.input_ids)
-        if states is not None:  # a chat may be without audio, as is what continues one
+        if states is not None:  # a chat may have no audio, and the tokens that continue one have none
             # where the projector is fully fine-tuned, it is float32 beside a language model in bfloat16
             dtype = next(self.network.get_submodule(self.parts["projector"].path).parameters()).dtype
             audio = self.project(states.to(embeddings.device, dtype))[tokens.audio_index].to(embeddings)
             flat = embeddings.flatten(0, 1).index_copy(0, tokens.audio_positions.to(embeddings.device), audio)
             embeddings = flat.view_as(embeddings)
-        kept = made_by(self.layers if self._every_layer else ())
-        with attending(inputs.padding_last, packed), kept as made:
+        collecting = made_by(self.layers if self._every_layer else ())
+        with attending(inputs.padding_last, packed), collecting as layer_states:
             last = self.read(tokens.input_ids, embeddings, tokens.attention_mask, positions)
-        if any(states.ndim != 3 for states in made):
+        if any(states.ndim != 3 for states in layer_states):
             raise UserError(f"pooling layer_mix: backbone {self.name} has several states of each token in its layers")
-        found = torch.cat([states.to(last.device) for states in made], -1) if made else last
-        return found if packed is None else found.flatten(0, 1)[packed.where.to(found.device)]
+        hidden = torch.cat([states.to(last.device) for states in layer_states], -1) if layer_states else last
+        return hidden if packed is None else hidden.flatten(0, 1)[packed.where.to(hidden.device)]
 
     def packed(self, inputs: Inputs) -> Packed | None:
         config = self.language_model.config

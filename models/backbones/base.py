@@ -44,7 +44,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Part:
+class BackbonePart:
     """A part of a backbone that can be trained, by LoRA or full fine-tuning: the path of its module inside the network,
     the last names of its linear layers (empty where it is one itself), and the path of the list of its layers, where
     LoRA can be put on some of them only. A part inside another part does not count as part of that one."""
@@ -64,7 +64,7 @@ class Layout:
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def stored(self, name: str) -> str | None:
-        """Name in a checkpoint of what has this name inside the network; None if it is not in one."""
+        """The name in a checkpoint of the network's weight `name`; None if checkpoints do not have this weight."""
         start = max((start for start in self.names if name.startswith(start)), key=len, default=None)
         return None if start is None else self.names[start] + name.removeprefix(start)
 
@@ -83,12 +83,12 @@ class Movable:
 
     def _each(self, function: Callable[[Tensor], Tensor]) -> Self:
         changed = {}
-        for own in fields(self):
-            value = getattr(self, own.name)
+        for attribute in fields(self):
+            value = getattr(self, attribute.name)
             if isinstance(value, Movable):
-                changed[own.name] = value._each(function)
+                changed[attribute.name] = value._each(function)
             elif isinstance(value, Tensor):
-                changed[own.name] = function(value)
+                changed[attribute.name] = function(value)
         return replace(self, **changed)
 
 
@@ -223,7 +223,7 @@ class Backbone(ABC):
     tokens_per_state: int = 1
     layer_sizes: tuple[int, int]
     hidden_size: int
-    parts: Mapping[PartName, Part]
+    parts: Mapping[PartName, BackbonePart]
     layout: Layout
     reads_text: bool = True
     max_tokens: int | None = None
@@ -240,14 +240,14 @@ class Backbone(ABC):
 
     @abstractmethod
     def __init__(self, network: Any, processor: Any, checkpoint: Checkpoint) -> None:
-        """Wrap what `network_of` and `processor_of` made of a checkpoint."""
+        """Wrap the results of `network_of` and `processor_of` for a checkpoint."""
 
     @classmethod
     def config_of(cls, checkpoint: Checkpoint) -> Any:
-        """Configuration of the model that is loaded; None = as the checkpoint has it.
+        """Configuration of the model that is loaded; None = that of the checkpoint.
 
         Raises:
-            UserError: If this family cannot be loaded so.
+            UserError: If this family cannot be loaded in this way.
         """
         return None
 
@@ -274,12 +274,12 @@ class Backbone(ABC):
         return list(layers)
 
     def leave_out_norm(self) -> None:
-        """`hidden_states` are those before `final_norm` from now on; its weights stay, for an export to be complete."""
+        """From now on, `hidden_states` are those before `final_norm`; its weights stay, as exports need them."""
         if self.final_norm is not None:
             self.network.get_submodule(self.final_norm).forward = _passed_on
 
     def return_every_layer(self) -> None:
-        """`hidden_states` are those of every layer from now on, side by side `(batch, tokens, layers * hidden)`.
+        """From now on, `hidden_states` are those of every layer, side by side `(batch, tokens, layers * hidden)`.
 
         Raises:
             UserError: If there is no language model.
@@ -291,19 +291,19 @@ class Backbone(ABC):
         """Audio tokens of a clip of so many samples: `tokens_per_state` for each audio state."""
 
     def real_audio_tokens(self, samples: int) -> int:
-        """How many of these, from the first, are no padding; some families pad clips with silence that has tokens."""
+        """How many of these, from the first, are not padding; some families pad clips with silence that has tokens."""
         return self.audio_tokens(samples)
 
     def check_situation(self, text: object) -> None:
-        """A text about the situation can be read, whatever its length.
+        """Check that a text about the situation can be read, whatever its length.
 
         Raises:
-            TextError: If it is no text, or holds a token with a meaning of its own, such as the audio token.
+            TextError: If it is not a text, or holds a token with a meaning of its own, such as the audio token.
         """
         check_situation(text)
 
     def check_length(self, tokens: int) -> None:
-        """There are positions for so many tokens of a pair.
+        """Check that there are positions for this number of tokens of a pair.
 
         Raises:
             TextError: If not.
@@ -317,7 +317,7 @@ class Backbone(ABC):
 
     @abstractmethod
     def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
-        """What the audio tower reads of mono clips `(samples,)` at `sampling_rate`."""
+        """The inputs of the audio tower for mono clips `(samples,)` at `sampling_rate`."""
 
     @abstractmethod
     def prepare_text(
@@ -334,16 +334,16 @@ class Backbone(ABC):
     @abstractmethod
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
         """Audio states of all clips one after the other, without padding, before the projector `(states, audio size)`;
-        `heard` takes what the layers of the encoder make.
+        `heard` collects statistics of the encoder's layers.
         """
 
     @abstractmethod
     def hidden_states(self, inputs: Inputs) -> Tensor:
-        """Last hidden states `(batch, tokens, hidden)`; those at padding mean nothing."""
+        """Last hidden states `(batch, tokens, hidden)`; those at padding have no meaning."""
 
     def packed(self, inputs: Inputs) -> Packed | None:
-        """The tokens of a batch, on the CPU and with audio states or clips, in less room; None where little would be
-        saved."""
+        """Pack the tokens of a batch, on the CPU and with audio states or clips, into fewer positions; None where
+        little would be saved."""
         return None
 
     @abstractmethod

@@ -1,8 +1,8 @@
-"""Weights that stay as their files have them, mapped into memory, until each layer is sharded.
+"""Keeps weights mapped from their files, unchanged, until each layer is sharded.
 
-Converted to float32, or with an adapter merged into them, weights are memory of each process: all of a model in every
-process of a machine. A strategy that shards weights calls `finish` layer by layer instead, just before it keeps its
-share of each.
+Weights that are converted to float32, or have an adapter merged into them, take memory in each process: every process
+of a machine would hold the whole model. A strategy that shards weights calls `finish` layer by layer instead, just
+before it keeps its share of each.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ def short_dtype(checkpoint: Checkpoint) -> torch.dtype | None:
     """
     if not checkpoint.deferred or checkpoint.dtype != torch.float32:
         return None
-    found: set[str] = set()
+    dtypes: set[str] = set()
     for path in weight_files(checkpoint):
         with safe_open(path, framework="pt") as tensors:
-            found |= {tensors.get_slice(key).get_dtype() for key in tensors.keys()}  # noqa: SIM118
-    kinds = {kind for kind in found if "F" in kind}
+            dtypes |= {tensors.get_slice(key).get_dtype() for key in tensors.keys()}  # noqa: SIM118
+    kinds = {kind for kind in dtypes if "F" in kind}
     return _SHORT.get(kinds.pop()) if len(kinds) == 1 else None
 
 
 def weight_files(checkpoint: Checkpoint, key: re.Pattern[str] | None = None) -> list[str]:
     """Files with the weights of a checkpoint; with a `key` only those of its index that hold such weights.
 
-    Empty where the checkpoint has none, or one that its index names is not there.
+    Empty where the checkpoint has none, or a file that its index names is missing.
     """
     index, names = own_file(checkpoint, "model.safetensors.index.json"), {"model.safetensors"}
     if index is not None:
         with open(index, encoding="utf-8") as file:
-            places = json.load(file)["weight_map"]
-        names = {place for name, place in places.items() if key is None or key.search(name)}
+            weight_map = json.load(file)["weight_map"]
+        names = {file_name for name, file_name in weight_map.items() if key is None or key.search(name)}
     paths = [own_file(checkpoint, name) for name in sorted(names)]
     return [] if None in paths else [path for path in paths if path is not None]
 
 
 def own_file(checkpoint: Checkpoint, name: str, **options: Any) -> str | None:
-    """Where a file of a checkpoint lies on this machine, with further options of `cached_file`; None = it has none."""
-    how = {"revision": checkpoint.revision, "_raise_exceptions_for_missing_entries": False, **options}
-    return cached_file(checkpoint.name, name, **how)
+    """Path of a checkpoint's file on this machine, with further options of `cached_file`; None = there is none."""
+    arguments = {"revision": checkpoint.revision, "_raise_exceptions_for_missing_entries": False, **options}
+    return cached_file(checkpoint.name, name, **arguments)
 
 
 def keeps(dtype: torch.dtype, model_class: type) -> dict[str, Any]:
@@ -74,21 +74,22 @@ def keeps(dtype: torch.dtype, model_class: type) -> dict[str, Any]:
 
 @contextmanager
 def seen_as_float32(model: nn.Module) -> Iterator[None]:
-    """What is converted later seems to be float32 already: new adapters take over the dtype of what they are put on."""
+    """Within this context, weights that are converted later appear as float32: new adapters take the dtype of their
+    layer."""
     linears = (module for module in model.modules() if isinstance(module, nn.Linear))
-    held = {module: module.weight for module in linears if hasattr(module, "widened_later")}
-    for module, weight in held.items():
+    originals = {module: module.weight for module in linears if hasattr(module, "widened_later")}
+    for module, weight in originals.items():
         module.weight = nn.Parameter(torch.empty(()).expand(weight.shape), requires_grad=False)
     try:
         yield
     finally:
-        for module, weight in held.items():
+        for module, weight in originals.items():
             module.weight = weight
 
 
 def merge_later(layer: LoraLayer) -> None:
     """Let `finish` merge an adapter that is no longer on its model."""
-    vars(layer.get_base_layer())["own_adapter"] = (layer,)  # past torch, for which it would be a part of the layer
+    vars(layer.get_base_layer())["own_adapter"] = (layer,)  # not by setattr: torch would register it as a submodule
 
 
 def finish(module: nn.Module) -> None:
@@ -102,14 +103,14 @@ def finish(module: nn.Module) -> None:
 
 
 def finished(network: nn.Module, name: str) -> Tensor:
-    """A weight of the network as `finish` will leave it, where that differs; the weight itself stays as it is."""
+    """A weight of the network as it will be after `finish` has merged adapters; the weight itself stays as it is."""
     module: Any = network.get_submodule(name.rpartition(".")[0])
-    held = network.get_parameter(name)
+    weight = network.get_parameter(name)
     if not name.endswith(".weight") or "own_adapter" not in vars(module):
-        return held.detach()
-    (layer,), now = module.own_adapter, held.data
-    held.data = now.to(next(layer.lora_A.parameters()).dtype, copy=True)  # pyright: ignore
+        return weight.detach()
+    (layer,), data = module.own_adapter, weight.data
+    weight.data = data.to(next(layer.lora_A.parameters()).dtype, copy=True)  # pyright: ignore
     layer.merge()
-    merged, held.data = held.data, now
+    merged, weight.data = weight.data, data
     layer.merged_adapters.clear()
     return merged

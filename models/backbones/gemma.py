@@ -1,14 +1,14 @@
 """Gemma 3n (Google, 2025) and Gemma 4 (Google, 2026) of the sizes with an audio tower (E2B, E4B): conformer tower,
 projector, language model with embeddings of each token in every layer. The vision tower, for which Gemma 3n needs the
-package timm, is neither made nor read.
+package timm, is neither built nor read.
 
 The official processor of Gemma 3n gives each clip as many audio tokens as 30 s make (188), and the official model pads
 those of a shorter clip with the embedding of one token; the language model reads them. So does this file. In an
 official batch, frames of padding count as real, so that a clip's states depend on the longest clip beside it. Here
 every clip has the states that the official encoder gives it alone.
 
-The tower of Gemma 4 masks padding before each convolution and in its attention, which looks back alone: a clip's states
-are the same in every batch, here as in the official classes.
+The tower of Gemma 4 masks padding before each convolution and in its attention, which only looks back: a clip's states
+are the same in every batch, here and in the official classes.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from transformers.models.gemma4.modeling_gemma4 import Gemma4AudioModel
 
 from ...data_modules.errors import UserError
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel
-from .base import Checkpoint, Clips, Layout, Part
+from .base import BackbonePart, Checkpoint, Clips, Layout
 from .layers import LayerStatistics, on_device, watching, without_padding
 from .loading import SpeechProcessor
 
 IGNORED_KEYS = r"^(lm_head|model\.vision_tower|model\.embed_vision)\."
 LONGEST = 480_000
-"""Samples behind which the official feature extractor cuts."""
+"""Number of samples after which the official feature extractor cuts a clip."""
 TOWER_KERNEL = "sdpa" if Gemma4AudioModel._supports_sdpa else "eager"
-"""The tower has an attention of its own, which reads the mask of this kernel: up to transformers 5.19 True is what it
-attends to, since then zero."""
+"""The tower has an attention of its own, which reads the mask of this kernel: up to transformers 5.19 it attends where
+the mask is True, since then where it is zero."""
 
 
 class Gemma3nForAudio(Gemma3nPreTrainedModel):
@@ -59,8 +59,8 @@ class Gemma3n(AudioLanguageModel):
     layout = Layout({"": ""})
     parts = {
         "language_model": LANGUAGE_MODEL,
-        "projector": Part("embed_audio", ("embedding_projection",)),
-        "audio_tower": Part(
+        "projector": BackbonePart("embed_audio", ("embedding_projection",)),
+        "audio_tower": BackbonePart(
             "audio_tower",
             ("q_proj", "k_proj", "v_proj", "post", "ffw_layer_1", "ffw_layer_2", "linear_start", "linear_end"),
             layers="audio_tower.conformer",
@@ -98,8 +98,8 @@ class Gemma3n(AudioLanguageModel):
 
     def project(self, states: Tensor) -> Tensor:
         """See `AudioLanguageModel`; a state of zeros is padding behind a short clip."""
-        last = torch.full((1, 1), self.language_model.vocab_size - 1, device=states.device)
-        padding_embedding = self.network.embed_audio(input_ids=last)[0]
+        last_token = torch.full((1, 1), self.language_model.vocab_size - 1, device=states.device)
+        padding_embedding = self.network.embed_audio(input_ids=last_token)[0]
         projected = self.network.embed_audio(inputs_embeds=states)
         return torch.where(states.any(-1, keepdim=True), projected, padding_embedding)
 
@@ -125,7 +125,7 @@ class Gemma3n(AudioLanguageModel):
         """Audio states of all clips one after the other `(clips * states, audio size)`."""
         tower = self.tower
         features = clips.features.to(tower.subsample_conv_projection.input_proj_linear.weight.dtype)
-        # one by one: what the first convolution makes of padding is not zero, and the second would look at it
+        # one by one: the first convolution's output at padding is not zero, and the second one would read it
         rows = [
             tower.subsample_conv_projection(row[None, :frames])[0]
             for row, frames in zip(features, clips.lengths, strict=True)
@@ -149,14 +149,14 @@ class Gemma4(AudioLanguageModel):
     processor_of = SpeechProcessor
     parts = {
         "language_model": LANGUAGE_MODEL,
-        "projector": Part("embed_audio", ("embedding_projection",)),
-        # `linear` is what the tower's wrappers clip the inputs and outputs of: the clipping stays
-        "audio_tower": Part("audio_tower", ("linear", "relative_k_proj"), layers="audio_tower.layers"),
+        "projector": BackbonePart("embed_audio", ("embedding_projection",)),
+        # the tower's wrappers clip the inputs and outputs of their `linear`: the clipping stays
+        "audio_tower": BackbonePart("audio_tower", ("linear", "relative_k_proj"), layers="audio_tower.layers"),
     }
 
     @classmethod
     def config_of(cls, checkpoint: Checkpoint) -> Any:
-        """Without vision.
+        """Configuration without vision.
 
         Raises:
             UserError: If the model has no audio tower.
@@ -169,7 +169,7 @@ class Gemma4(AudioLanguageModel):
 
     @classmethod
     def kernels(cls, attention: str) -> dict[str, str]:
-        """That of the tower is always the same."""
+        """Attention kernels; that of the tower is always the same."""
         return {"": attention, "text_config": attention, "audio_config": TOWER_KERNEL}
 
     def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint) -> None:
@@ -197,13 +197,13 @@ class Gemma4(AudioLanguageModel):
 
     def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
         """Spectrograms `(clips, frames, bins)`."""
-        made = self.extractor(list(clips), return_tensors="pt")
-        return Clips(made["input_features"], made["input_features_mask"].sum(-1).tolist())
+        extracted = self.extractor(list(clips), return_tensors="pt")
+        return Clips(extracted["input_features"], extracted["input_features_mask"].sum(-1).tolist())
 
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
         features = clips.features.to(self.tower.output_proj.weight.dtype)
         frames = on_device(clips.lengths, features.device)[:, None]
         lengths = [-(-length // 4) for length in clips.lengths]
         with watching(heard, self.tower.layers, clips.by_clip(lengths)):
-            found = self.tower(features, torch.arange(features.shape[1], device=features.device) < frames)
-        return without_padding(found.last_hidden_state, lengths)
+            output = self.tower(features, torch.arange(features.shape[1], device=features.device) < frames)
+        return without_padding(output.last_hidden_state, lengths)

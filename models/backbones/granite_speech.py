@@ -1,11 +1,11 @@
 """Granite Speech (Saon et al., 2025): conformer with attention in blocks of 4 s, windowed Q-Former, Granite.
 
 The official encoder has no mask for padding, so that of two clips of one text the shorter is changed by the silence
-that pads it. Exact is therefore: official encoder and projector on each clip alone, official language model on the
-whole. An audio state is what the Q-Former makes three tokens of: a window of 15 encoder frames (0.3 s), the last one of
-a clip padded with zeros.
+that pads it. The reference is therefore the official encoder and projector on each clip alone, and the official
+language model on the whole. An audio state is a window of 15 encoder frames (0.3 s), of which the Q-Former makes three
+tokens; the last window of a clip is padded with zeros.
 
-Granite Speech 3 has a LoRA of its own, which the official code switches on where there is audio. It is merged.
+Granite Speech 3 has a LoRA of its own, which the official code switches on where there is audio. Here it is merged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import GraniteSpeechForConditionalGeneration, GraniteSpeechPlusForConditionalGeneration
 
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, as_text
-from .base import Checkpoint, Clips, Layout, Part
+from .base import BackbonePart, Checkpoint, Clips, Layout
 from .layers import LayerStatistics, watching
 from .loading import merge_own_adapter
 
@@ -27,7 +27,7 @@ SYSTEM = (
     "Knowledge Cutoff Date: April 2024.\nToday's Date: April 9, 2025.\n"
     "You are Granite, developed by IBM. You are a helpful AI assistant"
 )
-"""As the authors' example has it. Without it the chat template writes today's date, and scores change overnight."""
+"""From the authors' example. Without it the chat template writes today's date, and scores change overnight."""
 
 
 class GraniteSpeech(AudioLanguageModel):
@@ -39,8 +39,8 @@ class GraniteSpeech(AudioLanguageModel):
     tower_width = "hidden_dim"
     parts = {
         "language_model": LANGUAGE_MODEL,
-        "projector": Part("projector", ("query", "key", "value", "dense", "linear")),
-        "audio_tower": Part(
+        "projector": BackbonePart("projector", ("query", "key", "value", "dense", "linear")),
+        "audio_tower": BackbonePart(
             "encoder",
             ("input_linear", "to_q", "to_kv", "to_out", "up_proj", "down_proj", "out", "out_mid"),
             layers="encoder.layers",
@@ -49,7 +49,7 @@ class GraniteSpeech(AudioLanguageModel):
 
     @classmethod
     def network_of(cls, model: Any, checkpoint: Checkpoint) -> nn.Module:
-        """With its own adapter in its weights."""
+        """The model with its own adapter merged into its weights."""
         if checkpoint.weights:
             merge_own_adapter(model, checkpoint, required=model.config.has_lora_adapter)
         return model.model
@@ -91,13 +91,13 @@ class GraniteSpeech(AudioLanguageModel):
         features = clips.features.to(dtype=tower.input_linear.weight.dtype)
         states: list[Tensor] = [features] * len(features)
         for length in sorted(set(clips.lengths)):
-            rows = [row for row, own in enumerate(clips.lengths) if own == length]
+            rows = [row for row, row_length in enumerate(clips.lengths) if row_length == length]
             lengths = [[length]] * len(rows)
             with watching(heard, tower.layers, lengths, rows):
                 frames = tower(torch.stack([features[row, :length] for row in rows])).last_hidden_state
             windows = nn.functional.pad(frames, (0, 0, 0, -length % window)).unflatten(1, (-1, window))
-            for row, made in zip(rows, windows.flatten(2), strict=True):
-                states[row] = made
+            for row, clip_states in zip(rows, windows.flatten(2), strict=True):
+                states[row] = clip_states
         return torch.cat(states)
 
 

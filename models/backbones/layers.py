@@ -1,15 +1,15 @@
 """What is done to the layers of a network from outside, and the padding that they must leave out.
 
-Statistics over time of what layers make, for a head that reads them; layers that are skipped; gradient checkpointing
+Statistics over time of layer outputs, for a head that reads them; layers that are skipped; gradient checkpointing
 and `torch.compile`, layer by layer; masks of clips and texts that share a batch, and attention that leaves padding out.
 
-How long each clip is, the host knows before anything is computed. Whatever follows from it is worked out there: a GPU
-that is asked for a length or for the positions of a mask must first finish all that it was given to do.
+The host knows the length of each clip before anything is computed. Whatever follows from the lengths is computed on the
+host: a GPU that is asked for a length or for the positions of a mask must first finish all its queued work.
 
-PyTorch's attention (SDPA) gets masks that are made without a look at what they hold. Before it makes a mask,
-`transformers` asks whether there is padding at all. On a GPU the host then waits, and where there is padding, an
-explicit mask rules out the flash kernel. Both are avoided with what the host knows: a caller gives no mask where
-nothing is padded, and says where all padding follows the real tokens, which a causal model cannot see from there.
+The masks for PyTorch's attention (SDPA) are made without reading their values. Before it makes a mask, `transformers`
+asks whether there is padding at all. On a GPU the host then waits, and where there is padding, an explicit mask rules
+out the flash kernel. Both are avoided with what the host knows: a caller passes no mask where nothing is padded, and
+says whether all padding follows the real tokens, which in a causal model cannot attend to it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # it imports this module
 KERNEL = "sdpa_of_known_lengths"
 """Name of such attention in configurations of `transformers`."""
 SHARED, PADDING = -1, -2
-"""Tokens of packed rows that are of no pair alone: see `Packed.branch`."""
+"""Tokens of packed rows that belong to no single pair: see `Packed.branch`."""
 _rows: ContextVar[tuple[bool, Packed | None]] = ContextVar("rows", default=(False, None))
 """See `attending`."""
 _LEAST_VARIANCE = 1e-8
@@ -50,8 +50,8 @@ def on_device(values: Sequence[int], device: torch.device) -> Tensor:
 
 @contextmanager
 def whole_float32() -> Iterator[None]:
-    """Within, a GPU computes float32 convolutions in float32, as a CPU does: left to itself, cuDNN rounds what it
-    multiplies to 10 bits (TF32), and with torch before 2.9 it still does."""
+    """Within this context, a GPU computes float32 convolutions in float32, as a CPU does: by default cuDNN rounds the
+    factors to 10 bits (TF32), and with torch before 2.9 it still does."""
     convolutions: Any = getattr(torch.backends.cudnn, "conv", None)
     if convolutions is None:
         yield
@@ -79,10 +79,10 @@ def without_padding(rows: Tensor, lengths: Sequence[int]) -> Tensor:
 
 @contextmanager
 def attending(padding_last: bool, packed: Packed | None) -> Iterator[None]:
-    """Within, a causal mask leaves padding out of account if it is known to follow all real tokens; a token of packed
-    rows attends to what it follows in its own pair, as others share its row.
+    """Within this context, a causal mask ignores padding if it is known to follow all real tokens; a token of packed
+    rows attends to what it follows in its own pair, as other pairs share its row.
 
-    States of real tokens are the same. Those of padding are others, and mean nothing either way.
+    The states of real tokens do not change. Those of padding do, and have no meaning either way.
     """
     token = _rows.set((padding_last, packed))
     try:
@@ -124,8 +124,8 @@ def _packed_mask(packed: Packed, local_size: int | None) -> Tensor:
     than the sliding window. Nothing attends to padding but padding."""
     positions, tree, branch = packed.positions, packed.tree, packed.branch
     before = positions[:, :, None] - positions[:, None, :]
-    own = (branch[:, None, :] == branch[:, :, None]) | (branch[:, None, :] == SHARED)
-    seen = (tree[:, :, None] == tree[:, None, :]) & own & (before >= 0)
+    visible = (branch[:, None, :] == branch[:, :, None]) | (branch[:, None, :] == SHARED)
+    seen = (tree[:, :, None] == tree[:, None, :]) & visible & (before >= 0)
     return (seen if local_size is None else seen & (before < local_size))[:, None]
 
 
@@ -136,8 +136,8 @@ class OneRow(NamedTuple):
     Attributes:
         lengths: Of the clips `(clips,)`, on the CPU.
         mask: True where a clip has no padding, if each has a row of its own `(clips, 1, 1, longest)`.
-        places: Where in the one row what these rows hold is `(clips, longest)`; the first place for padding.
-        back: Where in these rows, flattened, what the one row holds is `(sum of lengths,)`.
+        places: Index into the one row of each position of these rows `(clips, longest)`; 0 for padding.
+        back: Index into these rows, flattened, of each position of the one row `(sum of lengths,)`.
     """
 
     lengths: Tensor
@@ -146,32 +146,32 @@ class OneRow(NamedTuple):
     back: Tensor
 
     def attend(self, attend: Callable[..., Tensor], *states: Tensor) -> Tensor:
-        """Queries, keys and values `(1, heads, positions, size)` through a function that takes rows of these and a
-        mask, and returns `(rows, positions, heads, size)`."""
-        # on a CPU a call costs next to nothing, and each converts the mask that it gets; dynamo cannot read the lengths
+        """Apply a function that takes rows of queries, keys and values and a mask, and returns `(rows, positions,
+        heads, size)`, to those of the one row `(1, heads, positions, size)`."""
+        # on a CPU a call is cheap, but converts the mask that it gets: a call for each clip. Dynamo cannot read lengths
         if states[0].device.type == "cpu" and not torch.compiler.is_compiling():
-            clips = zip(*(own.split(self.lengths.tolist(), 2) for own in states), strict=True)
+            clips = zip(*(tensor.split(self.lengths.tolist(), 2) for tensor in states), strict=True)
             return torch.cat([attend(*clip, None) for clip in clips], 1)
-        mixed = attend(*(own[0].transpose(0, 1)[self.places].transpose(1, 2) for own in states), self.mask)
+        mixed = attend(*(tensor[0].transpose(0, 1)[self.places].transpose(1, 2) for tensor in states), self.mask)
         return mixed.flatten(0, 1)[self.back][None]
 
 
 def in_one_row(states: Tensor, lengths: Sequence[int]) -> tuple[Tensor, OneRow | None]:
-    """Clips of so many states, one after the other `(sum of lengths, size)`, as layers read them: a row for each and no
-    mask if all are of one length. The host does not wait for the device."""
+    """Clips of these lengths, one after the other `(sum of lengths, size)`, in the form that layers read: a row for
+    each clip and no mask if all have the same length. The host does not wait for the device."""
     if len(set(lengths)) == 1:
         return states.unflatten(0, (len(lengths), lengths[0])), None
     real = np.arange(max(lengths)) < np.array(lengths)[:, None]
     places = np.where(real, real.cumsum().reshape(real.shape) - 1, 0)
-    made = map(torch.from_numpy, (real[:, None, None], places, np.flatnonzero(real)))
-    there = (tensor.to(states.device, non_blocking=True) for tensor in made)
-    return states[None], OneRow(torch.tensor(lengths), *there)
+    tensors = map(torch.from_numpy, (real[:, None, None], places, np.flatnonzero(real)))
+    moved = (tensor.to(states.device, non_blocking=True) for tensor in tensors)
+    return states[None], OneRow(torch.tensor(lengths), *moved)
 
 
 def _attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | OneRow | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """`sdpa_attention_forward`, also of clips in one row."""
+    """`sdpa_attention_forward`, also for clips in one row."""
 
     def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         return sdpa_attention_forward(module, query, key, value, mask, **options)[0]
@@ -188,9 +188,9 @@ AttentionMaskInterface.register(KERNEL, _mask)
 def attend_in_rows(attention: Any) -> None:
     """Let the attention of an Omni tower work on rows `(rows, positions, size)`, or on clips in one row.
 
-    The official one works on all blocks in one row, asks the GPU where they end, in every layer, and goes through them
-    one by one. It passes on what its layer is given as `cu_seqlens`; here that is the `OneRow`, None = each row is of
-    one clip. LoRA may replace any of its linear layers later.
+    The official attention works on all blocks in one row: in every layer it asks the GPU where they end, and goes
+    through them one by one. What its layer is given as `cu_seqlens` is passed on to it; here that is the `OneRow`, None
+    = each row is one clip. LoRA may replace any of its linear layers later.
     """
     attention.forward = partial(_attend, attention)
 
@@ -209,9 +209,9 @@ def _attend(attention: Any, hidden_states: Tensor, cu_seqlens: OneRow | None, **
 
 
 class LayerStatistics:
-    """Mean and standard deviation over time of what each layer of an audio encoder makes of clips, its input included.
+    """Mean and standard deviation over time of the input and of each layer's output of an audio encoder.
 
-    Each clip is summed up alone and in float32: padding and the other clips of a batch never enter.
+    Each clip is summarised by itself and in float32: padding and the other clips of a batch never enter.
     """
 
     def __init__(self) -> None:
@@ -223,27 +223,27 @@ class LayerStatistics:
         return torch.stack([self._found[clip] for clip in sorted(self._found)])
 
     def add(self, rows: Tensor, lengths: Sequence[Sequence[int]], clips: Sequence[int] | None = None) -> None:
-        """Further clips, from the statistics of their rows `(rows, layers, 2, size)`; the others as in `watching`."""
+        """Add clips, given the statistics of their rows `(rows, layers, 2, size)`; the rest is as in `watching`."""
         numbers = clips or range(len(self._found), len(self._found) + len(lengths))
         of_clips = rows.split([len(clip) for clip in lengths])
-        for number, own, counts in zip(numbers, of_clips, lengths, strict=True):
-            self._found[number] = own[0] if len(counts) == 1 else _together(own, counts)
+        for number, statistics, counts in zip(numbers, of_clips, lengths, strict=True):
+            self._found[number] = statistics[0] if len(counts) == 1 else _together(statistics, counts)
 
 
 def over_time(rows: Iterable[Tensor], lengths: Sequence[int]) -> Tensor:
     """Mean and standard deviation of the first `lengths` positions of rows, each `(positions, ..., size)`:
     `(rows, ..., 2, size)`, float32."""
-    found = []
+    statistics = []
     for row, length in zip(rows, lengths, strict=True):
-        # a copy: Granite's encoder adds to what a layer has made, in place
+        # a copy: Granite's encoder adds to the output of a layer in place
         variance, mean = torch.var_mean(row[:length].to(torch.float32, copy=True), 0, correction=0)
         # a root has no gradient at 0, where a clip is one position long
-        found.append(torch.stack([mean, (variance + _LEAST_VARIANCE).sqrt()], -2))
-    return torch.stack(found)
+        statistics.append(torch.stack([mean, (variance + _LEAST_VARIANCE).sqrt()], -2))
+    return torch.stack(statistics)
 
 
 def _together(rows: Tensor, counts: Sequence[int]) -> Tensor:
-    """Of the rows of one clip `(rows, layers, 2, size)` with so many positions: `(layers, 2, size)`."""
+    """Statistics `(layers, 2, size)` of a clip, from those of its rows `(rows, layers, 2, size)` and their lengths."""
     shares = on_device(counts, rows.device)[:, None, None] / sum(counts)
     means, deviations = rows.unbind(2)
     mean = (shares * means).sum(0)
@@ -257,11 +257,11 @@ def watching(
     lengths: Sequence[Sequence[int]],
     clips: Sequence[int] | None = None,
 ) -> Iterator[None]:
-    """Within, one pass through these layers is summed up, if there is anybody who wants it.
+    """Within this context, add the statistics of one pass through these layers to `heard`.
 
     Args:
-        heard: Who wants it.
-        layers: Each makes states `(rows, positions, size)`, or a tuple that begins with them.
+        heard: Collects the statistics; None = nothing is done.
+        layers: Each returns states `(rows, positions, size)`, or a tuple that begins with them.
         lengths: For each clip the real positions of each of its rows, which may all stand in one row (`OneRow`).
         clips: Which clips these are; None = those that follow the ones before.
     """
@@ -273,28 +273,28 @@ def watching(
     def summed_up(states: Tensor) -> Tensor:
         return over_time(states if len(states) == len(rows) else states[0].split(rows), rows)
 
-    with made_by(layers, summed_up, and_given=True) as made:  # of each (rows, 2, size)
+    with made_by(layers, summed_up, and_given=True) as statistics:  # of each (rows, 2, size)
         yield
-    heard.add(torch.stack(made, 1), lengths, clips)
+    heard.add(torch.stack(statistics, 1), lengths, clips)
 
 
 @contextmanager
 def made_by(
     layers: Sequence[nn.Module], of: Callable[[Tensor], Tensor] | None = None, and_given: bool = False
 ) -> Iterator[list[Tensor]]:
-    """Within, what these layers make is kept, in their order, or what a function makes `of` it; `and_given` = before
-    that what the first is given."""
-    made: list[Tensor] = []
+    """Within this context, collect the outputs of these layers, in their order, or a function `of` each of them;
+    `and_given` = before these the input of the first layer."""
+    outputs: list[Tensor] = []
 
     def keep(found: Any) -> None:
         states = found if isinstance(found, Tensor) else found[0]
-        made.append(states if of is None else of(states))
+        outputs.append(states if of is None else of(states))
 
     hooks = [layer.register_forward_hook(lambda *call: keep(call[2])) for layer in layers]
     if and_given:
-        hooks.append(layers[0].register_forward_pre_hook(lambda _, given: keep(given)))
+        hooks.append(layers[0].register_forward_pre_hook(lambda _, inputs: keep(inputs)))
     try:
-        yield made
+        yield outputs
     finally:
         for hook in hooks:
             hook.remove()
@@ -302,16 +302,16 @@ def made_by(
 
 @contextmanager
 def passing_on(layers: Sequence[nn.Module], hidden: Tensor | None = None) -> Iterator[None]:
-    """Within, these layers pass on the hidden states that they are given, or others `(batch, tokens, hidden)`,
-    whatever they are given. The modules stay where they are, so that hooks on them (FSDP) still run."""
-    forward: Any = (lambda given, *_, **__: given) if hidden is None else (lambda *_, **__: hidden)
-    own = [layer.__dict__.get("forward") for layer in layers]  # set by gradient checkpointing and compilation
+    """Within this context, these layers return their input unchanged, or `hidden` `(batch, tokens, hidden)` whatever
+    their input is. The modules stay where they are, so that hooks on them (FSDP) still run."""
+    forward: Any = (lambda hidden_states, *_, **__: hidden_states) if hidden is None else (lambda *_, **__: hidden)
+    forwards = [layer.__dict__.get("forward") for layer in layers]  # set by gradient checkpointing and compilation
     for layer in layers:
         layer.forward = forward
     try:
         yield
     finally:
-        for layer, before in zip(layers, own, strict=True):
+        for layer, before in zip(layers, forwards, strict=True):
             if before is None:
                 del layer.forward
             else:
@@ -331,16 +331,16 @@ def compile_layers(network: nn.Module, leave: list[nn.Module], backend: str = "i
     anew. What is around the layers (masks, positions, scattering of audio) hardly takes time.
 
     Returns:
-        How many layers were.
+        The number of compiled layers.
     """
-    layers = [layer for layer in transformer_layers(network) if all(layer is not other for other in leave)]
+    layers = [layer for layer in transformer_layers(network) if all(layer is not excluded for excluded in leave)]
     for layer in layers:
-        # `transformers` wraps layers of all kinds in one code, and dynamo bounds how much it makes of a code
-        own = MethodType(inspect.unwrap(type(layer).forward), layer)
-        compiled = torch.compile(own, dynamic=True, backend=backend)
-        # of `recompute_activations`: dynamo gives up a checkpoint around a layer
-        around = layer.__dict__.get("forward")
-        layer.forward = compiled if around is None else partial(around.func, compiled, **around.keywords)
+        # `transformers` wraps layers of all kinds in one code object, and dynamo limits how often it compiles one
+        method = MethodType(inspect.unwrap(type(layer).forward), layer)
+        compiled = torch.compile(method, dynamic=True, backend=backend)
+        # set by `recompute_activations`: dynamo gives up a checkpoint around a layer
+        previous = layer.__dict__.get("forward")
+        layer.forward = compiled if previous is None else partial(previous.func, compiled, **previous.keywords)
     return len(layers)
 
 

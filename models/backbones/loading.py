@@ -1,4 +1,4 @@
-"""Weights and processors out of a folder or the hub, strictly."""
+"""Loads weights and processors from a folder or the hub, with strict checks."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from .deferred import keeps, merge_later, own_file, seen_as_float32, short_dtype
 from .layers import KERNEL
 
 _ADAPTER = re.compile(r"\.lora_[AB]\.default(?=\.weight$)")
-"""What the names of the weights of an adapter have more than those of what it is on."""
+"""What the name of an adapter's weight has in addition to that of the weight it belongs to."""
 NF4_BLOCK = 64
-"""Values in 4 bits that share a scale."""
+"""Number of 4-bit values that share a scale."""
 # Where a repository has no safetensors, transformers would ask a public service to convert it, with the user's token
 os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "true")
 
 
 def load_model(family: type[Backbone], checkpoint: Checkpoint) -> Any:
-    """Load the model of a family; every weight must be in the checkpoint, and every weight of the checkpoint in it.
+    """Load the model of a family; model and checkpoint must have the same weights.
 
-    The weights are read one after the other into their place: there is never a second copy in memory.
+    The weights are read into place one after the other: there is never a second copy in memory.
 
     Raises:
         UserError: If weights are missing, surplus or misshapen, are not in safetensors files, an adapter lies beside
@@ -54,19 +54,19 @@ def load_model(family: type[Backbone], checkpoint: Checkpoint) -> Any:
     kernels = family.kernels(checkpoint.attention).items()
     ours: dict[str, str] = {part: KERNEL if kernel == "sdpa" else kernel for part, kernel in kernels}
     options: dict[str, Any] = {"dtype": checkpoint.dtype, "attn_implementation": ours if len(ours) > 1 else ours[""]}
-    # `transformers` asks the class, while it reads: weights that were rounded first would stay rounded
-    kept: dict[str, Any] = {"_keep_in_fp32_modules_strict": set(family.float32_parts)} if family.float32_parts else {}
+    # `transformers` reads this attribute of the class while it loads: weights rounded first would stay rounded
+    attrs: dict[str, Any] = {"_keep_in_fp32_modules_strict": set(family.float32_parts)} if family.float32_parts else {}
     with _told(checkpoint):
         if checkpoint.weights and (short := short_dtype(checkpoint)) is not None:
-            kept |= keeps(short, model_class)
-        kept |= {"__module__": model_class.__module__} if kept else {}
+            attrs |= keeps(short, model_class)
+        attrs |= {"__module__": model_class.__module__} if attrs else {}
         # the stubs know neither output_loading_info nor None for the default revision
-        loader: Any = type(model_class.__name__, (model_class,), kept) if kept else model_class
+        loader: Any = type(model_class.__name__, (model_class,), attrs) if attrs else model_class
 
         def without_weights() -> Any:
-            own = config or loader.config_class.from_pretrained(checkpoint.name, revision=checkpoint.revision)
+            model_config = config or loader.config_class.from_pretrained(checkpoint.name, revision=checkpoint.revision)
             with torch.device("meta"):
-                return loader._from_config(own, **options)
+                return loader._from_config(model_config, **options)
 
         if not checkpoint.weights:
             model = without_weights()
@@ -75,13 +75,13 @@ def load_model(family: type[Backbone], checkpoint: Checkpoint) -> Any:
             return model
         if not family.own_adapter:
             _refuse_adapter(checkpoint)
-        whole = [*family.unquantized(), "lm_head"]
+        unquantized = [*family.unquantized(), "lm_head"]
         if checkpoint.quantization == "nf4":
-            whole += _across_blocks(without_weights(), _patterns(whole))
-            options["quantization_config"] = nf4(checkpoint.dtype, whole)
+            unquantized += _across_blocks(without_weights(), _patterns(unquantized))
+            options["quantization_config"] = nf4(checkpoint.dtype, unquantized)
             options["device_map"] = {"": "cpu"}  # without one, the first GPU, whichever this process is to use
         if checkpoint.quantization == "int8":
-            options["quantization_config"] = int8(whole)
+            options["quantization_config"] = int8(unquantized)
         options |= {} if config is None else {"config": config}
         options |= {} if checkpoint.device_map is None else {"device_map": checkpoint.device_map}
         with quiet_transformers(), _no_adapter():  # what it reports is an error below
@@ -110,11 +110,11 @@ def load_model(family: type[Backbone], checkpoint: Checkpoint) -> Any:
 
 @contextmanager
 def _told(checkpoint: Checkpoint, what: str = "") -> Iterator[None]:
-    """Within, what a library says of files that are missing, broken or do not fit, and of what is not installed, is one
-    line about this backbone.
+    """Within this context, a library's error about files that are missing, broken or do not fit, or about what is not
+    installed, becomes one line about this backbone.
 
     Raises:
-        UserError: Of that line.
+        UserError: With that line.
     """
     try:
         yield
@@ -125,14 +125,15 @@ def _told(checkpoint: Checkpoint, what: str = "") -> Iterator[None]:
 
 
 def _shallow(model_class: Any, checkpoint: Checkpoint) -> Any:
-    """A class whose models have their first layers alone (`Checkpoint.depth`).
+    """A class whose models have only their first layers (`Checkpoint.depth`).
 
-    `transformers` makes a model without memory for weights, and reads what the model has: what is taken out in between
-    is neither read nor allocated. The configuration stays that of the whole: which layers share keys and values (Gemma)
-    and which kind each layer is, is told by it. A depth that is a share is rounded, to at least one layer.
+    `transformers` makes a model without memory for weights, and then reads the weights that the model has: layers that
+    are removed in between are neither read nor allocated. The configuration stays that of the whole model: it says
+    which layers share keys and values (Gemma) and of which kind each layer is. A depth that is a share is rounded, to
+    at least one layer.
 
     Raises:
-        UserError: When a model is made, if it has not as many layers.
+        UserError: When a model is made, if it has fewer layers.
     """
 
     def build(model: Any, *args: Any, **kwargs: Any) -> None:
@@ -141,17 +142,17 @@ def _shallow(model_class: Any, checkpoint: Checkpoint) -> Any:
         assert isinstance(layers, nn.ModuleList)
         depth, count = checkpoint.depth, len(layers)
         assert depth is not None
-        kept = depth if isinstance(depth, int) else max(1, round(depth * count))
-        if kept > count:
+        remaining = depth if isinstance(depth, int) else max(1, round(depth * count))
+        if remaining > count:
             raise UserError(f"depth {depth}: backbone {checkpoint.name!r} has {count} layers")
         above = {
             f"{checkpoint.layers}.{number}.{name}"
-            for number in range(kept, count)
+            for number in range(remaining, count)
             for name in layers[number].state_dict()
         }
         # a key that finds no weight is reported as it is in the file, with the prefix of the base model
         model.weights_above = above | {f"{model.base_model_prefix}.{name}" for name in above}
-        del layers[kept:]
+        del layers[remaining:]
 
     return type(model_class.__name__, (model_class,), {"__init__": build, "__module__": model_class.__module__})
 
@@ -160,8 +161,8 @@ def _across_blocks(model: nn.Module, unquantized: Sequence[str]) -> list[str]:
     """Kinds of linear layers, beside those of these patterns, whose rows are not whole blocks of 4-bit weights; they
     keep their precision.
 
-    bitsandbytes 0.50 starts a block with each row where a CPU has AVX-512, and counts through all rows where it
-    quantizes and on every other machine: such a layer would be read with scales of its neighbours.
+    Where a CPU has AVX-512, bitsandbytes 0.50 starts a new block with each row; when it quantizes, and on every other
+    machine, blocks run on across rows. Such a layer would be read with the scales of neighbouring blocks.
     """
     return sorted(
         {
@@ -197,10 +198,10 @@ def _read_4_bits_alike(model: nn.Module, checkpoint: Checkpoint) -> None:
 
 @contextmanager
 def _no_adapter() -> Iterator[None]:
-    """An adapter beside the weights would be loaded unasked, and its report take the place of theirs.
+    """Within this context, an adapter beside the weights is not loaded; its report would replace that of the weights.
 
-    Since transformers 5.23 it is enough to name a subfolder that is not there; before, that was not heeded in a folder
-    of this machine.
+    Since transformers 5.23 it is enough to name a subfolder that does not exist; earlier versions ignored that for a
+    local folder.
     """
     find = modeling_utils.maybe_load_adapters  # pyright: ignore[reportPrivateImportUsage]
     if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 23):
@@ -212,7 +213,7 @@ def _no_adapter() -> Iterator[None]:
 
 
 def _refuse_adapter(checkpoint: Checkpoint) -> None:
-    """An adapter of somebody else beside the weights is neither loaded unasked nor passed over in silence.
+    """Refuse a foreign adapter beside the weights, which is neither loaded unasked nor ignored silently.
 
     Raises:
         UserError: If there is one.
@@ -225,7 +226,7 @@ def _refuse_adapter(checkpoint: Checkpoint) -> None:
 
 
 def check_report(name: str, report: dict[str, Any], ignored_keys: str, model: Any) -> None:
-    """Refuse a checkpoint that does not fit its model, whatever `transformers` makes of it.
+    """Refuse a checkpoint that does not fit its model, also where `transformers` would accept it.
 
     Keys that are ignored (see `Backbone`) and weights above the layers that are read are passed over.
 
@@ -251,7 +252,7 @@ def merge_own_adapter(
 ) -> None:
     """Merge the LoRA that lies beside a model's weights into them, so that another can be put on top.
 
-    A weight becomes `W + scale * B A`, rounded once to its own type; in float32 this is the unmerged model to rounding.
+    A weight becomes `W + scale * B A`, rounded once to its dtype; in float32 this is the unmerged model to rounding.
 
     Args:
         model: Without any adapter.
@@ -263,9 +264,9 @@ def merge_own_adapter(
         UserError: If it is missing though required, broken, or does not fit the model.
     """
     files = "adapter_config.json", "adapter_model.safetensors"
-    found = {name: own_file(checkpoint, name, subfolder=subfolder) for name in files}
-    missing = [name for name, path in found.items() if path is None]
-    if len(missing) == len(found) and not required:
+    paths = {name: own_file(checkpoint, name, subfolder=subfolder) for name in files}
+    missing = [name for name, path in paths.items() if path is None]
+    if len(missing) == len(paths) and not required:
         return
     if missing:
         raise UserError(f"backbone {checkpoint.name!r}: its adapter is incomplete: there is no {missing[0]}")
@@ -276,7 +277,7 @@ def merge_own_adapter(
         with seen_as_float32(model), quiet_transformers():  # what it reports is an error below
             report = model.load_adapter(
                 peft_config=config,  # pyright: ignore[reportArgumentType] it takes the object too
-                adapter_state_dict=load_file(str(found["adapter_model.safetensors"])),
+                adapter_state_dict=load_file(str(paths["adapter_model.safetensors"])),
             )
     check_report(f"{checkpoint.name}: adapter", report.to_dict(), r"(?!)", model)
     for name, layer in list(model.named_modules()):
@@ -306,13 +307,13 @@ def int8(unquantized: Sequence[str]) -> TorchAoConfig:
     """
     from torchao.quantization import Int8WeightOnlyConfig
 
-    # version 2 can be written to safetensors files; the options of the compiler are none of its business
+    # version 2 can be written to safetensors files; the options of the compiler are left alone
     kind = Int8WeightOnlyConfig(version=2, set_inductor_config=False)
     return TorchAoConfig(kind, modules_to_not_convert=_patterns(unquantized))
 
 
 def _patterns(names: Sequence[str]) -> list[str]:
-    """`transformers` matches them from the start of a full name, as regular expressions."""
+    """Regular expressions for these names; `transformers` matches them from the start of a full name."""
     return [rf".*{re.escape(name)}" for name in names]
 
 
@@ -338,7 +339,7 @@ def _load(loader: Any, what: str, checkpoint: Checkpoint, **options: Any) -> Any
 class SpeechProcessor:
     """Tokenizer, feature extractor and chat template of a checkpoint, for families whose own processor also sees.
 
-    The family's own class insists on an image and a video processor, and these on torchvision.
+    The family's own class requires an image and a video processor, and these require torchvision.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -374,7 +375,7 @@ def one_line(error: Exception) -> str:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """No log lines and progress bars of `transformers` while weights are loaded."""
+    """Within this context, `transformers` shows no log lines and no progress bars."""
     verbosity, bars = transformers.logging.get_verbosity(), transformers.logging.is_progress_bar_enabled()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

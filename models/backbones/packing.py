@@ -1,12 +1,12 @@
-"""Rows of several pairs, in which what pairs begin with is read once.
+"""Packs several pairs into a row, in which their common beginning is read once.
 
 Several responses to one context begin with the same tokens, which a causal language model turns into the same states
 whatever follows. A row holds this beginning once and the rest of each pair behind it; a mask (`layers.attending`)
 and the positions let each pair see what it would see alone. A row may hold several beginnings, for less padding.
 
-Attention computes all that the mask leaves out, and so grows with the square of a row's width. How wide rows may
-become is therefore chosen by what a layer has to compute: about 24 h^2 operations for a token in its linear layers
-and 4 w h in its attention, where h is the hidden size and w the width (Narayanan et al., 2021, without the LM head).
+Attention also computes what the mask excludes, and so grows with the square of a row's width. The largest width of rows
+is therefore chosen by the cost of a layer: about 24 h^2 operations for a token in its linear layers and 4 w h in its
+attention, where h is the hidden size and w the width (Narayanan et al., 2021, without the LM head).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .base import Packed
 from .layers import PADDING, SHARED
 
 _WIDTHS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
-"""How wide rows may be, in lengths of the longest pair."""
+"""Largest widths of rows that are tried, in lengths of the longest pair."""
 _WORTHWHILE = 0.85
-"""Of the tokens that pairs have one by one, and of what the batch costs as it is: beyond it, nothing is packed."""
+"""Largest share of the unpacked batch's tokens, and of its cost, at which it is packed."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class _Tree(NamedTuple):
 
 
 def pack(ids: Tensor, mask: Tensor, states: Tensor, in_response: Tensor, hidden_size: int) -> Packed | None:
-    """The tokens of a batch in fewer places.
+    """Pack the tokens of a batch into fewer positions.
 
     Args:
         ids: Token ids `(batch, tokens)`.
@@ -66,14 +66,14 @@ def pack(ids: Tensor, mask: Tensor, states: Tensor, in_response: Tensor, hidden_
         begun = response[places].nonzero()[:, 0]
         start = int(begun[0]) if len(begun) else len(places)
         rows.append(_Row(own_ids[places].numpy(), own_states[places].numpy(), places.numpy(), start))
-    real, together = sum(len(row.places) for row in rows), sum(tree.size for tree in _trees(rows, math.inf))
-    if together > _WORTHWHILE * real:  # padding alone costs less than an explicit mask, which rules out flash attention
+    real, packed = sum(len(row.places) for row in rows), sum(tree.size for tree in _trees(rows, math.inf))
+    if packed > _WORTHWHILE * real:  # padding alone costs less than an explicit mask, which rules out flash attention
         return None
     longest = max(len(row.places) for row in rows)
     layouts = [_layout(rows, int(share * longest)) for share in _WIDTHS]
     batch, tokens = ids.shape
     cost, best = min(
-        ((_cost(len(layout), _width(layout), hidden_size), layout) for layout in layouts), key=lambda found: found[0]
+        ((_cost(len(layout), _width(layout), hidden_size), layout) for layout in layouts), key=lambda pair: pair[0]
     )
     if cost > _WORTHWHILE * _cost(batch, tokens, hidden_size):
         return None
@@ -89,8 +89,8 @@ def _width(layout: Sequence[Sequence[_Tree]]) -> int:
 
 
 def _layout(rows: Sequence[_Row], width: int) -> list[list[_Tree]]:
-    """What each row of at most so many tokens holds: trees that fit are put into the first row that has room, the
-    largest first."""
+    """The trees of each row of at most `width` tokens: each tree goes into the first row that has room, the largest
+    first."""
     layout: list[list[_Tree]] = []
     for tree in sorted(_trees(rows, width), key=lambda tree: -tree.size):
         room = (row for row in layout if sum(other.size for other in row) + tree.size <= width)
@@ -102,23 +102,23 @@ def _layout(rows: Sequence[_Row], width: int) -> list[list[_Tree]]:
 
 def _trees(rows: Sequence[_Row], width: float) -> Iterator[_Tree]:
     """Pairs by their beginning; as many together as fit into the width."""
-    together: dict[tuple[bytes, bytes], list[int]] = defaultdict(list)
+    groups: dict[tuple[bytes, bytes], list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
-        together[row.ids[: row.start].tobytes(), row.states[: row.start].tobytes()].append(number)
-    for members in together.values():
+        groups[row.ids[: row.start].tobytes(), row.states[: row.start].tobytes()].append(number)
+    for members in groups.values():
         beginning = rows[members[0]].start
         total = sum(len(rows[number].places) - beginning for number in members)
-        # trees of about equal size: those of a large and a small one would be padded to the large one
+        # trees of about equal size: a small one beside a large one would be padded to the large one
         target = total / max(1, math.ceil(total / max(width - beginning, 1)))
-        some, size = list[int](), beginning
+        subset, size = list[int](), beginning
         for number in members:
             rest = len(rows[number].places) - beginning
-            if some and (size + rest > width or size >= beginning + target):
-                yield _Tree(some, size)
-                some, size = [], beginning
-            some.append(number)
+            if subset and (size + rest > width or size >= beginning + target):
+                yield _Tree(subset, size)
+                subset, size = [], beginning
+            subset.append(number)
             size += rest
-        yield _Tree(some, size)
+        yield _Tree(subset, size)
 
 
 def _filled(rows: Sequence[_Row], layout: Sequence[Sequence[_Tree]], shape: tuple[int, int]) -> Packed:
@@ -128,9 +128,9 @@ def _filled(rows: Sequence[_Row], layout: Sequence[Sequence[_Tree]], shape: tupl
     branches = np.full((len(layout), width), PADDING)
     where = np.zeros(shape, np.int64)
     trees = 0
-    for line, held in enumerate(layout):
+    for line, row_trees in enumerate(layout):
         end = 0
-        for tree in held:
+        for tree in row_trees:
             first = rows[tree.members[0]]
             beginning = slice(end, end + first.start)
             parts = [(SHARED, first, slice(0, first.start))]
@@ -145,7 +145,7 @@ def _filled(rows: Sequence[_Row], layout: Sequence[Sequence[_Tree]], shape: tupl
                     spots = [*range(beginning.start, beginning.stop), *range(to.start, to.stop)]
                     where[branch, row.places] = line * width + np.array(spots)
                 end += count
-            # padding follows the last beginning: states that nothing was added to may have no gradient
+            # padding attends to the last beginning, too: states that nothing was added to may have no gradient
             numbers[line, end:], positions[line, end:] = trees, first.start
             trees += 1
     return Packed(

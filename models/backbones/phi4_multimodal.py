@@ -3,11 +3,11 @@
 Read in the layout of transformers (on the hub: revision refs/pr/70). Its speech adapter, which the authors switch on
 where there is audio, is merged into the weights.
 
-The official tower does not mask padding (its mask adds 1 where it should rule out), so that in an official batch a
-clip attends to the silence that pads it. Here every clip has the states that the official tower gives it alone. Longer
-clips than 40 s are cut into windows there, and the zeros that pad the last window are attended to: so they are here.
+The official tower does not mask padding (its mask adds 1 where it should exclude), so that in an official batch a clip
+attends to the silence that pads it. Here every clip has the states that the official tower gives it alone. As in the
+official tower, clips longer than 40 s are cut into windows, and the zeros that pad the last window are attended to.
 
-Rotary positions are scaled otherwise in texts of more than 4,096 tokens: here in each pair by its own length.
+Rotary positions are scaled differently in texts of more than 4,096 tokens: here for each pair by its own length.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from transformers import AutoConfig, Phi4MultimodalForCausalLM, PreTrainedConfig
 
 from ...data_modules.errors import UserError
 from .audio_language_model import AudioLanguageModel, Message, as_text
-from .base import Checkpoint, Clips, Layout, Part
+from .base import BackbonePart, Checkpoint, Clips, Layout
 from .layers import LayerStatistics, padding_mask, watching, without_padding
 from .loading import SpeechProcessor, merge_own_adapter
 
 _AUDIO = "model.embed_tokens_extend.audio_embed."
 SPEECH_ADAPTER = r"model\.layers\.\d+\.(self_attn\.(qkv|o)_proj|mlp\.(gate_up|down)_proj)"
-"""What the adapter is on; the names in its own configuration are those of layers of the tower too."""
+"""Modules with the adapter; the names in its own configuration would also match layers of the tower."""
 WINDOW = 500
 """Audio states that the tower sees at once (40 s); a constant of the official `forward`."""
 
@@ -44,11 +44,11 @@ class Phi4Multimodal(AudioLanguageModel):
     processor_of = SpeechProcessor
     max_seconds = 1_800.0  # the authors' longest: speech of 30 minutes to summarize
     parts = {
-        "language_model": Part(
+        "language_model": BackbonePart(
             "language_model", ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"), layers="language_model.layers"
         ),
-        "projector": Part("projector", ("up", "down")),
-        "audio_tower": Part(
+        "projector": BackbonePart("projector", ("up", "down")),
+        "audio_tower": BackbonePart(
             "audio_tower",
             ("q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"),
             layers="audio_tower.encoders",
@@ -70,7 +70,7 @@ class Phi4Multimodal(AudioLanguageModel):
 
     @classmethod
     def config_of(cls, checkpoint: Checkpoint) -> Any:
-        """Without vision.
+        """Configuration without vision.
 
         Raises:
             UserError: If the files are in the layout of the hub's main branch, which needs code of its own.
@@ -87,7 +87,7 @@ class Phi4Multimodal(AudioLanguageModel):
 
     @classmethod
     def kernels(cls, attention: str) -> dict[str, str]:
-        """The tower's attention has a bias, which flash attention does not know."""
+        """The tower's attention has a bias, which flash attention does not support."""
         return {"": attention, "audio_config": "sdpa" if attention == "flash_attention_2" else attention}
 
     @classmethod
@@ -110,7 +110,7 @@ class Phi4Multimodal(AudioLanguageModel):
             self.whole_tokens = rotary.longest_short
 
     def render(self, chat: Sequence[Message]) -> str:
-        """See `AudioLanguageModel`: as the model card writes it; the tokenizer's template takes a message as one
+        """See `AudioLanguageModel`: in the format of the model card; the tokenizer's template takes a message as one
         text."""
         turns = [f"<|{message['role']}|>{as_text(message, self.audio_token)}<|end|>" for message in chat]
         return "".join([*turns, "<|assistant|>"])
@@ -125,7 +125,7 @@ class Phi4Multimodal(AudioLanguageModel):
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
         tower = self.tower
         frames = tower.encoder_embedding(clips.features.to(tower.embed.out.weight.dtype))
-        # one by one: what a convolution makes of padding is not zero, and the next would look at it
+        # one by one: a convolution's output at padding is not zero, and the next one would read it
         rows = [tower.embed(row[None, :length], None)[0][0] for row, length in zip(frames, clips.lengths, strict=True)]
         windows = [window for row in rows for window in _windows(row)]
         states = pad_sequence(windows, batch_first=True)
@@ -161,4 +161,6 @@ class _RotaryByRow(nn.Module):
         short = self.official(hidden, position_ids.clamp(max=self.longest_short - 1))
         long = self.official(hidden, torch.cat([position_ids, beyond], -1))
         is_long = (position_ids.amax(-1) >= self.longest_short)[:, None, None]
-        return tuple(torch.where(is_long, one[:, :-1], other) for one, other in zip(long, short, strict=True))
+        return tuple(
+            torch.where(is_long, for_long[:, :-1], for_short) for for_long, for_short in zip(long, short, strict=True)
+        )

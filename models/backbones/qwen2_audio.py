@@ -1,10 +1,10 @@
 """Qwen2-Audio (Chu et al., 2024) and Audio Flamingo 3 (Goel et al., 2025): Whisper's encoder with masked padding and a
 pooling of two, a projector of one or two layers, a Qwen language model.
 
-The official processor of Audio Flamingo 3 takes one clip for each text, and the chat template on the hub shows one
-`<sound>` however many clips a message has, in front of its text. The message is therefore given as a text that holds
-`<sound>` where each clip goes; the template passes it on. A clip's tokens are those the official processor makes of it
-alone.
+The official processor of Audio Flamingo 3 takes one clip for each text, and the chat template on the hub puts one
+`<sound>` in front of the text of a message, however many clips it has. The message is therefore given as a text with
+`<sound>` in the place of each clip, which the template passes on. A clip's tokens are those that the official processor
+gives it alone.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from transformers import AudioFlamingo3ForConditionalGeneration, Qwen2AudioForCo
 from transformers.masking_utils import create_bidirectional_mask
 
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, as_text
-from .base import Checkpoint, Clips, Part
+from .base import BackbonePart, Checkpoint, Clips
 from .layers import KERNEL, LayerStatistics, OneRow, in_one_row, padding_mask, watching, without_padding
 
-WHISPER_TOWER = Part(
+WHISPER_TOWER = BackbonePart(
     "audio_tower", ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"), layers="audio_tower.layers"
 )
-"""What of such a tower can be adapted."""
+"""The part of such a tower that can be adapted."""
 
 
 class WhisperTowerModel(AudioLanguageModel):
     """Spectrograms of the real length through a tower that was written for its full window.
 
-    The tower's own `forward` insists on windows of 30 s. Here padding is masked, so that nothing but the convolutions
-    and the spectrogram's window reach over the end of a clip: with a few zeros behind the longest clip of a batch the
-    states are those of the full window.
+    The tower's own `forward` requires windows of 30 s. Here padding is masked, so that only the convolutions and the
+    spectrogram's window reach beyond the end of a clip: with a few zeros behind the longest clip of a batch, the states
+    are those of the full window.
 
     The tower has `conv1`, `conv2`, `embed_positions`, `layers`, `avg_pooler` and `layer_norm`; the extractor is a
     `WhisperFeatureExtractor`, whose window is the longest piece that the tower sees at once.
@@ -57,25 +57,25 @@ class WhisperTowerModel(AudioLanguageModel):
         size, hop = self.extractor.n_samples, self.extractor.hop_length
         windows = [clip[start : start + size] for clip in clips for start in range(0, len(clip), size)]
         longest = max(map(len, windows))
-        whole = min(longest + self.extractor.n_fft + 4 * hop, size) // hop * hop
-        made = self.extractor(
+        padded_length = min(longest + self.extractor.n_fft + 4 * hop, size) // hop * hop
+        extracted = self.extractor(
             windows,
             sampling_rate=self.sampling_rate,
             padding="max_length",
-            max_length=max(whole, longest),
+            max_length=max(padded_length, longest),
             truncation=False,
             return_attention_mask=True,
             return_tensors="pt",
         )
         rows = [-(-len(clip) // size) for clip in clips]
-        return Clips(made["input_features"], made["attention_mask"].sum(-1).tolist(), rows)
+        return Clips(extracted["input_features"], extracted["attention_mask"].sum(-1).tolist(), rows)
 
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
         tower = self.tower
         features = clips.features.to(dtype=tower.conv1.weight.dtype)
         states = nn.functional.gelu(tower.conv1(features))
         lengths = [after_convolutions(length) for length in clips.lengths]
-        # the zeros behind the longest clip have been heard: what follows is masked, or without padding no mask at all
+        # the convolutions have read the zeros behind the longest clip: from here on padding is masked, or left out
         states = nn.functional.gelu(tower.conv2(states)).transpose(1, 2)[:, : max(lengths)]
         states = states + tower.embed_positions.weight[: states.shape[1]]
         if tower.config._attn_implementation == KERNEL:
@@ -93,12 +93,12 @@ class WhisperTowerModel(AudioLanguageModel):
 
 
 def after_convolutions(frames: int) -> int:
-    """Encoder positions of so many spectrogram frames (the second convolution has stride 2)."""
+    """Number of encoder positions for this number of spectrogram frames (the second convolution has stride 2)."""
     return (frames - 1) // 2 + 1
 
 
 def _states(frames: int) -> int:
-    """Audio states of so many spectrogram frames."""
+    """Number of audio states for this number of spectrogram frames."""
     return (after_convolutions(frames) - 2) // 2 + 1
 
 
@@ -108,7 +108,7 @@ class Qwen2Audio(WhisperTowerModel):
     model_class = Qwen2AudioForConditionalGeneration
     parts = {
         "language_model": LANGUAGE_MODEL,
-        "projector": Part("multi_modal_projector", ("linear",)),
+        "projector": BackbonePart("multi_modal_projector", ("linear",)),
         "audio_tower": WHISPER_TOWER,
     }
 
@@ -119,7 +119,7 @@ class AudioFlamingo3(WhisperTowerModel):
     model_class = AudioFlamingo3ForConditionalGeneration
     parts = {
         "language_model": LANGUAGE_MODEL,
-        "projector": Part("multi_modal_projector", ("linear_1", "linear_2")),
+        "projector": BackbonePart("multi_modal_projector", ("linear_1", "linear_2")),
         "audio_tower": WHISPER_TOWER,
     }
 

@@ -1,5 +1,5 @@
-"""Qwen2.5-Omni and Qwen3-Omni (Xu et al., 2025), of each the thinker alone, out of a whole checkpoint or saved by
-itself. Without images the three rows of their positions are equal.
+"""Qwen2.5-Omni and Qwen3-Omni (Xu et al., 2025): only the thinker of each, from a whole checkpoint or saved by itself.
+Without images the three rows of their positions are equal.
 
 Qwen2.5-Omni: Whisper-like tower, linear projector, Qwen2.5. Exact: hidden states equal those of the official classes
 with the official processor on each pair. The tower attends within blocks of 2 s, of which each is a row here, so that
@@ -10,9 +10,9 @@ Qwen3-Omni: AuT tower, projector of two layers, Qwen3 as a mixture of experts. E
 official feature extractor and encoder on each clip alone, and of the official language model on each pair. Clips of an
 official batch change each other: the longest ends in its mirror image, the others in zeros, which also decides how
 their frames are rounded; and the convolutions see the padding of clips under a second. Neither processor nor tower
-limits a clip; what does are the positions of the language model. LoRA reaches the attention: experts are no linear
-layers but stacked weights, and stay frozen. For the same reason NF4 leaves them whole, which is nearly all of the
-language model.
+limits the length of a clip; only the positions of the language model do. LoRA reaches the attention alone: experts are
+stacked weights and not linear layers, and stay frozen. For the same reason NF4 does not quantize them, which are nearly
+all of the language model.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 )
 
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel
-from .base import Checkpoint, Clips, Layout, Part
+from .base import BackbonePart, Checkpoint, Clips, Layout
 from .layers import LayerStatistics, attend_in_rows, in_one_row, on_device, padding_mask, watching, without_padding
 from .loading import SpeechProcessor
 from .qwen2_audio import WHISPER_TOWER, WhisperTowerModel, after_convolutions
@@ -54,7 +54,7 @@ if get_checkpoint_conversion_mapping("qwen3_omni_moe_text") is None:
 class Thinker(AudioLanguageModel):
     """What both have in common: how a thinker is found in a checkpoint."""
 
-    # of keys as the hub has them and as the modules are called since transformers 5 (`model.audio_tower`)
+    # for keys as on the hub and as the modules are called since transformers 5 (`model.audio_tower`)
     key_mapping = {
         r"^(?:thinker\.)?(?:model\.)?audio_tower\.": "audio_tower.",
         r"^(?:thinker\.)?(?:model\.)?visual\.": "visual.",
@@ -70,7 +70,7 @@ class Thinker(AudioLanguageModel):
 
     @classmethod
     def config_of(cls, checkpoint: Checkpoint) -> Any:
-        """Of the thinker: as it is, or out of that of the whole model."""
+        """Configuration of the thinker: the checkpoint's own, or a part of that of the whole model."""
         config: Any = AutoConfig.from_pretrained(checkpoint.name, revision=checkpoint.revision)
         if config.model_type.endswith("_thinker"):
             return config
@@ -95,7 +95,7 @@ class Qwen2_5Omni(Thinker, WhisperTowerModel):
 
     model_class = Qwen2_5Thinker
     layout = Layout({"": "", "projector.": "audio_tower.proj."})
-    parts = {"language_model": LANGUAGE_MODEL, "projector": Part("projector", ()), "audio_tower": WHISPER_TOWER}
+    parts = {"language_model": LANGUAGE_MODEL, "projector": BackbonePart("projector", ()), "audio_tower": WHISPER_TOWER}
 
     @classmethod
     def network_of(cls, model: Any, checkpoint: Checkpoint) -> Any:
@@ -150,11 +150,11 @@ class Qwen3OmniMoe(Thinker):
     layout = Layout({"": "", "projector.": "audio_tower."})
     tower_width = "d_model"
     parts = {
-        "language_model": Part(
+        "language_model": BackbonePart(
             "language_model", ("q_proj", "k_proj", "v_proj", "o_proj"), layers="language_model.layers"
         ),
-        "projector": Part("projector", ("proj1", "proj2")),
-        "audio_tower": Part(
+        "projector": BackbonePart("projector", ("proj1", "proj2")),
+        "audio_tower": BackbonePart(
             "audio_tower",
             ("conv_out", "q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"),
             layers="audio_tower.layers",
@@ -164,7 +164,7 @@ class Qwen3OmniMoe(Thinker):
     @classmethod
     def network_of(cls, model: Any, checkpoint: Checkpoint) -> Any:
         """With the projector beside the tower."""
-        # of a type that it knows as mixture of experts, PEFT 0.21 makes names of a pattern; the tower has them too
+        # for a mixture of experts that it knows, PEFT 0.21 turns a pattern into bare names, which the tower has too
         model.config.model_type = "thinker"
         tower = model.audio_tower
         model.projector = nn.Sequential(OrderedDict(proj1=tower.proj1, act=tower.act, proj2=tower.proj2))
@@ -192,7 +192,7 @@ class Qwen3OmniMoe(Thinker):
         tower, chunk = self.tower, self._chunk
         rows = zip(clips.features, clips.lengths, strict=True)
         pieces = [piece for row, length in rows for piece in row[:length].split(chunk)]
-        # the last chunk of a clip is padded to the length of its first; what is behind that does not exist
+        # the last chunk of a clip is padded to the length of its first; positions beyond that do not exist
         widths = [min(length, chunk) for length in clips.lengths for _ in range(-(-length // chunk))]
         padded, size = pad_sequence(pieces, batch_first=True).transpose(1, 2), tower.conv_chunksize
         parts = zip(padded.split(size), on_device(widths, padded.device).split(size), strict=True)
@@ -211,7 +211,7 @@ class Qwen3OmniMoe(Thinker):
         return tower.ln_post(states.flatten(0, 1))
 
     def _convolve(self, chunks: Tensor, widths: Tensor) -> Tensor:
-        """From chunks `(chunks, bins, frames)` that are so many frames wide to `(chunks, positions, audio size)`."""
+        """From chunks `(chunks, bins, frames)` with `widths` real frames each to `(chunks, positions, audio size)`."""
         tower = self.tower
         states = chunks[:, None].to(tower.conv2d1.weight.dtype)
         for convolution in (tower.conv2d1, tower.conv2d2, tower.conv2d3):
@@ -222,10 +222,10 @@ class Qwen3OmniMoe(Thinker):
 
 
 def _halved(frames):
-    """Positions behind a convolution of stride 2."""
+    """Number of positions after a convolution of stride 2."""
     return (frames + 1) // 2
 
 
 def _thrice_halved(frames):
-    """Audio states of so many frames of one chunk."""
+    """Number of audio states for this number of frames of one chunk."""
     return _halved(_halved(_halved(frames)))

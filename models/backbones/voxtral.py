@@ -2,7 +2,7 @@
 
 As in the official encoder, the padding of a clip's last window is attended to and has audio tokens of its own: a clip
 costs 375 tokens for each 30 s begun. Token ids are those of the official template where the text between two clips is
-one piece (between several it would put empty lines).
+one piece (the template puts empty lines between several pieces).
 
 The tokenizer on the hub is a `tekken.json`. transformers reads it without `mistral-common`, so that package is not
 needed; its chat template is written out below.
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import VoxtralForConditionalGeneration
 
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, as_text
-from .base import Checkpoint, Clips, Part
+from .base import BackbonePart, Checkpoint, Clips
 from .deferred import own_file
 from .layers import LayerStatistics, watching
 from .loading import load_processor
@@ -37,14 +37,14 @@ class Voxtral(AudioLanguageModel):
     max_seconds = 2_400.0  # no file of the checkpoint sets a limit; 40 minutes are what its authors state
     parts = {
         "language_model": LANGUAGE_MODEL,
-        "projector": Part("multi_modal_projector", ("linear_1", "linear_2")),
+        "projector": BackbonePart("multi_modal_projector", ("linear_1", "linear_2")),
         "audio_tower": WHISPER_TOWER,
     }
 
     @staticmethod
     def processor_of(checkpoint: Checkpoint) -> Any:
         """The processor, whose tokenizer reads control tokens."""
-        # mistral-common's own tokenizer never reads a special token in a text, so it could not read a prompt
+        # mistral-common's own tokenizer never reads special tokens in a text, so it could not read a prompt
         processor = load_processor(_with_tokenizer(checkpoint), mistral_format=False)
         special = [str(token) for token in processor.tokenizer.added_tokens_decoder.values()]
         processor.tokenizer.add_special_tokens({"pad_token": "<pad>", "extra_special_tokens": special})
@@ -63,7 +63,7 @@ class Voxtral(AudioLanguageModel):
     def render(self, chat: Sequence[Message]) -> str:
         """See `AudioLanguageModel`.
 
-        Its authors allow no system prompt beside audio: what one says opens the first message of the user.
+        Its authors allow no system prompt beside audio: the text of one begins the first message of the user.
         """
         text, opening = "<s>", ""
         for message in chat:
@@ -91,7 +91,7 @@ class Voxtral(AudioLanguageModel):
         lengths: list[int] = []
         rows = []
         for clip in clips:
-            made = extractor(
+            spectrogram = extractor(
                 clip,
                 sampling_rate=self.sampling_rate,
                 padding=True,
@@ -99,26 +99,28 @@ class Voxtral(AudioLanguageModel):
                 truncation=False,
                 return_tensors="pt",
             )["input_features"]
-            own = made[0].split(extractor.nb_max_frames, dim=-1)
-            left = [-(-len(clip) // extractor.hop_length) - n * extractor.nb_max_frames for n in range(len(own))]
-            windows, rows = [*windows, *own], [*rows, len(own)]
-            lengths += [min(frames, extractor.nb_max_frames) for frames in left]
+            pieces = spectrogram[0].split(extractor.nb_max_frames, dim=-1)
+            remaining = [
+                -(-len(clip) // extractor.hop_length) - n * extractor.nb_max_frames for n in range(len(pieces))
+            ]
+            windows, rows = [*windows, *pieces], [*rows, len(pieces)]
+            lengths += [min(frames, extractor.nb_max_frames) for frames in remaining]
         return Clips(torch.stack(windows), lengths, rows)
 
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
-        # the tower sees whole windows; the silence behind a clip is not what the clip sounds like
+        # the tower sees whole windows; the silence behind a clip does not count in its statistics
         lengths = clips.by_clip([after_convolutions(length) for length in clips.lengths])
         with watching(heard, self.tower.layers, lengths):
             return self.tower(clips.features).last_hidden_state.reshape(-1, self.audio_size)
 
 
 def _with_tokenizer(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint as the folder that it has in the hub's cache, where the hub must not be asked.
+    """The checkpoint as its folder in the hub's cache, where the hub must not be asked.
 
     transformers 5.23 looks for a `tekken.json` in the list of a repository's files, which it gets from the hub or from
     a folder, but not from the cache: with HF_HUB_OFFLINE, as on many compute nodes, it finds no tokenizer.
     """
     if not is_offline_mode():
         return checkpoint
-    found = own_file(checkpoint, "tekken.json", _raise_exceptions_for_connection_errors=False)
-    return checkpoint if found is None else replace(checkpoint, name=str(Path(found).parent), revision=None)
+    path = own_file(checkpoint, "tekken.json", _raise_exceptions_for_connection_errors=False)
+    return checkpoint if path is None else replace(checkpoint, name=str(Path(path).parent), revision=None)

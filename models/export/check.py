@@ -39,7 +39,7 @@ _SHORTEST, _LONGEST = 0.5, 6.0  # seconds
 
 
 def bounds_of(dtype: str, quantization: WeightForm) -> Bounds:
-    """What is allowed in this form: float32 is to be equal to rounding, bfloat16 rounds each weight once more."""
+    """The bounds for this form: float32 must be equal up to rounding, bfloat16 rounds each weight once more."""
     return _BOUNDS[dtype if quantization == "none" else quantization]
 
 
@@ -70,16 +70,18 @@ def rated_set(loaded: LoadedJudge, dataset: PairDataset, split: str) -> CheckSet
     dimensions = loaded.judge.dimensions
     check_scales("to export", dimensions, dataset.card)
     part = dataset.subset(None if split == "all" else split)
-    means = part.mean_scores().reindex(columns=[own.name for own in dimensions]).to_numpy(np.float64)
+    means = part.mean_scores().reindex(columns=[dimension.name for dimension in dimensions]).to_numpy(np.float64)
     return CheckSet(f"{dataset.card.name}, {split}", part.pairs, means)
 
 
 def score_all(loaded: LoadedJudge, chosen: CheckSet, device: str | None) -> np.ndarray:
-    """What the head says of each pair `(pairs, dimensions)`, before any calibration; NaN = its audio cannot be used."""
+    """Scores of the head for each pair `(pairs, dimensions)`, before calibration; NaN = its audio cannot be used."""
     scored = PairScorer(placed(loaded, device)).predict(chosen.pairs)
     shown = progress(scored, "checking", len(chosen.pairs))
     nothing = np.full(len(loaded.judge.dimensions), np.nan)
-    return np.stack([nothing if isinstance(found, AudioError) else found.score.double().numpy() for _, found in shown])
+    return np.stack(
+        [nothing if isinstance(outcome, AudioError) else outcome.score.double().numpy() for _, outcome in shown]
+    )
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Check:
+class ExportCheck:
     """What was measured of an export: on which pairs, how many of them had scores, what is allowed, what was found by
     dimension, and what is beyond the bounds, in words."""
 
@@ -123,7 +125,7 @@ class Check:
 
 def compare(
     before: np.ndarray, after: np.ndarray, chosen: CheckSet, dimensions: Sequence[Dimension], bounds: Bounds
-) -> Check:
+) -> ExportCheck:
     """Compare scores of the same pairs before and after, `(pairs, dimensions)` in rating points; NaN = no score.
 
     Raises:
@@ -136,33 +138,33 @@ def compare(
     if (np.isfinite(after).all(1) != scored).any():
         beyond.append("other pairs have scores than before")
         scored &= np.isfinite(after).all(1)
-    for column, own in enumerate(dimensions):
-        one, other = before[scored, column], after[scored, column]
+    for column, dimension in enumerate(dimensions):
+        old, new = before[scored, column], after[scored, column]
         with_people: tuple[float | None, ...] = (None, None)
         if chosen.ratings is not None:
             ratings = chosen.ratings[scored, column]
             rated = np.isfinite(ratings)
-            with_people = tuple(_spearman(scores[rated], ratings[rated]) for scores in (one, other))
-        apart = np.abs(other - one)
-        change = Change(float(apart.max()), float(apart.mean()), _spearman(one, other), *with_people)
-        changes[own.name] = change
-        beyond += _beyond(own, change, bounds)
-    return Check(chosen.name, int(scored.sum()), bounds, changes, beyond)
+            with_people = tuple(_spearman(scores[rated], ratings[rated]) for scores in (old, new))
+        differences = np.abs(new - old)
+        change = Change(float(differences.max()), float(differences.mean()), _spearman(old, new), *with_people)
+        changes[dimension.name] = change
+        beyond += _beyond(dimension, change, bounds)
+    return ExportCheck(chosen.name, int(scored.sum()), bounds, changes, beyond)
 
 
 def _spearman(one: np.ndarray, other: np.ndarray) -> float | None:
     if len(one) < 3 or np.ptp(one) == 0 or np.ptp(other) == 0:
         return None
-    found: Any = spearmanr(one, other)
-    return float(found.statistic)
+    result: Any = spearmanr(one, other)
+    return float(result.statistic)
 
 
 def _beyond(own: Dimension, change: Change, bounds: Bounds) -> Iterator[str]:
     width = own.maximum - own.minimum
     for name in ("largest", "mean"):
-        found, allowed = getattr(change, name), getattr(bounds, name)
-        if found > allowed * width:
-            yield f"{own.name}: {name} difference {found:.2g} rating points, allowed {allowed * width:.2g}"
+        value, allowed = getattr(change, name), getattr(bounds, name)
+        if value > allowed * width:
+            yield f"{own.name}: {name} difference {value:.2g} rating points, allowed {allowed * width:.2g}"
     if change.before is None:
         return
     if change.after is None:

@@ -1,5 +1,5 @@
-"""A judge with its backbone in one folder, checked by its scores before it is handed out. The backbone lies there in
-the layout of the hub, and is checked before it is read again."""
+"""Writes a judge with its backbone into one folder, and checks its scores before the folder appears. The backbone is in
+the layout of the hub, and its files are checked before they are read again."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from ..judge import DTYPES, EmpathyJudge
 from ..lora import FUSION, part_of, trained_in_full
 from ..model_card import render_card
 from ..weight_files import check_hash, file_hash, fingerprints, weights_hash, write_weights
-from .check import Check, CheckSet, bounds_of, compare, score_all
+from .check import CheckSet, ExportCheck, bounds_of, compare, score_all
 
 ExportFormat = Literal["merged", "huggingface"]
 """Formats of a judge with its backbone in its folder. Both are the same; the second once opened with `transformers`."""
 WEIGHT_FORMS: Mapping[str, WeightForm] = {"none": "none", "int8": "int8", "int4": "nf4"}
-"""By what a user calls them."""
+"""Forms by the names that users give them."""
 _LIBRARIES: Mapping[WeightForm, tuple[str, ...]] = {"none": (), "int8": ("torchao",), "nf4": ("bitsandbytes",)}
 _WHOLE = "unquantized"
 _SHARD = "5GB"
 _INDEX = "model.safetensors.index.json"
-# of where it came from: paths, code that is never run, how its weights were stored there
+# fields about the origin of a checkpoint: paths, code that is never run, how its weights were stored there
 _LEFT_OUT = ("_name_or_path", "auto_map", "quantization_config", "torch_dtype", "transformers_version")
 
 
 class LossTooLarge(Exception):
     """The scores of an export are too far from those of its judge."""
 
-    def __init__(self, check: Check) -> None:
+    def __init__(self, check: ExportCheck) -> None:
         super().__init__("; ".join(check.beyond))
         self.check = check
 
@@ -60,10 +60,10 @@ def write_whole(
     report: Mapping[str, Any] | None = None,
     device: str | None = None,
     accept_loss: bool = False,
-) -> Check:
-    """Write a judge that needs no other folder, and read it again to see what became of its scores.
+) -> ExportCheck:
+    """Write a judge that needs no other folder, and read it again to compare its scores.
 
-    There are never two copies of the backbone in memory: the judge that is given is used up.
+    There are never two copies of the backbone in memory: the given judge is consumed.
 
     Args:
         loaded: A single judge of adapter and head; its weights are gone afterwards.
@@ -140,32 +140,32 @@ def _write(loaded: LoadedJudge, folder: Path, form: ExportFormat, quantization: 
             "versions": {name: importlib.metadata.version(name) for name in libraries},
         },
     }
-    if loaded.calibration is not None:  # of the same scores, which now come of fewer trained weights
+    if loaded.calibration is not None:  # valid for the same scores, though fewer weights are trained now
         description["calibration"] = {**loaded.description["calibration"], "weights": weights_hash(judge)}
-    whole = folder / (BACKBONE if quantization == "none" else _WHOLE)
-    write_backbone(judge.backbone, revision, settings.dtype, whole)
+    unquantized = folder / (BACKBONE if quantization == "none" else _WHOLE)
+    write_backbone(judge.backbone, revision, settings.dtype, unquantized)
     judge.to("meta")
     if quantization != "none":
-        checkpoint = Checkpoint(str(whole), None, DTYPES[settings.dtype], settings.attention, quantization)
+        checkpoint = Checkpoint(str(unquantized), None, DTYPES[settings.dtype], settings.attention, quantization)
         write_backbone(load_backbone(checkpoint), None, settings.dtype, folder / BACKBONE, quantized=True)
-        shutil.rmtree(whole)
+        shutil.rmtree(unquantized)
     description["sha256"] = written | {name: file_hash(path) for name, path in _files(folder).items()}
     return description
 
 
 @torch.no_grad()
 def merge_adapter(judge: EmpathyJudge) -> None:
-    """Merge what was trained of a backbone into its weights, in place; the judge, on the CPU and without members, has
-    no adapter afterwards.
+    """Merge the trained adapter of a backbone into its weights, in place; the judge, on the CPU and without members,
+    has no adapter afterwards.
 
     PEFT computes the update of each layer; sums are taken in float32 and rounded once to the dtype of the backbone.
-    Weights in 4 bits are dequantized: that is what the adapter was trained on. Cross-attention fusion stays as it is:
-    no checkpoint has one.
+    Weights in 4 bits are dequantized, since the adapter was trained on those values. Cross-attention fusion stays as it
+    is, because no checkpoint has one.
     """
     dtype = DTYPES[judge.settings.dtype]
     # some parts are loaded in float32 whatever the dtype is, such as convolutions over a waveform
-    kept = (getattr(module, "_keep_in_fp32_modules_strict", None) or () for module in judge.network.modules())
-    in_float32 = {part for parts in kept for part in parts}
+    strict_parts = (getattr(module, "_keep_in_fp32_modules_strict", None) or () for module in judge.network.modules())
+    in_float32 = {part for parts in strict_parts for part in parts}
     for name, weight in judge.trained_in_full().items():
         if part_of(judge.backbone, name) != FUSION and in_float32.isdisjoint(name.split(".")):
             weight.data = weight.data.to(dtype)
@@ -187,7 +187,7 @@ def merge_adapter(judge: EmpathyJudge) -> None:
 
 
 def _values(linear: Any) -> Tensor:
-    """Weight of a linear layer `(out, in)`, float32, also where it is kept in 4 bits."""
+    """Weight of a linear layer `(out, in)` in float32, also where it is stored in 4 bits."""
     if not _in_4_bits(linear):
         return linear.weight.data.float()
     from bitsandbytes.functional import dequantize_4bit
@@ -200,7 +200,7 @@ def _in_4_bits(module: nn.Module) -> bool:
 
 
 def _with_weight(base: Any, weight: Tensor) -> nn.Module:
-    """The layer with another weight; a plain one in place of one in 4 bits."""
+    """The layer with another weight; a plain linear layer replaces one in 4 bits."""
     if not _in_4_bits(base):
         base.weight.data = weight
         return base
@@ -258,13 +258,13 @@ def _write_weights(weights: dict[str, Tensor], quantization: Mapping[str, Any] |
 
 
 def _whole(weight: Tensor) -> Tensor:
-    """The values alone, where they are a view of something larger."""
+    """The weight with storage of its own, where it is a view of a larger one."""
     alone = weight.is_contiguous() and weight.untyped_storage().nbytes() == weight.nbytes
     return weight if alone else weight.contiguous().clone()
 
 
 def check_backbone(folder: Path, expected: Mapping[str, str]) -> Path:
-    """The backbone in the folder of a judge is the one that was exported (SHA-256 by name), and all of it lies there.
+    """Check that the backbone in the folder of a judge is complete and the one that was exported (SHA-256 by name).
 
     Returns:
         The folder of the backbone.
@@ -272,35 +272,35 @@ def check_backbone(folder: Path, expected: Mapping[str, str]) -> Path:
     Raises:
         UserError: If a file is missing, is another one or was not there, or the folder or its index leads elsewhere.
     """
-    own = folder / BACKBONE
-    if not own.is_dir() or own.is_symlink():
-        raise UserError(f"{own}: no folder; expected the backbone that was exported with this judge")
-    found = _files(folder)
+    backbone = folder / BACKBONE
+    if not backbone.is_dir() or backbone.is_symlink():
+        raise UserError(f"{backbone}: no folder; expected the backbone that was exported with this judge")
+    files = _files(folder)
     wanted = {name for name in expected if name.startswith(f"{BACKBONE}/")}
-    if missing := sorted(wanted - found.keys()):
+    if missing := sorted(wanted - files.keys()):
         raise UserError(f"{folder / missing[0]}: missing; {JUDGE_FILE} names this file")
-    if surplus := sorted(found.keys() - wanted):
+    if surplus := sorted(files.keys() - wanted):
         raise UserError(f"{folder / surplus[0]}: {JUDGE_FILE} names no such file; expected only what was exported")
     for name in sorted(wanted):
-        check_hash(found[name], expected[name])
-    _check_index(own / _INDEX)
-    return own
+        check_hash(files[name], expected[name])
+    _check_index(backbone / _INDEX)
+    return backbone
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """Of the backbone of a judge, by their names in the judge's folder."""
+    """Files of the backbone of a judge, by their names in the judge's folder."""
     paths = sorted(path for path in (folder / BACKBONE).rglob("*") if not path.is_dir() or path.is_symlink())
     return {path.relative_to(folder).as_posix(): path for path in paths}
 
 
 def _check_index(path: Path) -> None:
-    """Weights are read from files beside the index, and from nowhere else."""
+    """Check that the index names files beside it, and no others."""
     if not path.is_file():
         return
     try:
-        places = set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
+        files = set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{path}: not an index of weight files") from None
-    for place in places:
-        if not isinstance(place, str) or "/" in place or "\\" in place or not (path.parent / place).is_file():
-            raise UserError(f"{path}: weights in {shown(place)}; expected files beside it")
+    for file in files:
+        if not isinstance(file, str) or "/" in file or "\\" in file or not (path.parent / file).is_file():
+            raise UserError(f"{path}: weights in {shown(file)}; expected files beside it")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.data_modules.items import MOST_PER_PAIR, Comparison, counterfactuals, directions, human_comparisons
+from empathy_judge.data_modules.items import MOST_PER_PAIR, ComparedPair, counterfactuals, directions, human_comparisons
 from empathy_judge.data_modules.ratings import PREFERENCE_COLUMNS, RATING_COLUMNS
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
 
@@ -46,7 +46,7 @@ def dataset(
     )
 
 
-def plain(comparisons: Sequence[Comparison]) -> list[tuple[str, str, list[float | None]]]:
+def plain(comparisons: Sequence[ComparedPair]) -> list[tuple[str, str, list[float | None]]]:
     """Ids and strengths, None for NaN."""
     return [
         (c.chosen.pair_id, c.rejected.pair_id, [None if math.isnan(x) else x for x in c.strength.tolist()])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 from empathy_judge.data_modules import measuring
-from empathy_judge.data_modules.inspection import Problem, Summary, inspect_dataset
+from empathy_judge.data_modules.inspection import ClipProblem, NumberSummary, inspect_dataset
 from empathy_judge.data_modules.measuring import DURATIONS_FILE, clip_seconds
 from empathy_judge.data_modules.schema import PairDataset, write_splits
 
@@ -32,12 +32,12 @@ def test_counts_and_durations(source):
     response = found.seconds["response"]
     assert (response.count, response.minimum, response.maximum) == (4, 0.3, 0.9)
     assert (response.median, response.total) == (pytest.approx(0.3), pytest.approx(1.8))
-    assert found.seconds["context"] == Summary(2, 0.3, 0.3, 0.3, 0.6)
+    assert found.seconds["context"] == NumberSummary(2, 0.3, 0.3, 0.3, 0.6)
     assert found.scores["empathy"] == {
         "scale": "1 to 5 in steps of 1", "higher_is_better": True, "count": 5, "minimum": 1.0, "mean": 2.0,
         "maximum": 3.0,
     }  # fmt: skip
-    assert found.raters_per_pair["empathy"] == Summary(3, 1.0, 2.0, 2.0, 5.0)
+    assert found.raters_per_pair["empathy"] == NumberSummary(3, 1.0, 2.0, 2.0, 5.0)
     assert found.unrated == ("001-1",)
     assert found.split_by == ("group_id",)
     assert found.crossings["group_id"] == {}
@@ -86,7 +86,7 @@ def test_clips_that_changed_after_the_import(source):
     ]
     assert "not a sound file" in found.problems[0].detail
     assert found.seconds["context"].count == 1
-    assert Problem("changed", "001-0", "response", "the content is not what was imported") == found.problems[2]
+    assert ClipProblem("changed", "001-0", "response", "the content is not what was imported") == found.problems[2]
 
 
 def test_full_scale_of_8_bit_files_is_seen(source):

@@ -11,7 +11,7 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.artifact import Placement, load_any
 from empathy_judge.models.backbones import load_backbone, loading
-from empathy_judge.models.backbones.base import Checkpoint, Part
+from empathy_judge.models.backbones.base import BackbonePart, Checkpoint
 from empathy_judge.models.backbones.layers import recompute_activations
 from empathy_judge.models.lora import adapt, check_trainable, count_parameters, parameter_table
 from empathy_judge.models.settings import LoraSettings
@@ -166,7 +166,7 @@ def test_what_cannot_be_trained_is_refused(settings, text, backbone_folder):
 
 def test_a_part_without_such_layers_is_refused(backbone_folder):
     backbone = load_backbone(Checkpoint(str(backbone_folder)))
-    backbone.parts = {**backbone.parts, "projector": Part("multi_modal_projector", ("absent",))}
+    backbone.parts = {**backbone.parts, "projector": BackbonePart("multi_modal_projector", ("absent",))}
     with pytest.raises(UserError, match=r"LoRA on projector: backbone .* has no such linear layers"):
         adapt(backbone, LoraSettings(parts=["projector"]))
 

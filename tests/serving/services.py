@@ -20,7 +20,7 @@ from empathy_judge.models.assessment import Assessment, Caution, Scale, Score
 from empathy_judge.serving.app import create_app
 from empathy_judge.serving.decoding import Decoded, decode_safely
 from empathy_judge.serving.running import serve
-from empathy_judge.serving.settings import Settings
+from empathy_judge.serving.settings import ServiceSettings
 
 from ..conftest import until
 
@@ -131,7 +131,7 @@ def _without_processes() -> Any:
 
 def _app(scorer: Any, limits: dict[str, Any]) -> Any:
     load = scorer if callable(scorer) else lambda: scorer
-    return create_app(load, Settings(**{"decoders": 1, "drain_seconds": 0.0, **limits}))
+    return create_app(load, ServiceSettings(**{"decoders": 1, "drain_seconds": 0.0, **limits}))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pytest
 import torch
 from empathy_judge.audio_inputs import make_pair
 from empathy_judge.data_modules.audio import Clip
-from empathy_judge.serving.batcher import Batcher, Full, Job, has_place
+from empathy_judge.serving.batcher import Batcher, Full, QueuedPair, has_place
 
 from ..conftest import until
 from .services import RATE, FakeScorer
@@ -22,9 +22,9 @@ LONG = "word " * 300
 
 def jobs(
     names: str, client: str | None = None, situation: str | None = None, windows: int = 1, seconds: float = 1.0
-) -> list[Job]:
+) -> list[QueuedPair]:
     """A pair of nothing much for each letter; each is a client of its own, unless there is one for all."""
-    return [Job(make_pair(name, None, CLIP, situation), 0.9, client or name, windows, seconds) for name in names]
+    return [QueuedPair(make_pair(name, None, CLIP, situation), 0.9, client or name, windows, seconds) for name in names]
 
 
 @pytest.fixture
@@ -43,14 +43,14 @@ def batcher(scorer, sizes) -> Iterator[Batcher]:
     batcher.close()
 
 
-def submitted(batcher: Batcher, some: list[Job]) -> list[Job]:
+def submitted(batcher: Batcher, some: list[QueuedPair]) -> list[QueuedPair]:
     """These, one after the other."""
     for job in some:
         batcher.submit([job])
     return some
 
 
-def held_up(batcher: Batcher, scorer: FakeScorer) -> Job:
+def held_up(batcher: Batcher, scorer: FakeScorer) -> QueuedPair:
     """A job that does not end until the judge may go on."""
     scorer.open.clear()
     (first,) = submitted(batcher, jobs("1"))

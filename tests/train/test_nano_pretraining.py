@@ -18,7 +18,7 @@ from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.qwen2_audio import Qwen2Audio
 from empathy_judge.train.nano import answer, corpus, listen
 from empathy_judge.train.nano.architecture import HOP, build_model, build_processor
-from empathy_judge.train.nano.clips import LABELS, LEVELS, MEASURES, Clip, ClipStore
+from empathy_judge.train.nano.clips import LABELS, LEVELS, MEASURES, ClipStore, NanoClip
 from empathy_judge.train.nano.corpus import (
     collect,
     digest,
@@ -71,11 +71,11 @@ def test_pitch_range_ignores_octave_errors():
     assert math.isnan(pitch_range(np.array([0.1, np.nan, 0.2])))
 
 
-def _noise_clips(*lengths: int) -> list[Clip]:
+def _noise_clips(*lengths: int) -> list[NanoClip]:
     """Random clips of so many frames."""
     rng = np.random.default_rng(0)
     return [
-        Clip(
+        NanoClip(
             rng.normal(size=(frames, 128)).astype(np.float16),
             rng.normal(size=len(MEASURES)).astype(np.float32),
             np.zeros(len(LABELS), np.int64),

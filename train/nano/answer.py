@@ -21,11 +21,11 @@ from ...models.backbones.audio_language_model import AudioLanguageModel, message
 from ...models.backbones.base import Clips, Inputs
 from .clips import ClipStore
 from .listen import Readouts, batches_by_length, keep, resume
-from .questions import CLOSED, OPEN, Delivery, Question
+from .questions import CLOSED, OPEN, Delivery, NamedQuestion
 
 _BATCH = 8  # small: on CPUs a batch that fits the cache is several times faster per dialogue
 _SAVE_EVERY = 250
-_CYCLES = 3  # of the learning rate: each takes up what the one before has learned
+_CYCLES = 3  # cycles of the learning rate; each continues from the weights of the one before
 _QUESTIONS = 6  # closed questions about one pair of clips
 _DESCRIBE = 0.3  # share of pairs that are described as well
 _ALONE = 0.15  # share of responses without a context
@@ -88,26 +88,26 @@ class Writer:
                 chat = messages(Pair("", _SILENT_CLIP, context), question)
             opening = self._processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
             pieces = opening.split(self._processor.audio_token)
-            asked = self.ids(pieces[0])
+            prompt = self.ids(pieces[0])
             for piece, count in zip(pieces[1:], counts, strict=False):
-                asked = asked + [self._audio_token_id] * count + self.ids(piece)
-            answered = self.ids(f"{answer}<|im_end|>")
-            ids += asked + answered + self.ids("\n")
-            is_answer += [False] * len(asked) + [True] * len(answered) + [False]
+                prompt = prompt + [self._audio_token_id] * count + self.ids(piece)
+            reply = self.ids(f"{answer}<|im_end|>")
+            ids += prompt + reply + self.ids("\n")
+            is_answer += [False] * len(prompt) + [True] * len(reply) + [False]
         return ids, is_answer
 
     def batch(self, listener: Listener, rows: Sequence[tuple[int | None, int, list[tuple[str, str]]]]) -> Dialogue:
         """Chats about (context clip or None, response clip, exchanges)."""
-        made, states = [], []
+        chats, states = [], []
         for context, response, exchanges in rows:
             clips = [response] if context is None else [context, response]
-            made.append(self.chat([len(listener.states[i]) for i in clips], exchanges))
+            chats.append(self.chat([len(listener.states[i]) for i in clips], exchanges))
             states += [listener.states[i] for i in clips]
-        longest = max(len(ids) for ids, _ in made)
+        longest = max(len(ids) for ids, _ in chats)
         pad = self._processor.tokenizer.pad_token_id
-        input_ids = torch.tensor([ids + [pad] * (longest - len(ids)) for ids, _ in made])
-        mask = torch.tensor([[1] * len(ids) + [0] * (longest - len(ids)) for ids, _ in made])
-        is_answer = torch.tensor([marks + [False] * (longest - len(marks)) for _, marks in made])
+        input_ids = torch.tensor([ids + [pad] * (longest - len(ids)) for ids, _ in chats])
+        mask = torch.tensor([[1] * len(ids) + [0] * (longest - len(ids)) for ids, _ in chats])
+        is_answer = torch.tensor([marks + [False] * (longest - len(marks)) for _, marks in chats])
         is_audio = input_ids == self._audio_token_id
         from_end = is_audio.flip(-1).cumsum(-1).flip(-1)
         lengths = torch.tensor([len(listener.states[response]) for _, response, _ in rows])
@@ -191,25 +191,25 @@ def measure_answers(
     drawn = rng.integers(len(listener.store), size=(pairs, 2)).tolist()
     rows = []
     for question in CLOSED:
-        asked = [
+        cases = [
             (context, response, right)
             for context, response in drawn
             if (right := question.answer(listener.delivery(context), listener.delivery(response))) is not None
         ]
-        if len(asked) < 20:
+        if len(cases) < 20:
             continue
         hits = 0
-        for start in range(0, len(asked), _BATCH):
-            part = asked[start : start + _BATCH]
+        for start in range(0, len(cases), _BATCH):
+            part = cases[start : start + _BATCH]
             dialogue = writer.batch(listener, [(c, r, [(question.text, right)]) for c, r, right in part])
             is_answer = dialogue.is_answer[:, 1:]
-            given = model.lm_head(backbone.hidden_states(dialogue.inputs)[:, :-1][is_answer]).argmax(-1)
+            predicted = model.lm_head(backbone.hidden_states(dialogue.inputs)[:, :-1][is_answer]).argmax(-1)
             wrong = torch.zeros_like(is_answer)
-            wrong[is_answer] = given != dialogue.inputs.input_ids[:, 1:][is_answer]
+            wrong[is_answer] = predicted != dialogue.inputs.input_ids[:, 1:][is_answer]
             hits += int((~wrong.any(-1)).sum())  # teacher-forced greedy: right as a whole or not at all
-        commonest = Counter(right for *_, right in asked).most_common(1)[0][1]
-        shares = {"majority": commonest / len(asked), "accuracy": hits / len(asked)}
-        rows.append({"question": question.name, "n": len(asked), **shares})
+        commonest = Counter(right for *_, right in cases).most_common(1)[0][1]
+        shares = {"majority": commonest / len(cases), "accuracy": hits / len(cases)}
+        rows.append({"question": question.name, "n": len(cases), **shares})
     return rows
 
 
@@ -221,10 +221,10 @@ def _draw(listener: Listener, rng: np.random.Generator) -> Iterator[tuple[int | 
         context = None if rng.random() < _ALONE else context
         first = None if context is None else listener.delivery(context)
         second = listener.delivery(response)
-        asked: list[Question] = [CLOSED[i] for i in rng.permutation(len(CLOSED))]
+        questions: list[NamedQuestion] = [CLOSED[i] for i in rng.permutation(len(CLOSED))]
         if rng.random() < _DESCRIBE:
-            asked.insert(0, OPEN[rng.integers(len(OPEN))])
-        answered = [(q.text, answer) for q in asked if (answer := q.answer(first, second)) is not None]
+            questions.insert(0, OPEN[rng.integers(len(OPEN))])
+        answered = [(q.text, answer) for q in questions if (answer := q.answer(first, second)) is not None]
         yield context, response, answered[:_QUESTIONS]
 
 

@@ -15,7 +15,7 @@ from ...data_modules.functionals import DELIVERY
 from .architecture import HOP, SECONDS
 
 CORE = ("pitch", "pitch_range", "rate", "level", "pitch_shift", "harmonicity")
-"""Measures that the language model is asked about; units in `Clip`."""
+"""Measures that the language model is asked about; units in `NanoClip`."""
 MEASURES = (*CORE, *(f"delivery_{name}" for name in DELIVERY))
 """Continuous targets: those of `CORE`, then all of `functionals.delivery`."""
 LEVELS = [MEASURES.index(name) for name in ("level", "delivery_level")]
@@ -29,7 +29,7 @@ LONGEST_FRAMES = SECONDS * 16_000 // HOP
 
 
 @dataclass(frozen=True)
-class Clip:
+class NanoClip:
     """One clip and its targets."""
 
     mel: np.ndarray  # log-mel spectrogram `(frames, bins)`, float16, as the feature extractor makes it
@@ -51,7 +51,7 @@ class ClipStore:
         self.mel_starts, self.token_starts = arrays["mel_starts"], arrays["token_starts"]
 
     @classmethod
-    def of(cls, clips: list[Clip]) -> ClipStore:
+    def of(cls, clips: list[NanoClip]) -> ClipStore:
         """Lay clips side by side."""
         return cls(
             {

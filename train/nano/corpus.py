@@ -1,5 +1,5 @@
-"""Speech to pre-train the nano backbone on: synthetic, where what was asked for is known, and recordings of people,
-whose ratings nobody reads."""
+"""Speech to pre-train the nano backbone on: synthetic speech, whose settings are known, and recordings of people, whose
+ratings are not read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ...data_modules.functionals import delivery
 from ...data_modules.parallel import progress
 from ...data_modules.sample import replies, statements
 from .architecture import HOP, MEL_BINS, SECONDS
-from .clips import FRAMES_PER_TOKEN, LABELS, RECORDINGS, SEXES, Clip, ClipStore
+from .clips import FRAMES_PER_TOKEN, LABELS, RECORDINGS, SEXES, ClipStore, NanoClip
 
 _SHARD = 500  # clips a worker makes from one state of the synthesiser and one seed
 _TRAIN_VOICES, _UNSEEN_VOICES = 240, 40
@@ -36,29 +36,29 @@ _ADULT = 16  # years; the voices of younger speakers do not tell their sex
 
 @dataclass(frozen=True)
 class Recording:
-    """One recording."""
+    """A recording of a person."""
 
     file: Path  # where it lies
-    speaker: str  # who speaks, apart from all speakers of other folders
+    speaker: str  # who speaks, distinct from the speakers of other folders
     text: str | None  # what is said; None = unknown
     sex: str | None  # "f" or "m"; None = unknown
-    source: str | None  # who is to be named for it; None = the folder as a whole
+    source: str | None  # the credit that it needs; None = that of the folder as a whole
 
 
 def find_recordings(data: Path) -> list[Recording]:
-    """Those of `FOLDERS` in `data`, as their `metadata.csv` lists them.
+    """The recordings of `FOLDERS` in `data`, as their `metadata.csv` lists them.
 
     Raises:
-        UserError: One of the folders is not there.
+        UserError: If one of the folders is not there.
     """
-    found = []
+    recordings = []
     for name in FOLDERS:
         table = data / name / "metadata.csv"
         if not table.exists():
             raise UserError(f"{table}: not found; give the folder that holds {' and '.join(FOLDERS)}")
         with table.open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
-                # age and sex are known of read speech alone
+                # age and sex are known for read speech only
                 sex = row["gender"] if int(row.get("age") or 0) >= _ADULT else None
                 speaker = row.get("speaker_id") or row["reader"]
                 source = None
@@ -66,19 +66,19 @@ def find_recordings(data: Path) -> list[Recording]:
                     version = row["license_url"].rstrip("/").rpartition("/")[2]
                     source = f"{row['title']} by {row['author']}, read by {row['reader']} (CC BY {version})"
                 recording = Recording(data / name / row["clip"], f"{name}/{speaker}", row.get("text"), sex, source)
-                found.append(recording)
-    return found
+                recordings.append(recording)
+    return recordings
 
 
 def hold_out(recordings: Sequence[Recording], seed: int) -> tuple[list[Recording], list[Recording]]:
-    """Those to train on, and those of a random sixth of the speakers of each folder."""
+    """Recordings to train on, and held-out ones, of a random sixth of the speakers of each folder."""
     rng = np.random.default_rng(seed)
     unseen: set[str] = set()
     for name in FOLDERS:
-        speakers = sorted({own.speaker for own in recordings if own.speaker.startswith(f"{name}/")})
+        speakers = sorted({recording.speaker for recording in recordings if recording.speaker.startswith(f"{name}/")})
         unseen |= set(rng.choice(speakers, len(speakers) // 6, replace=False).tolist())
-    return [own for own in recordings if own.speaker not in unseen], [
-        own for own in recordings if own.speaker in unseen
+    return [recording for recording in recordings if recording.speaker not in unseen], [
+        recording for recording in recordings if recording.speaker in unseen
     ]
 
 
@@ -90,9 +90,9 @@ def read(recording: Recording) -> np.ndarray:
 def digest(recordings: Sequence[Recording]) -> str:
     """SHA-256 of all that is read, files included; where they lie does not matter."""
     total = hashlib.sha256()
-    for own in recordings:
-        total.update(repr((own.speaker, own.text, own.sex)).encode())
-        total.update(bytes.fromhex(audio_hash(own.file)))
+    for recording in recordings:
+        total.update(repr((recording.speaker, recording.text, recording.sex)).encode())
+        total.update(bytes.fromhex(audio_hash(recording.file)))
     return total.hexdigest()
 
 
@@ -136,36 +136,36 @@ def make_voices(count: int, seed: int) -> list[Voice]:
     return voices
 
 
-def synthetic_shards(count: int, voices: list[Voice], seed: int) -> Iterator[Callable[[], list[Clip]]]:
+def synthetic_shards(count: int, voices: list[Voice], seed: int) -> Iterator[Callable[[], list[NanoClip]]]:
     """Work packages that each synthesise up to `_SHARD` clips in random tones."""
     for shard, start in enumerate(range(0, count, _SHARD)):
         yield partial(_speak_shard, min(_SHARD, count - start), voices, seed * 100_000 + shard)
 
 
-def real_shards(recordings: list[Recording], seed: int) -> Iterator[Callable[[], list[Clip]]]:
+def real_shards(recordings: list[Recording], seed: int) -> Iterator[Callable[[], list[NanoClip]]]:
     """Work packages over recordings, each of which makes three clips: as it is, in another voice, and degraded."""
     for start in range(0, len(recordings), _SHARD // 5):
         yield partial(_read_shard, recordings[start : start + _SHARD // 5], seed * 100_000 + start)
 
 
-def collect(shards: Iterable[Callable[[], list[Clip]]], label: str, workers: int = 2) -> list[Clip]:
+def collect(shards: Iterable[Callable[[], list[NanoClip]]], label: str, workers: int = 2) -> list[NanoClip]:
     """Run work packages in fresh processes: espeak-ng keeps state between sentences, so a shard's bytes depend on
     nothing but its seed only if it starts from a new process."""
     packages = list(shards)
     with multiprocessing.get_context("forkserver").Pool(workers, maxtasksperchild=1) as pool:
-        made = pool.imap(_run, packages, chunksize=1)
-        clips = [clip for clips in progress(made, label, len(packages)) for clip in clips]
+        results = pool.imap(_run, packages, chunksize=1)
+        clips = [clip for clips in progress(results, label, len(packages)) for clip in clips]
         pool.close()
         pool.join()  # workers that are terminated instead leave their voice files behind
     return clips
 
 
-def _run(package: Callable[[], list[Clip]]) -> list[Clip]:
+def _run(package: Callable[[], list[NanoClip]]) -> list[NanoClip]:
     torch.set_num_threads(1)
     return package()
 
 
-def _speak_shard(count: int, voices: list[Voice], seed: int) -> list[Clip]:
+def _speak_shard(count: int, voices: list[Voice], seed: int) -> list[NanoClip]:
     rng = np.random.default_rng(seed)
     sentences = statements()[::2] + replies()[::2]
     clips = []
@@ -202,15 +202,15 @@ def _words(sentences: list[str], rate: float, rng: np.random.Generator) -> str:
     return text
 
 
-def _read_shard(recordings: list[Recording], seed: int) -> list[Clip]:
+def _read_shard(recordings: list[Recording], seed: int) -> list[NanoClip]:
     rng = np.random.default_rng(seed)
     clips = []
     for recording in recordings:
         samples = read(recording)
         labels = {} if recording.sex is None else {"sex": SEXES.index(recording.sex)}
         clips.append(_describe(samples, samples, recording.text, labels, float("nan"), 0, rng))
-        other = _to_level(_in_another_voice(samples, rng), rng)
-        clips.append(_describe(other, other, recording.text, {}, float("nan"), 0, rng))
+        altered = _to_level(_in_another_voice(samples, rng), rng)
+        clips.append(_describe(altered, altered, recording.text, {}, float("nan"), 0, rng))
         degraded = int(rng.integers(1, len(RECORDINGS)))
         samples = _to_level(samples, rng)
         clips.append(_describe(samples, samples, recording.text, labels, float("nan"), degraded, rng))
@@ -225,7 +225,7 @@ def _describe(
     pitch_shift: float,
     recording: int,
     rng: np.random.Generator,
-) -> Clip:
+) -> NanoClip:
     """A clip of up to the backbone's window; the rate of a longer one, or of unknown words, is unknown."""
     if samples.size > SECONDS * prosody.RATE:
         samples, pitched, text = samples[: SECONDS * prosody.RATE], pitched[: SECONDS * prosody.RATE], None
@@ -244,12 +244,12 @@ def _describe(
         pitch_shift,
         whole.harmonicity,
     ]
-    known = {**labels, "recording": recording}
-    return Clip(
+    targets = {**labels, "recording": recording}
+    return NanoClip(
         mel=mel.astype(np.float16),
         # the voice as it was spoken, and the signal as it is heard
         measures=np.concatenate([core, delivery(heard)]).astype(np.float32),
-        labels=np.array([known.get(name, -1) for name in LABELS], np.int64),
+        labels=np.array([targets.get(name, -1) for name in LABELS], np.int64),
         frames=per_token,
     )
 
@@ -281,8 +281,8 @@ def _extractor() -> WhisperFeatureExtractor:
 def _mel(samples: np.ndarray) -> np.ndarray:
     # zeros after the end, as in a padded batch, so that the last frames look the same here and in use
     padded = np.concatenate([samples, np.zeros(2048, np.float32)])
-    made = _extractor()(padded, sampling_rate=prosody.RATE, padding="do_not_pad", truncation=False)
-    return np.asarray(made["input_features"][0]).T[: samples.size // HOP]
+    features = _extractor()(padded, sampling_rate=prosody.RATE, padding="do_not_pad", truncation=False)
+    return np.asarray(features["input_features"][0]).T[: samples.size // HOP]
 
 
 def _to_rate(samples: np.ndarray, rate: int) -> np.ndarray:
@@ -290,13 +290,13 @@ def _to_rate(samples: np.ndarray, rate: int) -> np.ndarray:
 
 
 def _in_another_voice(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Played up to 15 % faster or 20 % slower: pitch, formants and rate move together."""
+    """Play up to 15 % faster or 20 % slower: pitch, formants and rate move together."""
     speed = int(rng.choice([17, 18, 19, 21, 22, 23]))
     return torchaudio.functional.resample(torch.from_numpy(samples), speed, 20).numpy()
 
 
 def _to_level(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """At a random RMS from -40 to -16 dB full scale: recordings come as loud as somebody made them."""
+    """Scale to a random RMS from -40 to -16 dB full scale, since the loudness of recordings is arbitrary."""
     rms = float(np.sqrt(np.mean(samples**2)))
     return (samples * (10 ** (rng.uniform(-40, -16) / 20) / rms)).astype(np.float32)
 

@@ -146,8 +146,8 @@ def normalisation(corpus: ClipStore) -> tuple[Tensor, Tensor]:
 
 def spectrum_normalisation(corpus: ClipStore) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of `cepstra` `(cepstra,)` in about 500 clips."""
-    some = range(0, len(corpus), max(1, len(corpus) // 500))
-    tokens = torch.cat([cepstra(corpus.batch([clip])[0])[0, : corpus.tokens(clip)] for clip in some])
+    sample = range(0, len(corpus), max(1, len(corpus) // 500))
+    tokens = torch.cat([cepstra(corpus.batch([clip])[0])[0, : corpus.tokens(clip)] for clip in sample])
     return tokens.mean(0), tokens.std(0)
 
 
@@ -170,7 +170,7 @@ def _loss(backbone, readouts: Readouts, corpus: ClipStore, indices: list[int], g
     counts = [corpus.tokens(i) for i in indices]
     clips = states.split(counts)
     mean = torch.stack([clip.mean(0) for clip in clips])
-    one = torch.stack([clip[torch.randint(len(clip), (), generator=generator)] for clip in clips])
+    random_token = torch.stack([clip[torch.randint(len(clip), (), generator=generator)] for clip in clips])
     labels = corpus.labels[indices]
 
     def real(rows: Tensor) -> Tensor:
@@ -178,7 +178,7 @@ def _loss(backbone, readouts: Readouts, corpus: ClipStore, indices: list[int], g
 
     return (
         readouts.clip_loss(mean, measures, labels)
-        + 0.5 * readouts.clip_loss(one, measures, labels)
+        + 0.5 * readouts.clip_loss(random_token, measures, labels)
         + readouts.frame_loss(states, real(targets))
         + 2 * readouts.spectrum_loss(states, real(cepstra(mel)))
     )

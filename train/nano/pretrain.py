@@ -84,11 +84,11 @@ def pretrain(
         "steps": steps,
         "seed": seed,
     }
-    begun = work / "recipe.json"
-    if begun.exists() and json.loads(begun.read_text()) != recipe:
+    recipe_file = work / "recipe.json"
+    if recipe_file.exists() and json.loads(recipe_file.read_text()) != recipe:
         raise UserError(f"{work}: holds the stages of another recipe; delete it, or name another folder (--work)")
     work.mkdir(parents=True, exist_ok=True)
-    begun.write_text(json.dumps(recipe))
+    recipe_file.write_text(json.dumps(recipe))
     clock = _Clock(work / "seconds.json")
     with clock.of("corpora"):
         corpora = build_corpora(work, recordings, clips, seed)
@@ -121,16 +121,16 @@ def pretrain(
         "seconds": clock.seconds,
     }
     page = jinja2.Template(_README.read_text(encoding="utf-8"), keep_trailing_newline=True)
-    sources = sorted({own.source for own in recordings if own.source is not None})
-    made = page.render(longest=SECONDS, measured=measured, sources=sources, **recipe)
-    (out / "README.md").write_text(made, encoding="utf-8")
+    sources = sorted({recording.source for recording in recordings if recording.source is not None})
+    readme = page.render(longest=SECONDS, measured=measured, sources=sources, **recipe)
+    (out / "README.md").write_text(readme, encoding="utf-8")
     (out / "measured.json").write_text(json.dumps({**recipe, "accuracy": measured}, indent=1) + "\n", encoding="utf-8")
 
 
 def architecture_digest(model: PreTrainedModel) -> str:
     """SHA-256 of the names and shapes of the weights and of the sizes in the configuration."""
     audio, text = model.config.audio_config.to_dict(), model.config.text_config.to_dict()
-    sizes = [sorted((k, v) for k, v in own.items() if isinstance(v, int | float)) for own in (audio, text)]
+    sizes = [sorted((k, v) for k, v in config.items() if isinstance(v, int | float)) for config in (audio, text)]
     shapes = sorted((name, list(weight.shape)) for name, weight in model.named_parameters())
     return hashlib.sha256(json.dumps([sizes, shapes]).encode()).hexdigest()
 

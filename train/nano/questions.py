@@ -26,7 +26,7 @@ Answer = Callable[[Delivery | None, Delivery], str | None]
 
 
 @dataclass(frozen=True)
-class Question:
+class NamedQuestion:
     """A question with its name in reports."""
 
     name: str
@@ -71,15 +71,15 @@ def _in_words(name: str, clip: Delivery | None) -> str | None:
     return None if label < 0 else LABEL_QUESTIONS[name][1][label]
 
 
-def _about(clip: str) -> list[Question]:
+def _about(clip: str) -> list[NamedQuestion]:
     def asked(name: str) -> Answer:
         return lambda context, response: _in_words(name, context if clip == "context" else response)
 
-    texts = {name: own[0] for name, own in (SCALES | LABEL_QUESTIONS).items()}
-    return [Question(f"{name} of {clip}", text.format(clip=clip), asked(name)) for name, text in texts.items()]
+    texts = {name: entry[0] for name, entry in (SCALES | LABEL_QUESTIONS).items()}
+    return [NamedQuestion(f"{name} of {clip}", text.format(clip=clip), asked(name)) for name, text in texts.items()]
 
 
-def _comparing(measure: str) -> Question:
+def _comparing(measure: str) -> NamedQuestion:
     text, margin = COMPARISONS[measure]
     column = MEASURES.index(measure)
 
@@ -91,20 +91,20 @@ def _comparing(measure: str) -> Question:
             return "same"
         return "response" if difference > 0 else "context"
 
-    return Question(f"more {measure}", text, answer)
+    return NamedQuestion(f"more {measure}", text, answer)
 
 
-def _describing(clip: str) -> Question:
+def _describing(clip: str) -> NamedQuestion:
     def answer(context: Delivery | None, response: Delivery) -> str | None:
-        own = context if clip == "context" else response
-        known = [
+        delivery = context if clip == "context" else response
+        parts = [
             f"{name.replace('_', ' ')} {word}"
             for name in (*SCALES, *LABELS)
-            if (word := _in_words(name, own)) is not None
+            if (word := _in_words(name, delivery)) is not None
         ]
-        return ", ".join(known) if known else None
+        return ", ".join(parts) if parts else None
 
-    return Question(f"describe {clip}", f"Describe the {clip}.", answer)
+    return NamedQuestion(f"describe {clip}", f"Describe the {clip}.", answer)
 
 
 CLOSED = (*_about("context"), *_about("response"), *map(_comparing, COMPARISONS))

@@ -1,5 +1,5 @@
-"""Judges that keep the others honest: they know little of how a response fits its context, and anybody can have them.
+"""Baselines for comparison with other judges: they know little of how a response fits its context.
 
-`acoustic` hears delivery through a documented list of measures, and the recording, `probe` hears through a frozen
-backbone, `regression` reads the words (and fits `acoustic`), those of `simple` hear nothing.
+`acoustic` uses a documented list of acoustic measures, or the recording quality; `probe` a frozen backbone;
+`regression` the words (and fits `acoustic`); the judges of `simple` use no audio.
 """

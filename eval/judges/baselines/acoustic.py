@@ -1,5 +1,5 @@
-"""Baselines that hear: delivery through a list of measures (no words, no learned encoder), and how clean a recording is
-through DNSMOS."""
+"""Audio baselines: one rates delivery from a list of acoustic measures (no words, no learned encoder), the other rates
+the quality of the recording with DNSMOS."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Measures:
 class ClipFeatures:
     """Features of pairs; every distinct clip is decoded and measured once.
 
-    Those of a dataset's clips are kept. Clips in memory are not: listening checks make new ones.
+    Measures of clips in files are cached. Those of clips in memory are not, because listening checks make new clips.
     """
 
     measures: Measures  # what is measured
@@ -52,18 +52,18 @@ class ClipFeatures:
         """The features of n pairs.
 
         Returns:
-            Shape (n, 3 k), float64: the measures of the last turn of the context, which is the one that is answered, of
-            the response, and the second less the first. NaN where a measure cannot be told; without a context its
+            Shape (n, 3 k), float64: the measures of the last turn of the context (the one that is answered), those of
+            the response, and the response minus the context. NaN where a measure is undefined; without a context its
             measures and the differences are NaN. Then per pair ``ok``, or why a clip cannot be used; its row is NaN.
         """
         answered = [turn.audio for pair in pairs for turn in pair.context[-1:]]
-        found = self.of_clips([*answered, *(pair.response for pair in pairs)])
+        measured = self.of_clips([*answered, *(pair.response for pair in pairs)])
         features = np.full((len(pairs), 3 * len(self.measures.names)), np.nan)
         statuses = [OK] * len(pairs)
         absent = np.full(len(self.measures.names), np.nan)
         for row, pair in enumerate(pairs):
-            response = found[pair.response]
-            context = found[pair.context[-1].audio] if pair.context else absent
+            response = measured[pair.response]
+            context = measured[pair.context[-1].audio] if pair.context else absent
             if isinstance(context, AudioError) or isinstance(response, AudioError):
                 statuses[row] = str(context if isinstance(context, AudioError) else response)
             else:
@@ -73,9 +73,9 @@ class ClipFeatures:
     def of_clips(self, sources: Sequence[AudioSource]) -> dict[AudioSource, np.ndarray | AudioError]:
         """The measures of each clip, shape (k,), or why it cannot be used."""
         new = [source for source in dict.fromkeys(sources) if source not in self._kept]
-        found = dict(zip(new, map_threads(self._of_clip, new, "measuring clips", len(new)), strict=True))
-        self._kept.update((source, row) for source, row in found.items() if not isinstance(source, Clip | bytes))
-        return found | {source: self._kept[source] for source in sources if source in self._kept}
+        measured = dict(zip(new, map_threads(self._of_clip, new, "measuring clips", len(new)), strict=True))
+        self._kept.update((source, row) for source, row in measured.items() if not isinstance(source, Clip | bytes))
+        return measured | {source: self._kept[source] for source in sources if source in self._kept}
 
     def _of_clip(self, source: AudioSource) -> np.ndarray | AudioError:
         try:
@@ -103,7 +103,7 @@ def egemaps() -> Measures:
     def measure(samples: np.ndarray) -> np.ndarray:
         return smile.process_signal(samples, RATE).to_numpy(np.float64).ravel()
 
-    # it warns of short clips; what they lack is NaN, and the judge says how it fills that
+    # openSMILE warns about short clips; their missing measures are NaN, and the judge states how it imputes them
     warnings.filterwarnings("ignore", message="Segment too short", category=UserWarning)
     return Measures(tuple(smile.feature_names), measure)
 
@@ -114,20 +114,21 @@ OURS = Measures(tuple(FUNCTIONALS), functionals)
 class AcousticJudge(RegressionJudge):
     """Regression on measures of the last context turn, of the response, and of their difference.
 
-    Ridge regression can only weigh them; with a Gaussian kernel it can also learn which delivery suits which.
+    Linear ridge regression can only weigh them; with a Gaussian kernel it can also learn which delivery of the response
+    suits which context.
     """
 
     def __init__(self, dataset: PairDataset, measures: Measures = OURS, name: str = "acoustic", seed: int = 0) -> None:
         """Fits it to a dataset (its training split); see `RegressionJudge`."""
         learn = the_best_of(partial(Standardised.learn, seed=seed), boosting(seed))
         super().__init__(name, dataset, ClipFeatures(measures).of, learn, measures=list(measures.names))
-        sizes = {of: (own["pairs"], own["groups"]) for of, own in self.record["fitted"].items()}
-        # in signatures: what was fitted to what, and no errors, whose last digits another CPU has otherwise
+        sizes = {dimension: (fitted["pairs"], fitted["groups"]) for dimension, fitted in self.record["fitted"].items()}
+        # part of signatures: what was fitted to which data, without errors, whose last digits depend on the CPU
         self.identity: Sequence[Any] = [measures.names, sizes]
 
 
 def boosting(seed: int) -> Learn:
-    """Gradient boosting of trees: rules such as "as loud as the context" are curves that a kernel learns slowly."""
+    """Gradient boosting of trees, for rules such as "as loud as the context", which a kernel learns slowly."""
     trees = HistGradientBoostingRegressor(
         learning_rate=0.05,
         max_iter=ITERATIONS,
@@ -142,7 +143,7 @@ def boosting(seed: int) -> Learn:
 # ---------------------------------------------------------------- how clean a recording is
 
 _WINDOW = int(9.01 * RATE)
-_OVERALL = np.poly1d([-0.06766283, 1.11546468, 0.04602535])  # from what the network says to a MOS, as published
+_OVERALL = np.poly1d([-0.06766283, 1.11546468, 0.04602535])  # from the output of the network to a MOS, as published
 _LOWEST, _HIGHEST = 1.0, 5.0  # of a MOS
 
 
@@ -150,8 +151,9 @@ class QualityJudge:
     """Implements `Judge`: the overall MOS of DNSMOS P.835 (Reddy et al., 2022, doi 10.1109/ICASSP43922.2022.9746108)
     of the response, whatever the context.
 
-    The MOS is mapped linearly onto the scale, end to end and good to good. It was never meant for what was rated here:
-    only the order of the scores means something. A judge of delivery that agrees with it hears the recording.
+    The MOS is mapped linearly onto the scale, with its better end on the better end of the scale. DNSMOS was not made
+    for the rated dimensions: only the order of the scores means something. A judge of delivery that agrees with it
+    responds to the quality of the recording.
 
     Args:
         dimensions: What it scores; all alike.
@@ -183,27 +185,27 @@ class QualityJudge:
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
         """See `Judge.score`. A response that cannot be used has no score and says why in `status`."""
         clips = self._clips.of_clips([pair.response for pair in pairs])
-        found = [clips[pair.response] for pair in pairs]
-        mos = np.array([np.nan if isinstance(own, AudioError) else own.item() for own in found])
+        measured = [clips[pair.response] for pair in pairs]
+        mos = np.array([np.nan if isinstance(measure, AudioError) else measure.item() for measure in measured])
         share = (np.clip(mos, _LOWEST, _HIGHEST) - _LOWEST) / (_HIGHEST - _LOWEST)
         scores = [
             scale.minimum + (share if scale.higher_is_better else 1 - share) * (scale.maximum - scale.minimum)
             for scale in self._scales
         ]
-        statuses = [str(own) if isinstance(own, AudioError) else OK for own in found]
+        statuses = [str(measure) if isinstance(measure, AudioError) else OK for measure in measured]
         return score_table(pairs, self.dimensions, np.stack(scores, axis=1), statuses=statuses)
 
     def mos(self, samples: np.ndarray) -> float:
-        """Overall MOS, about 1 to 5, as the published program has it.
+        """Overall MOS, about 1 to 5, as the published program computes it.
 
-        Short clips are repeated; of long ones windows of 9.01 s, one second apart, are averaged.
+        Short clips are repeated; for long ones, windows of 9.01 s, one second apart, are averaged.
 
         Args:
-            samples: Mono `(samples,)` at `RATE` Hz; beyond full scale they are cut off.
+            samples: Mono `(samples,)` at `RATE` Hz; values beyond full scale are clipped.
         """
         clip = np.clip(samples, -1, 1).astype(np.float32)
         while len(clip) < _WINDOW:
             clip = np.concatenate([clip, clip])
-        starts = [RATE * number for number in range(int(len(clip) // RATE - _WINDOW / RATE) + 1)]
+        starts = [RATE * second for second in range(int(len(clip) // RATE - _WINDOW / RATE) + 1)]
         raw = [np.asarray(self._network.run(None, {"input_1": clip[None, at : at + _WINDOW]})) for at in starts]
         return float(np.mean(_OVERALL(np.stack(raw)[:, 0, 0, 2])))  # of signal, background and overall the last

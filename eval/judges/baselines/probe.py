@@ -1,4 +1,4 @@
-"""The baseline that hears with a frozen backbone: what `train --method probe` makes, fitted within the command."""
+"""The baseline on a frozen backbone: the judge that `train --method probe` makes, fitted when it is opened."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ _SHARES, _REPEATS = (0.125, 0.25, 0.5, 1.0), 3
 
 
 def open_probe(spec: str, dataset: PairDataset, seed: int, **placing: Unpack[Placing]) -> TrainedJudge:
-    """Fit it.
+    """Fits a probe to the training pairs.
 
     Args:
-        spec: `PROBE`, and what has the backbone. Of a judge, nothing that was trained is used.
-        dataset: What it is fitted to: the training pairs.
-        seed: Of the order of pairs.
-        placing: How its backbone is loaded.
+        spec: `PROBE` and a judge or backbone. Of a judge, nothing that was trained is used.
+        dataset: The training pairs.
+        seed: Seed of the order of pairs.
+        placing: How the backbone is loaded.
 
     Raises:
         UserError: If there is no such judge or backbone.
         DataError: If there are too few pairs with ratings.
     """
     what = spec.removeprefix(PROBE)
-    own = settings_of(what)
-    backbone, quantization = placing.get("backbone") or own.backbone, placing.get("quantization") or own.quantization
-    placed = replace(own, backbone=backbone, quantization=quantization)
+    base = settings_of(what)
+    backbone, quantization = placing.get("backbone") or base.backbone, placing.get("quantization") or base.quantization
+    placed = replace(base, backbone=backbone, quantization=quantization)
     judge = _frozen(spec, placed, dataset, placing.get("device"))
     store = None if (cache := placing.get("cache")) is None else DiskStore(Path(cache))
     record = _fit(spec, judge, dataset, seed, ClipReader(judge, store=store))
     splits = sorted({pair.split for pair in dataset.pairs if pair.split is not None})
-    known, card = dict.fromkeys(dimension.name for dimension in judge.dimensions), dataset.card
+    dimensions, card = dict.fromkeys(dimension.name for dimension in judge.dimensions), dataset.card
     data = card.name, card.synthetic, card.content_hash, dataset.split_hash()
-    description = {**describe(judge, Provenance(*data, known, splits, [], target="mean")), "fitted": record}
+    description = {**describe(judge, Provenance(*data, dimensions, splits, [], target="mean")), "fitted": record}
     name = Path(what).resolve().name if Path(what).exists() else what
     return TrainedJudge(PROBE + name, description, PairScorer(judge, store=store, windows=placing.get("windows", True)))
 
 
 def settings_of(what: str) -> JudgeSettings:
-    """Of a judge folder or a run folder, or of a plain judge on a backbone."""
+    """The settings of a judge folder or run folder, or of a plain judge on a backbone."""
     if not what:
         raise UserError(f"judge {PROBE}: expected {PROBE}JUDGE, a judge or run folder, or {PROBE}BACKBONE")
     path = Path(what)
@@ -69,9 +69,9 @@ def settings_of(what: str) -> JudgeSettings:
 
 
 def _frozen(spec: str, settings: JudgeSettings, dataset: PairDataset, device: str | None) -> EmpathyJudge:
-    """A judge of the rated dimensions, of whose backbone nothing is trained."""
+    """A judge of the rated dimensions on a frozen backbone without adapters."""
     counts = dataset.mean_scores().notna().sum().to_dict()
-    dimensions = tuple(own for own in dataset.card.dimensions if counts[own.name])
+    dimensions = tuple(dimension for dimension in dataset.card.dimensions if counts[dimension.name])
     if not dimensions:
         raise DataError(f"{dataset.root}: judge {spec} cannot be fitted, none of its training pairs has a rating")
     read = HeadInputSettings("all_layers", functionals=True)
@@ -81,20 +81,20 @@ def _frozen(spec: str, settings: JudgeSettings, dataset: PairDataset, device: st
 
 
 def learning_curve(what: str, dataset: PairDataset, *, resamples: int, seed: int) -> list[dict[str, Any]]:
-    """What a probe reaches on groups left out, by the number of pairs that it is fitted to.
+    """Cross-validated agreement of a probe by the number of pairs that it is fitted to.
 
-    The backbone hears every pair once. The training groups of each of `FOLDS` folds are drawn `_REPEATS` times for
-    each of `_SHARES`.
+    The backbone reads every pair once. For each of `_SHARES`, this share of the training groups of each of `FOLDS`
+    folds is drawn `_REPEATS` times.
 
     Args:
-        what: As `open_probe` takes it, without `PROBE`.
-        dataset: With ratings.
-        resamples: Of groups, for the intervals.
-        seed: Of folds, draws and resamples.
+        what: A judge or backbone, as in the spec of `open_probe` without `PROBE`.
+        dataset: A dataset with ratings.
+        resamples: Number of resamples of groups, for the intervals.
+        seed: Seed of folds, draws and resamples.
 
     Returns:
-        For each dimension and share ``dimension, pairs`` (at most), ``spearman``, mean over the repeats, and
-        ``behind``: how far it is behind that of all pairs (null for these).
+        For each dimension and share: ``dimension``, ``pairs`` (the most in a fold), ``spearman`` (mean over the
+        repeats), and ``behind``: Spearman with all pairs minus this one (null for all pairs).
 
     Raises:
         UserError: If there is no such judge or backbone.
@@ -104,53 +104,53 @@ def learning_curve(what: str, dataset: PairDataset, *, resamples: int, seed: int
     reader, names = ClipReader(judge), [dimension.name for dimension in judge.dimensions]
     means = dataset.mean_scores()[names]
     known = np.isfinite(means.to_numpy(np.float64)).any(axis=1)
-    rated = [dataset.pairs[place] for place in np.flatnonzero(known)]
+    rated = [dataset.pairs[position] for position in np.flatnonzero(known)]
     try:
         standardise(reader, shuffled(rated, seed))
         heard, parts = [], []
-        for some, values in reader.features(rated):
-            heard += some
+        for sample, values in reader.features(rated):
+            heard += sample
             parts.append(values)
         features, groups = np.concatenate(parts), np.array(kept_together(heard, dataset.pairs))
         targets = means.loc[[pair.pair_id for pair in heard]].to_numpy(np.float64)
-        rng, made = np.random.default_rng(seed), {share: np.zeros((_REPEATS, *targets.shape)) for share in _SHARES}
+        rng, predicted = np.random.default_rng(seed), {share: np.zeros((_REPEATS, *targets.shape)) for share in _SHARES}
         sizes = dict.fromkeys(_SHARES, 0)
         folds = GroupKFold(min(FOLDS, len(set(groups.tolist()))), shuffle=True, random_state=seed)
         for rows, left_out in folds.split(features, groups=groups):
             for repeat in range(_REPEATS):
                 order = rng.permutation(np.unique(groups[rows]))
                 for share in _SHARES:
-                    some = rng.permutation(rows[np.isin(groups[rows], order[: max(2, round(share * len(order)))])])
-                    some = some[:EXACT]
-                    own = Portion(features[some], targets[some], np.ones_like(targets[some]), groups[some])
-                    solution = fit(own, judge.head_input.blocks, may_omit_first=True, may_rank=True, seed=seed)
-                    made[share][repeat, left_out] = solution.predict(features[left_out])
-                    sizes[share] = max(sizes[share], len(some))
+                    sample = rng.permutation(rows[np.isin(groups[rows], order[: max(2, round(share * len(order)))])])
+                    sample = sample[:EXACT]
+                    fitted = Portion(features[sample], targets[sample], np.ones_like(targets[sample]), groups[sample])
+                    solution = fit(fitted, judge.head_input.blocks, may_omit_first=True, may_rank=True, seed=seed)
+                    predicted[share][repeat, left_out] = solution.predict(features[left_out])
+                    sizes[share] = max(sizes[share], len(sample))
     except ValueError as error:
         raise DataError(f"{dataset.root}: no learning curve of {what}: {error}") from None
-    draws, found = Resamples.draw(groups, resamples, seed), []
+    draws, entries = Resamples.draw(groups, resamples, seed), []
     for column, name in enumerate(names):
         known = np.isfinite(targets[:, column])
         seen = draws.select(known)
-        own = {}
-        for share, scores in made.items():
-            each = spearmans([*scores[:, known, column]], targets[known, column], seen)
-            values = [one.value for one in each if one.value is not None]
-            if len(values) == len(each):
-                mean = replace(each[0], value=float(np.mean(values)), low=None, high=None)
-                drawn = np.mean([one.draws for one in each], axis=0)
-                own[sizes[share]] = with_interval(mean, drawn, seen, correlation=True)
+        fitted = {}
+        for share, scores in predicted.items():
+            repeats = spearmans([*scores[:, known, column]], targets[known, column], seen)
+            values = [statistic.value for statistic in repeats if statistic.value is not None]
+            if len(values) == len(repeats):
+                mean = replace(repeats[0], value=float(np.mean(values)), low=None, high=None)
+                drawn = np.mean([statistic.draws for statistic in repeats], axis=0)
+                fitted[sizes[share]] = with_interval(mean, drawn, seen, correlation=True)
             else:  # so few pairs that nothing is learned
-                own[sizes[share]] = next(one for one in each if one.value is None)
-        most = max(own)
-        for size, reached in own.items():
-            behind = None if size == most else difference(own[most], reached, seen)
-            found.append({"dimension": name, "pairs": size, **as_report({"spearman": reached, "behind": behind})})
-    return found
+                fitted[sizes[share]] = next(statistic for statistic in repeats if statistic.value is None)
+        largest = max(fitted)
+        for size, spearman in fitted.items():
+            behind = None if size == largest else difference(fitted[largest], spearman, seen)
+            entries.append({"dimension": name, "pairs": size, **as_report({"spearman": spearman, "behind": behind})})
+    return entries
 
 
 def _fit(spec: str, judge: EmpathyJudge, dataset: PairDataset, seed: int, reader: ClipReader) -> dict[str, object]:
-    """Put the head at the regression; what was chosen."""
+    """Fits the regression and loads it into the head; returns what was chosen."""
     means = dataset.mean_scores().reindex(columns=[dimension.name for dimension in judge.dimensions])
     of_pair = dict(zip((pair.pair_id for pair in dataset.pairs), means.to_numpy(np.float64), strict=True))
     pairs = shuffled([pair for pair in dataset.pairs if np.isfinite(of_pair[pair.pair_id]).any()], seed)

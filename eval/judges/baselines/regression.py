@@ -1,5 +1,5 @@
-"""From features to scores: one model per dimension, fitted on training pairs and chosen by grouped cross-validation;
-and the baseline that reads: what the words alone tell of the ratings."""
+"""Regression from features to scores: one model per dimension, fitted on training pairs and chosen by grouped
+cross-validation. Also the text baseline, which shows how well the words alone predict the ratings."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ FOLDS = 5
 NO_TRANSCRIPT = "no transcript of the response"
 _NO_CONTEXT = "(no context)"  # a word of its own: no column is ever without words
 _MOST_WORDS = 50_000  # kept per column and kind, the most frequent ones
-_FURTHEST = 5.0  # standard deviations: a measure beyond says no more for its distance
+_FURTHEST = 5.0  # standard deviations; standardised measures are clipped to this
 
 
-class Model(Protocol):
-    """What was fitted: rating points `(n,)` from features `(n, k)`."""
+class FittedModel(Protocol):
+    """A fitted model: predicts rating points `(n,)` from features `(n, k)`."""
 
     def predict(self, features: np.ndarray) -> np.ndarray: ...
 
 
-Learn = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[Model, Mapping[str, Any]]]
-"""From features `(n, k)`, targets `(n,)` and groups `(n,)` to a model and what was chosen."""
+Learn = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[FittedModel, Mapping[str, Any]]]
+"""Maps features `(n, k)`, targets `(n,)` and groups `(n,)` to a fitted model and a record of what was chosen."""
 
 
 Features = Callable[[Sequence[Pair]], tuple[np.ndarray, list[str]]]
-"""From n pairs to features `(n, k)` and per pair ``ok``, or why it has none."""
+"""Maps n pairs to features `(n, k)` and, per pair, ``ok`` or the reason why it has none."""
 
 
 class RegressionJudge:
@@ -49,11 +49,11 @@ class RegressionJudge:
     Pairs without features are left out and counted; pairs without a rating of a dimension do not count for it.
 
     Args:
-        name: How reports call it.
+        name: Name in reports.
         dataset: The training pairs.
-        features: Of pairs.
+        features: Computes the features of pairs.
         learn: Fits one dimension; gets pairs of two groups or more.
-        record: What else it says of itself; fits strict JSON.
+        record: Further entries of the judge's record; must fit strict JSON.
 
     Raises:
         DataError: If no dimension has rated pairs of at least two groups.
@@ -62,16 +62,16 @@ class RegressionJudge:
     only_given: str | None = None
 
     def __init__(self, name: str, dataset: PairDataset, features: Features, learn: Learn, **record: Any) -> None:
-        found, statuses = features(dataset.pairs)
+        matrix, statuses = features(dataset.pairs)
         usable, means = np.array([status == OK for status in statuses]), dataset.mean_scores()
         groups = np.array([group_of(pair) for pair in dataset.pairs])
-        self._models: list[tuple[Dimension, Model]] = []
+        self._models: list[tuple[Dimension, FittedModel]] = []
         fitted = {}
         for dimension in dataset.card.dimensions:
             rated = np.flatnonzero(usable & means[dimension.name].notna().to_numpy())
             n_groups = len(np.unique(groups[rated]))
             if n_groups >= 2:
-                model, chosen = learn(found[rated], means[dimension.name].to_numpy()[rated], groups[rated])
+                model, chosen = learn(matrix[rated], means[dimension.name].to_numpy()[rated], groups[rated])
                 self._models.append((dimension, model))
                 fitted[dimension.name] = {**chosen, "pairs": len(rated), "groups": n_groups}
         if not fitted:
@@ -85,19 +85,19 @@ class RegressionJudge:
 
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
         """See `Judge.score`. Scores lie inside the scales; a pair without features says why in `status`."""
-        found, statuses = self._features(pairs)
+        matrix, statuses = self._features(pairs)
         rows = [row for row, status in enumerate(statuses) if status == OK]
         scores = np.full((len(pairs), len(self._models)), np.nan)
         for column, (dimension, model) in enumerate(self._models if rows else ()):
-            scores[rows, column] = np.clip(model.predict(found[rows]), dimension.minimum, dimension.maximum)
+            scores[rows, column] = np.clip(model.predict(matrix[rows]), dimension.minimum, dimension.maximum)
         return score_table(pairs, self.dimensions, scores, statuses=statuses)
 
 
 def searched(name: str, model: BaseEstimator, settings: Mapping[str, Sequence[float]], seed: int) -> Learn:
-    """A regressor of scikit-learn with the settings (parameter -> values) that have the least squared error of groups
-    left out, in `FOLDS` folds (fewer where there are fewer groups)."""
+    """Grid search of a scikit-learn regressor over settings (parameter -> values), for the least squared error on
+    left-out groups in `FOLDS` folds (fewer where there are fewer groups)."""
 
-    def learn(features: np.ndarray, target: np.ndarray, groups: np.ndarray) -> tuple[Model, Mapping[str, Any]]:
+    def learn(features: np.ndarray, target: np.ndarray, groups: np.ndarray) -> tuple[FittedModel, Mapping[str, Any]]:
         search = GridSearchCV(
             model,
             {name: list(values) for name, values in settings.items()},
@@ -113,12 +113,12 @@ def searched(name: str, model: BaseEstimator, settings: Mapping[str, Sequence[fl
 
 
 def the_best_of(*learns: Learn) -> Learn:
-    """Whichever has the least squared error of groups that were left out."""
+    """Chooses the model with the least squared error on left-out groups."""
 
-    def learn(features: np.ndarray, target: np.ndarray, groups: np.ndarray) -> tuple[Model, Mapping[str, Any]]:
-        found = [learn(features, target, groups) for learn in learns]
-        model, chosen = min(found, key=lambda own: min(own[1]["cross_validated_rmse"].values()))
-        errors = {name: error for _, own in found for name, error in own["cross_validated_rmse"].items()}
+    def learn(features: np.ndarray, target: np.ndarray, groups: np.ndarray) -> tuple[FittedModel, Mapping[str, Any]]:
+        candidates = [learn(features, target, groups) for learn in learns]
+        model, chosen = min(candidates, key=lambda candidate: min(candidate[1]["cross_validated_rmse"].values()))
+        errors = {name: error for _, record in candidates for name, error in record["cross_validated_rmse"].items()}
         return model, {**chosen, "cross_validated_rmse": errors}
 
     return learn
@@ -126,7 +126,7 @@ def the_best_of(*learns: Learn) -> Learn:
 
 @dataclass(frozen=True)
 class Standardised:
-    """Ridge or kernel regression on standardised features; a missing one is its mean in training."""
+    """Ridge or kernel regression on standardised features; a missing feature is imputed by its training mean."""
 
     mean: np.ndarray  # shape (k,), in training
     scale: np.ndarray  # shape (k,), standard deviation in training; inf where a feature never varied
@@ -135,8 +135,8 @@ class Standardised:
     @classmethod
     def learn(
         cls, features: np.ndarray, target: np.ndarray, groups: np.ndarray, *, seed: int
-    ) -> tuple[Model, Mapping[str, Any]]:
-        """A `Learn`: linear or kernel, of ratings or their ranks, whichever is best on groups left out; errors are of
+    ) -> tuple[FittedModel, Mapping[str, Any]]:
+        """A `Learn`: linear or kernel, on ratings or their ranks, whichever is best on left-out groups; errors are of
         what is fitted."""
         known = ~np.isnan(features)
         count = np.maximum(known.sum(0), 1)
@@ -145,11 +145,11 @@ class Standardised:
         scale[scale <= 1e-6 * np.abs(mean)] = np.inf  # what never varied says nothing
         order = np.random.default_rng(seed).permutation(len(target))
         standardised = _standardised(features, mean, scale)[order]
-        every = closed_form.Portion(standardised, target[order, None], np.ones((len(order), 1)), groups[order])
-        whole = len(order) <= closed_form.EXACT
-        few = every if whole else closed_form.Portion(*(own[: closed_form.LANDMARKS] for own in every))
-        blocks, portions = np.zeros(features.shape[1], int), None if whole else [every]
-        solution = closed_form.fit(few, blocks, portions, seed=seed, may_rank=True)
+        portion = closed_form.Portion(standardised, target[order, None], np.ones((len(order), 1)), groups[order])
+        is_exact = len(order) <= closed_form.EXACT
+        subset = portion if is_exact else closed_form.Portion(*(array[: closed_form.LANDMARKS] for array in portion))
+        blocks, portions = np.zeros(features.shape[1], int), None if is_exact else [portion]
+        solution = closed_form.fit(subset, blocks, portions, seed=seed, may_rank=True)
         spread, record = float(np.std(target)), solution.record
         errors = {name: spread * max(0.0, share) ** 0.5 for name, share in record["unexplained"].items()}
         chosen = {name: record[name] for name in ("kernel", "width", "ranks")} | {"penalty": record["penalty"][0]}
@@ -170,7 +170,7 @@ class TextJudge(RegressionJudge):
     """Ridge regression on TF-IDF of words and characters, of context and response.
 
     The context is the text about the situation and the transcript of what is answered. A judge of delivery must beat
-    it; where it agrees with the raters, they, or the writers of the responses, let words decide.
+    this baseline. Where it agrees with the raters, the ratings or the written responses depend on the words.
     """
 
     def __init__(self, dataset: PairDataset, seed: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Baselines that hear nothing: a score drawn at random, the mean human score, and one rater of the dataset."""
+"""Baselines that use no audio: a random score, the mean human score, and one rater of the dataset."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class ConstantJudge:
 
 
 class HumanJudge:
-    """Gives the ratings of one rater. What it is compared with must come from `without_raters`.
+    """Gives the ratings of one rater. The dataset it is compared with must come from `without_raters`.
 
     Args:
         dataset: With the rater's ratings.
@@ -96,15 +96,17 @@ class HumanJudge:
     only_given: str | None = "a rater of the dataset cannot be asked about changed pairs"
 
     def __init__(self, dataset: PairDataset, rater: str) -> None:
-        own = dataset.ratings[dataset.ratings["rater_id"] == rater]
-        if own.empty:
+        ratings = dataset.ratings[dataset.ratings["rater_id"] == rater]
+        if ratings.empty:
             raters = sorted(set(dataset.ratings["rater_id"]))
             raise UserError(f"judge {shown(HUMAN + rater)}: expected one of {names_shown(map(HUMAN.__add__, raters))}")
         self.name = HUMAN + rater
-        rated = set(own["dimension"])
+        rated = set(ratings["dimension"])
         self.dimensions = tuple(d.name for d in dataset.card.dimensions if d.name in rated)
-        self.record: Mapping[str, Any] = {"rater": rater, "ratings": len(own)}
-        self._scores = dict(zip(zip(own["pair_id"], own["dimension"], strict=True), own["score"], strict=True))
+        self.record: Mapping[str, Any] = {"rater": rater, "ratings": len(ratings)}
+        self._scores = dict(
+            zip(zip(ratings["pair_id"], ratings["dimension"], strict=True), ratings["score"], strict=True)
+        )
 
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
         """See `Judge.score`. What the rater did not rate has no score."""

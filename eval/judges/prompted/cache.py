@@ -1,4 +1,4 @@
-"""Answers that were paid for, in an SQLite file: a killed run goes on, and nothing is asked twice."""
+"""Cache of answers in an SQLite file: a killed run can be continued, and nothing is asked or paid twice."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _REPLIES = TypeAdapter(Reply)
 
 
 def cache_key(provider: Provider, question: Question, sample: int) -> str:
-    """What an answer is kept under: who is asked, what, with which clips and parameters, and which sample it is."""
+    """Key of an answer: a hash of provider, model, question with its clips and parameters, and number of the sample."""
     content = [provider.name, provider.place, provider.model, question.fingerprint(), str(sample)]
     return hashlib.sha256("\n".join(content).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A reply and what it took."""
+class CachedAnswer:
+    """A reply with its cost, time and number of attempts."""
 
     reply: Reply  # what came back, refusals included
     cost: float | None  # dollars; None = no price is known
@@ -48,15 +48,15 @@ class Answer:
 
 
 class AnswerCache:
-    """Key -> `Answer`. Every answer is on disk before it counts; several processes may use one file.
+    """Maps keys to `CachedAnswer`. Every answer is on disk before it is used; several processes may use one file.
 
-    Holds what models wrote: no audio, no question, no header, no key of an account.
+    The file contains what models wrote: no audio, no question, no header, no API key.
 
     Args:
-        path: The file; its folder is made.
+        path: The file; its folder is created.
 
     Raises:
-        UserError: If it cannot be opened, or is something else.
+        UserError: If it cannot be opened, or is no file of answers.
     """
 
     def __init__(self, path: Path) -> None:
@@ -72,22 +72,22 @@ class AnswerCache:
         except (OSError, sqlite3.Error) as error:
             raise UserError(f"{path}: not a file of answers ({error})") from None
 
-    def get(self, key: str) -> Answer | None:
+    def get(self, key: str) -> CachedAnswer | None:
         """The answer, if there is one.
 
         Raises:
-            UserError: If the file is damaged: what was paid for is not asked again in silence.
+            UserError: If the file is damaged: answers that were paid for are never asked again silently.
         """
-        wanted = "SELECT reply, cost, seconds, attempts FROM answers WHERE key = ?"
+        query = "SELECT reply, cost, seconds, attempts FROM answers WHERE key = ?"
         try:
-            row = self._base.execute(wanted, (key,)).fetchone()
-            return row and Answer(_REPLIES.validate_json(row[0]), *row[1:])
+            row = self._base.execute(query, (key,)).fetchone()
+            return row and CachedAnswer(_REPLIES.validate_json(row[0]), *row[1:])
         except (sqlite3.Error, ValidationError) as error:
             reason = "a row is no answer" if isinstance(error, ValidationError) else error
             raise UserError(f"{self.path}: is damaged ({reason}); name another file with --answers") from None
 
-    def put(self, key: str, asked: str, sample: int, answer: Answer) -> None:
-        """Keeps an answer; raises `UserError` if the disk is full or the file cannot be written."""
+    def put(self, key: str, asked: str, sample: int, answer: CachedAnswer) -> None:
+        """Stores an answer; raises `UserError` if the disk is full or the file cannot be written."""
         row = (key, asked, sample, json.dumps(asdict(answer.reply)), answer.cost, answer.seconds, answer.attempts)
         try:
             self._base.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, time.time()))

@@ -1,4 +1,4 @@
-"""What questions cost: prices, a budget that is kept, and what a person is told before the first question."""
+"""Costs of questions: prices, a budget that is never exceeded, and the disclosure before the first question."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _AUDIO = re.compile(r'(?<="data": ")[A-Za-z0-9+/=]{401,}(?=")')  # longer base64
 
 
 class Budget:
-    """Counts what was spent and what is under way, and never lets both pass the limit.
+    """Counts what was spent and what is reserved, and keeps their sum within the limit.
 
     Args:
-        provider: How many tokens a clip and an answer make.
-        price: Of tokens; None = unknown: nothing is counted, and no limit can be kept.
+        provider: Gives the expected number of tokens of a clip and an answer.
+        price: Price of tokens; None = unknown: nothing is counted, and no limit can be kept.
         limit: Dollars; None = no limit.
     """
 
@@ -53,32 +53,32 @@ class Budget:
         return self._dollars(size / _BYTES_PER_TOKEN, audio, self._likely if likely else question.max_tokens)
 
     async def reserve(self, question: Question) -> float | None:
-        """Sets aside what a request may cost at most; None where the limit does not allow it.
+        """Reserves the most that a request may cost; None where the limit does not allow it.
 
-        Where it would but for what others set aside, waits until they know what they cost.
+        If only the reservations of other requests stand in the way, it waits until their costs are known.
         """
-        most = self.estimate(question, likely=False)
-        while self.limit is not None and self.spent + self._reserved + most > self.limit:
-            if self.spent + most > self.limit or self._reserved < _NOTHING:
+        max_cost = self.estimate(question, likely=False)
+        while self.limit is not None and self.spent + self._reserved + max_cost > self.limit:
+            if self.spent + max_cost > self.limit or self._reserved < _NOTHING:
                 return None
             await asyncio.sleep(0.02)
-        self._reserved += most
-        return most
+        self._reserved += max_cost
+        return max_cost
 
     def release(self, reserved: float) -> None:
-        """Gives back what `reserve` set aside."""
+        """Releases what `reserve` reserved."""
         self._reserved -= reserved
 
     def lose(self, reserved: float) -> bool:
-        """Counts a request that may be on the bill though no answer came; whether another one like it is allowed."""
+        """Counts a request that may be billed although no answer came; returns whether another like it is allowed."""
         self.spent += reserved
         return self.limit is None or self.spent + self._reserved <= self.limit
 
     def charge(self, usage: Usage, question: Question, reserved: float) -> float | None:
-        """Counts what an answer cost (dollars); None where the price or the tokens are unknown.
+        """Counts what an answer cost and returns it (dollars); None where the price or the tokens are unknown.
 
-        Of an answer whose tokens are unknown the budget counts all that was set aside. Where clips make more tokens
-        than was thought, all that follows is expected to.
+        If the tokens are unknown, the whole reservation is counted. If clips have more tokens per second than expected,
+        later estimates use the higher number.
         """
         if self.price is None or usage.out is None or (usage.text_in is None and usage.audio_in is None):
             self.spent += reserved
@@ -104,8 +104,8 @@ class Budget:
 
 
 @dataclass
-class Plan:
-    """What asking would do."""
+class RequestPlan:
+    """The requests that asking would send."""
 
     questions: int  # in all
     requests: int = 0  # of these, without an answer yet
@@ -116,13 +116,13 @@ class Plan:
     example: Question | None = None  # the first question, if there is one
 
 
-def disclosure(judge: PromptedJudge, plan: Plan, passes: int) -> str:
-    """Several lines: where questions go, what is in them, how many, and the estimate.
+def disclosure(judge: PromptedJudge, plan: RequestPlan, passes: int) -> str:
+    """Several lines of text: where questions go, what they contain, their number, and the estimated cost.
 
     Args:
-        judge: Who is asked.
-        plan: Of one pass.
-        passes: Over the pairs: one, and one for each listening check.
+        judge: The judge that is asked.
+        plan: The plan of one pass.
+        passes: Passes over the pairs: one, and one for each listening check.
     """
     provider, settings, budget = judge.session.provider, judge.session.settings, judge.session.budget
     lines = [f"{judge.name} asks {provider.place}{provider.told}"]
@@ -136,10 +136,10 @@ def disclosure(judge: PromptedJudge, plan: Plan, passes: int) -> str:
         examples = f"; but for the mean ratings of {settings.examples} examples" if settings.examples else ""
         lines.append(f"  leaves this machine: {clips} for each question (WAV), {words}{situation}")
         lines.append(f"  stays here: names, ids, systems, ratings, tags, file names{examples}")
-    again = "" if passes == 1 else f", for each of {passes} passes (listening checks change the clips)"
-    kept = plan.questions - plan.requests - plan.unusable
+    repeated = "" if passes == 1 else f", for each of {passes} passes (listening checks change the clips)"
+    cached = plan.questions - plan.requests - plan.unusable
     lines.append(
-        f"  requests: {plan.requests:,} to send, {kept:,} answered before{again}; "
+        f"  requests: {plan.requests:,} to send, {cached:,} answered before{repeated}; "
         f"{plan.seconds / 60:.1f} min of audio, {plan.megabytes:.1f} MB"
     )
     if plan.unusable:
@@ -153,16 +153,16 @@ def disclosure(judge: PromptedJudge, plan: Plan, passes: int) -> str:
     return "\n".join(lines)
 
 
-def example_request(judge: PromptedJudge, plan: Plan) -> str:
+def example_request(judge: PromptedJudge, plan: RequestPlan) -> str:
     """The first request as indented JSON; audio is replaced by its length."""
     if plan.example is None:
         return f"{judge.name}: there is nothing to ask"
     request = json.dumps(judge.session.provider.request(plan.example), indent=2, ensure_ascii=False)
-    return _AUDIO.sub(lambda found: f"<{len(found[0])} characters of base64>", request)
+    return _AUDIO.sub(lambda match: f"<{len(match[0])} characters of base64>", request)
 
 
-def check_budget(judge: PromptedJudge, plan: Plan) -> None:
-    """Whoever spends money says how much.
+def check_budget(judge: PromptedJudge, plan: RequestPlan) -> None:
+    """Checks that a budget is set where requests cost money.
 
     Raises:
         UserError: If requests would cost money, or might, and there is no budget.

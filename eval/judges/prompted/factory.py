@@ -1,4 +1,4 @@
-"""From a spec such as ``openai:gpt-audio-1.5,rubric=attunement`` to a judge."""
+"""Opens a prompted judge from a spec such as ``openai:gpt-audio-1.5,rubric=attunement``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .openai import OpenAIProvider
 from .provider import Provider
 from .questions import Example
 from .runner import Session
-from .settings import Settings, parse_settings
+from .settings import PromptedSettings, parse_settings
 
 if TYPE_CHECKING:
     from ..opening import Loading
@@ -40,12 +40,12 @@ def open_prompted(
     """The judge that a spec names.
 
     Args:
-        spec: ``openai:MODEL``, ``gemini:MODEL`` or ``local:BACKBONE``, then `Settings`, each after a comma.
-        dataset: Its dimensions are asked for; rated examples come from it.
+        spec: ``openai:MODEL``, ``gemini:MODEL`` or ``local:BACKBONE``, then `PromptedSettings`, each after a comma.
+        dataset: The dataset with the dimensions to score and the pairs for rated examples.
         learn_from: The splits that examples may come from.
-        loading: Budget, where answers are kept, and of a local model device and quantization.
+        loading: Budget, file of answers, and for a local model device and quantization.
         probes_asked_for: Whether listening checks were asked for by name.
-        dry_run: Nothing will be sent, which takes no key.
+        dry_run: Whether nothing will be sent, so that no key is needed.
 
     Raises:
         UserError: If the spec has no model or a wrong setting, SDK or key are missing, or a local model cannot answer.
@@ -60,7 +60,7 @@ def open_prompted(
     if name == "local":
         from .local import LocalProvider  # torch and transformers, which no other provider needs
 
-        if settings.answers == "auto":  # probabilities, unless they cannot say what is asked
+        if settings.answers == "auto":  # probabilities, where they can express what is asked
             by_digit = settings.mode == "pointwise" and settings.samples == 1 and all(map(_is_a_digit, dimensions))
             settings = settings.model_copy(update={"answers": "logprobs" if by_digit else "text"})
         if settings.answers == "logprobs" and settings.samples > 1:  # they are the same each time
@@ -71,14 +71,14 @@ def open_prompted(
         provider = (OpenAIProvider if name == "openai" else GeminiProvider)(model, settings, dry_run)
     answers = AnswerCache(Path(loading.get("answers") or user_cache_path("empathy-judge") / "answers.sqlite"))
     session = Session(provider, settings, answers, loading.get("budget"))
-    named, only_given = _name(provider, settings), None if probes_asked_for else _COSTLY
+    judge_name, only_given = _name(provider, settings), None if probes_asked_for else _COSTLY
     by_number = session.settings.answers == "logprobs"
     if settings.mode == "pairwise":
         if settings.examples:
             raise UserError(f"judge {shown(spec)}: examples are rated pairs; use them with mode=pointwise")
         if by_number:
             raise UserError(f"judge {shown(spec)}: answers=logprobs is for mode=pointwise alone")
-        return PairwiseJudge(named, session, dimensions, only_given)
+        return PairwiseJudge(judge_name, session, dimensions, only_given)
     for dimension in dimensions if by_number else ():
         if not _is_a_digit(dimension):  # the probabilities are those of one token; only digits are one everywhere
             raise UserError(
@@ -86,34 +86,34 @@ def open_prompted(
                 "whose scores are single digits"
             )
     examples = choose_examples(dataset, learn_from, settings.examples) if settings.examples else []
-    return PointwiseJudge(named, session, dimensions, only_given, examples)
+    return PointwiseJudge(judge_name, session, dimensions, only_given, examples)
 
 
-def _name(provider: Provider, settings: Settings) -> str:
-    """For reports: the model, its server if it is not the vendor's, and the settings that answers depend on."""
+def _name(provider: Provider, settings: PromptedSettings) -> str:
+    """Name in reports: the model, its server if not the vendor's, and non-default settings that answers depend on."""
     server = f"@{provider.place}" if provider.elsewhere else ""
-    usual = Settings()
+    usual = PromptedSettings()
     different = [name for name in _IN_NAME if getattr(settings, name) != getattr(usual, name)]
     return ",".join([f"{provider.name}:{provider.model}{server}", *(f"{n}={getattr(settings, n)}" for n in different)])
 
 
 def _is_a_digit(dimension: Dimension) -> bool:
-    """Whether every score on a scale is one."""
-    whole = dimension.step == 1 and float(dimension.minimum).is_integer()
-    return whole and dimension.minimum >= 0 and dimension.maximum <= 9
+    """Whether every score on the scale of a dimension is a single digit."""
+    is_integer = dimension.step == 1 and float(dimension.minimum).is_integer()
+    return is_integer and dimension.minimum >= 0 and dimension.maximum <= 9
 
 
 def choose_examples(dataset: PairDataset, splits: Sequence[str], count: int) -> list[Example]:
-    """Rated pairs of other splits that span the scale: from the lowest mean rating to the highest in even steps.
+    """Chooses rated pairs of `splits` that span the scale: from the lowest mean rating to the highest in even steps.
 
-    At most one of a group. They depend on the data alone.
+    At most one pair of each group is chosen. The choice depends on the data alone.
 
     Raises:
         UserError: If there are too few.
     """
-    part = dataset.subset(splits)
-    means = part.mean_scores().dropna()
-    rated = {pair.pair_id: pair for pair in part.pairs if pair.pair_id in means.index}
+    subset = dataset.subset(splits)
+    means = subset.mean_scores().dropna()
+    rated = {pair.pair_id: pair for pair in subset.pairs if pair.pair_id in means.index}
     groups = {pair.group_id for pair in rated.values()}
     if len(groups) < count:
         raise UserError(
@@ -122,14 +122,14 @@ def choose_examples(dataset: PairDataset, splits: Sequence[str], count: int) -> 
         )
     scores = means[dataset.card.dimensions[0].name].to_dict()
     low, high = min(scores.values()), max(scores.values())
-    taken: set[str] = set()
+    used_groups: set[str] = set()
     chosen: list[str] = []
-    for wanted in np.linspace(low, high, count) if count > 1 else [(low + high) / 2]:
-        free = [pair_id for pair_id, pair in rated.items() if pair.group_id not in taken]
-        best = min(free, key=lambda pair_id: (abs(scores[pair_id] - wanted), pair_id))
-        taken.add(rated[best].group_id)
+    for target in np.linspace(low, high, count) if count > 1 else [(low + high) / 2]:
+        free = [pair_id for pair_id, pair in rated.items() if pair.group_id not in used_groups]
+        best = min(free, key=lambda pair_id: (abs(scores[pair_id] - target), pair_id))
+        used_groups.add(rated[best].group_id)
         chosen.append(best)
-    # neighbours on the scale shall not be neighbours in the conversation
+    # examples with neighbouring scores should not be adjacent in the conversation
     step = next(step for step in (7, 5, 3, 2, 1) if math.gcd(step, count) == 1)
-    ordered = [chosen[(step * number) % count] for number in range(count)]
+    ordered = [chosen[(step * position) % count] for position in range(count)]
     return [Example(rated[pair_id], means.loc[pair_id].to_dict()) for pair_id in ordered]

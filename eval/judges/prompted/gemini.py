@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from .provider import ANSWERED, BLOCKED, CUT_OFF, EMPTY, Reply, RequestError, Usage
-from .questions import Message, Question
+from .questions import PromptMessage, Question
 from .server import ALTERNATIVES, HttpProvider, read, retry_after, tokens
 from .settings import AnswerMode
 
@@ -29,7 +29,7 @@ class GeminiProvider(HttpProvider):
     key_variables = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
 
     def request(self, question: Question) -> dict[str, Any]:
-        """See `Provider.request`; the model stands in the address."""
+        """See `Provider.request`; the model is part of the address."""
         config: dict[str, Any] = {"temperature": question.temperature, "maxOutputTokens": question.max_tokens}
         if question.mode == "schema":
             config |= {"responseMimeType": "application/json", "responseJsonSchema": question.form.schema()}
@@ -44,8 +44,8 @@ class GeminiProvider(HttpProvider):
     async def ask(self, question: Question) -> Reply:
         size = sum(len(sound.wav) for sound in question.sounds) * 4 / 3e6
         if size > _MOST_BYTES / 1e6:
-            told = f"{size:.0f} MB of audio; expected at most {_MOST_BYTES / 1e6:.0f} MB"
-            raise RequestError("clips too long", told)
+            message = f"{size:.0f} MB of audio; expected at most {_MOST_BYTES / 1e6:.0f} MB"
+            raise RequestError("clips too long", message)
         return await super().ask(question)
 
     def route(self) -> tuple[str, dict[str, str]]:
@@ -54,8 +54,8 @@ class GeminiProvider(HttpProvider):
         return f"/v1beta/{quote(name)}:generateContent", {"x-goog-api-key": self.key or "none"}
 
     def error(self, status: int, headers: Mapping[str, str], fields: dict[str, Any], text: str) -> RequestError:
-        said = fields.get("details")
-        details = [detail for detail in said if isinstance(detail, dict)] if isinstance(said, list) else []
+        raw = fields.get("details")
+        details = [detail for detail in raw if isinstance(detail, dict)] if isinstance(raw, list) else []
         # google.rpc.RetryInfo and google.rpc.QuotaFailure
         delays = [str(detail.get("retryDelay", "")) for detail in details]
         wait = retry_after(*((delay.removesuffix("s"), 1.0) for delay in delays if delay.endswith("s")))
@@ -78,7 +78,7 @@ class GeminiProvider(HttpProvider):
         content = "".join(read(part, "text", str) or "" for part in parts if not read(part, "thought", bool))
         finish = read(body, "candidates.0.finishReason", str)
         first = read(body, "candidates.0.logprobsResult.topCandidates.0.candidates", list) or ()
-        alternatives = {read(one, "token", str): read(one, "logProbability", float) for one in first}
+        alternatives = {read(candidate, "token", str): read(candidate, "logProbability", float) for candidate in first}
         if finish in _SAFETY:
             return Reply(BLOCKED, content, version)
         kind = CUT_OFF if finish == "MAX_TOKENS" else ANSWERED if content.strip() else EMPTY
@@ -87,13 +87,13 @@ class GeminiProvider(HttpProvider):
 
     def usage(self, body: Any) -> Usage:
         kinds = read(body, "usageMetadata.promptTokensDetails", list) or ()
-        audio = sum(tokens(own, "tokenCount") for own in kinds if read(own, "modality", str) == "AUDIO")
+        audio = sum(tokens(entry, "tokenCount") for entry in kinds if read(entry, "modality", str) == "AUDIO")
         text = tokens(body, "usageMetadata.promptTokenCount", required=True) - audio
         written = (tokens(body, f"usageMetadata.{name}TokenCount") for name in ("candidates", "thoughts"))
         return Usage(max(0, text), audio, sum(written))
 
 
-def _content(message: Message) -> dict[str, Any]:
+def _content(message: PromptMessage) -> dict[str, Any]:
     parts = [
         {"text": part}
         if isinstance(part, str)

@@ -18,17 +18,17 @@ from ....data_modules.schema import Pair
 from ...probes.pairs import context_keys
 from .. import OK, score_table
 from .questions import Example, Question, comparison_question, score_question
-from .runner import Outcome, Session, Task
+from .runner import AskedOutcome, QueuedQuestion, Session
 
 ALONE = "no other response to its context"
 
 
 class PromptedJudge(ABC):
-    """Implements `Judge`: what both kinds share.
+    """Implements `Judge`: base class of both kinds.
 
     Args:
-        name: How reports call it.
-        session: Who is asked, and how.
+        name: Name in reports.
+        session: The model that is asked, and how.
         dimensions: What it scores, with their scales.
         only_given: See `Judge.only_given`.
         examples: Rated pairs that it is shown before each question about one pair.
@@ -48,21 +48,21 @@ class PromptedJudge(ABC):
         self._scales, self._examples = tuple(dimensions), tuple(examples)
 
     @abstractmethod
-    def tasks(self, pairs: Sequence[Pair]) -> list[Task]:
-        """All questions about the pairs, each as often as the settings say."""
+    def tasks(self, pairs: Sequence[Pair]) -> list[QueuedQuestion]:
+        """All questions about the pairs, each as often as `PromptedSettings.samples`."""
 
     @abstractmethod
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
         """See `Judge.score`."""
 
-    def _sampled(self, questions: Iterable[Callable[[], Question]]) -> list[Task]:
+    def _sampled(self, questions: Iterable[Callable[[], Question]]) -> list[QueuedQuestion]:
         samples = range(self.session.settings.samples)
-        return [Task(build, sample) for build in questions for sample in samples]
+        return [QueuedQuestion(build, sample) for build in questions for sample in samples]
 
     def _table(
         self, pairs: Sequence[Pair], scores: Sequence[Any], failures: Sequence[Counter[str]], metas: Sequence[Any]
     ) -> pd.DataFrame:
-        """One row of `scores` per pair; one with a gap fails as most of its questions did."""
+        """The table from one row of `scores` per pair; a row with NaN gets its most frequent failure as status."""
         values = np.reshape(scores, (len(pairs), -1))
         statuses = [
             OK if np.isfinite(row).all() else failed.most_common(1)[0][0] if failed else ALONE
@@ -76,15 +76,15 @@ class PointwiseJudge(PromptedJudge):
 
     @property
     def _asked(self) -> list[tuple[Dimension, ...]]:
-        """What is asked at once: the probabilities of a first token are those of one number."""
+        """Dimensions of each question: one where scores come from the probabilities of a first token, else all."""
         single = self.session.settings.answers == "logprobs"
         return [(scale,) for scale in self._scales] if single else [self._scales]
 
-    def tasks(self, pairs: Sequence[Pair]) -> list[Task]:
-        """All questions: pair by pair, then by what is asked at once, then sample by sample."""
-        settings, most = self.session.settings, self.session.provider.max_tokens
+    def tasks(self, pairs: Sequence[Pair]) -> list[QueuedQuestion]:
+        """All questions: pair by pair, then question by question (`_asked`), then sample by sample."""
+        settings, max_tokens = self.session.settings, self.session.provider.max_tokens
         return self._sampled(
-            partial(score_question, pair, asked, settings, most, self._examples)
+            partial(score_question, pair, asked, settings, max_tokens, self._examples)
             for pair in pairs
             for asked in self._asked
         )
@@ -92,51 +92,52 @@ class PointwiseJudge(PromptedJudge):
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
         """See `Judge.score`.
 
-        ``meta`` holds the ``samples`` of each dimension, beside them the versions of the model that gave them
-        (``sample_versions``, None = not told), and what `record` tells.
+        ``meta`` has the ``samples`` of each dimension, the versions of the model that gave them (``sample_versions``,
+        None = unknown), and the entries of `record`.
         """
         outcomes = self.session.ask(self.tasks(pairs), self.name)
         count = len(self._asked) * self.session.settings.samples
         scores, failures, metas = [], [], []
         for start in range(0, len(outcomes), count):
-            own = outcomes[start : start + count]
-            gave = {name: [one for one in own if name in one.values] for name in self.dimensions}
-            samples = {name: [one.values[name] for one in given] for name, given in gave.items()}
+            of_pair = outcomes[start : start + count]
+            answered = {name: [outcome for outcome in of_pair if name in outcome.values] for name in self.dimensions}
+            samples = {name: [outcome.values[name] for outcome in scored] for name, scored in answered.items()}
             versions = {
-                name: [one.answer and one.answer.reply.version for one in given] for name, given in gave.items()
+                name: [outcome.answer and outcome.answer.reply.version for outcome in scored]
+                for name, scored in answered.items()
             }
             scores.append([np.mean(values) if values else np.nan for values in samples.values()])
-            metas.append({"samples": samples, "sample_versions": versions, **record(own)})
-            failures.append(Counter(one.failure for one in own if one.failure))
+            metas.append({"samples": samples, "sample_versions": versions, **record(of_pair)})
+            failures.append(Counter(outcome.failure for outcome in of_pair if outcome.failure))
         return self._table(pairs, scores, failures, metas)
 
 
 class PairwiseJudge(PromptedJudge):
     """A response's score is how often it is preferred to the others of its context.
 
-    The score is in rating points, the middle of the scale where it wins as often as it loses; it says who is better in
-    a context and nothing about whether all of them are good. Both orders count alike, so that position bias cancels;
-    how often they disagree is told.
+    The score is in rating points: the middle of the scale where a response wins as often as it loses. It says which
+    response to a context is better, and nothing about whether all of them are good. Both orders have equal weight, so
+    that position bias cancels; how often they disagree is recorded.
     """
 
-    def tasks(self, pairs: Sequence[Pair]) -> list[Task]:
+    def tasks(self, pairs: Sequence[Pair]) -> list[QueuedQuestion]:
         """All questions: comparison by comparison, then the two orders, then sample by sample."""
         return self._tasks(pairs, matches(pairs, self.session.settings.opponents))
 
-    def _tasks(self, pairs: Sequence[Pair], compared: Iterable[tuple[int, int]]) -> list[Task]:
-        settings, most = self.session.settings, self.session.provider.max_tokens
+    def _tasks(self, pairs: Sequence[Pair], compared: Iterable[tuple[int, int]]) -> list[QueuedQuestion]:
+        settings, max_tokens = self.session.settings, self.session.provider.max_tokens
         return self._sampled(
-            partial(comparison_question, pairs[first], pairs[second], self._scales, settings, most)
-            for one, other in compared
-            for first, second in ((one, other), (other, one))
+            partial(comparison_question, pairs[first], pairs[second], self._scales, settings, max_tokens)
+            for a, b in compared
+            for first, second in ((a, b), (b, a))
         )
 
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
         """See `Judge.score`.
 
-        ``meta`` has what `record` tells, of the comparisons in which the pair comes first in the data, so that sums
-        over pairs count each once; and their ``orders`` by dimension: the verdicts with this response first and second,
-        each between -1 (the second is better) and 1 (the first).
+        ``meta`` has the entries of `record` for the comparisons in which the pair comes first in the data, so that sums
+        over pairs count each comparison once. It also has their ``orders`` by dimension: the verdicts with this
+        response first and second, each between -1 (the second is better) and 1 (the first).
         """
         compared = matches(pairs, self.session.settings.opponents)
         outcomes = self.session.ask(self._tasks(pairs, compared), self.name)
@@ -144,21 +145,21 @@ class PairwiseJudge(PromptedJudge):
         wins: list[list[np.ndarray]] = [[] for _ in pairs]
         failures: list[Counter[str]] = [Counter() for _ in pairs]
         orders: list[list[np.ndarray]] = [[] for _ in pairs]
-        own: list[list[Outcome]] = [[] for _ in pairs]
-        for number, (one, other) in enumerate(compared):
-            asked = outcomes[2 * samples * number : 2 * samples * (number + 1)]
-            own[one] += asked
-            for pair in (one, other):
+        counted: list[list[AskedOutcome]] = [[] for _ in pairs]
+        for index, (a, b) in enumerate(compared):
+            asked = outcomes[2 * samples * index : 2 * samples * (index + 1)]
+            counted[a] += asked
+            for pair in (a, b):
                 failures[pair].update(outcome.failure for outcome in asked if outcome.failure)
             forth, back = (
                 [[outcome.values[name] for name in self.dimensions] for outcome in half if outcome.values]
                 for half in (asked[:samples], asked[samples:])
             )
-            if forth and back:  # one order alone would tell the judge's position bias
+            if forth and back:  # one order alone would include the judge's position bias
                 verdicts = np.array([np.mean(forth, axis=0), np.mean(back, axis=0)])
-                orders[one].append(verdicts)
-                wins[one].append((verdicts[0] - verdicts[1]) / 2)
-                wins[other].append((verdicts[1] - verdicts[0]) / 2)
+                orders[a].append(verdicts)
+                wins[a].append((verdicts[0] - verdicts[1]) / 2)
+                wins[b].append((verdicts[1] - verdicts[0]) / 2)
         middle, half = (np.array([(d.maximum + sign * d.minimum) / 2 for d in self._scales]) for sign in (1, -1))
         scores = [middle + half * np.mean(won, axis=0) if won else np.full(len(middle), np.nan) for won in wins]
         metas = [
@@ -166,18 +167,17 @@ class PairwiseJudge(PromptedJudge):
                 **record(asked),
                 "orders": {name: [both[:, at].tolist() for both in seen] for at, name in enumerate(self.dimensions)},
             }
-            for asked, seen in zip(own, orders, strict=True)
+            for asked, seen in zip(counted, orders, strict=True)
         ]
         return self._table(pairs, scores, failures, metas)
 
 
-def record(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """What `Judge.score` says of a pair beside its scores; `eval.prompted_report` makes statistics of it.
+def record(outcomes: Sequence[AskedOutcome]) -> dict[str, Any]:
+    """Facts about the requests for a pair, for its ``meta``; `eval.prompted_report` computes statistics from them.
 
     Returns:
-        ``questions`` that were to be asked, ``requests`` with an answer, ``kept`` of them from earlier runs,
-        ``failures`` by kind, ``cost`` (dollars; None = unknown), ``seconds`` that requests took, ``versions`` of the
-        model.
+        ``questions`` in all, ``requests`` with an answer, ``kept`` (those of them from earlier runs), ``failures`` by
+        kind, ``cost`` (dollars; None = unknown), ``seconds`` that requests took, ``versions`` of the model.
     """
     answers = [outcome.answer for outcome in outcomes if outcome.answer is not None]
     costs = [answer.cost for answer in answers if answer.cost is not None]
@@ -193,12 +193,12 @@ def record(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def matches(pairs: Sequence[Pair], opponents: int) -> list[tuple[int, int]]:
-    """Who is compared with whom: positions of responses to the same context.
+    """Chooses which responses are compared: pairs of positions of responses to the same context.
 
     Args:
         pairs: The pairs.
-        opponents: Of each response; 0 = all others. With fewer than all, neighbours on a circle in an order that
-            depends on nothing but the ids.
+        opponents: Opponents of each response; 0 = all others. With fewer than all, they are the neighbours on a circle,
+            in an order that depends on the ids alone.
     """
     contexts: dict[object, list[int]] = {}
     for position, (pair, key) in enumerate(zip(pairs, context_keys(pairs), strict=True)):
@@ -210,7 +210,7 @@ def matches(pairs: Sequence[Pair], opponents: int) -> list[tuple[int, int]]:
             continue
         circle = sorted(members, key=lambda position: pairs[position].pair_id)
         random.Random(pairs[circle[0]].pair_id).shuffle(circle)
-        for away in range(1, max(1, opponents // 2) + 1):
-            met = zip(circle, circle[away:] + circle[:away], strict=True)
-            compared += sorted((min(two), max(two)) for two in met)
+        for distance in range(1, max(1, opponents // 2) + 1):
+            neighbours = zip(circle, circle[distance:] + circle[:distance], strict=True)
+            compared += sorted((min(pair), max(pair)) for pair in neighbours)
     return compared

@@ -1,4 +1,4 @@
-"""Generative backbones on this machine, asked the same questions: what a judge is before it is fine-tuned."""
+"""Generative backbones on this machine, asked the same questions: the level of a judge before fine-tuning."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _DIGITS = tuple("0123456789")
 class LocalProvider(Provider):
     """A backbone of this package; nothing leaves the machine, and nothing is paid.
 
-    Where probabilities are wanted, it reads the question once and writes nothing. The weights are loaded at the first
-    question, once, and stay; what can be known without them is checked before. One question is answered at a time.
+    For probabilities, it reads the question once and generates nothing. The weights are loaded at the first question
+    and stay loaded; what can be checked without them is checked before. Questions are answered one at a time.
 
     Args:
         model: ``nano``, a folder, or a hub id, which may be followed by ``@`` and a revision.
@@ -55,21 +55,21 @@ class LocalProvider(Provider):
         dtype = torch.float32 if self._device.type == "cpu" else torch.bfloat16
         precision = str(dtype).removeprefix("torch.") if quantization == "none" else quantization
         name, _, revision = (model, "", "") if _is_here(model) else model.partition("@")
-        known = identity(Checkpoint(name, revision or None))
-        revision = None if _is_here(name) else known
+        identifier = identity(Checkpoint(name, revision or None))
+        revision = None if _is_here(name) else identifier
         self._checkpoint = Checkpoint(
             name, revision, dtype, quantization=quantization, device_map="auto" if device == SPREAD else None
         )
-        # shapes alone: whether it can answer is known before a run, and without its gigabytes
+        # the model without weights: shows before a run whether it can answer, without loading gigabytes
         sketch = AnsweringModel(Checkpoint(name, revision, weights=False), self._device)
         self._digits = sketch.spellings(_DIGITS) if by_digit else {}
-        self.version = f"{known[:16]}:{precision}"
-        self.model = f"{Path(name).name}@{self.version}"  # answers of other weights are other answers
+        self.version = f"{identifier[:16]}:{precision}"
+        self.model = f"{Path(name).name}@{self.version}"  # answers of different weights are cached separately
         self.place = f"this machine ({self._device.type}, {precision})"
         self._loaded: AnsweringModel | None = None
 
     def request(self, question: Question) -> dict[str, Any]:
-        """See `Provider.request`: what the model's own chat template is given."""
+        """See `Provider.request`: the input of the model's own chat template."""
         return {"model": self.model, "messages": _chat(question).messages, "answers": question.mode}
 
     async def ask(self, question: Question) -> Reply:
@@ -80,7 +80,7 @@ class LocalProvider(Provider):
         try:
             return self._rated(model, question) if question.mode == "logprobs" else self._written(model, question)
         except UserError as error:
-            # else too many tokens, or a transcript with one that has a meaning of its own
+            # otherwise too many tokens, or a transcript that contains a special token
             of_clips = isinstance(error, AudioError) and not isinstance(error, TextError)
             raise RequestError("clips too long" if of_clips else "question cannot be read", str(error)) from None
         except torch.OutOfMemoryError:
@@ -92,9 +92,9 @@ class LocalProvider(Provider):
         logarithms: dict[str, list[float]] = {}  # several tokens may spell one digit
         for token, digit in self._digits.items():
             logarithms.setdefault(digit, []).append(scores[token].item())
-        together = {digit: float(np.logaddexp.reduce(own)) for digit, own in logarithms.items()}
+        combined = {digit: float(np.logaddexp.reduce(values)) for digit, values in logarithms.items()}
         likeliest = model.text_of(int(scores.argmax()))
-        return Reply(ANSWERED, likeliest, self.version, Usage(text, audio, 0), together)
+        return Reply(ANSWERED, likeliest, self.version, Usage(text, audio, 0), combined)
 
     def _written(self, model: AnsweringModel, question: Question) -> Reply:
         written, text, audio = model.write(_chat(question), question.max_tokens, question.temperature)
@@ -113,7 +113,7 @@ def _chat(question: Question) -> Chat:
 
 
 def _content(parts: Parts) -> list[dict[str, Any]]:
-    """Each text and each clip on a line of its own; chat templates put them one behind the other as they are."""
+    """Puts each text and each clip on its own line; chat templates join the parts without a separator."""
     content: list[dict[str, Any]] = []
     text = ""
     for part in parts:

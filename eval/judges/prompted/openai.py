@@ -11,9 +11,9 @@ import numpy as np
 
 from ....data_modules.audio import Clip
 from .provider import ANSWERED, BLOCKED, CUT_OFF, EMPTY, REFUSED, Reply, RequestError, Usage
-from .questions import Message, Question, Sound, sound_of
+from .questions import PromptMessage, Question, Sound, sound_of
 from .server import ALTERNATIVES, HttpProvider, read, retry_after, tokens
-from .settings import AnswerMode, Settings
+from .settings import AnswerMode, PromptedSettings
 
 _FUNCTION = "rate"
 _SILENCE = Clip(np.zeros(8_000, dtype=np.float32), 16_000)
@@ -31,10 +31,10 @@ class OpenAIProvider(HttpProvider):
     url_variable = "OPENAI_BASE_URL"
     key_variables = ("OPENAI_API_KEY",)
 
-    def __init__(self, model: str, settings: Settings, dry_run: bool = True) -> None:
+    def __init__(self, model: str, settings: PromptedSettings, dry_run: bool = True) -> None:
         super().__init__(model, settings, dry_run)
         self._is_audio_model = not self.elsewhere and "audio" in model
-        # audio models take functions and no schema (their model page); of other servers only words can be relied on
+        # audio models take functions but no schema (their model page); on other servers only text always works
         best: AnswerMode = "function" if self._is_audio_model else "text" if self.elsewhere else "schema"
         rest: tuple[AnswerMode, ...] = ("schema", "function", "text", "logprobs")
         self.modes = (best, *(mode for mode in rest if mode != best))
@@ -67,12 +67,12 @@ class OpenAIProvider(HttpProvider):
 
     def error(self, status: int, headers: Mapping[str, str], fields: dict[str, Any], text: str) -> RequestError:
         wait = retry_after((headers.get("retry-after-ms"), 1e-3), (headers.get("retry-after"), 1.0))
-        asked = headers.get("x-should-retry")
+        should_retry = headers.get("x-should-retry")
         if status in (401, 403, 404) or fields.get("code") == "insufficient_quota":
             return RequestError(f"HTTP {status}", text, final=True)
         if status == 429:
-            return RequestError("rate limit", text, retry=asked != "false", wait=wait, limited=True)
-        retry = asked == "true" or (asked != "false" and (status in (408, 409) or status >= 500))
+            return RequestError("rate limit", text, retry=should_retry != "false", wait=wait, limited=True)
+        retry = should_retry == "true" or (should_retry != "false" and (status in (408, 409) or status >= 500))
         return RequestError("server error" if status >= 500 else f"HTTP {status}", text, retry=retry, wait=wait)
 
     def reply(self, body: Any) -> Reply:
@@ -88,7 +88,7 @@ class OpenAIProvider(HttpProvider):
         calls = [read(call, "function.arguments", str) for call in read(choice, "message.tool_calls", list) or ()]
         content = next((call for call in calls if call is not None), None) or read(choice, "message.content", str) or ""
         first = read(choice, "logprobs.content.0.top_logprobs", list) or ()
-        alternatives = {read(one, "token", str) or "": read(one, "logprob", float) for one in first}
+        alternatives = {read(candidate, "token", str) or "": read(candidate, "logprob", float) for candidate in first}
         finish, refusal = read(choice, "finish_reason", str), read(choice, "message.refusal", str)
         if refusal:
             kind, content = REFUSED, refusal
@@ -105,7 +105,7 @@ class OpenAIProvider(HttpProvider):
         return Usage(max(0, text), audio, tokens(body, "usage.completion_tokens", required=True))
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _message(message: PromptMessage) -> dict[str, Any]:
     if message.role == "assistant":  # may not be a list of parts on every server
         return {"role": "assistant", "content": "".join(part for part in message.parts if isinstance(part, str))}
     return {"role": message.role, "content": [_part(part) for part in message.parts]}

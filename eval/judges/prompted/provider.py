@@ -1,4 +1,4 @@
-"""Who is asked and what comes back: replies, errors, and what every provider can do."""
+"""Interface of providers: replies, errors, and the methods that every provider has."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back, with a score in it or without."""
+    """The reply of a model, with or without a score."""
 
     kind: str  # `ANSWERED`, or why there is nothing to read
     content: str = ""  # what the model wrote: text, or the arguments of the function it called
@@ -52,7 +52,7 @@ class RequestError(Exception):
 
 
 class Provider(ABC):
-    """Someone who can be asked."""
+    """A service or local model that answers questions."""
 
     name: str  # ``openai``, ``gemini`` or ``local``
     model: str  # as the spec names it
@@ -67,11 +67,11 @@ class Provider(ABC):
 
     @abstractmethod
     def request(self, question: Question) -> dict[str, Any]:
-        """The body as it is sent; no key is in it."""
+        """The body of the request as it is sent, without the key."""
 
     @abstractmethod
     async def ask(self, question: Question) -> Reply:
         """Asks once; raises `RequestError` if no answer came."""
 
     async def close(self) -> None:  # noqa: B027
-        """Gives connections back, where there are some."""
+        """Closes open connections."""

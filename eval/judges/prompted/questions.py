@@ -1,4 +1,4 @@
-"""What a prompted LLM judge is asked about a pair: clips as WAV, a rubric, and the form that its answer must have."""
+"""Questions to a prompted LLM judge about a pair: clips as WAV, a rubric, and the form that its answer must have."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from ....data_modules.audio import AudioSource, decode, probe
 from ....data_modules.errors import UserError, shown
 from ....data_modules.ratings import LABELS, STEP_TOLERANCE, Dimension
 from ....data_modules.schema import Pair
-from .settings import AnswerMode, RubricName, Settings
+from .settings import AnswerMode, PromptedSettings, RubricName
 
 MAX_RATE = 24_000
 """Hz; clips are sent at their own rate up to this one. Every judge gets the same bytes."""
 REASON = "reason"
-"""The field in which a judge first says what it heard."""
+"""The first field of an answer, in which the judge says what it heard."""
 UNREADABLE, OUT_OF_RANGE = "unreadable answer", "score out of range"
-"""How an answer without a score fails."""
-_LONGEST = 20_000  # characters of an answer that are read; hostile ones can make reading slow
+"""Failures of an answer without a score."""
+_LONGEST = 20_000  # characters of an answer that are parsed; hostile answers can make parsing slow
 _PREFERENCE = {"first": 1.0, "tie": 0.0, "second": -1.0}
 
 
@@ -41,15 +41,15 @@ class Unread(Exception):
 
 
 @dataclass(frozen=True)
-class Form:
-    """What an answer must hold.
+class AnswerForm:
+    """The content that an answer must have.
 
     Attributes:
-        dimensions: What is asked about; one where a number is asked for.
+        dimensions: The dimensions asked about; exactly one where a number is asked for.
         kind: ``scores``: a number for each dimension, on its scale (rating points). Numbers between its steps are taken
-            as they are; numbers outside are not moved to its end. ``verdicts``: for each the better response, 1 = the
-            first, -1 = the second, 0 = a tie. ``number``: one number alone, for the expectation over its first token
-            (`expected_score`).
+            as they are; numbers outside are not clipped to it. ``verdicts``: for each dimension the better response,
+            1 = the first, -1 = the second, 0 = a tie. ``number``: one number alone, for the expectation over its first
+            token (`expected_score`).
     """
 
     dimensions: tuple[Dimension, ...]
@@ -61,12 +61,14 @@ class Form:
             return _object({self.dimensions[0].name: {"type": "number"}})
         asks = "how the voices differ" if self.kind == "verdicts" else "what the voices sound like"
         fields: dict[str, Any] = {REASON: {"type": "string", "description": f"{asks}, one sentence"}}
-        for own in self.dimensions:
-            low, high = (int(x) if float(x).is_integer() else x for x in (own.minimum, own.maximum))
-            whole = own.step is not None and all(float(x).is_integer() for x in (own.step, own.minimum))
-            kind = "integer" if whole else "number"
-            scale = {"type": kind, "description": own.scale, "minimum": low, "maximum": high}
-            fields[own.name] = {"type": "string", "enum": [*_PREFERENCE]} if self.kind == "verdicts" else scale
+        for dimension in self.dimensions:
+            low, high = (int(x) if float(x).is_integer() else x for x in (dimension.minimum, dimension.maximum))
+            is_integer = dimension.step is not None and all(
+                float(x).is_integer() for x in (dimension.step, dimension.minimum)
+            )
+            kind = "integer" if is_integer else "number"
+            scale = {"type": kind, "description": dimension.scale, "minimum": low, "maximum": high}
+            fields[dimension.name] = {"type": "string", "enum": [*_PREFERENCE]} if self.kind == "verdicts" else scale
         return _object(fields)
 
     def in_words(self) -> str:
@@ -80,7 +82,7 @@ class Form:
         return f'Answer with one JSON object and nothing else: {{"{REASON}": "<one sentence>", {fields}}}'
 
     def read(self, answer: str) -> dict[str, float]:
-        """Name -> number, of the last JSON object that has all names: models put prose and code fences around it.
+        """Name -> number, from the last JSON object that has all names: models put prose and code fences around it.
 
         Raises:
             Unread: If the answer does not have the form.
@@ -91,21 +93,21 @@ class Form:
             if len(numbers) != 1:
                 raise Unread(UNREADABLE)
             return {names[0]: _on_scale(numbers[0], self.dimensions[0])}
-        found = [value for value in _objects(answer[-_LONGEST:]) if all(name in value for name in names)]
-        if not found:
+        objects = [value for value in _objects(answer[-_LONGEST:]) if all(name in value for name in names)]
+        if not objects:
             raise Unread(UNREADABLE)
         if self.kind == "verdicts":
-            return {name: _verdict(found[-1][name]) for name in names}
-        return {d.name: _on_scale(found[-1][d.name], d) for d in self.dimensions}
+            return {name: _verdict(objects[-1][name]) for name in names}
+        return {d.name: _on_scale(objects[-1][d.name], d) for d in self.dimensions}
 
 
 def expected_score(alternatives: Mapping[str, float], dimension: Dimension) -> float | None:
-    """The mean of the scores that a first token could have begun, weighted by their probabilities (Liu et al., 2023,
-    G-Eval), over those on the scale.
+    """The mean of the scores on the scale that the first token could have been, weighted by their probabilities (Liu et
+    al., 2023, G-Eval).
 
     Args:
         alternatives: Token -> natural logarithm of its probability.
-        dimension: Its scale; every point must be a single digit or number that tokens spell whole.
+        dimension: The dimension; every point of its scale must be a single token, such as a digit.
 
     Returns:
         Rating points; None where no token is a score on the scale.
@@ -114,7 +116,7 @@ def expected_score(alternatives: Mapping[str, float], dimension: Dimension) -> f
     for token, logarithm in alternatives.items():
         text = token.strip()
         if re.fullmatch(r"-?\d+", text) and dimension.minimum <= float(text) <= dimension.maximum:
-            # no probability is above 1, whatever a server says
+            # a server may report a logarithm above 0; no probability is above 1
             weights[float(text)] = weights.get(float(text), 0.0) + math.exp(min(0.0, logarithm))
     total = sum(weights.values())
     return sum(score * weight for score, weight in weights.items()) / total if total > 0 else None
@@ -166,18 +168,18 @@ def _rubrics() -> dict[str, Any]:
 def describe(rubric: RubricName, dimensions: Sequence[Dimension]) -> str:
     """A rubric of ``rubrics.yaml`` in words, each dimension with the anchored points of its scale.
 
-    Anchors are put on the nearest score that can be given; on short scales the inner ones are left out.
+    Anchors are placed on the nearest possible score; on short scales the inner ones are left out.
     """
     chosen = _rubrics()[rubric]
     paragraphs = [chosen["aim"].replace("{delivery}", _rubrics()["delivery"])]
     for dimension in dimensions:
         anchors = chosen.get("anchors", LABELS)[:: 1 if dimension.higher_is_better else -1]
         lines: dict[str, str] = {}
-        for place in (0, 4, 2, 1, 3):  # the ends count most
-            value = place / 4 * (dimension.maximum - dimension.minimum)
+        for position in (0, 4, 2, 1, 3):  # the ends first: they keep their point where two anchors share one
+            value = position / 4 * (dimension.maximum - dimension.minimum)
             if dimension.step is not None:
                 value = round(value / dimension.step) * dimension.step
-            lines.setdefault(f"{dimension.minimum + value:g}", anchors[place])
+            lines.setdefault(f"{dimension.minimum + value:g}", anchors[position])
         head = f'{dimension.name.replace("_", " ")} ("{dimension.name}"), {dimension.scale}:'
         paragraphs.append("\n".join([head, *(f"  {point} = {lines[point]}" for point in sorted(lines, key=float))]))
     return "\n\n".join(paragraphs)
@@ -199,8 +201,8 @@ Parts = tuple[str | Sound, ...]
 
 
 @dataclass(frozen=True)
-class Message:
-    """One turn of the conversation with the judge; an example is a turn of ours and one of the judge's."""
+class PromptMessage:
+    """One turn of the conversation with the judge; an example is a user turn and an assistant turn."""
 
     role: Literal["user", "assistant"]
     parts: Parts
@@ -208,11 +210,11 @@ class Message:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked, in no vendor's format yet."""
+    """A question, independent of the vendor's format."""
 
     system: str  # what the judge is told first
-    messages: tuple[Message, ...]  # the last one is the question
-    form: Form  # what the answer must hold
+    messages: tuple[PromptMessage, ...]  # the last one is the question
+    form: AnswerForm  # what the answer must hold
     # how the form is imposed: by a schema, a function to call, in words, or in words with the probabilities of other
     # first tokens
     mode: AnswerMode
@@ -230,7 +232,7 @@ class Question:
         return [part for message in self.messages for part in message.parts if isinstance(part, str)]
 
     def fingerprint(self) -> str:
-        """SHA-256 (hex) over everything that the answer depends on, but who is asked."""
+        """SHA-256 (hex) over everything that the answer depends on, except the model that is asked."""
         messages = [
             [message.role]
             + [p if isinstance(p, str) else {"sha256": hashlib.sha256(p.wav).hexdigest()} for p in message.parts]
@@ -256,63 +258,67 @@ _WHICH = "Which response deserves the higher rating on each quality?"
 
 
 def score_question(
-    pair: Pair, dimensions: Sequence[Dimension], settings: Settings, max_tokens: int, examples: Sequence[Example] = ()
+    pair: Pair,
+    dimensions: Sequence[Dimension],
+    settings: PromptedSettings,
+    max_tokens: int,
+    examples: Sequence[Example] = (),
 ) -> Question:
     """Asks for the scores of one pair.
 
     Args:
         pair: The pair.
-        dimensions: What is rated; one where `Settings.answers` is ``logprobs``.
-        settings: `Settings.answers` is one that the model supports, not ``auto``.
+        dimensions: The rated dimensions; exactly one where `PromptedSettings.answers` is ``logprobs``.
+        settings: `PromptedSettings.answers` is one that the model supports, not ``auto``.
         max_tokens: Longest answer.
-        examples: Shown before the question.
+        examples: Examples that are shown before the question.
 
     Raises:
         AudioError: If a clip cannot be used.
         UserError: If a transcript is asked for that the pair does not have.
     """
-    shown_first: list[Message] = []
+    shown_first: list[PromptMessage] = []
     for example in examples:
         answer = _example_answer(example, dimensions, settings)
-        shown_first.append(Message("user", (*_example_parts(example.pair, settings), _ASK)))
-        shown_first.append(Message("assistant", (answer,)))
+        shown_first.append(PromptMessage("user", (*_example_parts(example.pair, settings), _ASK)))
+        shown_first.append(PromptMessage("assistant", (answer,)))
     scene = _READ if settings.hears == "transcript" else _ONE
-    form = Form(tuple(dimensions), "number" if settings.answers == "logprobs" else "scores")
+    form = AnswerForm(tuple(dimensions), "number" if settings.answers == "logprobs" else "scores")
     return _question(settings, max_tokens, scene, shown_first, _pair_parts(pair, settings), _ASK, form)
 
 
 def comparison_question(
-    first: Pair, second: Pair, dimensions: Sequence[Dimension], settings: Settings, max_tokens: int
+    first: Pair, second: Pair, dimensions: Sequence[Dimension], settings: PromptedSettings, max_tokens: int
 ) -> Question:
     """Asks which of two responses to one context is better; see `score_question`."""
     parts = [
         *_pair_parts(first, settings, "First response"),
         *_side(settings, "Second response", [("Second response", second.response)], second, "response_text"),
     ]
-    return _question(settings, max_tokens, _TWO, (), parts, _WHICH, Form(tuple(dimensions), "verdicts"))
+    return _question(settings, max_tokens, _TWO, (), parts, _WHICH, AnswerForm(tuple(dimensions), "verdicts"))
 
 
 def _question(
-    settings: Settings,
+    settings: PromptedSettings,
     max_tokens: int,
     scene: str,
-    before: Sequence[Message],
+    before: Sequence[PromptMessage],
     parts: Sequence[str | Sound],
     ask: str,
-    form: Form,
+    form: AnswerForm,
 ) -> Question:
     mode = settings.answers
     assert mode != "auto"
     ask = ask if mode in ("schema", "function") else f"{ask} {form.in_words()}"
     system = f"You are a careful rater of speech. {scene}\n\n{describe(settings.rubric, form.dimensions)}"
-    asked = (*before, Message("user", (*parts, ask)))
-    return Question(system, asked, form, mode, settings.sampling_temperature, max_tokens)
+    messages = (*before, PromptMessage("user", (*parts, ask)))
+    return Question(system, messages, form, mode, settings.sampling_temperature, max_tokens)
 
 
-def _pair_parts(pair: Pair, settings: Settings, label: str = "Response") -> list[str | Sound]:
+def _pair_parts(pair: Pair, settings: PromptedSettings, label: str = "Response") -> list[str | Sound]:
     """Situation, context and response, as clips, transcripts or both."""
     labels = ["Context"] if len(pair.context) == 1 else [f"Context, {turn.role}" for turn in pair.context]
-    turns = [(own, turn.audio) for own, turn in zip(labels, pair.context, strict=True)]
+    turns = [(clip_label, turn.audio) for clip_label, turn in zip(labels, pair.context, strict=True)]
     return [
         *([f"Situation: {pair.situation}"] if pair.situation else []),
         *(_side(settings, "Context", turns, pair, "context_text") if pair.context else []),
@@ -321,24 +327,24 @@ def _pair_parts(pair: Pair, settings: Settings, label: str = "Response") -> list
 
 
 @lru_cache(maxsize=64)
-def _example_parts(pair: Pair, settings: Settings) -> Parts:
-    """The same examples are shown before every question: their clips are decoded once."""
+def _example_parts(pair: Pair, settings: PromptedSettings) -> Parts:
+    """`_pair_parts` of an example, cached: the same examples are shown before every question."""
     return tuple(_pair_parts(pair, settings))
 
 
 def _side(
-    settings: Settings, label: str, clips: Sequence[tuple[str, AudioSource]], pair: Pair, column: str
+    settings: PromptedSettings, label: str, clips: Sequence[tuple[str, AudioSource]], pair: Pair, column: str
 ) -> Iterator[str | Sound]:
-    """Labelled clips, and the transcript in a column of the pair, as far as the judge gets them."""
+    """Labelled clips, the transcript in a column of the pair, or both, depending on `settings.hears`."""
     if settings.hears != "transcript":
-        for own, source in clips:
-            yield f"{own} (audio):"
+        for clip_label, source in clips:
+            yield f"{clip_label} (audio):"
             yield sound_of(source)
     if settings.hears != "audio":
         text = getattr(pair, column)
         if not text:
-            lacks = f"pair {shown(pair.pair_id)} has no {column}"
-            raise UserError(f"{lacks}; expected transcripts in the data, or hears=audio")
+            problem = f"pair {shown(pair.pair_id)} has no {column}"
+            raise UserError(f"{problem}; expected transcripts in the data, or hears=audio")
         yield f"{label} (transcript): {text}"
 
 
@@ -351,8 +357,8 @@ def sound_of(source: AudioSource) -> Sound:
     return Sound(file.getvalue(), len(samples) / rate)
 
 
-def _example_answer(example: Example, dimensions: Sequence[Dimension], settings: Settings) -> str:
-    if settings.answers == "logprobs":  # a whole number: the first digit of 3.8 would teach to say 3
+def _example_answer(example: Example, dimensions: Sequence[Dimension], settings: PromptedSettings) -> str:
+    if settings.answers == "logprobs":  # rounded to a whole number: the first digit of 3.8 would teach the answer 3
         return f"{example.scores[dimensions[0].name]:.0f}"
     fields = ", ".join(f'"{d.name}": {example.scores[d.name]:.3g}' for d in dimensions)
     return f'{{"{REASON}": "mean of the raters", {fields}}}'

@@ -1,4 +1,4 @@
-"""Asks many questions: rate limit, retries, budget, and answers that are kept as they come."""
+"""Asks many questions: rate limit, retries, budget, and a cache to which answers are written at once."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from typing import Any, TypeVar
 
 from ....data_modules.errors import ASKED_TO_STOP, AudioError, UserError
 from ....data_modules.parallel import ProgressBar, listen, restore
-from .cache import Answer, AnswerCache, cache_key
-from .costs import PRICES, Budget, Plan
+from .cache import AnswerCache, CachedAnswer, cache_key
+from .costs import PRICES, Budget, RequestPlan
 from .provider import ANSWERED, CUT_OFF, REFUSED, Provider, Reply, RequestError
-from .questions import Form, Question, Unread, expected_score
-from .settings import Settings
+from .questions import AnswerForm, Question, Unread, expected_score
+from .settings import PromptedSettings
 
 ATTEMPTS = 6
-"""Of one request, where the server fails. Refusals for want of speed are counted apart, up to `_LIMITED_ATTEMPTS`."""
+"""Most attempts of a request where the server fails. Rate limit errors count separately, up to `_LIMITED_ATTEMPTS`."""
 _LIMITED_ATTEMPTS = 60
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0  # seconds
-_HOPELESS = 5  # so many requests in a row that are bad in themselves, and none good, end the run
-_WINDOW = 10.0  # seconds over which the rate of answers is taken
-_RISE = 1.02  # of the rate with each answer after a limit was met, so that a limit that was lifted is found
+_HOPELESS = 5  # the run ends after this number of invalid requests without a single answer
+_WINDOW = 10.0  # seconds over which the rate of answers is measured
+_RISE = 1.02  # factor of the rate with each answer after a limit was hit, to find out when the limit is lifted
 _LEAST_GAP = 1e-4
 OVER_BUDGET = "not asked: the budget is used up"
 STOPPED = "not asked: stopped"
-# Refusals in plain words, where a model has no field for them; only looked for where no score can be read
+# Refusals in the text, where a model has no field for them; only searched where no score can be read
 _REFUSAL = re.compile(
     r"\b(?:I(?:'m| am) (?:sorry|unable|not able)|I (?:cannot|can['’]t|won['’]t)|"
     r"(?:cannot|can['’]t) (?:help|assist|judge|rate))",
@@ -45,7 +45,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Task:
+class QueuedQuestion:
     """A question that can be asked."""
 
     build: Callable[[], Question]  # makes it; the clips are read again each time, so that waiting ones take no memory
@@ -53,16 +53,16 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of a task."""
+class AskedOutcome:
+    """The outcome of a task."""
 
-    answer: Answer | None = None  # None where there is none
+    answer: CachedAnswer | None = None  # None where there is none
     values: Mapping[str, float] = field(default_factory=dict)  # numbers by name that the answer holds
     failure: str = ""  # why there are none; never guessed at
     kept: bool = False  # it was paid for before
 
 
-def values_in(reply: Reply, form: Form) -> dict[str, float]:
+def values_in(reply: Reply, form: AnswerForm) -> dict[str, float]:
     """The numbers of a reply; raises `Unread` with what is wrong with it."""
     if reply.kind not in (ANSWERED, CUT_OFF):
         raise Unread(reply.kind)
@@ -80,10 +80,10 @@ def values_in(reply: Reply, form: Form) -> dict[str, float]:
 
 
 class RateLimit:
-    """When the next request may start.
+    """Decides when the next request may start.
 
-    Until the server objects, or `rpm` says so, nothing waits. When it does (HTTP 429), all wait for as long as it asks,
-    and requests then start at the rate at which answers came, a little faster with every answer.
+    Without `rpm`, nothing waits until the server objects (HTTP 429). Then all requests wait for as long as the server
+    asks, and afterwards start at the rate at which answers came, a little faster with every answer.
 
     Args:
         rpm: Requests a minute; None = no limit yet.
@@ -103,7 +103,7 @@ class RateLimit:
         return now
 
     def answered(self) -> None:
-        """An answer came."""
+        """Records that an answer came."""
         now = time.monotonic()
         self._answers.append(now)
         while self._answers[0] < now - _WINDOW:
@@ -111,11 +111,11 @@ class RateLimit:
         self._gap = max(self._least, self._gap / _RISE if self._gap > _LEAST_GAP else 0.0)
 
     def limited(self, started: float, wait: float) -> None:
-        """The server refused a request that started then, and wants us to wait (seconds)."""
+        """Records that the server refused a request that started at `started` and asks to wait (seconds)."""
         now = time.monotonic()
         self._next = max(self._next, now + wait)
         if started < self._slowed:
-            return  # one of those that were under way when it first objected
+            return  # this request was already under way when the server first objected
         self._slowed = now
         recent = [moment for moment in self._answers if moment > now - _WINDOW]
         gap = (now - recent[0]) / len(recent) if len(recent) >= 2 else max(2 * self._gap, 0.05)
@@ -126,17 +126,17 @@ class Session:
     """Asks one model in one way.
 
     Args:
-        provider: Who is asked.
-        settings: How.
-        answers: Where answers are kept.
+        provider: The provider that is asked.
+        settings: How it is asked.
+        answers: Cache of answers.
         budget: Dollars that may be spent; None = no limit.
 
     Raises:
-        UserError: If the model cannot be asked for answers of that form, or the budget is no limit.
+        UserError: If the model does not support answers of that form, or the budget is negative or not finite.
     """
 
     def __init__(
-        self, provider: Provider, settings: Settings, answers: AnswerCache, budget: float | None = None
+        self, provider: Provider, settings: PromptedSettings, answers: AnswerCache, budget: float | None = None
     ) -> None:
         if budget is not None and not 0 <= budget < math.inf:
             raise UserError(f"budget {budget}; expected dollars, 0 or more")
@@ -149,9 +149,9 @@ class Session:
         self.budget = Budget(provider, price, budget)
         self._answers = answers
 
-    def plan(self, tasks: Sequence[Task]) -> Plan:
-        """Looks at every question once, and asks none."""
-        plan, question, built = Plan(len(tasks)), None, None
+    def plan(self, tasks: Sequence[QueuedQuestion]) -> RequestPlan:
+        """Builds every question once, and asks none."""
+        plan, question, built = RequestPlan(len(tasks)), None, None
         for task in tasks:
             if task.build is not built:  # samples of one question share its clips
                 built = task.build
@@ -170,8 +170,8 @@ class Session:
                 plan.dollars += self.budget.estimate(question)
         return plan
 
-    def ask(self, tasks: Sequence[Task], title: str) -> list[Outcome]:
-        """Asks whatever has no answer yet.
+    def ask(self, tasks: Sequence[QueuedQuestion], title: str) -> list[AskedOutcome]:
+        """Asks all questions without an answer in the cache.
 
         Returns:
             An outcome for each task, in order.
@@ -190,8 +190,8 @@ class Session:
             raise KeyboardInterrupt if received == [signal.SIGINT] else SystemExit(ASKED_TO_STOP)
         return outcomes
 
-    async def _run(self, tasks: Sequence[Task], title: str) -> list[Outcome]:
-        outcomes = [Outcome(failure=STOPPED)] * len(tasks)
+    async def _run(self, tasks: Sequence[QueuedQuestion], title: str) -> list[AskedOutcome]:
+        outcomes = [AskedOutcome(failure=STOPPED)] * len(tasks)
         waiting = iter(enumerate(tasks))
         done = 0
         with ProgressBar(title, len(tasks)) as bar:
@@ -203,21 +203,21 @@ class Session:
                         return
                     try:
                         outcomes[position] = await self._outcome(task)
-                    except BaseException:  # ends all, once answers under way are kept
+                    except BaseException:  # stops all workers, after the answers under way are stored
                         self._stop.set()
                         raise
                     done += 1
                     bar.update(done, self.budget.spent_in_words())
 
             workers = [work() for _ in range(min(self.settings.concurrency, len(tasks)))]
-            ends = await asyncio.gather(*workers, return_exceptions=True)
+            errors = await asyncio.gather(*workers, return_exceptions=True)
             await self.provider.close()
-        for end in ends:
-            if end is not None:
-                raise end
+        for error in errors:
+            if error is not None:
+                raise error
         return outcomes
 
-    async def _outcome(self, task: Task) -> Outcome:
+    async def _outcome(self, task: QueuedQuestion) -> AskedOutcome:
         try:
             question = await asyncio.to_thread(task.build)
             key = cache_key(self.provider, question, task.sample)
@@ -227,26 +227,26 @@ class Session:
                 answer = await self._asked(question)
                 self._answers.put(key, self._name, task.sample, answer)
         except (AudioError, RequestError) as error:
-            return Outcome(failure=error.kind if isinstance(error, RequestError) else str(error))
+            return AskedOutcome(failure=error.kind if isinstance(error, RequestError) else str(error))
         try:
-            return Outcome(answer, values_in(answer.reply, question.form), kept=kept)
+            return AskedOutcome(answer, values_in(answer.reply, question.form), kept=kept)
         except Unread as error:
-            return Outcome(answer, failure=str(error), kept=kept)
+            return AskedOutcome(answer, failure=str(error), kept=kept)
 
-    async def _asked(self, question: Question) -> Answer:
-        """The answer; raises `RequestError` with why there is none."""
+    async def _asked(self, question: Question) -> CachedAnswer:
+        """The answer; raises `RequestError` with the reason where there is none."""
         reserved = await self.budget.reserve(question)
         if reserved is None:
             raise RequestError(OVER_BUDGET)
-        begun, reply = time.monotonic(), None
-        tries = Counter[bool]()  # that failed; True: that were refused for want of speed
+        started, reply = time.monotonic(), None
+        tries = Counter[bool]()  # failed attempts; True counts rate limit errors, False all others
         try:
             while reply is None:
                 reply = await self._attempt(question, tries, reserved)
         finally:
             self.budget.release(reserved)
         cost = self.budget.charge(reply.usage, question, reserved)
-        return Answer(reply, cost, time.monotonic() - begun, 1 + tries.total())
+        return CachedAnswer(reply, cost, time.monotonic() - started, 1 + tries.total())
 
     async def _attempt(self, question: Question, tries: Counter[bool], reserved: float) -> Reply | None:
         """The reply; None = ask again."""
@@ -257,8 +257,8 @@ class Session:
             async with asyncio.timeout(self.settings.timeout):
                 reply = await self.provider.ask(question)
         except TimeoutError:
-            told = f"no answer within {self.settings.timeout:g} s"
-            error = RequestError("timeout", told, retry=True, billed=True)
+            message = f"no answer within {self.settings.timeout:g} s"
+            error = RequestError("timeout", message, retry=True, billed=True)
         except RequestError as raised:
             error = raised
         else:
@@ -269,18 +269,18 @@ class Session:
             raise UserError(f"{self._name}: {error.kind}: {error}")
         affordable = not error.billed or self.budget.lose(reserved)
         tries[error.limited] += 1
-        # exponential with full jitter (Brooker, 2015), in the number of times that it ended in this way
+        # exponential backoff with full jitter (Brooker, 2015), in the number of failures of this kind
         delay = random.uniform(0.1, 1.0) * min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (tries[error.limited] - 1))
         if error.wait is not None:
             delay = error.wait * random.uniform(1.0, 1.1)
         if error.limited:
             self._rate.limited(started, delay)
-        spent = tries[False] >= ATTEMPTS or tries[True] >= _LIMITED_ATTEMPTS
-        if not error.retry or not affordable or spent or self._stop.is_set():
+        exhausted = tries[False] >= ATTEMPTS or tries[True] >= _LIMITED_ATTEMPTS
+        if not error.retry or not affordable or exhausted or self._stop.is_set():
             self._bad += not error.retry
-            if self._bad >= _HOPELESS and not self._good:  # then the others will be bad too
-                first = f"the first {self._bad} requests failed, the last with {error.kind}: {error}"
-                raise UserError(f"{self._name}: {first}")
+            if self._bad >= _HOPELESS and not self._good:  # the other requests would be invalid too
+                reason = f"the first {self._bad} requests failed, the last with {error.kind}: {error}"
+                raise UserError(f"{self._name}: {reason}")
             raise error
         if not error.limited:
             await asyncio.sleep(delay)
@@ -288,7 +288,7 @@ class Session:
 
 
 def _in_a_thread(work: Coroutine[Any, Any, _T]) -> _T:
-    """Runs a coroutine in a thread of its own, so that it works in notebooks; signals are handled meanwhile."""
+    """Runs a coroutine in its own thread, so that it works in notebooks and signals are still handled."""
     future: Future[_T] = Future()
 
     def run() -> None:
@@ -303,7 +303,7 @@ def _in_a_thread(work: Coroutine[Any, Any, _T]) -> _T:
 
 @contextmanager
 def _stopped_by_signals(stop: threading.Event) -> Iterator[list[int]]:
-    """The first signal lets what is under way end, the second ends the program. Yields the first one's number."""
+    """The first signal lets requests under way end, the second ends the program. Yields a list of received signals."""
     received: list[int] = []
 
     def ask_to_stop(number: int, frame: object) -> None:

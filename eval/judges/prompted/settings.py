@@ -1,4 +1,4 @@
-"""The settings of a prompted LLM judge, as they stand after the model in its spec."""
+"""The settings of a prompted LLM judge, which follow the model in its spec."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def server_address(value: str) -> str:
     """An address without its last slash.
 
     Raises:
-        ValueError: If it is none, or holds a user name or a password; says what is expected.
+        ValueError: If it is no address, or contains a user name or a password; the message says what is expected.
     """
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
@@ -46,7 +46,7 @@ def server_address(value: str) -> str:
     return value.rstrip("/")
 
 
-class Settings(BaseModel, frozen=True):
+class PromptedSettings(BaseModel, frozen=True):
     """The settings in a spec such as ``openai:gpt-audio-1.5,rubric=attunement,samples=5``.
 
     Attributes:
@@ -90,31 +90,31 @@ class Settings(BaseModel, frozen=True):
 _OF_SERVERS = ("rpm", "concurrency", "timeout", "price", "base_url")
 
 
-def parse_settings(words: Sequence[str], spec: str, local: bool = False) -> Settings:
+def parse_settings(words: Sequence[str], spec: str, local: bool = False) -> PromptedSettings:
     """Reads ``name=value`` settings.
 
     Args:
-        words: What follows the model in a spec.
-        spec: The whole, for messages.
-        local: Whether the model runs on this machine. It has no settings of a server, and is asked one question at a
-            time and, unless a setting says otherwise, each once.
+        words: The parts of a spec after the model.
+        spec: The whole spec, for messages.
+        local: Whether the model runs on this machine. It has no settings of a server, and by default each question is
+            asked once, one at a time.
 
     Raises:
         UserError: If a setting is unknown or has a wrong value.
     """
-    names = [name for name in Settings.model_fields if not (local and name in _OF_SERVERS)]
-    found: dict[str, Any] = {"samples": 1, "concurrency": 1, "timeout": None} if local else {}
+    names = [name for name in PromptedSettings.model_fields if not (local and name in _OF_SERVERS)]
+    values: dict[str, Any] = {"samples": 1, "concurrency": 1, "timeout": None} if local else {}
     for word in words:
         name, separator, value = word.partition("=")
         if not separator or name not in names:
             raise UserError(f"judge {shown(spec)}: setting {shown(word)}; expected NAME=VALUE of {', '.join(names)}")
-        found[name] = value
+        values[name] = value
     try:
-        return Settings(**found)
+        return PromptedSettings(**values)
     except ValidationError as error:
         wrong = error.errors()[0]
         name = str(wrong["loc"][0])
-        field = Settings.model_fields[name]
+        field = PromptedSettings.model_fields[name]
         if wrong["type"] == "value_error":
             expected = str(wrong.get("ctx", {})["error"])
         elif wrong["type"] == "literal_error":
@@ -124,4 +124,4 @@ def parse_settings(words: Sequence[str], spec: str, local: bool = False) -> Sett
                 key: getattr(bound, key) for bound in field.metadata for key in ("ge", "le") if hasattr(bound, key)
             }
             expected = f"{bounds['ge']:g} to {bounds['le']:g}"
-        raise UserError(f"judge {shown(spec)}: {name} {shown(found[name])}; expected {expected}") from None
+        raise UserError(f"judge {shown(spec)}: {name} {shown(values[name])}; expected {expected}") from None

@@ -61,36 +61,36 @@ class EmpathyAgreement(evaluate.Metric):
         if groups is not None and len(groups) != len(predictions):
             raise DataError(f"{len(groups)} groups; expected {len(predictions)}, one per prediction")
         score = np.array(predictions, dtype=np.float64)
-        panel = [np.atleast_1d(np.array(own, dtype=np.float64)) for own in references]
-        means = np.array([own[~np.isnan(own)].mean() if (~np.isnan(own)).any() else np.nan for own in panel])
+        panel = [np.atleast_1d(np.array(reference, dtype=np.float64)) for reference in references]
+        means = np.array([row[~np.isnan(row)].mean() if (~np.isnan(row)).any() else np.nan for row in panel])
         names = np.arange(len(score)) if groups is None else np.array([str(group) for group in groups])
         draws = Resamples.draw(names.astype(str), resamples, seed)
-        found: dict[str, Any] = {}
+        results: dict[str, Any] = {}
         for name, function in STATISTICS.items():
-            own = estimate(function, score, means, resamples=draws)
-            found |= {name: own.value, f"{name}_low": own.low, f"{name}_high": own.high}
+            statistic = estimate(function, score, means, resamples=draws)
+            results |= {name: statistic.value, f"{name}_low": statistic.low, f"{name}_high": statistic.high}
             if name == "spearman":
-                found |= {"n": own.n, "dropped": own.dropped, "reason": own.reason}
-        return found | (_ceilings(panel, score, draws, seed) if isinstance(references[0], (list, np.ndarray)) else {})
+                results |= {"n": statistic.n, "dropped": statistic.dropped, "reason": statistic.reason}
+        return results | (_ceilings(panel, score, draws, seed) if isinstance(references[0], (list, np.ndarray)) else {})
 
 
 def _ceilings(panel: list[np.ndarray], score: np.ndarray, draws: Resamples, seed: int) -> dict[str, float | None]:
-    """What the raters reach and allow on the items that have a score."""
+    """Agreement of the raters, and the ceiling, on the items that have a score."""
     raters = len(panel[0])
-    uneven = next((own for own in panel if len(own) != raters), None)
+    uneven = next((row for row in panel if len(row) != raters), None)
     if uneven is not None:
         raise DataError(f"references: {shown(uneven.tolist())}; expected {raters} places in each, one per rater")
     ratings = np.stack(panel)
-    kept = ~np.isnan(score) & ~np.isnan(ratings).all(axis=1)
-    items, rater = np.nonzero(~np.isnan(ratings[kept]))
-    scores = ratings[kept][items, rater]
-    table = RatingTable(items, rater, scores, int(kept.sum()), tuple(f"rater {number}" for number in range(raters)))
-    found = measure(table, draws.select(kept), seed)
-    beside = like_for_like(score[kept], table, draws.select(kept)).difference
+    scored = ~np.isnan(score) & ~np.isnan(ratings).all(axis=1)
+    items, rater = np.nonzero(~np.isnan(ratings[scored]))
+    scores = ratings[scored][items, rater]
+    table = RatingTable(items, rater, scores, int(scored.sum()), tuple(f"rater {number}" for number in range(raters)))
+    reliability = measure(table, draws.select(scored), seed)
+    difference = like_for_like(score[scored], table, draws.select(scored)).difference
     return {
-        "one_rater": found.leave_one_rater_out.value,
-        "difference_from_one_rater": beside.value,
-        "difference_from_one_rater_low": beside.low,
-        "difference_from_one_rater_high": beside.high,
-        "best_possible": found.panel_mean.value,
+        "one_rater": reliability.leave_one_rater_out.value,
+        "difference_from_one_rater": difference.value,
+        "difference_from_one_rater_low": difference.low,
+        "difference_from_one_rater_high": difference.high,
+        "best_possible": reliability.panel_mean.value,
     }

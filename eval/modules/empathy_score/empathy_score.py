@@ -1,4 +1,4 @@
-"""What a trained judge says of spoken responses, as a measurement of the ``evaluate`` library."""
+"""Scores of spoken responses by a trained judge, as a measurement of the ``evaluate`` library."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class EmpathyScore(evaluate.Measurement):
         device: str | None = None,
     ) -> dict[str, Any]:
         scorer = Scorer.from_pretrained(judge, backbone=backbone, device=device)
-        heard: list[Audio | None] = [None] * len(data) if contexts is None else list(contexts)
-        found = scorer.score(heard, list(data))
-        scores = {dimension.name: [own[dimension.name] for own in found] for dimension in scorer.dimensions}
-        return {"scores": scores, "mean": {name: sum(own) / len(own) for name, own in scores.items()}}
+        audio_contexts: list[Audio | None] = [None] * len(data) if contexts is None else list(contexts)
+        results = scorer.score(audio_contexts, list(data))
+        scores = {dimension.name: [row[dimension.name] for row in results] for dimension in scorer.dimensions}
+        return {"scores": scores, "mean": {name: sum(values) / len(values) for name, values in scores.items()}}

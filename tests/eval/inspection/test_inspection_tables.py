@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from empathy_judge.data_modules.inspection import Histogram, Inspection, Problem, Summary
+from empathy_judge.data_modules.inspection import ClipProblem, Histogram, Inspection, NumberSummary
 from empathy_judge.eval.inspection.facts import inspection_tables
 from empathy_judge.eval.statistics.agreement import Statistic, as_report
 from empathy_judge.eval.statistics.icc import FORMS
@@ -14,16 +14,16 @@ from ..conftest import printed_at
 COUNTS = ("pairs", "groups", "systems", "context_speakers", "response_speakers", "raters", "ratings", "rated_pairs")
 
 
-def _found(problems: tuple[Problem, ...] = ()) -> Inspection:
+def _found(problems: tuple[ClipProblem, ...] = ()) -> Inspection:
     return Inspection(
         name="mine",
         synthetic=False,
         content_hash="0",
         counts={"all": dict.fromkeys(COUNTS, 7), "test": dict.fromkeys(COUNTS, 3)},
-        seconds={"context": Summary(2, 1.0, 1.5, 2.0, 90.0)},
+        seconds={"context": NumberSummary(2, 1.0, 1.5, 2.0, 90.0)},
         durations={"context": Histogram((1.0, 2.0), (2,))},
         scores={"empathy": {"scale": "1 to 5", "count": 9, "minimum": 1, "mean": 2.5, "maximum": 5}},
-        raters_per_pair={"empathy": Summary(3, 2, 3, 4, 9)},
+        raters_per_pair={"empathy": NumberSummary(3, 2, 3, 4, 9)},
         problems=problems,
         max_seconds=30.0,
         crossings={"group_id": {"[red]g1": ("test", "train")}},
@@ -54,7 +54,7 @@ def _printed(found: Inspection, raters: tuple[RaterFacts, ...] = ()) -> str:
 
 
 def test_shows_numbers_and_places():
-    problems = tuple(Problem("silent", f"p{i}", "response", "-90 dBFS") for i in range(12))
+    problems = tuple(ClipProblem("silent", f"p{i}", "response", "-90 dBFS") for i in range(12))
     text = _printed(_found(problems))
     for expected in ("mine (human ratings)", "0.61", "0.83", "2 to 4, median 3", "1.5", "p0, response", "and 2 more"):
         assert expected in text

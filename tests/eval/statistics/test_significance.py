@@ -10,7 +10,7 @@ import pytest
 from empathy_judge.eval.statistics.agreement import Statistic, spearman
 from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
 from empathy_judge.eval.statistics.significance import (
-    Comparison,
+    PairedDifference,
     compare_all,
     groups_needed,
     holm,
@@ -35,7 +35,7 @@ def tied(n: int, groups: int, seed: int) -> tuple[np.ndarray, ...]:
     return first.round(0), 10 * second.round(1) + 50, human.round(1), codes
 
 
-def compared(first: np.ndarray, second: np.ndarray, human: np.ndarray, codes: np.ndarray, **kwargs) -> Comparison:
+def compared(first: np.ndarray, second: np.ndarray, human: np.ndarray, codes: np.ndarray, **kwargs) -> PairedDifference:
     resamples = Resamples.draw(codes, kwargs.pop("resamples", 200), 0)
     return compare_all({"a": first, "b": second}, human, resamples, **kwargs)["a", "b"]
 
@@ -256,7 +256,7 @@ def test_a_difference_of_the_other_sign_divides_nothing():
     assert list(ranking.clusters.items()) == [("a", 1), ("b", 1)]
 
 
-def comparison(groups: int, seed: int, resamples: int = 300) -> Comparison:
+def comparison(groups: int, seed: int, resamples: int = 300) -> PairedDifference:
     """Of two judges on three items for each group."""
     return compared(*tied(3 * groups, groups, seed), resamples=resamples, permutations=99)
 

@@ -13,7 +13,7 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.eval.judges.prompted.local import LocalProvider
 from empathy_judge.eval.judges.prompted.questions import Example, Question, expected_score, score_question
-from empathy_judge.eval.judges.prompted.settings import Settings
+from empathy_judge.eval.judges.prompted.settings import PromptedSettings
 from transformers import (
     AutoProcessor,
     GraniteSpeechForConditionalGeneration,
@@ -27,7 +27,7 @@ from transformers import (
 from .conftest import RATE, Tools, described
 
 EMPATHY = Dimension("empathy", 1, 5, 1)
-SETTINGS = Settings(samples=1, rubric="plain", answers="logprobs")
+SETTINGS = PromptedSettings(samples=1, rubric="plain", answers="logprobs")
 
 
 def qwen2_audio(folder, turns, clips):

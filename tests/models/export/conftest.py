@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.artifact import load_any
-from empathy_judge.models.export.check import Check, rated_set
+from empathy_judge.models.export.check import ExportCheck, rated_set
 from empathy_judge.models.export.write import write_whole
 
 
@@ -19,10 +19,10 @@ def tones(dataset_folder) -> PairDataset:
 
 
 @pytest.fixture(scope="session")
-def write(tones) -> Callable[..., Check]:
+def write(tones) -> Callable[..., ExportCheck]:
     """Writes another form of a judge folder, compared on all pairs: from, to, form, quantization."""
 
-    def make(source: Path, out: Path, form: Any = "merged", quantization: Any = "none", **options: Any) -> Check:
+    def make(source: Path, out: Path, form: Any = "merged", quantization: Any = "none", **options: Any) -> ExportCheck:
         loaded = load_any(source)
         return write_whole(loaded, out, form, quantization, rated_set(loaded, tones, "all"), **options)
 

@@ -14,8 +14,15 @@ from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.eval.judges.prompted.cache import cache_key
 from empathy_judge.eval.judges.prompted.costs import disclosure
 from empathy_judge.eval.judges.prompted.factory import choose_examples, open_prompted
-from empathy_judge.eval.judges.prompted.questions import Form, Sound, Unread, describe, expected_score, score_question
-from empathy_judge.eval.judges.prompted.settings import Price, Settings, parse_settings
+from empathy_judge.eval.judges.prompted.questions import (
+    AnswerForm,
+    Sound,
+    Unread,
+    describe,
+    expected_score,
+    score_question,
+)
+from empathy_judge.eval.judges.prompted.settings import Price, PromptedSettings, parse_settings
 
 from ...conftest import dataset_of
 from .conftest import EMPATHY, GOOD, clip
@@ -24,7 +31,7 @@ from .servers import Response, answer, serve
 
 def test_settings():
     settings = parse_settings(["rubric=support", "samples=5", "price=2.5:32:10", "base_url=http://h:1/v1/"], "x")
-    assert settings == Settings(rubric="support", samples=5, price=Price(2.5, 32, 10), base_url="http://h:1/v1")
+    assert settings == PromptedSettings(rubric="support", samples=5, price=Price(2.5, 32, 10), base_url="http://h:1/v1")
     for words, temperature in (([], 1), (["samples=1"], 0), (["samples=1", "temperature=0.7"], 0.7)):
         assert parse_settings(words, "x").sampling_temperature == temperature
 
@@ -65,18 +72,18 @@ def test_anchors_stand_at_their_points():
 
 
 def test_what_a_form_describes_it_reads():
-    form = Form((EMPATHY, Dimension("warmth", 0, 10)))
+    form = AnswerForm((EMPATHY, Dimension("warmth", 0, 10)))
     assert form.schema()["required"] == ["reason", "vocal_empathy", "warmth"]
     assert form.read('{"reason": "x", "vocal_empathy": 4, "warmth": 7.5}') == {"vocal_empathy": 4, "warmth": 7.5}
     with pytest.raises(Unread, match="unreadable answer"):
         form.read('{"vocal_empathy": 4}')
-    preferred = Form((EMPATHY,), "verdicts")
+    preferred = AnswerForm((EMPATHY,), "verdicts")
     assert preferred.schema()["properties"]["vocal_empathy"]["enum"] == ["first", "tie", "second"]
     assert preferred.read('{"reason": "", "vocal_empathy": "Second "}') == {"vocal_empathy": -1}
     with pytest.raises(Unread, match="unreadable answer"):
         preferred.read('{"reason": "", "vocal_empathy": "both"}')
     twice = 'First {"vocal_empathy": 2}, but rather {"vocal_empathy": 3}'
-    assert Form((EMPATHY,)).read(twice) == {"vocal_empathy": 3}  # the last object counts
+    assert AnswerForm((EMPATHY,)).read(twice) == {"vocal_empathy": 3}  # the last object counts
 
 
 def test_expectation_over_what_is_on_the_scale():

@@ -25,7 +25,7 @@ from empathy_judge.eval.judges.prompted.openai import OpenAIProvider
 from empathy_judge.eval.judges.prompted.provider import Reply
 from empathy_judge.eval.judges.prompted.questions import Question, score_question
 from empathy_judge.eval.judges.prompted.runner import Session
-from empathy_judge.eval.judges.prompted.settings import Settings, parse_settings
+from empathy_judge.eval.judges.prompted.settings import PromptedSettings, parse_settings
 from empathy_judge.models.backbones import NANO_FOLDER
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.generate import AnsweringModel, Chat
@@ -78,7 +78,7 @@ PAIRS = [
 ]
 
 
-def settings_of(server: str, answers: str = "text") -> Settings:
+def settings_of(server: str, answers: str = "text") -> PromptedSettings:
     return parse_settings([f"base_url={server}", "samples=1", "timeout=120", f"answers={answers}"], "openai")
 
 
