@@ -22,8 +22,6 @@ from empathy_judge.serving.decoding import Decoded, decode_safely
 from empathy_judge.serving.running import serve
 from empathy_judge.serving.settings import ServiceSettings
 
-from ..conftest import until
-
 RATE = 16_000
 MAX_SECONDS = 10.0
 
@@ -151,6 +149,8 @@ class Live:
     """A service on a socket of this machine."""
 
     def __init__(self, app: Any) -> None:
+        from ..conftest import until  # here, since tests/golden/make.py loads this file by its path
+
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = self._listener.getsockname()
         self.url = f"http://127.0.0.1:{self.address[1]}"
