@@ -14,7 +14,8 @@ import pytest
 from empathy_judge.data_modules.errors import AudioError, TextError, UserError
 from empathy_judge.serving.records import JsonLines
 
-from .services import FakeScorer, InProcess, counter, error_of, in_process, until, wav
+from ..conftest import until
+from .services import FakeScorer, InProcess, counter, error_of, in_process, wav
 
 QUEUE = "empathy_judge_queue_pairs"
 
