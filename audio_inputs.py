@@ -153,12 +153,5 @@ def _numbered_pair(number: int, context: Any, response: Any, situation: Any) -> 
         check_situation(text)
         heard = None if is_missing(context) else clip(context)
         return make_pair(f"{number}", heard, clip(response), text)
-    except AudioError as error:
-        raise of_pair(number, error) from None
     except UserError as error:
-        raise type(error)(f"pair {number}: {error}") from None
-
-
-def of_pair(number: int, error: AudioError) -> AudioError:
-    """The same error, whose text says which pair of several it is of."""
-    return type(error)(f"pair {number}: {error}", error.kind)
+        raise error.at(f"pair {number}") from None

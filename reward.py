@@ -281,7 +281,7 @@ def _named(where: str, convert: Callable[[Any], Any], value: Any) -> Any:
     try:
         return convert(value)
     except UserError as error:
-        raise type(error)(f"{where}: {error}") from None
+        raise error.at(where) from None
 
 
 def _listed(values: Any, count: int, held: str) -> list[Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import get_args, overload
 
-from .audio_inputs import Audio, Question, clip, column, numbered, of_pair, pairs_of
+from .audio_inputs import Audio, Question, clip, column, numbered, pairs_of
 from .data_modules.errors import AudioError, UserError, shown
 from .data_modules.schema import Dimension, Pair
 from .models.artifact import LoadedJudge
@@ -168,7 +168,7 @@ class Scorer:
         assessments, several = [], column(response) is not None
         for number, outcome in enumerate(self.assess_pairs(pairs_of(context, response, situation), level)):
             if isinstance(outcome, AudioError):
-                raise of_pair(number, outcome) if several else outcome
+                raise outcome.at(f"pair {number}") if several else outcome
             assessments.append(outcome)
         return assessments if several else assessments[0]
 

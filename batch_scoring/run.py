@@ -13,13 +13,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Literal
+from typing import Literal, TypeVar
 
 from ..data_modules.errors import ASKED_TO_STOP, UserError
 from ..data_modules.folders import replace_text
 from ..data_modules.parallel import ALONE, SCHEDULER_SIGNALS, Launch, ProgressBar, listen, restore
 from .job import Chunk, DamagedError, Job, Parts, audio_mark, first_difference
-from .manifest import Manifest, ManifestRow
+from .manifest import Manifest, ManifestRow, Row
 from .scores import windows_in_words
 from .workers import run_workers, worker_devices
 
@@ -54,6 +54,7 @@ class Summary:
         return "\n".join([*lines, *(f"without scores: {count:,} ({kind})" for kind, count in self.failed.items())])
 
 
+Result = TypeVar("Result")
 Look = Callable[[], int]
 """Shows how far a job is, if it is time to; returns how many chunks were done at the last look."""
 Engine = Callable[[Parts, Look], None]
@@ -160,35 +161,39 @@ def _begin(parts: Parts, launch: Launch, restart: bool, overwrite: bool, again: 
 
 def _drop_outdated(parts: Parts, manifest: Manifest) -> None:
     """Delete parts that are damaged, or of audio files that changed since, or that could not be used and now can."""
-    reader, done = parts.job.reader(), parts.done()
 
-    def look(chunk: Chunk, records: Sequence[ManifestRow]) -> None:
+    def look(chunk: Chunk, rows: list[Row]) -> None:
         part = parts.read(chunk)
-        rows = [reader.of_record(record, manifest.path) for record in records]
         if part is None or (rows and part.audio != audio_mark(rows, parts.job.checksums)):
             parts.path(chunk).unlink(missing_ok=True)
 
-    def records_of(chunk: Chunk) -> list[ManifestRow]:  # clips in a manifest are known by its hash
-        return [] if manifest.embeds else list(manifest.read(chunk.first, chunk.rows))
-
-    with ThreadPoolExecutor(_THREADS) as threads:  # a network file system takes long to answer
-        for first in range(0, len(done), _THREADS):
-            batch = done[first : first + _THREADS]
-            list(threads.map(look, batch, [records_of(chunk) for chunk in batch]))
+    for _ in _in_threads(parts, manifest, parts.done(), look):
+        pass
 
 
 def _audio_now(parts: Parts, manifest: Manifest) -> str:
     """What `Parts.join` would say of the audio files as they are now."""
-    reader, chunks, digest = parts.job.reader(), parts.chunks(), hashlib.sha256()
+    digest = hashlib.sha256()
+    for mark in _in_threads(parts, manifest, parts.chunks(), lambda _, rows: audio_mark(rows, parts.job.checksums)):
+        digest.update(mark.encode())
+    return digest.hexdigest()
 
-    def mark(records: Sequence[ManifestRow]) -> str:
-        return audio_mark([reader.of_record(record, manifest.path) for record in records], parts.job.checksums)
+
+def _in_threads(
+    parts: Parts, manifest: Manifest, chunks: Sequence[Chunk], look: Callable[[Chunk, list[Row]], Result]
+) -> Iterator[Result]:
+    """What `look` returns for each chunk and its rows, in order; for no rows where the manifest holds the clips, which
+    are known by its hash. In threads, since a network file system takes long to answer."""
+    reader = parts.job.reader()
+
+    def call(chunk: Chunk, records: Sequence[ManifestRow]) -> Result:
+        return look(chunk, [reader.of_record(record, manifest.path) for record in records])
 
     with ThreadPoolExecutor(_THREADS) as threads:
         for first in range(0, len(chunks), _THREADS):
-            some = [list(manifest.read(chunk.first, chunk.rows)) for chunk in chunks[first : first + _THREADS]]
-            digest.update("".join(threads.map(mark, some)).encode())
-    return digest.hexdigest()
+            batch = chunks[first : first + _THREADS]
+            records = [[] if manifest.embeds else list(manifest.read(chunk.first, chunk.rows)) for chunk in batch]
+            yield from threads.map(call, batch, records)
 
 
 def _finish(parts: Parts, start: float, before: int) -> Summary:

@@ -219,7 +219,7 @@ def score_table(
             except AudioError as error:  # the others are scored
                 yield Row(pair_id, error)
             except UserError as error:
-                raise UserError(f"row {number}: {error}") from None
+                raise error.at(f"row {number}") from None
 
     columns = score_columns(scorer)
     scored = [row.values for row in score_rows(scorer, rows(), columns, level)]

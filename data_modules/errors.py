@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -89,6 +89,10 @@ class UserError(Exception):
             text = f"{text[: MAX_MESSAGE_CHARACTERS - 505]} ... {text[-500:]}"
         super().__init__(text)
 
+    def at(self, where: str) -> Self:
+        """The same error, whose text begins with where it occurred, such as ``pair 3``."""
+        return type(self)(f"{where}: {self}")
+
 
 class DataError(UserError):
     """A table, a card or a folder breaks the data contract."""
@@ -116,6 +120,10 @@ class AudioError(UserError):
     def __init__(self, message: str, kind: AudioErrorKind = "cannot be used") -> None:
         super().__init__(message)
         self.kind: AudioErrorKind = kind
+
+    def at(self, where: str) -> Self:
+        """See `UserError`; the kind stays."""
+        return type(self)(f"{where}: {self}", self.kind)
 
 
 class TextError(AudioError):

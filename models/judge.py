@@ -195,7 +195,7 @@ class EmpathyJudge(nn.Module):
             try:
                 self.check_text(pair, sum(row))
             except TextError as error:
-                raise TextError(f"pair {pair.pair_id!r}: {error}", error.kind) from None
+                raise error.at(f"pair {pair.pair_id!r}") from None
         ids, mask, is_audio = self.ask(repeated, counts)
         inputs = Inputs(
             input_ids=ids,

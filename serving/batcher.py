@@ -6,7 +6,7 @@ import threading
 import time
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -72,6 +72,11 @@ class QueuedPair:
     def is_long(self) -> bool:
         """Whether it is scored alone."""
         return self.seconds > LONG_AUDIO or self.work > self.windows
+
+
+def work_by_lane(jobs: Collection[QueuedPair]) -> dict[bool, int]:
+    """Work of all pairs that are scored alone (True) and of all others (False)."""
+    return {long: sum(job.work for job in jobs if job.is_long == long) for long in (False, True)}
 
 
 class Full(Exception):
@@ -174,8 +179,7 @@ class Batcher:
             Full: If there are not so many places.
         """
         with self._changed:
-            for long in (False, True):
-                work = sum(job.work for job in jobs if job.is_long == long)
+            for long, work in work_by_lane(jobs).items():
                 if work and not self.has_place(jobs[0].client, work, long):
                     raise Full
             for job in jobs:

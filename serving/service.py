@@ -26,7 +26,7 @@ from ..data_modules.schema import Pair, Turn
 from ..models.assessment import Assessment
 from ..models.calibration import DEFAULT_LEVEL
 from ..scorer import Scorer
-from .batcher import Batcher, Full, QueuedPair, has_place, work_of
+from .batcher import Batcher, Full, QueuedPair, has_place, work_by_lane, work_of
 from .decoding import Decoders
 from .forms import Form, FormT, IntervalForm, RankForm, RewardForm, check_head, receive, too_large
 from .outcomes import Outcome, Outcomes
@@ -388,7 +388,7 @@ def _check_fits(jobs: Collection[QueuedPair], settings: ServiceSettings) -> None
     Raises:
         Problem: If not; to ask again would not help.
     """
-    work = max(sum(job.work for job in jobs if job.is_long == long) for long in (False, True))
+    work = max(work_by_lane(jobs).values())
     if work > settings.max_queue:
         reason = f"the pairs are as much work as {work} short ones, and at most {settings.max_queue} may wait"
         raise Problem("invalid", f"{reason}; expected fewer responses, shorter clips, or serve --max-queue {work}")

@@ -125,6 +125,9 @@ def test_score_needs_clips_or_a_manifest(judge_folder, clips, capsys):
     for words in ([], ["-", str(clips / "r0.wav"), "--manifest", "m.csv"]):
         line = failed(capsys, "score", str(judge_folder), *words)
         assert "expected JUDGE CONTEXT RESPONSE (- for no context), or JUDGE --manifest FILE" in line
+    for command in ("score", "rank", "explain"):
+        line = failed(capsys, command, str(judge_folder), "", str(clips / "r0.wav"))
+        assert line == "error: context: an empty path; expected a file, or - for no context"
 
 
 def test_score_of_a_manifest_with_a_bad_clip_is_a_failed_check(judge_folder, clips, capsys):

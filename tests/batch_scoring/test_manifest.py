@@ -49,7 +49,7 @@ def test_every_row_can_be_read_from_anywhere(suffix, write):
     assert not {Manifest(path).sha256(whole) for whole in (False, True)} & set(before)
 
 
-def test_clips_in_parquet_that_change_places_make_another_manifest(write, make_tone):
+def test_clips_in_parquet_that_change_places_make_another_manifest(write):
     """Size and footer stay: text of one length is stored as it is, without an index of its values."""
     texts = ["early", "later"]
     table = pa.table({"response_audio": ["r0.wav", "r1.wav"], "situation": texts})

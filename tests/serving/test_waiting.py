@@ -52,6 +52,13 @@ def statuses(answers: list[Any]) -> set[int]:
     return {answer.status_code for answer in answers}
 
 
+def test_a_judge_that_cannot_score_the_trial_never_becomes_ready():
+    scorer = FakeScorer()
+    scorer.fails = lambda pair: AudioError("too long for the memory of cuda", "too large for the memory")
+    with pytest.raises(AudioError, match="too long for the memory of cuda"), in_process(scorer):
+        pytest.fail("it is ready")
+
+
 def test_while_the_judge_is_loaded_requests_are_told_to_come_back():
     scorer, go = FakeScorer(), threading.Event()
 
