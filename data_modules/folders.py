@@ -174,7 +174,8 @@ def staged_folder(out: str | Path, overwrite: bool = False, key: str | None = No
         DataError: If `out` exists and may not be replaced, or another process is writing it.
     """
     out = Path(out).resolve()
-    stage, replaced = (out.with_name(f".{out.name}.{suffix}") for suffix in ("unfinished", "replaced"))
+    # not `with_name`, which the root of the file system does not have
+    stage, replaced = (out.parent / f".{out.name}.{suffix}" for suffix in ("unfinished", "replaced"))
     notes = stage / STAGE_NOTES
     with system_errors(out, "written"):
         if replaced.exists() and not out.exists():  # killed between the two renames below

@@ -100,6 +100,12 @@ def split_dataset(
     }
     parts = _components(dataset, by)
     free_parts = [part for part in parts if held_positions.isdisjoint(part)]
+    if not free_parts:
+        named = ", ".join(f"{column}={value}" for column, values in held_out.items() for value in values)
+        raise DataError(
+            f"{dataset.root}: all {len(dataset.pairs)} pairs are linked to what is held out by {named}; expected fewer "
+            "columns to split by, or fewer values held out"
+        )
     shares = {name: fraction for name, fraction in fractions.items() if not held_out or name != "test"}
     splits = _assign(dataset, free_parts, shares, MAX_DEVIATION, by, seed, stratify)
     splits.update({position: "test" for part in parts if not held_positions.isdisjoint(part) for position in part})

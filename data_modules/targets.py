@@ -87,7 +87,7 @@ def training_targets(dataset: PairDataset, target: TargetName, weighting: Weight
     scores = dataset.mean_scores().to_numpy(copy=True)
     notes = []
     for column, (dimension, table) in enumerate(zip(dimensions, tables, strict=True)):
-        if target != "mean":
+        if target != "mean" and len(table.scores):  # else all are NaN already
             scores[:, column], remarks = _corrected(table, target, dimension)
             notes += [f"{dimension.name}, {target}: {remark}" for remark in remarks]
     weights = np.isfinite(scores).astype(np.float64)

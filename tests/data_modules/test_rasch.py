@@ -140,3 +140,13 @@ def test_as_a_target_it_undoes_severity_that_a_mean_keeps():
     mean, rasch = (training_targets(data, target).scores[:, 0] for target in ("mean", "rasch"))
     assert ((rasch >= 1) & (rasch <= 5)).all()
     assert np.corrcoef(rasch, quality)[0, 1] > np.corrcoef(mean, quality)[0, 1] + 0.02
+
+
+def test_a_dimension_that_nobody_rated_has_no_targets():
+    table, _, _ = simulated(60, 4, 3, 0)
+    scores = np.full((60, 4), np.nan)
+    scores[table.items, table.raters] = table.scores
+    both = dataset({"d": scores, "unrated": np.full((60, 4), np.nan)}, step=1)
+    found = training_targets(both, "rasch").scores
+    np.testing.assert_array_equal(found[:, 0], training_targets(dataset({"d": scores}, step=1), "rasch").scores[:, 0])
+    assert np.isnan(found[:, 1]).all()
