@@ -159,8 +159,11 @@ def plan(options: argparse.Namespace) -> int:
 
     if (options.pilot is None) == (not options.variance):
         raise UserError("expected either a pilot (a table or the folder of a pair dataset) or --variance")
+    pilot_only = ("judges", "column", "annotators", "exclude", "dimension")
+    if unused := first_given(options, *(("group_size",) if options.pilot is not None else pilot_only)):
+        raise UserError(f"{unused} with {'--variance' if options.pilot is None else 'a pilot'}; expected one of them")
     if options.pilot is None:
-        pilot = assumed_pilot(dict(_variance(text) for text in options.variance), options.group_size)
+        pilot = assumed_pilot(_variances(options.variance), options.group_size or 1)
     else:
         pilot = pilot_from(_pilot_frame(options), options.dimension, options.resamples, options.seed)
     assumed = chosen(options, "items", "raters", "agreement", "difference", "power", "between", "price")
@@ -202,12 +205,19 @@ def suggest(options: argparse.Namespace) -> int:
     return tell(options, report, suggestion_views)
 
 
-def _variance(text: str) -> tuple[str, float]:
-    name, _, value = text.partition("=")
-    try:
-        return name, float(value)
-    except ValueError:
-        raise UserError(f"--variance {text!r}: expected NAME=NUMBER, such as item=0.6") from None
+def _variances(texts: Sequence[str]) -> dict[str, float]:
+    """What ``--variance`` says."""
+    from ..data_modules.tables import set_once
+
+    variances: dict[str, float] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            variance = float(value)
+        except ValueError:
+            raise UserError(f"--variance {text!r}: expected NAME=NUMBER, such as item=0.6") from None
+        set_once(variances, name, variance, f"--variance {text!r}")
+    return variances
 
 
 def _pilot_frame(options: argparse.Namespace) -> Frame:

@@ -284,7 +284,7 @@ def _add_plan_options(one: argparse.ArgumentParser) -> None:
         "--variance", nargs="+", default=[], metavar="NAME=NUMBER",
         help="instead of a pilot: variances of item, residual, rater and group in squared rating points",
     )  # fmt: skip
-    one.add_argument("--group-size", type=whole_number, default=1, help="items per group, with --variance (default: 1)")
+    one.add_argument("--group-size", type=whole_number, help="items per group, with --variance (default: 1)")
     one.add_argument(
         "--judges", nargs="+", default=[], metavar="NAME", help="annotators of the table that are judges, not people"
     )

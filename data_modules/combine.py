@@ -21,6 +21,7 @@ from .ratings import Dimension, is_name, onto_first_scale, same_range
 from .rows import TAGS, TEXT_COLUMNS
 from .schema import DatasetCard, PairDataset
 from .stored_clips import CONTEXT, RESPONSE, StoredClip, StoredFile
+from .tables import set_once
 
 CAMPAIGN = "campaign"
 """Tag of every combined pair: the dataset that it comes from."""
@@ -113,7 +114,7 @@ def parse_renames(items: Sequence[str]) -> dict[str, dict[str, str]]:
     """``["lab:warmth=empathy"]`` as name of a dataset -> its name of a dimension -> the new one.
 
     Raises:
-        UserError: If an item has another form.
+        UserError: If an item has another form, or a dimension stands twice.
     """
     renames: dict[str, dict[str, str]] = {}
     for item in items:
@@ -121,7 +122,7 @@ def parse_renames(items: Sequence[str]) -> dict[str, dict[str, str]]:
         old, _, new = change.partition("=")
         if not (name and old and new):
             raise UserError(f"--rename {item!r}: expected NAME:OLD=NEW, such as lab:warmth=empathy")
-        renames.setdefault(name, {})[old] = new
+        set_once(renames.setdefault(name, {}), old, new, f"--rename {item!r}")
     return renames
 
 

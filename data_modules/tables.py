@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow.parquet as pq
 
@@ -28,6 +28,7 @@ from .stored_clips import EmbeddingTable
 LONGEST_CELL = 1 << 24
 """Characters of a CSV cell; the module csv takes 131,072 unless it is told otherwise."""
 csv.field_size_limit(LONGEST_CELL)
+Value = TypeVar("Value")
 _NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
 
 
@@ -292,15 +293,26 @@ def parse_mapping(items: Sequence[str], option: str) -> dict[str, str]:
     """``["response_speaker=speaker_id"]`` of the command line as our name -> theirs.
 
     Raises:
-        UserError: If an item has another form.
+        UserError: If an item has another form, or a name stands twice.
     """
     mapping: dict[str, str] = {}
     for item in items:
         ours, _, theirs = item.partition("=")
         if not (ours and theirs):
             raise UserError(f"{option} {item!r}: expected OURS=THEIRS, such as response_speaker=speaker_id")
-        mapping[ours] = theirs
+        set_once(mapping, ours, theirs, f"{option} {item!r}")
     return mapping
+
+
+def set_once(values: dict[str, Value], name: str, value: Value, option: str) -> None:
+    """Sets a value that an option gives a name. `option` is what the message calls it.
+
+    Raises:
+        UserError: If the name has a value already: the last one would win in silence.
+    """
+    if name in values:
+        raise UserError(f"{option}: {name} is {values[name]} already; expected each name once")
+    values[name] = value
 
 
 def plain_text(value: Any) -> Any:

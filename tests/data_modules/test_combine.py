@@ -225,6 +225,8 @@ def test_dimensions_can_change_names_with_each_other(crowd, tmp_path):
     }
     with pytest.raises(UserError, match="--rename 'warmth=empathy': expected NAME:OLD=NEW"):
         parse_renames(["warmth=empathy"])
+    with pytest.raises(UserError, match="--rename 'a:emp=y': emp is x already; expected each name once"):
+        parse_renames(["a:emp=x", "a:emp=y"])
 
 
 def test_the_command(lab, crowd, tmp_path, capsys):

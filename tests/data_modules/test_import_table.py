@@ -141,6 +141,8 @@ class TestWhatIsImported:
         (source.out / "thesis.tex").write_text("years of work")
         source.refuses("exists and is not a pair dataset", overwrite=True)
         assert (source.out / "thesis.tex").read_text() == "years of work"
+        source.out = Path("/")
+        source.refuses("^/: exists and is not a pair dataset")
 
 
 WANTED = {
