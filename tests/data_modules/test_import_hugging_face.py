@@ -196,7 +196,7 @@ class TestRefused:
     def test_columns(self, tmp_path, clips):
         table(clips).save_to_disk(str(tmp_path / "saved"))
         with pytest.raises(DataError, match=r"saved: no column 'speech' \(mapped to response_audio\); it has 'id'"):
-            load(tmp_path / "saved", tmp_path / "out", "--column", "response_audio=speech")
+            load(tmp_path / "saved", tmp_path / "out", mapping=[word.replace("=audio", "=speech") for word in MAPPING])
         with pytest.raises(UserError, match="--revision or --files with the folder"):
             load(tmp_path / "saved", tmp_path / "out", "--files", "*.parquet")
 
