@@ -12,10 +12,11 @@ import numpy as np
 import pandas as pd
 
 from .audio import AudioSource
-from .audit import split_columns
+from .audit import find_crossings, refused_kinds, split_columns, values_of
 from .errors import UserError, shown
 from .importers.assemble import Imported, assemble
 from .importers.clips import ClipCell
+from .near_duplicates import NearIdentical
 from .pairs_file import SHARD_ROWS
 from .ratings import Dimension, is_name, onto_first_scale, same_range
 from .rows import TAGS, TEXT_COLUMNS
@@ -52,8 +53,9 @@ def combine(
     Dimensions are the same where their names are; those that only some datasets rate stay, the others' pairs have no
     ratings there. Scores come onto the scale of the first dataset that has the dimension (`onto_first_scale`).
     Preferences stay as they are: which response was preferred does not depend on a scale. Splits stay where every
-    dataset has some and all were made by the same columns. Every clip is read once, compared with its hash, decoded and
-    stored once however often it occurs; see `assemble`, also for what happens after a kill.
+    dataset has some, all were made by the same columns, one dataset has the names of all, and nothing that belongs into
+    one split would be in two. Every clip is read once, compared with its hash, decoded and stored once however often it
+    occurs; see `assemble`, also for what happens after a kill.
 
     Args:
         datasets: The parts.
@@ -76,7 +78,7 @@ def combine(
     for column in shared:
         if column not in SHAREABLE:
             raise UserError(f"shared column {shown(column)}; expected {', '.join(SHAREABLE)}")
-    by, notes = _split_by(parts)
+    by, notes = _split_by(parts, shared)
     dimensions, ratings, scale_notes = _on_one_scale(parts)
     preferences = [_named_apart(part, part.preferences, shared) for part in parts if part.preferences is not None]
     cards = [part.card for part in parts]
@@ -159,7 +161,7 @@ def _renamed(dataset: PairDataset, name: str, changes: Mapping[str, str]) -> Pai
     )
 
 
-def _split_by(parts: Sequence[PairDataset]) -> tuple[tuple[str, ...] | None, list[str]]:
+def _split_by(parts: Sequence[PairDataset], shared: Collection[str]) -> tuple[tuple[str, ...] | None, list[str]]:
     """The columns that all splits were made by, or None where splits cannot be kept, and why not."""
     unsplit = [part.card.name for part in parts if all(pair.split is None for pair in part.pairs)]
     if len(unsplit) == len(parts):
@@ -170,7 +172,28 @@ def _split_by(parts: Sequence[PairDataset]) -> tuple[tuple[str, ...] | None, lis
     if len({frozenset(by) for by in made_by.values()}) > 1:
         listed = "; ".join(f"{name} by {', '.join(by)}" for name, by in made_by.items())
         return None, [f"Splits were dropped, they were made differently: {listed}."]
-    return made_by[parts[0].card.name], []
+    split_names = {part.card.name: {pair.split for pair in part.pairs if pair.split is not None} for part in parts}
+    if set[str]().union(*split_names.values()) not in split_names.values():
+        listed = "; ".join(f"{name} has {', '.join(sorted(own))}" for name, own in split_names.items())
+        return None, [f"Splits were dropped, they are called differently: {listed}."]
+    by = made_by[parts[0].card.name]
+    if crossings := _crossings(parts, by, shared):
+        listed = ", ".join(f"{count} of {kind}" for kind, count in crossings.items())
+        return None, [f"Splits were dropped, some things would be in several: {listed}."]
+    return by, []
+
+
+def _crossings(parts: Sequence[PairDataset], by: Sequence[str], shared: Collection[str]) -> dict[str, int]:
+    """Kinds of which no value may be in two splits -> how many values would be. Clips are compared by their bytes."""
+    pairs = [dataclasses.replace(p, pair_id=f"{part.card.name}/{p.pair_id}") for part in parts for p in part.pairs]
+    clips = {f"{part.card.name}/{key}": own for part in parts for key, own in part.fingerprints.items()}
+    together = dataclasses.replace(parts[0], pairs=tuple(pairs), fingerprints=clips)
+    nothing_near = NearIdentical(content_hash="", method="", clips=0, not_comparable=(), clusters=())
+    values = values_of(together, by, nothing_near)
+    # names that are not shared are those of one part alone
+    kinds = [kind for kind in refused_kinds(by) if kind not in SHAREABLE or kind in shared]
+    counts = {kind: len(find_crossings(values[kind], [pair.split for pair in pairs])) for kind in kinds}
+    return {kind: count for kind, count in counts.items() if count}
 
 
 def _on_one_scale(parts: Sequence[PairDataset]) -> tuple[tuple[Dimension, ...], list[pd.DataFrame], list[str]]:
