@@ -17,7 +17,8 @@ into the card. The rater is ``completed_by``. ``lead_time`` is the time for a wh
 of the annotation carries all of it.
 
 Audio stands in --audio FOLDER (default: that of the export): ``/data/local-files/?d=PATH`` is PATH in it,
-``/data/upload/3/x.wav`` is ``upload/3/x.wav``, ``3/x.wav`` or ``x.wav``. Nothing is downloaded.
+``/data/upload/3/x.wav`` is ``upload/3/x.wav``, ``3/x.wav`` or ``x.wav``. Names may be percent-encoded.
+Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 
 from ..errors import AudioError, DataError, UserError, bad_value, shown
 from ..ratings import RATING_COLUMNS, SECONDS, check_ratings, is_name, parse_dimension
@@ -288,12 +289,14 @@ def _find(task: _Task, field: str, find: Callable[..., ClipCell]) -> ClipCell:
     path, _, query = value.partition("?")
     if path.strip("/") == "data/local-files":
         return find(parse_qs(query).get("d", [""])[0].lstrip("/"), where=where)
+    paths = [value]
     if value.startswith("/data/upload/"):
         parts = value.removeprefix("/data/").split("/")
-        starts = range(1 if ".." in parts else len(parts))  # a path that leaves the folder stays whole: it is refused
-        candidates = [find("/".join(parts[start:]), where=where) for start in starts]
-        return next((cell for cell in candidates if isinstance(cell.content, Path)), candidates[0])
-    return find(value, where=where)
+        # a path that leaves the folder stays whole: it is refused
+        starts = range(1 if ".." in unquote(value).split("/") else len(parts))
+        paths = ["/".join(parts[start:]) for start in starts]
+    candidates = [find(path, where=where) for path in dict.fromkeys([*paths, *map(unquote, paths)])]
+    return next((cell for cell in candidates if isinstance(cell.content, Path)), candidates[0])
 
 
 def _rating(answer: _Answer, mapping: _Mapping) -> tuple[Any, ...]:

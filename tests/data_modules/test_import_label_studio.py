@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,15 @@ class TestComparisons:
         export.refuses(r"task 12, annotation 1, control 'better': .*; expected ", *self.WORDS)
 
 
+@pytest.mark.parametrize("url", ["/data/upload/3/ab-%C3%BC%20b.wav", "/data/local-files/?d=3/ab-%C3%BC%20b.wav"])
+def test_names_of_audio_may_be_percent_encoded(export, url):
+    (export.folder / "media" / "3").mkdir()
+    shutil.copy(export.folder / "media" / "q.wav", export.folder / "media" / "3" / "ab-ü b.wav")
+    export.tasks[1]["data"]["answer"] = url
+    fingerprints = export.load().fingerprints
+    assert fingerprints["12"][-1] == fingerprints["12"][0]
+
+
 class TestRefused:
     @pytest.mark.parametrize(
         ("url", "reason"),
@@ -205,6 +215,7 @@ class TestRefused:
             ("s3://bucket/a.wav", "is on another machine"),
             ("/data/local-files/?d=../secret.wav", "leaves the folder"),
             ("/data/upload/../../secret.wav", "leaves the folder"),
+            ("/data/upload/%2E%2E/%2E%2E/secret.wav", "leaves the folder|no such file"),
             ("/data/local-files/?d=gone.wav", "no such file"),
             ("/etc/hostname", "leaves the folder"),
             ("http://[", "is on another machine|no such file"),
