@@ -25,7 +25,7 @@ from ..data_modules.audio import AudioSource
 from ..data_modules.errors import AccessError, AudioError, DataError, OutsideError, names_shown, place, shown
 from ..data_modules.folders import resolve_inside
 from ..data_modules.parquet import has_bytes, parquet_tables, python_rows
-from ..data_modules.ratings import is_name
+from ..data_modules.ratings import A_NAME, is_name
 from ..data_modules.schema import Pair, Turn
 from ..data_modules.tables import check_file, check_header, csv_rows, is_text, jsonl_rows, plain_text
 
@@ -217,7 +217,7 @@ def row_id(record: ManifestRow, path: Path) -> str:
     value = record.cells.get("pair_id")
     text = str(record.position + 1) if value is None else plain_text(value)
     if not is_name(text):
-        expected = "expected text without line breaks, or a whole number"
+        expected = f"expected {A_NAME}; or a whole number"
         raise DataError(f"{where(path, record, 'pair_id')}: value {shown(value)}; {expected}")
     return text
 

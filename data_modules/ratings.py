@@ -27,6 +27,8 @@ _WIDEST = 1e50  # rating points between the ends of a scale, so that statistics 
 LABELS = ("very poor", "poor", "fair", "good", "excellent")
 """Words for five points evenly spaced over a scale, from its bad to its good end."""
 LONGEST_NAME = 10_000  # characters
+A_NAME = "text without line breaks, not empty, without spaces around it"
+"""What messages call an identifier."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -278,9 +280,11 @@ def check_preferences(
 
 
 def is_name(value: object) -> bool:
-    """Whether the value can be an identifier: text, not blank, without line breaks or control characters, and not so
-    long that a table of a million such names fills the memory."""
-    return isinstance(value, str) and 0 < len(value.strip()) <= LONGEST_NAME and not _CONTROL.search(value)
+    """Whether the value can be an identifier, see `A_NAME`: also without control characters, and not so long that a
+    table of a million such names fills the memory. A name with a space at its end would pass for another one."""
+    if not isinstance(value, str) or value != value.strip():
+        return False
+    return 0 < len(value) <= LONGEST_NAME and not _CONTROL.search(value)
 
 
 def is_text(value: object) -> bool:
@@ -343,7 +347,7 @@ class _Check:
         self.known("dimension", names, f"expected {', '.join(names)}")
 
     def name(self, column: str) -> None:
-        self.refuse(column, self._bad(column, is_name), "expected text without line breaks, not empty")
+        self.refuse(column, self._bad(column, is_name), f"expected {A_NAME}")
 
     def floats(self, column: str) -> np.ndarray:
         """The column as float64, shape (rows,); NaN for what is no number."""

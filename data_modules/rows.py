@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +16,7 @@ import pyarrow as pa
 from .audio import audio_hash
 from .errors import DataError, Locate, bad_value, locate_in, place
 from .folders import DataPath, resolve_inside
-from .ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, SECONDS, Dimension, is_name, is_text
+from .ratings import A_NAME, PREFERENCE_COLUMNS, RATING_COLUMNS, SECONDS, Dimension, is_name, is_text
 
 if TYPE_CHECKING:
     import pandas as pd  # takes 0.2 s: not for the help of the importers
@@ -120,12 +120,18 @@ def is_missing(value: Any) -> bool:
 
 
 def checked_pairs(
-    rows: Iterable[Row], file: str | DataPath, locate: Locate | None = None, *, grouped: bool = True
+    rows: Iterable[Row],
+    file: str | DataPath,
+    locate: Locate | None = None,
+    *,
+    grouped: bool = True,
+    tag_columns: Collection[str] = (),
 ) -> Iterator[Row]:
     """The same rows, after a check of their texts; audio is not checked.
 
     Rows have the columns of ``pairs.parquet``; of ``context_audio`` the roles count here. `file` is what messages call
-    the table, `locate` what they call a cell, where it came from another layout; `grouped`: every pair has a group.
+    the table, `locate` what they call a cell, where it came from another layout; `grouped`: every pair has a group;
+    `tag_columns`: the tags, such as ``tag:cue``, that have a column of their own there.
 
     Raises:
         DataError: On an empty table, a missing, empty or repeated ``pair_id``, or a text that is none.
@@ -141,16 +147,18 @@ def checked_pairs(
         for column in columns:
             value = row[column]
             if not (isinstance(value, str) and known_name(value)) and not (value is None and column in optional):
-                raise bad_value(locate(position, column), value, "text without line breaks, not empty")
+                raise bad_value(locate(position, column), value, A_NAME)
         for column in TEXT_COLUMNS:
             if row[column] is not None and not (is_text(row[column]) and row[column]):
                 raise bad_value(locate(position, column), row[column], "text, not empty")
         if row[TAGS] is not tags:
             tags = row[TAGS]
-            for text in (text for tag in tags for text in tag):
-                if not (isinstance(text, str) and known_name(text)):
-                    expected = "text without line breaks, not empty, as name and value"
-                    raise bad_value(locate(position, TAGS), text, expected)
+            for name, value in tags:
+                if not known_name(name):
+                    raise bad_value(locate(position, TAGS), name, f"{A_NAME}, as name of a tag")
+                if not (isinstance(value, str) and known_name(value)):
+                    column = f"{TAG_PREFIX}{name}"
+                    raise bad_value(locate(position, column if column in tag_columns else TAGS), value, A_NAME)
             tag_names = [name for name, _ in tags]
             if sorted(set(tag_names)) != tag_names:
                 raise bad_value(locate(position, TAGS), tag_names, "each name once, sorted")

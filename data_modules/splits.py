@@ -28,7 +28,7 @@ from .audit import (
 from .errors import DataError, place, shown, system_errors
 from .folders import replace_file
 from .near_duplicates import components, near_identical
-from .ratings import is_name
+from .ratings import A_NAME, is_name
 from .schema import PAIRS_FILE, Pair, PairDataset, write_splits
 
 DEFAULT_FRACTIONS = MappingProxyType({"train": 0.7, "validation": 0.15, "test": 0.15})
@@ -137,7 +137,7 @@ def leave_one_out(folder: str | Path, column: str, *, overwrite: bool = False) -
     for row, value in enumerate(values, start=1):
         if not is_name(value):
             where = place(dataset.root / PAIRS_FILE, row, column)
-            raise DataError(f"{where}: value {shown(value)}; expected as the name of a fold: text without line breaks")
+            raise DataError(f"{where}: value {shown(value)}; expected as name of a fold: {A_NAME}")
     splits = {position: f"{column}={value}" for position, value in enumerate(values)}
     return _write(dataset, splits, {"by": [column], "leave_out": column})
 

@@ -22,12 +22,13 @@ import pyarrow.parquet as pq
 from .errors import DataError, Locate, UserError, bad_value, names_shown, place, shown, system_errors
 from .folders import path_version
 from .parquet import parquet_errors, parquet_tables
-from .ratings import is_name, is_text
+from .ratings import A_NAME, is_name, is_text
 from .stored_clips import EmbeddingTable
 
 LONGEST_CELL = 1 << 24
 """Characters of a CSV cell; the module csv takes 131,072 unless it is told otherwise."""
 csv.field_size_limit(LONGEST_CELL)
+_EXACT = 2**53  # beyond, a float may stand for several whole numbers
 Value = TypeVar("Value")
 _NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
 
@@ -85,7 +86,7 @@ class TableRow:
         """An identifier: text on one line, not empty, or a whole number as text."""
         value = plain_text(self.values.get(field))
         if not is_name(value):
-            raise self.error(field, "text without line breaks, not empty, or a whole number")
+            raise self.error(field, f"{A_NAME}; or a whole number")
         return value
 
     def optional_name(self, field: str) -> str | None:
@@ -316,7 +317,12 @@ def set_once(values: dict[str, Value], name: str, value: Value, option: str) -> 
 
 
 def plain_text(value: Any) -> Any:
-    """A whole number (an id in JSON or Parquet) as text, NaN and empty text as None, else itself."""
+    """A whole number (an id in JSON or Parquet) as text, NaN and empty text as None, else itself.
+
+    So is one that is stored as a float, as pandas does in a column with an empty cell.
+    """
+    if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT:
+        value = int(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value) if value.bit_length() < 64 else value
     if value == "" or (isinstance(value, float) and math.isnan(value)):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..audio import audio_hash
 from ..errors import AudioError, DataError, bad_value, shown
-from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, Dimension, is_name
+from ..ratings import A_NAME, PREFERENCE_COLUMNS, RATING_COLUMNS, Dimension, is_name
 from ..schema import DatasetCard
 from ..tables import TableRow, read_records
 from .assemble import Imported, Skipped
@@ -153,7 +153,7 @@ class Collector:
 def _add_once(table: _Labels, key: tuple[str, ...], value: float, where: str, done: str) -> None:
     *_, rater, _ = key
     if not is_name(rater):
-        raise DataError(f"{where}: rater {shown(rater)}; expected text without line breaks, not empty")
+        raise DataError(f"{where}: rater {shown(rater)}; expected {A_NAME}")
     if key in table:
         raise DataError(f"{where}: rater {shown(rater)} has {done} at {table[key][1]} already")
     table[key] = (value, where)

@@ -143,7 +143,7 @@ def read_pairs(
     columns = full_mapping(mapping.columns, [*PAIR_COLUMNS, *tags], pairs_table, ("pair_id", "response_audio"))
     pair_rows = (_pair_row(pairs_table, position, columns) for position in range(len(pairs_table.rows)))
     locate, grouped = pairs_table.locate(columns), "group_id" in columns
-    rows = list(checked_pairs(pair_rows, pairs_table.path, locate, grouped=grouped))
+    rows = list(checked_pairs(pair_rows, pairs_table.path, locate, grouped=grouped, tag_columns=tags))
 
     rating_columns = mapping.rating_columns
     if ratings_table is None:

@@ -128,6 +128,23 @@ class TestBadTables:
             ratings = source.table("r.jsonl", [{**source.ratings[0], column: value}])
             source.refuses(rf"r\.jsonl, row 1 \(line 1\), column '{column}': value ", good, ratings)
 
+    def test_names_that_differ_in_outer_spaces(self, source):
+        source.pairs = [{**row, "response_speaker": "sp3"} for row in source.pairs]
+        source.pairs[1]["response_speaker"] = "sp3 "
+        source.refuses(
+            r"pairs\.csv, row 2 \(line 3\), column 'response_speaker': value 'sp3 '; .*without spaces around"
+        )
+        source.pairs[1]["response_speaker"] = "sp3"
+        source.ratings[2]["rater_id"] = " x"
+        source.refuses(r"ratings\.csv, row 3 \(line 4\), column 'rater_id': value ' x'; .*without spaces around it")
+
+    def test_a_bad_tag_is_named_by_its_column(self, source):
+        source.pairs[1] |= {"tag:cue": "sad ", "mood": "low"}
+        source.pairs = [{"tag:cue": "", "mood": "", **row} for row in source.pairs]
+        source.refuses(r"pairs\.csv, row 2 \(line 3\), column 'tag:cue': value 'sad '")
+        source.pairs[1] |= {"tag:cue": "sad", "mood": "low\n"}
+        source.refuses(r"pairs\.csv, row 2 \(line 3\), column 'mood': value 'low", columns={"tag:mood": "mood"})
+
     def test_broken_parquet_and_unknown_suffix(self, source):
         ratings = source.table("r.csv", source.ratings)
         for name, data, message in (

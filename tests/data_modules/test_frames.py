@@ -167,3 +167,10 @@ def test_a_hugging_face_dataset_is_imported_as_the_same(frames, stored, simple, 
     embedded = assemble(hugging_face.read(tmp_path / "hf", options), tmp_path / "embedded", embed_audio=True)
     part = embedded.subset("train").to_hf()
     assert (part["pair_id"][:], part["ratings"][0]) == (["000-0", "000-1"], made["ratings"][0])
+
+
+def test_whole_numbers_beside_an_empty_cell_are_ids(frames):
+    pairs, ratings = frames
+    pairs["response_speaker"] = [7.0, float("nan"), 8.0, 7.0]
+    found = PairDataset.from_frame(pairs, ratings, dimensions=SCALE)
+    assert [pair.response_speaker for pair in found.pairs] == ["7", None, "8", "7"]
