@@ -58,7 +58,8 @@ def combine(options: argparse.Namespace) -> int:
     Pairs, groups, raters, speakers and systems are called NAME/... after their dataset; the tag campaign is NAME, so
     that splits and reports can go by it. Dimensions are the same where their names are; scores come onto the scale of
     the first dataset that has the dimension, low end to low end, high end to high end, good to good. Splits stay where
-    every dataset has some, made by the same columns. The description in dataset.yaml says what was done.
+    every dataset has some, made by the same columns and called alike, and no clip would be in two. The
+    description in dataset.yaml says what was done.
     """
     from ..data_modules.combine import combine as write
     from ..data_modules.combine import parse_renames
@@ -182,16 +183,19 @@ def _dataset_lines(facts: dict[str, Any]) -> Iterator[str]:
 
 def _audit_views(audit: SplitAudit) -> Iterator[Table | str]:
     """What is in each split, and what is in several."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
     dimensions = list(dict.fromkeys(name for part in audit.splits.values() for name in part["mean_scores"]))
-    table = Table("split", "pairs", "share", "groups", "systems", "speakers", *(f"mean {name}" for name in dimensions))
+    heads = ("pairs", "share", "groups", "systems", "speakers", *(f"mean {name}" for name in dimensions))
+    table = Table(Column("split", overflow="fold", min_width=10), *heads)  # names are typed: none is cut
     for name, part in audit.splits.items():
         means = [part["mean_scores"][dimension] for dimension in dimensions]
         counts = [str(part[what]) for what in ("groups", "systems", "speakers")]
         scores = ["-" if mean is None else f"{mean:.2f}" for mean in means]
         table.add_row(name, str(part["pairs"]), f"{part['share']:.1%}", *counts, *scores)
     yield table
+    if audit.comparisons_between:
+        yield f"{audit.comparisons_between} comparisons are in no split: their two pairs are not in the same one."
     if audit.unsplit:
         yield f"{audit.unsplit} pairs are in no split; split.yaml lists them."
     shared = [f"{len(values)} of {kind}" for kind, values in audit.crossings.items() if values]

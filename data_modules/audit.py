@@ -15,7 +15,7 @@ A loud, long and lively enough clip is compared by its sound (`near_identical`);
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -74,9 +74,10 @@ class SplitAudit:
     Attributes:
         by: The columns that the splits were made by.
         splits: Split -> ``pairs``, ``share`` (of all pairs), ``groups``, ``systems``, ``speakers`` (of
-            responses) and ``mean_scores`` (dimension -> mean of the pairs' mean scores, rating points; None =
-            nothing rated).
+            responses), ``comparisons`` (of two pairs in it) and ``mean_scores`` (dimension -> mean of the pairs' mean
+            scores, rating points; None = nothing rated).
         unsplit: Pairs without a split.
+        comparisons_between: Comparisons that are in no split, because their two pairs are not in the same one.
         crossings: Kind -> value -> the splits it is in. Kinds are the columns of `LISTED` and of `by`, and five of
             audio: the value of `RESPONSE` and `CONTEXT` is a SHA-256, that of the near-identical ones the first
             SHA-256 of the cluster.
@@ -90,6 +91,7 @@ class SplitAudit:
     by: tuple[str, ...]
     splits: Mapping[str, Mapping[str, Any]]
     unsplit: int
+    comparisons_between: int
     crossings: Mapping[str, Mapping[str, tuple[str, ...]]]
     refused: tuple[str, ...]
     clips: int
@@ -114,7 +116,8 @@ class SplitAudit:
         }
         splits = {name: dict(values) for name, values in self.splits.items()}
         return {
-            "by": list(self.by), "splits": splits, "unsplit": self.unsplit, "crossings": crossings,
+            "by": list(self.by), "splits": splits, "unsplit": self.unsplit,
+            "comparisons_between": self.comparisons_between, "crossings": crossings,
             "clips": self.clips, "not_comparable": self.not_comparable,
             "split_hash": self.split_hash, "content_hash": self.content_hash,
         }  # fmt: skip
@@ -128,6 +131,10 @@ def audit_splits(dataset: PairDataset, by: Sequence[str] = ("group_id",)) -> Spl
     means = dataset.mean_scores()
     near = near_identical(dataset)
     splits = [pair.split for pair in dataset.pairs]
+    split_of = {pair.pair_id: pair.split for pair in dataset.pairs}
+    both_ends = () if dataset.preferences is None else dataset.preferences[["chosen_id", "rejected_id"]].to_numpy()
+    compared = [(split_of[chosen], split_of[rejected]) for chosen, rejected in both_ends]
+    comparisons = Counter(first for first, second in compared if first is not None and first == second)
     by_split: dict[str, dict[str, Any]] = {}
     for name in sorted({split for split in splits if split is not None}):
         pairs = [pair for pair in dataset.pairs if pair.split == name]
@@ -138,12 +145,14 @@ def audit_splits(dataset: PairDataset, by: Sequence[str] = ("group_id",)) -> Spl
             "groups": len({pair.group_id for pair in pairs}),
             "systems": len({pair.system_id for pair in pairs} - {None}),
             "speakers": len({pair.response_speaker for pair in pairs} - {None}),
+            "comparisons": comparisons[name],
             "mean_scores": {str(name): None if math.isnan(mean) else float(mean) for name, mean in averages.items()},
         }
     return SplitAudit(
         by=tuple(by),
         splits=by_split,
         unsplit=sum(split is None for split in splits),
+        comparisons_between=len(compared) - comparisons.total(),
         crossings={kind: find_crossings(values, splits) for kind, values in values_of(dataset, by, near).items()},
         refused=refused_kinds(by),
         clips=near.clips,

@@ -78,7 +78,7 @@ class Inspection:
         max_seconds: What counts as too long.
         split_by: The columns that the splits were made by; empty = not split.
         crossings: Kind -> value -> the splits it is in, as in `SplitAudit`.
-        unrated: Ids of pairs without any rating.
+        unrated: Ids of pairs that nobody rated or compared.
     """
 
     name: str
@@ -145,7 +145,7 @@ def inspect_dataset(dataset: PairDataset, *, max_seconds: float = 30.0) -> Inspe
         ratings = dataset.ratings[dataset.ratings["dimension"] == dimension.name]
         result = _summary(ratings["score"])
         scores[dimension.name] = {
-            "scale": dimension.scale,
+            "scale": dimension.described,
             "higher_is_better": dimension.higher_is_better,
             "count": result.count,
             "minimum": result.minimum,
@@ -154,6 +154,8 @@ def inspect_dataset(dataset: PairDataset, *, max_seconds: float = 30.0) -> Inspe
         }
         raters[dimension.name] = _summary(ratings.groupby("pair_id")["rater_id"].nunique())
     rated_ids = set(dataset.ratings["pair_id"])
+    if dataset.preferences is not None:
+        rated_ids |= {*dataset.preferences["chosen_id"], *dataset.preferences["rejected_id"]}
     splits = {pair.split for pair in dataset.pairs} - {None}
     audit = audit_splits(dataset, split_columns(dataset)) if splits else None
     return Inspection(

@@ -159,7 +159,8 @@ def _preference_facts(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def inspection_tables(found: Inspection, facts: Facts) -> Iterator[Table]:
-    """Tables of counts, durations, ratings, raters and problems, from `inspect_dataset` and `inspection_facts`.
+    """Tables of counts, durations, ratings, comparisons, raters and problems, from `inspect_dataset` and
+    `inspection_facts`.
 
     Names come from the data: print them without markup.
     """
@@ -178,6 +179,12 @@ def inspection_tables(found: Inspection, facts: Facts) -> Iterator[Table]:
     for fact in columns[0]:
         table.add_row(fact, *(column[fact] for column in columns))
     yield table
+    if facts["preferences"]:
+        table = Table("comparisons", *facts["preferences"])
+        for fact in ("comparisons", "raters", "ties", "couples", "shared_couples", "unanimous_couples"):
+            counts_of = (str(compared[fact]) for compared in facts["preferences"].values())
+            table.add_row(fact.replace("_", " "), *counts_of)
+        yield table
     for dimension, rating_facts in facts["ratings"].items():
         if rating_facts["raters"]:
             yield from _raters(dimension, rating_facts["raters"])

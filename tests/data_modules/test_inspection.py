@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import soundfile
 from empathy_judge.data_modules import measuring
 from empathy_judge.data_modules.inspection import ClipProblem, NumberSummary, inspect_dataset
 from empathy_judge.data_modules.measuring import DURATIONS_FILE, clip_seconds
+from empathy_judge.data_modules.ratings import PREFERENCE_COLUMNS, Dimension
 from empathy_judge.data_modules.schema import PairDataset, write_splits
 
 
@@ -112,3 +115,12 @@ def test_durations_are_read_once(dataset_folder, tmp_path, monkeypatch):
     for damage in ({"content_hash": "x"}, {"seconds": {name: -1}}, {"seconds": {}}, {"seconds": None}):
         (folder / DURATIONS_FILE).write_text(json.dumps({**stored, **damage}))
         assert clip_seconds(PairDataset.load(folder)) == found
+
+
+def test_compared_pairs_are_not_unrated_and_a_scale_says_its_direction(source):
+    dataset = source.load(dimensions=[Dimension("empathy", 1, 5, 1, False)])
+    ids = [pair.pair_id for pair in dataset.pairs]
+    compared = pd.DataFrame([(ids[0], ids[2], "r", "empathy", 1.0)], columns=list(PREFERENCE_COLUMNS))
+    found = inspect_dataset(dataclasses.replace(dataset, ratings=dataset.ratings.iloc[:0], preferences=compared))
+    assert found.unrated == (ids[1], ids[3])
+    assert found.scores["empathy"]["scale"] == "1 to 5 in steps of 1 (lower is better)"

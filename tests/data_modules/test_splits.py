@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import shutil
 from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+from empathy_judge.commands.data import _audit_views
 from empathy_judge.data_modules.audit import audit_splits, check_splits
 from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.ratings import PREFERENCE_COLUMNS
 from empathy_judge.data_modules.schema import PairDataset, write_splits
 from empathy_judge.data_modules.splits import DEFAULT_FRACTIONS, assign, components, leave_one_out, split_dataset
 
+from ..eval.conftest import printed_at
 from .builders import Source
 
 HALVES = {"train": 0.5, "test": 0.5}
@@ -216,3 +221,18 @@ def test_assigning_evens_out_scores():
     for seed in range(5):
         dealt = assign([2] * 4, HALVES, seed, [0.0, 0.4, 0.6, 1.0])
         assert dealt[0] == dealt[3] != dealt[1] == dealt[2]
+
+
+def test_comparisons_between_splits_are_counted_and_no_name_is_cut(folder):
+    split_dataset(folder, fractions={"train": 0.5, "a-name-that-is-longer-than-a-column": 0.5})
+    dataset = PairDataset.load(folder)
+    train, test = ([pair.pair_id for pair in dataset.pairs if (pair.split == "train") == own] for own in (True, False))
+    ids = [(train[0], train[1]), (train[0], test[0]), (test[1], train[2]), (test[0], test[1]), (test[2], test[1])]
+    compared = pd.DataFrame([(*pair, "r", "empathy", 1.0) for pair in ids], columns=list(PREFERENCE_COLUMNS))
+    audit = audit_splits(dataclasses.replace(dataset, preferences=compared))
+    assert [part["comparisons"] for part in audit.splits.values()] == [2, 1]
+    assert audit.comparisons_between == audit.to_dict()["comparisons_between"] == 2
+    text = printed_at(80, _audit_views(audit))
+    assert "2 comparisons are in no split: their two pairs are not in the same one." in text
+    first_cells = "".join(line.split("\u2502")[1].strip() for line in text.splitlines() if line.startswith("\u2502"))
+    assert "a-name-that-is-longer-than-a-column" in first_cells

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from empathy_judge.data_modules.inspection import ClipProblem, Histogram, Inspection, NumberSummary
 from empathy_judge.eval.inspection.facts import inspection_tables
 from empathy_judge.eval.statistics.agreement import Statistic, as_report
@@ -49,7 +51,9 @@ def _printed(found: Inspection, raters: tuple[RaterFacts, ...] = ()) -> str:
         "icc": {form: _statistic(0.1 + 0.01 * number) for number, form in enumerate(FORMS)},
         "alpha": {distance: _statistic(None) for distance in DISTANCES},
     }
-    facts = {"reliability": {"empathy": panel}, "ratings": {"empathy": {"raters": as_report(raters)}}}
+    facts: dict[str, Any] = {"reliability": {"empathy": panel}, "ratings": {"empathy": {"raters": as_report(raters)}}}
+    names = ("comparisons", "raters", "ties", "couples", "shared_couples", "unanimous_couples")
+    facts["preferences"] = {"empathy": dict(zip(names, (31, 4, 2, 17, 9, 6), strict=True))}
     return printed_at(150, inspection_tables(found, facts))
 
 
@@ -60,6 +64,8 @@ def test_shows_numbers_and_places():
         assert expected in text
     assert "[red]g1" in text  # ids come from outside and are no markup
     assert "p9" in text
+    assert _line(text, "unanimous couples")[-1] == "6"
+    assert _line(text, "ties")[-1] == "2"
 
 
 def _line(text: str, start: str) -> list[str]:
