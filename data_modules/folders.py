@@ -300,9 +300,15 @@ def resolve_inside(
             if (other_root / relative).is_file():
                 return (other_root / relative).resolve()
     if leaves or not inside:
+        path = Path(relative)
+        if path.is_relative_to(root) and ".." not in path.parts:
+            expected = f"a path relative to {root}, such as {shown(str(path.relative_to(root)))}"
+            raise OutsideError(f"{where}: value {shown(relative)} is absolute; expected {expected}")
         raise OutsideError(f"{where}: value {shown(relative)} leaves the folder {root}; expected a path relative to it")
     if reason:
         raise AccessError(f"{where}: value {shown(relative)}: cannot be read ({reason})")
+    if not exists and "://" in relative:
+        raise DataError(f"{where}: value {shown(relative)} is an address; expected a file: download it first")
     if not exists:
         places = str(root) if other_root is None else f"{root} and {other_root}"
         raise DataError(f"{where}: value {shown(relative)}: no such file in {places}")

@@ -93,7 +93,8 @@ def assemble(
 
     Raises:
         UserError: If `shard_rows` or `max_skipped` cannot be used.
-        DataError: If the tables break the contract, or more pairs are unusable than `max_skipped`; the first is named.
+        DataError: If the tables break the contract, or more pairs are unusable than `max_skipped`, or all; the first is
+            named.
     """
     if shard_rows < 1:
         raise UserError(f"{shard_rows} pairs in a shard; expected at least 1")
@@ -113,10 +114,12 @@ def assemble(
             skipped += errors[:1]
             usable += [] if errors else [row]
         total = len(imported.pairs) + len(imported.skipped)
-        if len(skipped) > max_skipped * total:
+        too_many = len(skipped) > max_skipped * total
+        if too_many or (skipped and not usable):
             count_note = f" ({len(skipped) - 1} more unusable of {total} pairs)" if len(skipped) > 1 else ""
-            reason = f"{skipped[0].where}: {skipped[0].reason}{count_note}"
-            raise DataError(f"{reason}; at most {max_skipped:.0%} may be skipped" if max_skipped else reason)
+            limit = f"; at most {max_skipped:.0%} may be skipped" if max_skipped else ""
+            limit = limit if too_many else "; no pair is left"
+            raise DataError(f"{skipped[0].where}: {skipped[0].reason}{count_note}{limit}")
         deque(checked_pairs((_stored(row, clips) for row in usable), out / PAIRS_FILE), maxlen=0)
         ratings, preferences = _annotations_of(usable, imported)
         card = dataclasses.replace(imported.card, name=imported.card.name or out.name)

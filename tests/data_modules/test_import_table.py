@@ -136,6 +136,19 @@ class TestWhatIsImported:
         assert first == fourth
         assert len({first, second, third}) == 3
 
+    def test_an_absolute_path_into_the_folder_and_an_address_say_what_they_are(self, source):
+        folder, relative = source.folder.resolve(), source.pairs[1]["response_audio"]
+        source.pairs[1]["response_audio"] = str(folder / relative)
+        source.refuses(rf"is absolute; expected a path relative to {folder}, such as '{relative}'")
+        source.pairs[1]["response_audio"] = "https://example.org/a.wav"
+        source.refuses("value 'https://example.org/a.wav' is an address; expected a file: download it first")
+
+    def test_without_a_usable_pair_the_first_reason_is_named(self, source):
+        for row in source.pairs:
+            row["response_audio"] = f"no-{row['response_audio']}"
+        message = r"value 'no-.*no such file in .* \(3 more unusable of 4 pairs\); no pair is left$"
+        source.refuses(message, max_skipped=1)
+
     def test_a_folder_of_something_else_is_never_replaced(self, source):
         source.out.mkdir()
         (source.out / "thesis.tex").write_text("years of work")
