@@ -156,7 +156,11 @@ def prompting_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> dict[s
         failures.update(meta.get("failures", {}))
     answered = [meta["cost"] for meta in answers.told if meta.get("requests", 0)]
     cost = float(sum(answered)) if answered and None not in answered else None
-    unknown = f"no price is known of the answers on {answered.count(None)} of {len(answered)} pairs"
+    unknown = f"no price or tokens are known of the answers on {answered.count(None)} of {len(answered)} pairs"
+    # a comparison is recorded with one of its two pairs: the other one has a score and no requests
+    with_answers = sum(
+        status == OK or meta.get("requests", 0) > 0 for meta, status in zip(answers.told, answers.statuses, strict=True)
+    )
     reason = None if cost is not None else unknown if answered else "no request was answered"
     versions = Counter(version for meta in answers.told for version in meta.get("versions", []))
     return {
@@ -170,7 +174,7 @@ def prompting_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> dict[s
         "failure_rate": failures.total() / questions if questions else None,
         "failures": {kind: {"count": count, "rate": count / questions} for kind, count in failures.most_common()},
         "cost": cost,
-        "cost_per_1000_pairs": None if cost is None else 1000 * cost / pairs,
+        "cost_per_1000_pairs": None if cost is None else 1000 * cost / with_answers,
         "cost_reason": reason,
         "versions": dict(versions.most_common()),
         "version_changed": len(versions) > 1,

@@ -98,7 +98,18 @@ def test_a_cost_that_is_not_wholly_known_is_no_cost(six):
     unknown = {name: own | {"cost": None} if name in ("pair-3", "pair-7") else own for name, own in ANSWERS.items()}
     asking = evaluate(asked_judge(unknown), six).report["asking"]
     assert (asking["cost"], asking["cost_per_1000_pairs"]) == (None, None)
-    assert asking["cost_reason"] == "no price is known of the answers on 2 of 6 pairs"
+    assert asking["cost_reason"] == "no price or tokens are known of the answers on 2 of 6 pairs"
+
+
+def test_pairs_without_answers_do_not_make_the_others_cheaper(six):
+    nothing = told(failures={"not asked: the budget is used up": 3}, requests=0, cost=None)
+    answers = ANSWERS | {"pair-5": nothing, "pair-6": nothing}
+    answers["pair-7"] = answers["pair-7"] | {
+        "requests": 0,
+        "cost": None,
+    }  # a score, as in a comparison that another pair records
+    asking = evaluate(asked_judge(answers), six).report["asking"]
+    assert (asking["cost"], asking["cost_per_1000_pairs"]) == pytest.approx((0.08, 1000 * 0.08 / 4))
 
 
 def test_repeated_answers_and_a_changed_version_where_both_answered(six):

@@ -77,10 +77,14 @@ class Budget:
     def charge(self, usage: Usage, question: Question, reserved: float) -> float | None:
         """Counts what an answer cost and returns it (dollars); None where the price or the tokens are unknown.
 
-        If the tokens are unknown, the whole reservation is counted. If clips have more tokens per second than expected,
-        later estimates use the higher number.
+        If the tokens are unknown, or how many of them are audio and that matters for the price, the whole reservation
+        is counted. If clips have more tokens per second than expected, later estimates use the higher number.
         """
-        if self.price is None or usage.out is None or (usage.text_in is None and usage.audio_in is None):
+        price = self.price
+        if price is None or usage.out is None or (usage.text_in is None and usage.audio_in is None):
+            self.spent += reserved
+            return None
+        if question.sounds and usage.audio_in is None and price.text_in != price.audio_in:
             self.spent += reserved
             return None
         cost = self._dollars(usage.text_in or 0, usage.audio_in or 0, usage.out)
@@ -165,14 +169,15 @@ def check_budget(judge: PromptedJudge, plan: RequestPlan) -> None:
     """Checks that a budget is set where requests cost money.
 
     Raises:
-        UserError: If requests would cost money, or might, and there is no budget.
+        UserError: If requests would cost money and there is no budget, or a budget cannot be kept without a price.
     """
     provider, budget = judge.session.provider, judge.session.budget
     if provider.free or not plan.requests:
         return
-    if budget.price is None and not provider.elsewhere:
+    if budget.price is None and (budget.limit is not None or not provider.elsewhere):
         raise UserError(
             f"judge {judge.name}: no price is known of this model, so that no budget can be kept; give {_PRICE_SETTING}"
+            f"{', price=0:0:0 for a free server' if provider.elsewhere else ''}"
         )
     if plan.dollars and budget.limit is None:
         raise UserError(

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from .provider import ANSWERED, BLOCKED, CUT_OFF, EMPTY, Reply, RequestError, Usage
 from .questions import PromptMessage, Question
-from .server import ALTERNATIVES, HttpProvider, read, retry_after, tokens
+from .server import ALTERNATIVES, HttpProvider, known_tokens, read, retry_after, tokens
 from .settings import AnswerMode
 
 _MOST_BYTES = 20_000_000  # of a request with audio inside
@@ -87,10 +87,14 @@ class GeminiProvider(HttpProvider):
 
     def usage(self, body: Any) -> Usage:
         kinds = read(body, "usageMetadata.promptTokensDetails", list) or ()
-        audio = sum(tokens(entry, "tokenCount") for entry in kinds if read(entry, "modality", str) == "AUDIO")
-        text = tokens(body, "usageMetadata.promptTokenCount", required=True) - audio
-        written = (tokens(body, f"usageMetadata.{name}TokenCount") for name in ("candidates", "thoughts"))
-        return Usage(max(0, text), audio, sum(written))
+        heard = [tokens(entry, "tokenCount") or 0 for entry in kinds if read(entry, "modality", str) == "AUDIO"]
+        audio = sum(heard) if heard else None
+        prompt = known_tokens(body, "usageMetadata.promptTokenCount")
+        counts = [tokens(body, f"usageMetadata.{name}TokenCount") for name in ("candidates", "thoughts")]
+        written = sum(count or 0 for count in counts)
+        if counts == [None, None]:  # nothing was written, or the server does not say: the total tells
+            written = max(0, known_tokens(body, "usageMetadata.totalTokenCount") - prompt)
+        return Usage(max(0, prompt - (audio or 0)), audio, written)
 
 
 def _content(message: PromptMessage) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 from ....data_modules.audio import Clip
 from .provider import ANSWERED, BLOCKED, CUT_OFF, EMPTY, REFUSED, Reply, RequestError, Usage
 from .questions import PromptMessage, Question, Sound, sound_of
-from .server import ALTERNATIVES, HttpProvider, read, retry_after, tokens
+from .server import ALTERNATIVES, HttpProvider, known_tokens, read, retry_after, tokens
 from .settings import AnswerMode, PromptedSettings
 
 _FUNCTION = "rate"
@@ -101,8 +101,8 @@ class OpenAIProvider(HttpProvider):
 
     def usage(self, body: Any) -> Usage:
         audio = tokens(body, "usage.prompt_tokens_details.audio_tokens")
-        text = tokens(body, "usage.prompt_tokens", required=True) - audio
-        return Usage(max(0, text), audio, tokens(body, "usage.completion_tokens", required=True))
+        text = known_tokens(body, "usage.prompt_tokens") - (audio or 0)
+        return Usage(max(0, text), audio, known_tokens(body, "usage.completion_tokens"))
 
 
 def _message(message: PromptMessage) -> dict[str, Any]:

@@ -18,7 +18,7 @@ EMPTY, CUT_OFF = "empty answer", "cut off"
 class Usage:
     """Tokens of an answer: text read, audio read, written (thoughts included); None where the server does not say."""
 
-    text_in: int | None = None
+    text_in: int | None = None  # all that was read where `audio_in` is None
     audio_in: int | None = None
     out: int | None = None
 

@@ -184,16 +184,24 @@ def read(body: Any, path: str, kind: type[_T]) -> _T | None:
     return value
 
 
-def tokens(usage: Any, path: str, required: bool = False) -> int:
-    """A count of tokens; 0 where it is absent and not required.
+def tokens(usage: Any, path: str) -> int | None:
+    """A count of tokens; None where it is absent.
 
     Raises:
-        ValueError: If it is required and absent, no integer, or implausible.
+        ValueError: If it is no integer, or implausible.
     """
     count = read(usage, path, int)
-    if (count is None and required) or not 0 <= (count or 0) <= _MOST_TOKENS:
+    if count is not None and not 0 <= count <= _MOST_TOKENS:
         raise ValueError(f"{path}: {count} tokens")
-    return count or 0
+    return count
+
+
+def known_tokens(usage: Any, path: str) -> int:
+    """A count of tokens; raises ValueError if it is absent, no integer, or implausible."""
+    count = tokens(usage, path)
+    if count is None:
+        raise ValueError(f"{path}: absent")
+    return count
 
 
 def retry_after(*values: tuple[str | None, float]) -> float | None:

@@ -12,7 +12,7 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.eval.judges.prompted.cache import cache_key
-from empathy_judge.eval.judges.prompted.costs import disclosure
+from empathy_judge.eval.judges.prompted.costs import check_budget, disclosure
 from empathy_judge.eval.judges.prompted.factory import choose_examples, open_prompted
 from empathy_judge.eval.judges.prompted.questions import (
     AnswerForm,
@@ -231,6 +231,22 @@ def test_another_server_is_another_one_however_it_was_named(vendor, store, make_
     question = in_settings.tasks(make_pairs(1))[0].build()
     kept = [cache_key(judge.session.provider, question, 0) for judge in (usual, in_settings, in_variable)]
     assert kept[0] != kept[1] == kept[2]
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_a_budget_needs_a_price_on_any_server(vendor, store, make_pairs, monkeypatch):
+    model, variable, _, _ = VENDORS[vendor]
+    monkeypatch.setenv(variable, "http://host:8000/v1")
+
+    def check(*settings: str, budget: float | None) -> None:
+        loading: Any = {"answers": store.path, "budget": budget}
+        judge = open_prompted(",".join([f"{vendor}:{model}", *settings]), rated(22), ["train"], loading)
+        check_budget(judge, judge.session.plan(judge.tasks(make_pairs(1))))
+
+    with pytest.raises(UserError, match=r"no price is known .*price=0:0:0 for a free server"):
+        check(budget=0.0001)
+    check(budget=None)  # a server of one's own
+    check("price=0:0:0", budget=0.0001)
 
 
 @pytest.mark.parametrize("vendor", VENDORS)

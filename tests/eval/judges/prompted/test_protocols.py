@@ -22,7 +22,7 @@ from google.genai import types as gemini
 from openai.types.chat import completion_create_params as openai_types
 from pydantic import TypeAdapter
 
-from .conftest import GOOD, RUNNER
+from .conftest import GOOD, OPENAI_PRICE, RUNNER
 from .servers import Request, Response, answer, gemini_answer, gemini_error, in_turn, openai_answer, openai_error, serve
 
 VENDORS = ("openai", "gemini")
@@ -294,6 +294,34 @@ def test_each_dimension_is_asked_alone_for_its_probabilities(make_judge, make_pa
 def test_tokens_are_charged_by_kind(vendor, price, dollars, scored):
     found = scored(vendor, answer(vendor, GOOD), settings=["samples=1", f"price={price}"])
     assert found.row["meta"]["cost"] == pytest.approx(dollars / 1e6)
+
+
+def test_a_cost_of_some_answers_is_no_cost_of_the_pair(scored):
+    answers = [openai_answer(json.dumps(GOOD), **changes) for changes in ({"usage": None}, {})]
+    found = scored("openai", *answers, settings=["samples=2", "concurrency=1", OPENAI_PRICE])
+    assert (found.row["meta"]["requests"], found.row["meta"]["cost"]) == (2, None)
+
+
+NO_KINDS = {"prompt_tokens": 350, "completion_tokens": 25}
+IN_ALL = {"promptTokenCount": 420, "totalTokenCount": 640}
+
+
+@pytest.mark.parametrize(
+    ("vendor", "usage", "price", "dollars"),
+    [
+        ("openai", {"usage": NO_KINDS}, "2.5:32:10", None),
+        ("openai", {"usage": NO_KINDS}, "2:2:10", 350 * 2 + 25 * 10),
+        ("gemini", {"usageMetadata": {"promptTokenCount": 420}}, "2:2:12", None),
+        ("gemini", {"usageMetadata": IN_ALL}, "2:2:12", 420 * 2 + 220 * 12),
+        ("gemini", {"usageMetadata": IN_ALL}, "2:1:12", None),
+    ],
+)
+def test_tokens_that_are_not_told_apart_count_with_the_most(vendor, usage, price, dollars, scored, make_pairs):
+    found = scored(vendor, answer(vendor, GOOD, **usage), settings=["samples=1", f"price={price}"])
+    budget = found.judge.session.budget
+    most = budget.estimate(found.judge.tasks(make_pairs(1))[0].build(), likely=False)
+    assert found.row["meta"]["cost"] == (None if dollars is None else pytest.approx(dollars / 1e6))
+    assert budget.spent == pytest.approx(most if dollars is None else dollars / 1e6)
 
 
 def test_versions_are_recorded(scored):
