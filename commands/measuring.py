@@ -72,7 +72,15 @@ def compare(options: argparse.Namespace) -> int:
         comparison.save(options.out)
         where.append(f"report: {options.out / 'index.html'}")
     everything = {"reports": comparison.reports, "rankings": comparison.rankings}
-    return tell(options, everything, lambda results: [*comparison_views(**results), *where])
+    tell(options, everything, lambda results: [*comparison_views(**results), *where])
+    without = [
+        report["judge"]
+        for report in comparison.reports
+        if not any(dimension["n_items"] for dimension in report["dimensions"].values())
+    ]
+    for judge in without:
+        print(f"{judge}: no pair has a score", file=sys.stderr)
+    return FAILED_CHECKS if without else DONE
 
 
 def challenge(options: argparse.Namespace) -> int:

@@ -81,6 +81,12 @@ def prompted_rows(reports: Sequence[Report]) -> list[list[str]]:
     return rows
 
 
+def failed_questions(reports: Sequence[Report]) -> list[str]:
+    """A sentence for each prompted judge with questions that failed: how many, and why."""
+    failed = (report for report in reports if report["asking"] and report["asking"]["failed"])
+    return [f"{report['judge']}: {sentences('prompted', report=report)[0]}" for report in failed]
+
+
 def notes(report: Report) -> list[str]:
     """Sentences on pairs read in windows, on cost and answers of prompting, on verdicts and on length bias."""
     several = len(report["dimensions"]) > 1
@@ -189,6 +195,7 @@ def comparison_views(reports: Sequence[Report], rankings: Mapping[str, Report]) 
             table.add_row(*map(Text, row))
         yield table
         yield from sentences("prompted_seconds")
+        yield from failed_questions(reports)
     few_raters: dict[str, None] = {}
     for report in reports:
         for name, result in report["dimensions"].items():

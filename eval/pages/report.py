@@ -20,7 +20,7 @@ from ..overall import told_apart, turned
 from ..probes import PROBES
 from ..rendering import read, render, sentences
 from ..results import Report, Results, joined
-from ..views import PANEL_HEAD, PROMPTED_HEAD, notes, panel_rows, prompted_rows, split_name
+from ..views import PANEL_HEAD, PROMPTED_HEAD, failed_questions, notes, panel_rows, prompted_rows, split_name
 from . import charts
 from .sound import EMBEDDED_RULE, disagreements
 
@@ -59,6 +59,7 @@ def markdown_comparison(reports: Sequence[Report], rankings: Mapping[str, Report
         dimensions=list(dict.fromkeys(name for report in reports for name in report["dimensions"])),
         prompted=prompted_rows(reports),
         prompted_head=PROMPTED_HEAD,
+        failed_questions=failed_questions(reports),
     )
 
 
@@ -225,6 +226,7 @@ def render_comparison(reports: Sequence[Report], rankings: Mapping[str, Report])
         panel_head=PANEL_HEAD,
         prompted=prompted_rows(reports),
         prompted_head=PROMPTED_HEAD,
+        failed_questions=failed_questions(reports),
         provenance=[(name, value) for name, value in provenance.items() if value],
     )
 

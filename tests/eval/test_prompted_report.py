@@ -22,7 +22,7 @@ from empathy_judge.eval.judges import OK, score_table
 from empathy_judge.eval.prompted_report import orders
 from empathy_judge.eval.rendering import dollars, seconds, sentences
 from empathy_judge.eval.statistics.bootstrap import Resamples
-from empathy_judge.eval.views import comparison_views, notes, prompted_rows
+from empathy_judge.eval.views import comparison_views, failed_questions, notes, prompted_rows
 from scipy.stats import spearmanr
 
 from .conftest import AnyJudge, printed_at
@@ -104,10 +104,8 @@ def test_a_cost_that_is_not_wholly_known_is_no_cost(six):
 def test_pairs_without_answers_do_not_make_the_others_cheaper(six):
     nothing = told(failures={"not asked: the budget is used up": 3}, requests=0, cost=None)
     answers = ANSWERS | {"pair-5": nothing, "pair-6": nothing}
-    answers["pair-7"] = answers["pair-7"] | {
-        "requests": 0,
-        "cost": None,
-    }  # a score, as in a comparison that another pair records
+    # a score without requests, as in a comparison that is recorded with its other pair
+    answers["pair-7"] = ANSWERS["pair-7"] | {"requests": 0, "cost": None}
     asking = evaluate(asked_judge(answers), six).report["asking"]
     assert (asking["cost"], asking["cost_per_1000_pairs"]) == pytest.approx((0.08, 1000 * 0.08 / 4))
 
@@ -281,6 +279,19 @@ def test_a_comparison_shows_what_asking_took(make_dataset, make_judge, tmp_path)
     assert f"| asked | empathy | 30.00 | 6 | 0 % | {asked[5]} | — | — |" in table
     numbers = json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))
     assert [report["asking"] is None for report in numbers["reports"]] == [False, False, True]
+
+
+def test_a_comparison_tells_why_questions_failed(make_dataset, make_judge, tmp_path):
+    dataset = make_dataset(n_groups=24, noise=0.4)
+    refused = told(failures={"rate limit": 3}, requests=0, cost=None)
+    failing = ANSWERED | {pair.pair_id: refused for pair in dataset.pairs[-2:]}
+    found = compare([asked_judge(failing), make_judge(0.4)], dataset, probes=(), resamples=50)
+    (said,) = failed_questions(found.reports)
+    assert said == ("asked: 216 questions about 72 pairs; 6 failed (3 %: 6 x rate limit); 2 pairs without a score.")
+    assert said in " ".join(printed_at(300, comparison_views(found.reports, found.rankings)).split())
+    found.save(tmp_path)
+    for name in ("index.html", "comparison.md"):
+        assert said in (tmp_path / name).read_text(encoding="utf-8")
 
 
 def test_a_report_tells_how_the_judge_was_asked(six, tmp_path):
