@@ -31,8 +31,13 @@ _LIMITED_ATTEMPTS = 60
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0  # seconds
 _HOPELESS = 5  # the run ends after this number of invalid requests without a single answer
 _WINDOW = 10.0  # seconds over which the rate of answers is measured
-_RISE = 1.02  # factor of the rate with each answer after a limit was hit, to find out when the limit is lifted
-_LEAST_GAP = 1e-4
+_RISE = 1.05  # factor of the rate with each answer after a limit was hit, to find out when the limit is lifted
+_LEAST_GAP, _WIDEST_GUESS = (
+    1e-4,
+    2.0,
+)  # seconds between requests; the guess stands where there are no answers to measure
+_LOOK = 0.2  # seconds at most until whoever waits sees that the run stops
+_LONG_WAIT = 10.0  # seconds; a server that asks for more is named
 OVER_BUDGET = "not asked: the budget is used up"
 STOPPED = "not asked: stopped"
 # Refusals in the text, where a model has no field for them; only searched where no score can be read
@@ -87,20 +92,28 @@ class RateLimit:
 
     Args:
         rpm: Requests a minute; None = no limit yet.
+        stop: Ends all waiting once it is set.
     """
 
-    def __init__(self, rpm: float | None = None) -> None:
+    def __init__(self, rpm: float | None = None, stop: threading.Event | None = None) -> None:
+        self._stop = stop or threading.Event()
         self._least = self._gap = 60.0 / rpm if rpm else 0.0
         self._next = 0.0  # no request starts before
         self._answers: deque[float] = deque()
         self._slowed = 0.0  # when the gap was last widened
 
     async def acquire(self) -> float:
-        """Waits until a request may start; returns when it did, for `limited`."""
-        while (now := time.monotonic()) < self._next:
-            await asyncio.sleep(self._next - now)
+        """Waits until a request may start, or the run stops; returns when that was, for `limited`."""
+        while (now := time.monotonic()) < self._next and not self._stop.is_set():
+            await asyncio.sleep(min(self._next - now, _LOOK))
         self._next = max(now, self._next) + self._gap
         return now
+
+    async def pause(self, seconds: float) -> None:
+        """Waits so long, or until the run stops."""
+        end = time.monotonic() + seconds
+        while (now := time.monotonic()) < end and not self._stop.is_set():
+            await asyncio.sleep(min(end - now, _LOOK))
 
     def answered(self) -> None:
         """Records that an answer came."""
@@ -118,7 +131,7 @@ class RateLimit:
             return  # this request was already under way when the server first objected
         self._slowed = now
         recent = [moment for moment in self._answers if moment > now - _WINDOW]
-        gap = (now - recent[0]) / len(recent) if len(recent) >= 2 else max(2 * self._gap, 0.05)
+        gap = (now - recent[0]) / len(recent) if len(recent) >= 2 else min(max(2 * self._gap, 0.05), _WIDEST_GUESS)
         self._gap = max(self._least, gap)
 
 
@@ -181,8 +194,10 @@ class Session:
             KeyboardInterrupt: If the program was interrupted. Answers under way were waited for and kept.
             SystemExit: With `ASKED_TO_STOP`, if it was asked to stop by SIGTERM. The same holds.
         """
-        self._stop, self._rate = threading.Event(), RateLimit(self.settings.rpm)
+        self._stop = threading.Event()
+        self._rate = RateLimit(self.settings.rpm, self._stop)
         self._good = self._bad = 0
+        self._named_until = 0.0  # the end of the long wait that was named last
         with _stopped_by_signals(self._stop) as received:
             outcomes = _in_a_thread(self._run(tasks, title))
         if received:
@@ -273,6 +288,7 @@ class Session:
         delay = random.uniform(0.1, 1.0) * min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (tries[error.limited] - 1))
         if error.wait is not None:
             delay = error.wait * random.uniform(1.0, 1.1)
+            self._name_long_wait(error.kind, error.wait)
         if error.limited:
             self._rate.limited(started, delay)
         exhausted = tries[False] >= ATTEMPTS or tries[True] >= _LIMITED_ATTEMPTS
@@ -283,8 +299,15 @@ class Session:
                 raise UserError(f"{self._name}: {reason}")
             raise error
         if not error.limited:
-            await asyncio.sleep(delay)
+            await self._rate.pause(delay)
         return None
+
+    def _name_long_wait(self, kind: str, wait: float) -> None:
+        """Says on standard error, once for all requests that wait, that the server asks for a long wait."""
+        now = time.monotonic()
+        if wait > _LONG_WAIT and now >= self._named_until:
+            self._named_until = now + wait
+            print(f"{self._name}: {kind}: the server asks to wait {wait:.0f} s", file=sys.stderr, flush=True)
 
 
 def _in_a_thread(work: Coroutine[Any, Any, _T]) -> _T:

@@ -158,6 +158,35 @@ def test_the_pace_follows_what_the_server_asks(monkeypatch):
     assert turn(RateLimit(rpm=60)) == clock[0]
 
 
+def test_refusals_in_a_row_do_not_slow_down_what_comes_after(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(f"{RUNNER}.time.monotonic", lambda: clock[0])
+    limit = RateLimit()
+    for _ in range(12):
+        clock[0] += 60
+        limit.limited(started=clock[0], wait=1.0)
+    assert limit._gap == 2.0
+    gaps = 0.0
+    for _ in range(100):
+        limit.answered()
+        gaps += limit._gap
+    assert gaps < 60
+
+
+@pytest.mark.parametrize("refusal", [429, 503])
+def test_the_first_signal_stops_those_who_wait_for_the_server(refusal, make_judge, make_pairs, capsys):
+    busy = openai_error(refusal, "busy", headers={"retry-after": "300"})
+    with serve(lambda request: busy) as server:
+        judge = make_judge("openai", server.url, ["samples=1", "concurrency=4"])
+        threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+        begun = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            judge.score(make_pairs(20))
+    assert time.monotonic() - begun < 15
+    assert 1 <= len(server.requests) <= 4
+    assert capsys.readouterr().err.count("the server asks to wait 300 s") == 1
+
+
 def test_the_budget_is_never_passed(make_judge, make_pairs):
     # each answer costs 0.425 cents, and might cost at most some more
     with serve(lambda request: Response(answer("openai", GOOD), delay=0.02)) as server:
@@ -295,6 +324,14 @@ def test_stopped_twice_and_resumed_nothing_is_paid_twice(number, rated_folder, t
         assert len(charged) == 100
         assert set(charged.values()) == {2}  # two samples of each pair, none asked a third time
     assert 200 <= sum(charged.values()) <= 200 + 2 * 4
+
+
+def test_a_comparison_in_which_a_judge_scores_nothing_is_not_well(rated_folder, tmp_path, capsys):
+    with serve(lambda request: Response(answer("openai", GOOD | {"vocal_empathy": 9}))) as server:
+        assert main(command(server.url, rated_folder, tmp_path / "answers.sqlite", "--split", "train")[3:]) == 1
+    shown = capsys.readouterr()
+    assert shown.err.splitlines()[-1].endswith(": no pair has a score")
+    assert "40 failed (100 %: 40 x score out of range); 20 pairs without a score." in shown.out
 
 
 KEY = "sk-planted-QzXwVkJqZz"
