@@ -21,7 +21,10 @@ from urllib.parse import urlsplit
 from . import DONE, FAILED_CHECKS, tell
 
 _PACKAGES = ("torch", "torchaudio", "transformers", "peft", "lightning", "datasets", "numpy", "scipy", "pandas")
-_SECRETS = ("HF_TOKEN", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "WANDB_API_KEY", "EMPATHY_JUDGE_TOKEN")
+_SECRETS = (
+    "HF_TOKEN", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "EMPATHY_JUDGE_API_KEY", "WANDB_API_KEY",
+    "EMPATHY_JUDGE_TOKEN",
+)  # fmt: skip
 _PLACES = ("HF_HOME", "HF_HUB_OFFLINE", "TMPDIR", "CUDA_VISIBLE_DEVICES", "OPENAI_BASE_URL", "GOOGLE_GEMINI_BASE_URL")
 _FEW_BYTES = 20e9  # one 7B checkpoint in bf16 takes 17 GB
 _NOT_FOR_USERS = ("dev", "docs")  # extras for developers of the package

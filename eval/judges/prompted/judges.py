@@ -199,8 +199,8 @@ def matches(pairs: Sequence[Pair], opponents: int) -> list[tuple[int, int]]:
 
     Args:
         pairs: The pairs.
-        opponents: Opponents of each response; 0 = all others. With fewer than all, they are the neighbours on a circle,
-            in an order that depends on the ids alone.
+        opponents: Opponents of each response, an even number; 0 = all others. With fewer than all, they are the
+            neighbours on a circle, in an order that depends on the ids alone.
     """
     contexts: dict[object, list[int]] = {}
     for position, (pair, key) in enumerate(zip(pairs, context_keys(pairs), strict=True)):
@@ -212,7 +212,7 @@ def matches(pairs: Sequence[Pair], opponents: int) -> list[tuple[int, int]]:
             continue
         circle = sorted(members, key=lambda position: pairs[position].pair_id)
         random.Random(pairs[circle[0]].pair_id).shuffle(circle)
-        for distance in range(1, max(1, opponents // 2) + 1):
+        for distance in range(1, opponents // 2 + 1):
             neighbours = zip(circle, circle[distance:] + circle[:distance], strict=True)
             compared += sorted((min(pair), max(pair)) for pair in neighbours)
     return compared

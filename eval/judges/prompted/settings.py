@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from ....data_modules.errors import UserError, shown
 
@@ -34,15 +34,23 @@ def _price(value: object) -> object:
     raise ValueError("TEXT_IN:AUDIO_IN:OUT in dollars for a million tokens, such as 2.5:32:10")
 
 
+def _even(opponents: int) -> int:
+    if opponents % 2:  # neighbours on a circle come in twos
+        raise ValueError("an even number, or 0 for all others")
+    return opponents
+
+
 def server_address(value: str) -> str:
     """An address without its last slash.
 
     Raises:
-        ValueError: If it is no address, or contains a user name or a password; the message says what is expected.
+        ValueError: If it is no address, or contains what may be secret (a user name, a password, a query); the message
+            says what is expected.
     """
     parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
-        raise ValueError("http://HOST/... or https://HOST/... without a user name or a password")
+    secret = parts.username or parts.password or "?" in value or "#" in value
+    if parts.scheme not in ("http", "https") or not parts.hostname or secret:
+        raise ValueError("http://HOST/... or https://HOST/... without a user name or a password, without ? and #")
     return value.rstrip("/")
 
 
@@ -55,7 +63,7 @@ class PromptedSettings(BaseModel, frozen=True):
         hears: Both clips; also their transcripts; or the transcripts alone, which shows what words give.
         examples: Rated pairs of the training split that are shown first.
         samples: Times that each question is asked; the scores are averaged.
-        opponents: Responses that each is compared with, where the mode is pairwise; 0 = all of its group.
+        opponents: Responses that each is compared with, where the mode is pairwise; even; 0 = all of its group.
         answers: How the form of the answer is imposed; ``auto`` = as the model supports it.
         temperature: Of sampling; None = 0 for one sample, 1 for several.
         rpm: Requests a minute that the account allows; None = adapt to what the server says.
@@ -72,7 +80,7 @@ class PromptedSettings(BaseModel, frozen=True):
     hears: Literal["audio", "both", "transcript"] = "audio"
     examples: int = Field(default=0, ge=0, le=64)
     samples: int = Field(default=3, ge=1, le=100)
-    opponents: int = Field(default=4, ge=0, le=1000)
+    opponents: Annotated[int, AfterValidator(_even)] = Field(default=4, ge=0, le=1000)
     answers: Literal["auto", "schema", "function", "text", "logprobs"] = "auto"
     temperature: float | None = Field(default=None, ge=0, le=2)
     rpm: float | None = Field(default=None, ge=0.1, le=1e6)
@@ -100,14 +108,18 @@ def parse_settings(words: Sequence[str], spec: str, local: bool = False) -> Prom
             asked once, one at a time.
 
     Raises:
-        UserError: If a setting is unknown or has a wrong value.
+        UserError: If a setting is unknown, has a wrong value, or comes twice.
     """
     names = [name for name in PromptedSettings.model_fields if not (local and name in _OF_SERVERS)]
     values: dict[str, Any] = {"samples": 1, "concurrency": 1, "timeout": None} if local else {}
+    given: set[str] = set()
     for word in words:
         name, separator, value = word.partition("=")
         if not separator or name not in names:
             raise UserError(f"judge {shown(spec)}: setting {shown(word)}; expected NAME=VALUE of {', '.join(names)}")
+        if name in given:
+            raise UserError(f"judge {shown(spec)}: {name} comes twice; expected each setting once")
+        given.add(name)
         values[name] = value
     try:
         return PromptedSettings(**values)
@@ -123,5 +135,6 @@ def parse_settings(words: Sequence[str], spec: str, local: bool = False) -> Prom
             bounds = {
                 key: getattr(bound, key) for bound in field.metadata for key in ("ge", "le") if hasattr(bound, key)
             }
-            expected = f"{bounds['ge']:g} to {bounds['le']:g}"
+            kind = "a whole number, " if field.annotation is int else ""
+            expected = f"{kind}{bounds['ge']:g} to {bounds['le']:g}"
         raise UserError(f"judge {shown(spec)}: {name} {shown(values[name])}; expected {expected}") from None

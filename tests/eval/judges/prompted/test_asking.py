@@ -47,6 +47,10 @@ def test_settings():
         ("price=-1:2:3", "TEXT_IN:AUDIO_IN:OUT"),
         ("base_url=ftp://host", "http://HOST"),
         ("base_url=https://me:secret@host/v1", "without a user name or a password"),
+        ("base_url=http://host/v1?api-key=secret", "without ? and #"),
+        ("base_url=http://host/v1#", "without ? and #"),
+        ("concurrency=2.5", "a whole number, 1 to 1000"),
+        ("opponents=3", "an even number, or 0"),
         ("voice=alloy", "expected NAME=VALUE of mode, rubric"),
         ("samples", "NAME=VALUE"),
     ],
@@ -56,6 +60,11 @@ def test_bad_settings_are_named(setting, expected):
         parse_settings([setting], "openai:m")
     assert expected in str(told.value)
     assert setting.partition("=")[0] in str(told.value)
+
+
+def test_a_setting_that_comes_twice_is_refused():
+    with pytest.raises(UserError, match="samples comes twice; expected each setting once"):
+        parse_settings(["samples=1", "samples=2"], "openai:m", local=True)
 
 
 def test_anchors_stand_at_their_points():

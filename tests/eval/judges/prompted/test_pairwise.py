@@ -90,7 +90,7 @@ def test_a_response_without_a_rival_has_no_score(make_judge):
 
 
 @pytest.mark.parametrize(
-    ("count", "opponents", "each"), [(5, 0, 4), (5, 4, 4), (9, 4, 4), (9, 2, 2), (10, 1, 2), (2, 4, 1)]
+    ("count", "opponents", "each"), [(5, 0, 4), (5, 4, 4), (9, 4, 4), (9, 2, 2), (10, 2, 2), (2, 4, 1)]
 )
 def test_everybody_meets_as_many(count, opponents, each):
     pairs = responses(count, contexts=2)
