@@ -44,6 +44,7 @@ class Budget:
         self._tokens_per_second = provider.audio_tokens_per_second
         self._likely = provider.likely_tokens
         self.spent = 0.0
+        self.lost = 0.0  # of that, for requests without an answer that may be billed
         self._reserved = 0.0
 
     def estimate(self, question: Question, likely: bool = True) -> float:
@@ -72,6 +73,7 @@ class Budget:
     def lose(self, reserved: float) -> bool:
         """Counts a request that may be billed although no answer came; returns whether another like it is allowed."""
         self.spent += reserved
+        self.lost += reserved
         return self.limit is None or self.spent + self._reserved <= self.limit
 
     def charge(self, usage: Usage, question: Question, reserved: float) -> float | None:
@@ -116,6 +118,7 @@ class RequestPlan:
     seconds: float = 0.0  # of audio in the requests
     megabytes: float = 0.0  # of audio as it is sent
     dollars: float = 0.0  # what they would likely cost; 0 where no price is known
+    equal: int = 0  # questions that are the same as one of these requests
     unusable: int = 0  # questions whose clips cannot be used
     example: Question | None = None  # the first question, if there is one
 
@@ -141,11 +144,13 @@ def disclosure(judge: PromptedJudge, plan: RequestPlan, passes: int) -> str:
         lines.append(f"  leaves this machine: {clips} for each question (WAV), {words}{situation}")
         lines.append(f"  stays here: names, ids, systems, ratings, tags, file names{examples}")
     repeated = "" if passes == 1 else f", for each of {passes} passes (listening checks change the clips)"
-    cached = plan.questions - plan.requests - plan.unusable
+    cached = plan.questions - plan.requests - plan.equal - plan.unusable
     lines.append(
         f"  requests: {plan.requests:,} to send, {cached:,} answered before{repeated}; "
         f"{plan.seconds / 60:.1f} min of audio, {plan.megabytes:.1f} MB"
     )
+    if plan.equal:
+        lines.append(f"  {plan.equal:,} questions are the same as others and are asked once")
     if plan.unusable:
         lines.append(f"  {plan.unusable:,} questions cannot be asked: their clips cannot be used")
     if budget.price is not None:

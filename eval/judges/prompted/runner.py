@@ -29,7 +29,7 @@ ATTEMPTS = 6
 """Most attempts of a request where the server fails. Rate limit errors count separately, up to `_LIMITED_ATTEMPTS`."""
 _LIMITED_ATTEMPTS = 60
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0  # seconds
-_HOPELESS = 5  # the run ends after this number of invalid requests without a single answer
+_HOPELESS = 5  # the run ends without a single answer after so many questions that are invalid or bring only bills
 _WINDOW = 10.0  # seconds over which the rate of answers is measured
 _RISE = 1.05  # factor of the rate with each answer after a limit was hit, to find out when the limit is lifted
 _LEAST_GAP, _WIDEST_GUESS = (
@@ -165,6 +165,7 @@ class Session:
     def plan(self, tasks: Sequence[QueuedQuestion]) -> RequestPlan:
         """Builds every question once, and asks none."""
         plan, question, built = RequestPlan(len(tasks)), None, None
+        keys: set[str] = set()
         for task in tasks:
             if task.build is not built:  # samples of one question share its clips
                 built = task.build
@@ -176,7 +177,11 @@ class Session:
                 plan.unusable += 1
                 continue
             plan.example = plan.example or question
-            if self._answers.get(cache_key(self.provider, question, task.sample)) is None:
+            key = cache_key(self.provider, question, task.sample)
+            if key in keys:
+                plan.equal += 1
+            elif self._answers.get(key) is None:
+                keys.add(key)
                 plan.requests += 1
                 plan.seconds += sum(sound.seconds for sound in question.sounds)
                 plan.megabytes += sum(len(sound.wav) for sound in question.sounds) / 1e6
@@ -197,9 +202,19 @@ class Session:
         self._stop = threading.Event()
         self._rate = RateLimit(self.settings.rpm, self._stop)
         self._good = self._bad = 0
+        self._lost, lost_before = Counter[str](), self.budget.lost
+        self._under_way: dict[str, asyncio.Task[CachedAnswer]] = {}
         self._named_until = 0.0  # the end of the long wait that was named last
-        with _stopped_by_signals(self._stop) as received:
-            outcomes = _in_a_thread(self._run(tasks, title))
+        try:
+            with _stopped_by_signals(self._stop) as received:
+                outcomes = _in_a_thread(self._run(tasks, title))
+        finally:
+            if self._lost:
+                kinds = "; ".join(f"{count:,} x {kind}" for kind, count in self._lost.most_common())
+                most = (
+                    f", at most ${self.budget.lost - lost_before:.2f} in all" if self.budget.price is not None else ""
+                )
+                print(f"{self._name}: requests without an answer may be billed: {kinds}{most}", file=sys.stderr)
         if received:
             print("stopped: the answers so far are kept; the same command goes on from there", file=sys.stderr)
             raise KeyboardInterrupt if received == [signal.SIGINT] else SystemExit(ASKED_TO_STOP)
@@ -237,16 +252,26 @@ class Session:
             question = await asyncio.to_thread(task.build)
             key = cache_key(self.provider, question, task.sample)
             answer = self._answers.get(key)
-            kept = answer is not None
+            kept = answer is not None or key in self._under_way
             if answer is None:
-                answer = await self._asked(question)
-                self._answers.put(key, self._name, task.sample, answer)
+                if key not in self._under_way:  # equal questions are paid once
+                    self._under_way[key] = asyncio.create_task(self._stored(question, key, task.sample))
+                answer = await self._under_way[key]
         except (AudioError, RequestError) as error:
             return AskedOutcome(failure=error.kind if isinstance(error, RequestError) else str(error))
         try:
             return AskedOutcome(answer, values_in(answer.reply, question.form), kept=kept)
         except Unread as error:
             return AskedOutcome(answer, failure=str(error), kept=kept)
+
+    async def _stored(self, question: Question, key: str, sample: int) -> CachedAnswer:
+        """The answer, written to the cache; raises as `_asked` does."""
+        try:
+            answer = await self._asked(question)
+            self._answers.put(key, self._name, sample, answer)
+            return answer
+        finally:
+            del self._under_way[key]
 
     async def _asked(self, question: Question) -> CachedAnswer:
         """The answer; raises `RequestError` with the reason where there is none."""
@@ -282,6 +307,7 @@ class Session:
             return reply
         if error.final:
             raise UserError(f"{self._name}: {error.kind}: {error}")
+        self._lost.update([error.kind] if error.billed else [])
         affordable = not error.billed or self.budget.lose(reserved)
         tries[error.limited] += 1
         # exponential backoff with full jitter (Brooker, 2015), in the number of failures of this kind
@@ -293,9 +319,10 @@ class Session:
             self._rate.limited(started, delay)
         exhausted = tries[False] >= ATTEMPTS or tries[True] >= _LIMITED_ATTEMPTS
         if not error.retry or not affordable or exhausted or self._stop.is_set():
-            self._bad += not error.retry
+            self._bad += not error.retry or (exhausted and error.billed)
             if self._bad >= _HOPELESS and not self._good:  # the other requests would be invalid too
-                reason = f"the first {self._bad} requests failed, the last with {error.kind}: {error}"
+                what = "questions" if error.retry else "requests"
+                reason = f"the first {self._bad} {what} failed, the last with {error.kind}: {error}"
                 raise UserError(f"{self._name}: {reason}")
             raise error
         if not error.limited:

@@ -26,6 +26,7 @@ MOST_BYTES = 4_000_000
 ALTERNATIVES = 20
 """Most first tokens whose probabilities either protocol returns."""
 _MOST_TOKENS = 10**9  # a count above it is not believed
+_SHORTEST_KEY = 12  # characters
 _LONGEST_TEXT = 500  # characters of a server's message that are quoted in ours
 # Pattern of the vendors' keys: servers repeat parts of a wrong key in their messages
 _KEY = re.compile(r"\b(?:sk-|AIza|Bearer\s+)[\w*.-]{4,}")
@@ -110,6 +111,8 @@ class HttpProvider(Provider):
                 reply = self.reply(body)
             except ValueError as error:
                 raise self._malformed(str(error)) from None
+            version = reply.version and self._without_key(reply.version)
+            reply = replace(reply, content=self._without_key(reply.content), version=version)
             try:
                 return replace(reply, usage=self.usage(body))
             except ValueError:  # the reply is used without its usage
@@ -153,6 +156,10 @@ class HttpProvider(Provider):
         """The beginning of a text, with the key removed, also where the vendor shortened it."""
         text = _KEY.sub("[key]", text.replace(self.key, "[key]") if self.key else text)
         return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ..."
+
+    def _without_key(self, text: str) -> str:
+        """What a model wrote, with the key removed; a short word in its place, as local servers take, is no secret."""
+        return text.replace(self.key, "[key]") if self.key and len(self.key) >= _SHORTEST_KEY else text
 
     async def close(self) -> None:
         if self._client is not None:

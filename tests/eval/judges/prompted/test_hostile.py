@@ -52,6 +52,7 @@ NAMED = {
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_any_field_of_an_answer_may_be_of_any_type(vendor, scored, monkeypatch):
     monkeypatch.setattr(f"{RUNNER}.ATTEMPTS", 1)
+    monkeypatch.setattr(f"{RUNNER}._HOPELESS", 999)
     bodies = [changed(answer(vendor, GOOD), path, value) for path in FIELDS[vendor] for value in VALUES]
     found = scored(vendor, *bodies, pairs=len(bodies), settings=["samples=1", "price=0.1:0.1:0.1"], budget=1e9)
     assert len(found.requests) == len(bodies)
@@ -135,6 +136,25 @@ def test_answers_that_do_not_arrive_count_for_the_budget(response, kind, scored,
     assert set(table["status"]) == {kind, "not asked: the budget is used up"}
     assert len(requests) == int(0.05 / most)
     assert 0.05 - most < judge.session.budget.spent <= 0.05
+
+
+def test_answers_that_are_all_malformed_end_the_run(scored, capsys, monkeypatch):
+    monkeypatch.setattr(f"{RUNNER}._FIRST_DELAY", 0.01)
+    with pytest.raises(UserError, match=r"the first 5 questions failed, the last with malformed response"):
+        scored("openai", Response(b"[]"), pairs=30, settings=["samples=1", OPENAI_PRICE, "concurrency=1"])
+    told = capsys.readouterr().err
+    assert "openai:a-model: requests without an answer may be billed: 30 x malformed response, at most $0." in told
+
+
+def test_a_key_that_the_model_repeats_is_kept_nowhere(scored, monkeypatch):
+    monkeypatch.setenv("EMPATHY_JUDGE_API_KEY", key := "a-key-of-no-vendor")
+    body = answer("openai", GOOD | {"reason": f"it is {key}"}, model=f"m-{key}")
+    found = scored("openai", body)
+    assert found.row["score"] == 4
+    assert found.row["meta"]["versions"] == ["m-[key]"]
+    kept = found.judge.session._answers._base.execute("SELECT reply FROM answers").fetchall()
+    assert key not in str(kept)
+    assert "it is [key]" in str(kept)
 
 
 def test_answers_that_hide_their_tokens_count_for_the_budget(scored):

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -24,6 +25,7 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import DatasetCard, Pair, write_dataset
 from empathy_judge.eval.judges import OK
 from empathy_judge.eval.judges.prompted.cache import AnswerCache
+from empathy_judge.eval.judges.prompted.costs import disclosure
 from empathy_judge.eval.judges.prompted.runner import RateLimit
 
 from .conftest import EMPATHY, GOOD, RUNNER, clip
@@ -229,6 +231,18 @@ def test_failures_are_results_that_are_paid_once(make_judge, make_pairs):
             row = judge.score(make_pairs(1)).iloc[0]
             assert (row["status"], row["meta"]["kept"]) == ("refused", kept)
         assert len(server.requests) == 1
+
+
+def test_equal_questions_under_way_are_paid_once(make_judge, make_pairs):
+    pairs = [replace(pair, pair_id=f"{pair.pair_id} {copy}") for pair in make_pairs(3) for copy in "ab"]
+    with serve(lambda request: Response(answer("openai", GOOD), delay=0.3)) as server:
+        judge = make_judge("openai", server.url)
+        plan = judge.session.plan(judge.tasks(pairs))
+        table = judge.score(pairs)
+    assert (plan.questions, plan.requests, plan.equal) == (6, 3, 3)
+    assert "3 questions are the same as others and are asked once" in disclosure(judge, plan, 1)
+    assert (len(server.requests), set(table["status"])) == (3, {OK})
+    assert sum(meta["kept"] for meta in table["meta"]) == 3
 
 
 def test_other_questions_are_other_answers(make_judge, make_pairs):
