@@ -57,6 +57,8 @@ def _clip_of(samples: Any, rate: Any) -> Clip:
         if hasattr(samples, "detach"):
             samples = samples.detach().cpu()
             samples = (samples.float() if samples.is_floating_point() else samples).numpy()
+        if rate != int(rate):
+            raise ValueError("expected a whole number of Hz")
         return Clip(np.asarray(samples), int(rate))
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # ragged lists; a rate that is NaN
         raise AudioError(f"samples at {shown(rate)} Hz cannot be read ({error})", "not a clip") from None
@@ -67,7 +69,7 @@ def _from_dataset(cell: Mapping[str, Any]) -> AudioSource:
         return _clip_of(cell["array"], cell["sampling_rate"])
     if isinstance(cell.get("bytes"), bytes):
         return cell["bytes"]
-    if isinstance(cell.get("path"), str):
+    if isinstance(cell.get("path"), str | Path):
         return clip(cell["path"])
     raise UserError(
         f"clip with {', '.join(map(str, cell)) or 'nothing'}; expected array and sampling_rate, bytes, or path"

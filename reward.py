@@ -14,6 +14,7 @@ import sys
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -82,10 +83,10 @@ class EmpathyReward:
         """
         if on_error not in ("none", "raise", "lowest"):
             raise UserError(f"on_error {on_error!r}; expected none, raise, lowest")
-        if not 0 <= limits[0] < limits[1] <= 1:
-            raise UserError(f"limits {limits}; expected two rising numbers from 0 to 1")
-        if not (math.isfinite(deviations) and deviations >= 0):
-            raise UserError(f"deviations {deviations}; expected a number from 0 on")
+        if not _are_limits(limits):
+            raise UserError(f"limits {limits!r}; expected two rising numbers from 0 to 1")
+        if not (isinstance(deviations, Real) and math.isfinite(deviations) and deviations >= 0):
+            raise UserError(f"deviations {deviations!r}; expected a number from 0 on")
         if deviations:
             scorer.require_calibration()
         self.scorer = scorer
@@ -187,7 +188,7 @@ class EmpathyReward:
             if not isinstance(result := spoken[n], Reward)
         ]
         for pair in pairs:
-            _named(f"completion {pair.pair_id}", judge.check_text, pair)
+            _named(f"completion {pair.pair_id}", self.scorer.check_text, pair)
         transient = set()
         for key, pair, result in zip(new, pairs, self.scorer.assess_pairs(pairs), strict=True):
             where = f"completion {pair.pair_id}"
@@ -274,6 +275,16 @@ def valid_rows(estimator: Callable[..., tuple[Tensor, Tensor]]) -> Callable[...,
         return advantages, advantages
 
     return estimate
+
+
+def _are_limits(values: Any) -> bool:
+    """Whether these are a lowest and a highest reward."""
+    return (
+        isinstance(values, tuple | list)
+        and len(values) == 2
+        and all(isinstance(value, Real) for value in values)
+        and 0 <= values[0] < values[1] <= 1
+    )
 
 
 def _named(where: str, convert: Callable[[Any], Any], value: Any) -> Any:

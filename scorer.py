@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import get_args, overload
@@ -93,6 +94,10 @@ class Scorer:
         Raises:
             UserError: If the judge is incomplete or does not fit the backbone; the text names what is wrong.
         """
+        if not isinstance(folder, str | os.PathLike):
+            raise UserError(f"judge {shown(folder)}; expected a folder, or OWNER/NAME on the Hugging Face hub")
+        if not isinstance(kept_bytes, int) or kept_bytes < 0:
+            raise UserError(f"kept_bytes {kept_bytes!r}; expected a whole number, 0 or more")
         if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise UserError(f"batch_size {batch_size!r}; expected a whole number, 1 or more")
         if quantization not in (None, *get_args(Quantization)):
@@ -338,13 +343,14 @@ class Scorer:
         """Drop the audio states that are kept in this process: see `PairScorer.forget`."""
         self.pair_scorer.forget()
 
-    def dimension_names(self, names: Sequence[str] | None) -> tuple[str, ...]:
-        """The given names of dimensions, or the names of all.
+    def dimension_names(self, names: str | Sequence[str] | None) -> tuple[str, ...]:
+        """The given names of dimensions (one may stand without a list), or the names of all.
 
         Raises:
             UserError: If the judge does not know one of them.
         """
         every = tuple(dimension.name for dimension in self.dimensions)
+        names = [names] if isinstance(names, str) else names
         for name in names or ():
             if name not in every:
                 raise UserError(f"dimension {name!r}; expected {', '.join(every)}")

@@ -201,7 +201,8 @@ def score_table(
         have no scores, and `status` says why.
 
     Raises:
-        UserError: If there is no column `response_audio`, or a row has no response or something else than a clip.
+        UserError: If it is no such table, there is no column `response_audio`, or a row has no response or something
+            else than a clip.
     """
     import pandas as pd
 
@@ -234,8 +235,11 @@ def _rows_of(table: pd.DataFrame | Dataset | IterableDataset) -> Iterable[Mappin
     if isinstance(table, pd.DataFrame):
         names = [str(name) for name in table.columns]
         return (dict(zip(names, values, strict=True)) for values in table.itertuples(index=False, name=None))
-    from datasets import Audio
+    from datasets import Audio, Dataset, IterableDataset
 
+    if not isinstance(table, Dataset | IterableDataset):
+        expected = "expected a DataFrame of pandas, or a Dataset or IterableDataset of Hugging Face"
+        raise UserError(f"table of type {type(table).__name__}; {expected}")
     for name, feature in (table.features or {}).items():
         if isinstance(feature, Audio):
             table = table.cast_column(name, Audio(decode=False))

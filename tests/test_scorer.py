@@ -55,6 +55,7 @@ def test_every_way_to_pass_a_clip_gives_the_same_score(scorer, clips):
         (context, {"array": samples[1], "sampling_rate": RATE, "path": None}),  # cells of data sets
         (context, {"bytes": response.read_bytes(), "path": "elsewhere.wav"}),
         (context, {"bytes": None, "path": str(response)}),
+        (context, {"bytes": None, "path": response}),
         (context, io.BytesIO(response.read_bytes())),
         (context, memoryview(response.read_bytes())),
     ]
@@ -265,6 +266,10 @@ def test_audio_states_are_kept_in_a_folder(judge_folder, clips, tmp_path, monkey
         (lambda s, c: s.score(None, c.samples), "samples without a rate"),
         (lambda s, c: s.score(None, {}), "clip with nothing"),
         (lambda s, c: Scorer.from_pretrained("judge", quantization="int3"), "quantization 'int3'; expected none, nf4"),
+        (lambda s, c: Scorer.from_pretrained(None), "judge None; expected a folder, or OWNER/NAME on the Hugging Face"),
+        (lambda s, c: Scorer.from_pretrained("judge", kept_bytes=-1), "kept_bytes -1; expected a whole number, 0 or"),
+        (lambda s, c: s.rank(None, [c], by="vocal_empathy"), "dimension 'vocal_empathy'; expected empathy, warmth"),
+        (lambda s, c: s.score(None, (c.samples, 16_000.7)), r"at 16000\.7 Hz .*expected a whole number of Hz"),
         (lambda s, c: s.score(None, {"array": c.samples}), "array and sampling_rate"),
         (lambda s, c: s.score(None, io.StringIO()), "text"),
         (lambda s, c: s.score(None, (np.zeros((2, 8_000), dtype=np.float32), RATE)), "one-dimensional"),

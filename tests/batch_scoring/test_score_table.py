@@ -59,3 +59,5 @@ def test_a_table_without_responses_is_refused(scorer, clips):
             score_table(scorer, table)
     with pytest.raises(UserError, match="row 2: clip of type int"):
         score_table(scorer, pd.DataFrame({"response_audio": [clips[0], 5]}))
+    with pytest.raises(UserError, match="table of type list; expected a DataFrame of pandas, or a Dataset"):
+        score_table(scorer, [{"response_audio": clips[0]}])

@@ -93,7 +93,10 @@ def test_rewards_are_clipped_and_what_is_no_voice_gets_the_lowest(scorer, voices
             reward(["p"] * 2, ["0", "0"], context_audio=[voices[1], tmp_path / "missing.wav"])
     for options, reason in (
         ({"limits": (0.5, 0.5)}, "two rising numbers"),
+        ({"limits": (0.5,)}, r"limits \(0\.5,\); expected two rising numbers"),
+        ({"limits": ("0", "1")}, r"limits \('0', '1'\); expected two rising numbers"),
         ({"deviations": math.nan}, "from 0 on"),
+        ({"deviations": "1"}, "deviations '1'; expected a number from 0 on"),
         ({"deviations": 1.0}, "not calibrated"),
         ({"by": ["kindness"]}, "dimension 'kindness'; expected empathy, warmth"),
     ):
@@ -269,6 +272,7 @@ def test_responses_are_put_in_order(scorer, voices, tmp_path):
     best = max(scorer.score(None, clip)["warmth"] / 10 for clip in voices)  # each alone, so in another batch
     assert by_warmth[0].merit == pytest.approx(best, abs=1e-5)
     assert scorer.dimension_names(None) == ("empathy", "warmth")
+    assert scorer.dimension_names("warmth") == ("warmth",)
     with pytest.raises(UserError, match="best of 0 responses"):
         scorer.rank(None, [])
     with pytest.raises(AudioError, match=r"broken\.wav: not a sound file"):
