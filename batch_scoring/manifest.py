@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from ..data_modules.audio import AudioSource
 from ..data_modules.errors import AccessError, AudioError, DataError, OutsideError, names_shown, place, shown
 from ..data_modules.folders import resolve_inside
+from ..data_modules.parallel import say
 from ..data_modules.parquet import has_bytes, parquet_tables, python_rows
 from ..data_modules.ratings import A_NAME, is_name
 from ..data_modules.schema import Pair, Turn
@@ -68,6 +69,7 @@ class Manifest:
             raise DataError(f"{path}: suffix {shown(path.suffix)}; expected {', '.join(SUFFIXES)}")
         self._groups = [0]  # first rows of row groups, at which reading can begin
         self._columns: list[str] = []
+        self._names: Sequence[str] = ()  # all columns, once they are known
         if self._suffix == ".parquet":
             self._read_footer()
         self._rest: Iterator[ManifestRow] = iter(())
@@ -91,7 +93,8 @@ class Manifest:
         raise DataError(f"{self.path}: row {first + count} is gone; was the file changed?")
 
     def check(self) -> int:
-        """Read all rows once, holding 8 bytes for each; returns how many there are.
+        """Read all rows once, holding 8 bytes for each; returns how many there are. Contexts under another name are
+        pointed out, on standard error.
 
         Raises:
             DataError: If the file cannot be read as what its suffix says, has no rows or no column `response_audio`, or
@@ -110,6 +113,8 @@ class Manifest:
                 raise DataError(f"{here}: {shown(pair_id)} stands there twice, also in {first}; expected unique ids")
             if hash(pair_id) in duplicates:
                 seen[pair_id] = record
+        if "context" in self._names and "context_audio" not in self._names:  # its name in a request to the service
+            say(f"{self.path}: column 'context' is not read; expected context_audio for clips")
         return len(hashes)
 
     def sha256(self, whole: bool) -> str:
@@ -194,6 +199,7 @@ class Manifest:
         if "response_audio" not in names:
             columns, expected = names_shown(names), ", ".join(COLUMNS)
             raise DataError(f"{self.path}: no column 'response_audio'; it has {columns}; expected {expected}")
+        self._names = names
 
     def _unreadable(self, error: Exception) -> DataError:
         return DataError(f"{self.path}: cannot be read ({error})")

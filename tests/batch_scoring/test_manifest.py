@@ -77,6 +77,17 @@ def test_odd_files_that_are_right(clips):
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
+def test_contexts_under_another_name_are_pointed_out_once(suffix, write, capsys):
+    rows = [{"response_audio": "r0.wav", "context": "r1.wav"}] * 3
+    path = write(rows, f"m.{suffix}")
+    assert ids(path) == ["1", "2", "3"]
+    expected = f"{path}: column 'context' is not read; expected context_audio for clips\n"
+    assert capsys.readouterr().err == expected
+    assert ids(write([{**cells, "context_audio": "r1.wav"} for cells in rows], f"m.{suffix}")) == ["1", "2", "3"]
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
 def test_ids_are_numbers_by_default_and_unique(suffix, write, monkeypatch):
     path = write([{"response_audio": "r0.wav"} for _ in range(70)], f"m.{suffix}")
     assert ids(path) == [str(number) for number in range(1, 71)]
