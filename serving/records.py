@@ -128,6 +128,9 @@ def log_json() -> None:
     logging.getLogger().addHandler(handler)
     logging.captureWarnings(True)
     LOGGER.setLevel(logging.INFO)
+    # what they say of a client's request tells whoever runs the service nothing: its answer is in our own line
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 
 class Metrics:

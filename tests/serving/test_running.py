@@ -20,7 +20,7 @@ import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.serving import running
 from empathy_judge.serving.app import create_app
-from empathy_judge.serving.records import OncePerSecond
+from empathy_judge.serving.records import OncePerSecond, log_json
 from empathy_judge.serving.running import run
 from empathy_judge.serving.settings import listen
 
@@ -251,6 +251,17 @@ def test_of_warnings_that_repeat_there_is_a_line_a_second():
     assert [passes(own, level, "x") for level in (logging.INFO, logging.ERROR) for _ in range(2)] == [True] * 4
     once._last = dict.fromkeys(once._last, time.monotonic() - 1.0)
     assert passes("asyncio", logging.ERROR, "no descriptor")
+
+
+def test_what_libraries_say_of_a_request_is_not_in_the_log(monkeypatch, capsys):
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    log_json()
+    logging.captureWarnings(False)
+    for name in ("uvicorn.error", "python_multipart.multipart"):
+        logging.getLogger(name).warning("No supported WebSocket library detected; pip install 'uvicorn[standard]'")
+    logging.getLogger("uvicorn.error").error("Exception in ASGI application")
+    events = [json.loads(line)["event"] for line in capsys.readouterr().err.splitlines()]
+    assert events == ["Exception in ASGI application"]
 
 
 def test_a_judge_that_cannot_be_loaded_ends_the_service():
