@@ -133,8 +133,9 @@ def margin_ranking(
     target: Tensor,
     mask: Tensor,
     groups: Tensor | None = None,
-    margin: float = 0.05,
-    tie: float = 0.0,
+    *,
+    margin: float,
+    tie: float,
 ) -> Tensor:
     """Hinge on pairs of items: the better one must lead by `margin` (Herbrich, Graepel & Obermayer, 2000).
 
@@ -152,8 +153,9 @@ def logistic_ranking(
     target: Tensor,
     mask: Tensor,
     groups: Tensor | None = None,
-    temperature: float = 0.1,
-    tie: float = 0.0,
+    *,
+    temperature: float,
+    tie: float,
 ) -> Tensor:
     """RankNet: cross-entropy of which item of a pair is better (Burges et al., 2005), in nats.
 
@@ -232,8 +234,8 @@ def bradley_terry(
     rejected: Tensor,
     strength: Tensor,
     mask: Tensor,
-    temperature: float = 0.1,
-    strength_margin: float = 0.0,
+    temperature: float,
+    strength_margin: float,
 ) -> Tensor:
     """Negative log likelihood of the preferences: -log sigmoid((preferred - rejected) / temperature - margin), in nats.
 

@@ -122,9 +122,9 @@ class Objective(nn.Module):
         yield "mse", partial(mse, score, target, mask)
         yield "huber", partial(huber, score, target, mask, settings.huber_delta)
         yield "ccc", partial(ccc, score, target, mask)
-        yield "margin_ranking", partial(margin_ranking, score, target, mask, groups, settings.margin, settings.tie)
-        soft = settings.temperature
-        yield "logistic_ranking", partial(logistic_ranking, score, target, mask, groups, soft, settings.tie)
+        soft, tie = settings.temperature, settings.tie
+        yield "margin_ranking", partial(margin_ranking, score, target, mask, groups, margin=settings.margin, tie=tie)
+        yield "logistic_ranking", partial(logistic_ranking, score, target, mask, groups, temperature=soft, tie=tie)
         yield "soft_spearman", partial(soft_spearman, score, target, mask, soft)
         if (deviation := prediction.deviation) is not None:
             variance = (deviation / self._range.span).square()

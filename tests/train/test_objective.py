@@ -107,7 +107,7 @@ def test_the_sum_is_that_of_the_weighted_losses_on_shares_of_the_scale():
     wanted = wanted - torch.tensor([0.25, 0])
     mask = ~targets.isnan()
     assert terms["mse"].item() == pytest.approx(2 * mse(shares, wanted, mask).item())
-    ranked = logistic_ranking(shares, wanted, mask, people.groups, 0.2)
+    ranked = logistic_ranking(shares, wanted, mask, people.groups, temperature=0.2, tie=settings.tie)
     assert terms["logistic_ranking"].item() == pytest.approx(0.5 * ranked.item())
 
 

@@ -60,8 +60,10 @@ CASES = {
     "gaussian_nll": Case(losses.gaussian_nll, (PREDICTION, 0.05 + _scores(2)), TARGET),
     "faithful_nll": Case(losses.faithful_nll, (PREDICTION, 0.05 + _scores(2)), TARGET),
     "ccc": Case(losses.ccc, (PREDICTION,), TARGET),
-    "margin_ranking": Case(partial(losses.margin_ranking, margin=0.1), (PREDICTION,), TARGET, shift=True),
-    "logistic_ranking": Case(losses.logistic_ranking, (PREDICTION,), TARGET, twice=False, shift=True),
+    "margin_ranking": Case(partial(losses.margin_ranking, margin=0.1, tie=0.0), (PREDICTION,), TARGET, shift=True),
+    "logistic_ranking": Case(
+        partial(losses.logistic_ranking, temperature=0.1, tie=0.0), (PREDICTION,), TARGET, twice=False, shift=True
+    ),
     "soft_spearman": Case(
         partial(losses.soft_spearman, temperature=0.2), (PREDICTION,), TARGET, twice=False, shift=True
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import exp, log
 
 import numpy as np
@@ -101,7 +102,7 @@ def _surprise(logit: float) -> float:
 def test_bradley_terry_by_hand():
     tie = (_surprise(1) + _surprise(-1)) / 2
     plain = (_surprise(2) + _surprise(-2) + tie) / 3
-    assert bradley_terry(CHOSEN, REJECTED, STRENGTH, MASK).item() == pytest.approx(plain, abs=1e-6)
+    assert bradley_terry(CHOSEN, REJECTED, STRENGTH, MASK, 0.1, 0.0).item() == pytest.approx(plain, abs=1e-6)
     margin = (_surprise(1 - 0.3) + _surprise(-1 - 0.6) + (_surprise(0.5) + _surprise(-0.5)) / 2) / 3
     loss = bradley_terry(CHOSEN, REJECTED, STRENGTH, MASK, temperature=0.2, strength_margin=0.3)
     assert loss.item() == pytest.approx(margin, abs=1e-6)
@@ -109,8 +110,8 @@ def test_bradley_terry_by_hand():
 
 def test_one_dimension_is_one_column():
     chosen, rejected, strength, mask = (values[:, None] for values in (CHOSEN, REJECTED, STRENGTH, MASK))
-    flat = bradley_terry(CHOSEN, REJECTED, STRENGTH, MASK)
-    assert bradley_terry(chosen, rejected, strength, mask).item() == flat.item()
+    flat = bradley_terry(CHOSEN, REJECTED, STRENGTH, MASK, 0.1, 0.0)
+    assert bradley_terry(chosen, rejected, strength, mask, 0.1, 0.0).item() == flat.item()
     assert centring(chosen, rejected, mask).item() == centring(CHOSEN, REJECTED, MASK).item()
 
 
@@ -121,12 +122,13 @@ def test_centring_by_hand():
 
 def test_far_scores_stay_finite():
     chosen = torch.tensor([-100.0], requires_grad=True)
-    value = bradley_terry(chosen, torch.tensor([100.0]), torch.ones(1), torch.ones(1))
+    value = bradley_terry(chosen, torch.tensor([100.0]), torch.ones(1), torch.ones(1), 0.1, 0.0)
     assert value.item() == pytest.approx(2000)
     assert torch.autograd.grad(value, chosen)[0].item() == pytest.approx(-10)
 
 
 MARGIN, TEMPERATURE = 0.07, 0.2
+RANKED = partial(logistic_ranking, temperature=TEMPERATURE, tie=0.0)
 
 
 def _batch(seed: int, items: int = 12) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -174,33 +176,33 @@ def _loop(
 def test_a_loop_over_pairs(grouped, tie):
     prediction, target, weights, groups = batch = _batch(1)
     used, named = (groups, groups.tolist()) if grouped else (None, None)
-    hinge = margin_ranking(prediction, target, weights, used, MARGIN, tie)
+    hinge = margin_ranking(prediction, target, weights, used, margin=MARGIN, tie=tie)
     assert hinge.item() == pytest.approx(_loop(_hinge, batch, named, tie), rel=1e-12)
-    entropy = logistic_ranking(prediction, target, weights, used, TEMPERATURE, tie)
+    entropy = logistic_ranking(prediction, target, weights, used, temperature=TEMPERATURE, tie=tie)
     assert entropy.item() == pytest.approx(_loop(_entropy, batch, named, tie), rel=1e-12)
 
 
 def test_items_without_a_group_or_alone_in_one_get_no_gradient():
     prediction, target, _, _ = _batch(2, 5)
     groups = torch.tensor([-1, -1, 0, 1, 1])
-    for loss in (margin_ranking, logistic_ranking):
+    for loss in (partial(margin_ranking, margin=MARGIN, tie=0.0), RANKED):
         values = prediction.clone().requires_grad_()
         loss(values, target.nan_to_num(0.3), torch.ones(5, 2), groups).backward()
         assert (values.grad[:3] == 0).all()
     with pytest.raises(ValueError, match=r"groups \(3,\); expected the shape \(5,\)"):
-        logistic_ranking(prediction, target, torch.ones(5, 2), groups[:3])
+        RANKED(prediction, target, torch.ones(5, 2), groups[:3])
 
 
 def test_all_ties():
     prediction, target = torch.tensor([[0.2], [0.7]], requires_grad=True), torch.full((2, 1), 0.5)
     for loss in (
-        margin_ranking(prediction, target, torch.ones(2, 1)),
+        margin_ranking(prediction, target, torch.ones(2, 1), margin=MARGIN, tie=0.0),
         soft_spearman(prediction, target, torch.ones(2, 1), 0.1),
     ):
         assert loss.item() == 0
         assert (torch.autograd.grad(loss, prediction)[0] == 0).all()
     # a tie draws the predictions together
-    (gradient,) = torch.autograd.grad(logistic_ranking(prediction, target, torch.ones(2, 1)), prediction)
+    (gradient,) = torch.autograd.grad(RANKED(prediction, target, torch.ones(2, 1)), prediction)
     assert gradient[0] < 0 < gradient[1]
 
 
