@@ -21,6 +21,7 @@ import pandas as pd
 import yaml
 from filelock import FileLock, Timeout
 from jsonargparse import Namespace, get_loader
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 from rich.table import Table
 
 from ..data_modules.errors import DataError, UserError, shown, system_errors
@@ -38,9 +39,8 @@ try:
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
     from optuna.trial import FrozenTrial, TrialState
-    from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 except ImportError:
-    raise UserError("sweep: Optuna or pydantic is not installed; pip install 'empathy-judge[sweep]'") from None
+    raise UserError("sweep: Optuna is not installed; pip install 'empathy-judge[sweep]'") from None
 
 BEST_FILE = "best.yaml"
 _SWEEP_FILE, _RECIPE_FILE, _JOURNAL, _LOCK = "sweep.json", "recipe.yaml", "journal.log", ".lock"
