@@ -49,15 +49,20 @@ SHARES = ("ratings", "preferences", "counterfactuals")
 _FORKS_SAFELY = 3, 11, 10  # before, a forked process may wait for ever for a lock of the interpreter (gh-112275)
 
 
+class TokenCounter(Protocol):
+    """What the judge knows of its inputs."""
+
+    def count_tokens(self, pairs: Sequence[Pair], seconds: Mapping[AudioSource, float]) -> np.ndarray:
+        """Tokens of each pair `(pairs,)`, from the durations of their clips."""
+        ...
+
+
 class CollatingModel(Protocol):
     """What the trainer's model knows of its inputs."""
 
     # makes a batch of training items; can be pickled, for processes that read data
     collate: Callable[[Sequence[RatedPair | ComparedPair]], Any]
-
-    def count_tokens(self, pairs: Sequence[Pair], seconds: Mapping[AudioSource, float]) -> np.ndarray:
-        """Tokens of each pair `(pairs,)`, from the durations of their clips."""
-        ...
+    judge: TokenCounter
 
 
 @dataclass(frozen=True)
@@ -281,7 +286,7 @@ class PairDataModule(L.LightningDataModule):
     def _lengths(self, pairs: Sequence[Pair]) -> np.ndarray:
         if self._model is None:
             raise DataError("data.batch_tokens without a model, whose tokens they are; expected batch_size")
-        return self._model.count_tokens(pairs, self._seconds)
+        return self._model.judge.count_tokens(pairs, self._seconds)
 
     @property
     def _model(self) -> CollatingModel | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -21,11 +21,9 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from ..data_modules.audio import AudioSource
 from ..data_modules.datamodule import SHARES, PairDataModule, RunPairs
 from ..data_modules.errors import UserError
 from ..data_modules.parallel import say
-from ..data_modules.schema import Pair
 from ..data_modules.splits import kept_together
 from ..models.artifact import describe
 from ..models.backbones.layers import compile_layers
@@ -113,10 +111,6 @@ class JudgeModule(L.LightningModule):
         """Shard the weights where the strategy does not do that itself."""
         if isinstance(self.trainer.strategy, ShardedStrategy) and not isinstance(self.judge, FSDPModule):
             shard(self.judge, [] if self.raters is None else [self.raters], self.trainer.strategy.shards)
-
-    def count_tokens(self, pairs: Sequence[Pair], seconds: Mapping[AudioSource, float]) -> np.ndarray:
-        """Tokens that the backbone reads of each pair `(pairs,)`; for the data module."""
-        return self.judge.count_tokens(pairs, seconds)
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         """Move a batch; Lightning does not look into frozen dataclasses."""
