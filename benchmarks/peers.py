@@ -252,7 +252,7 @@ def ways_of(batch: int, depth: float, beside_swift: bool) -> dict[str, dict[str,
     together = {
         "ours, cold": {},
         "ours, cold, contexts together": groups,
-        "ours, audio kept, contexts together": groups | audio,
+        "ours, audio cached, contexts together": groups | audio,
     }
     if beside_swift:
         at_depth = {
@@ -261,10 +261,10 @@ def ways_of(batch: int, depth: float, beside_swift: bool) -> dict[str, dict[str,
         return {"training": together | at_depth}
     apart = {
         "ours, cold, like lengths together": tokens,
-        "ours, audio kept": audio,
-        "ours, audio kept, like lengths together": tokens | audio,
+        "ours, audio cached": audio,
+        "ours, audio cached, like lengths together": tokens | audio,
     }
-    upper = {"ours, audio kept": audio, "ours, lower layers kept, like lengths together": tokens | layers}
+    upper = {"ours, audio cached": audio, "ours, lower layers cached, like lengths together": tokens | layers}
     return {"training": together | apart, UPPER: upper}
 
 

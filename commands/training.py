@@ -235,7 +235,7 @@ def _export_whole(
         loss = "; ".join(check.beyond)
         print(f"not written: {loss}; --accept-loss writes it all the same", file=sys.stderr)
     for loss in check.beyond if written else ():
-        print(f"accepted: {loss}", file=sys.stderr)
+        print(f"written despite: {loss}", file=sys.stderr)
     return check, written
 
 

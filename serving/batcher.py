@@ -86,9 +86,9 @@ class Full(Exception):
 class _Lane:
     """Jobs of one kind, in the order in which clients take turns: start-time fair queueing (Goyal et al., 1996)."""
 
-    def __init__(self, pace: float, old_share: float) -> None:
+    def __init__(self, seconds_per_work: float, old_share: float) -> None:
         self.jobs: list[QueuedPair] = []  # that wait, next one first
-        self.pace = pace  # seconds for a unit of work, a running mean
+        self.seconds_per_work = seconds_per_work  # seconds for a unit of work, a running mean
         self.old_share = old_share  # weight of the old value in the next mean
         self._now, self._given = 0, Counter[str]()
 
@@ -154,8 +154,8 @@ class Batcher:
         """How long it takes until what waits now is scored: the pairs that are scored alone, or all others."""
         lane = self._long if long else self._short
         share = 2 if long or self._long.jobs else 1  # half of the time is the other lane's; short pairs always come
-        waiting = share * lane.pace * sum(job.work for job in lane.jobs)
-        return waiting + sum(self._lane_of(job).pace * job.work for job in self._begun)
+        waiting = share * lane.seconds_per_work * sum(job.work for job in lane.jobs)
+        return waiting + sum(self._lane_of(job).seconds_per_work * job.work for job in self._begun)
 
     def has_place(self, client: str, work: int = 1, long: bool = False) -> bool:
         """Whether a client may let so much work wait, of pairs that are scored alone or of others."""
@@ -224,7 +224,8 @@ class Batcher:
             seconds = time.monotonic() - start
             self._owed = seconds if jobs[0].is_long else max(0.0, self._owed - seconds)
             lane = self._lane_of(jobs[0])
-            lane.pace += (1 - lane.old_share) * (seconds / sum(job.work for job in jobs) - lane.pace)
+            measured = seconds / sum(job.work for job in jobs)
+            lane.seconds_per_work += (1 - lane.old_share) * (measured - lane.seconds_per_work)
             lane.old_share = _OLD_SHARE
             self._begun = ()
             self._on_batch(len(jobs), seconds)

@@ -152,14 +152,14 @@ def _sd(values: np.ndarray) -> float:
     return float((values - values[0]).std())
 
 
-Mapping = Literal["linear", "isotonic"]
-MAPPINGS: tuple[Mapping, ...] = get_args(Mapping)
+MappingKind = Literal["linear", "isotonic"]
+MAPPINGS: tuple[MappingKind, ...] = get_args(MappingKind)
 
 FOLDS = 5
 
 
 def mapped_errors(
-    score: np.ndarray, human: np.ndarray, groups: np.ndarray, mapping: Mapping, resamples: Resamples, seed: int = 0
+    score: np.ndarray, human: np.ndarray, groups: np.ndarray, mapping: MappingKind, resamples: Resamples, seed: int = 0
 ) -> dict[str, Statistic]:
     """``mae``, ``rmse`` and ``error`` (`calibration_error`) of `mapped_scores`, which takes the same arguments.
 
@@ -180,7 +180,7 @@ def mapped_errors(
 
 
 def mapped_scores(
-    score: np.ndarray, human: np.ndarray, groups: np.ndarray, mapping: Mapping, seed: int = 0
+    score: np.ndarray, human: np.ndarray, groups: np.ndarray, mapping: MappingKind, seed: int = 0
 ) -> np.ndarray:
     """Judge scores mapped to human rating points; an item's mapping is fitted on other groups than its own.
 
@@ -209,7 +209,7 @@ def mapped_scores(
     return mapped
 
 
-def _mapped(mapping: Mapping, x: np.ndarray, y: np.ndarray, new: np.ndarray) -> np.ndarray:
+def _mapped(mapping: MappingKind, x: np.ndarray, y: np.ndarray, new: np.ndarray) -> np.ndarray:
     """New scores by the mapping that is fitted on judge scores x and human scores y."""
     if mapping == "linear":
         slope = 0.0 if is_constant(x) else calibration_line(x, y)[0]

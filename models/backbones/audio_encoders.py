@@ -31,8 +31,8 @@ from .loading import load_feature_extractor
 PADDING, USER, OTHER, RESPONSE = range(4)
 """What a token belongs to: nothing, a context turn of the user, a context turn of anybody else, the response."""
 
-FUSION = "joiner"
-"""Name of the fusion in the network. Existing judges have stored its weights under it."""
+_STORED_FUSION = "joiner"
+"""Name of the fusion in the network, under which stored judges have its weights; in settings its name is `fusion`."""
 
 WIDTH = 256
 _HEADS = 4
@@ -96,10 +96,10 @@ class PairEncoder(Backbone):
         self.network = nn.ModuleDict({"encoder": network})
         layers, width = len(self.layers) + 1, network.config.hidden_size
         self.audio_size, self.layer_sizes = layers * width, (layers, width)
-        self.network[FUSION] = CrossAttentionFusion(layers, width).to(network.device)
+        self.network[_STORED_FUSION] = CrossAttentionFusion(layers, width).to(network.device)
         self.parts = {
             "audio_tower": BackbonePart("encoder", self.linears, self.layers_path),
-            "fusion": BackbonePart(FUSION, ()),
+            "fusion": BackbonePart(_STORED_FUSION, ()),
         }
 
     @property
@@ -124,7 +124,7 @@ class PairEncoder(Backbone):
         if states is None:
             assert inputs.clips is not None
             states = self.encode_audio(inputs.clips)
-        fusion: Any = self.network[FUSION]  # pyright: ignore[reportIndexIssue]
+        fusion: Any = self.network[_STORED_FUSION]  # pyright: ignore[reportIndexIssue]
         projected = fusion.project(states)
         zeros = projected.new_zeros(inputs.input_ids.numel(), WIDTH)
         audio = zeros.index_copy(0, inputs.audio_positions, projected[inputs.audio_index])

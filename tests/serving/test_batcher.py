@@ -170,12 +170,12 @@ def test_nothing_is_let_in_that_would_have_to_wait_too_long(scorer):
     batcher = Batcher(scorer, 100, 0.0, lambda pairs, seconds: None, pytest.fail, patience=30.0)  # type: ignore[arg-type]
     held_up(batcher, scorer)
     submitted(batcher, jobs("abcde"))  # and one is being scored
-    batcher._short.pace = 5.0
+    batcher._short.seconds_per_work = 5.0
     assert batcher.seconds() == 30.0
     assert batcher.has_place("g")
-    batcher._short.pace = 5.1
+    batcher._short.seconds_per_work = 5.1
     assert not batcher.has_place("g")
-    batcher._short.pace = batcher._long.pace = 2.0
+    batcher._short.seconds_per_work = batcher._long.seconds_per_work = 2.0
     submitted(batcher, jobs("x", windows=8, seconds=61))
     assert (batcher.seconds(), batcher.seconds(long=True)) == (22.0, 34.0)  # each has half of the time
     assert batcher.has_place("g")
@@ -197,7 +197,7 @@ def test_a_long_pair_is_not_overtaken_for_ever(scorer):
     assert batcher.has_place("y")  # no matter for those who do not overtake it
     scorer.open.set()
     batcher.close()
-    assert batcher._long.pace < 0.1  # the first measure replaces what was guessed
+    assert batcher._long.seconds_per_work < 0.1  # the first measure replaces what was guessed
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_a_loss_beyond_the_bounds_ends_with_1(judge_folder, tmp_path, capsys, mo
     assert main([*words, "--accept-loss"]) == 0
     printed = capsys.readouterr()
     assert printed.out.endswith(f"judge: {tmp_path / 'out'}\n")
-    assert "accepted: empathy: largest difference" in printed.err
+    assert "written despite: empathy: largest difference" in printed.err
 
 
 def test_what_was_written_can_be_had_as_json(judge_folder, tmp_path, capsys):
