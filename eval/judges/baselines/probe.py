@@ -94,7 +94,8 @@ def learning_curve(what: str, dataset: PairDataset, *, resamples: int, seed: int
 
     Returns:
         For each dimension and share: ``dimension``, ``pairs`` (the most in a fold), ``spearman`` (mean over the
-        repeats), and ``behind``: Spearman with all pairs minus this one (null for all pairs).
+        repeats), and ``behind``: Spearman with all pairs minus this one (null for all pairs). Of shares that come to
+        as many pairs, the largest alone.
 
     Raises:
         UserError: If there is no such judge or backbone.
