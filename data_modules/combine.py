@@ -174,7 +174,7 @@ def _split_by(parts: Sequence[PairDataset], shared: Collection[str]) -> tuple[tu
         return None, [f"Splits were dropped, they were made differently: {listed}."]
     split_names = {part.card.name: {pair.split for pair in part.pairs if pair.split is not None} for part in parts}
     if set[str]().union(*split_names.values()) not in split_names.values():
-        listed = "; ".join(f"{name} has {', '.join(sorted(own))}" for name, own in split_names.items())
+        listed = "; ".join(f"{name} has {', '.join(sorted(names))}" for name, names in split_names.items())
         return None, [f"Splits were dropped, they are called differently: {listed}."]
     by = made_by[parts[0].card.name]
     if crossings := _crossings(parts, by, shared):
@@ -186,7 +186,7 @@ def _split_by(parts: Sequence[PairDataset], shared: Collection[str]) -> tuple[tu
 def _crossings(parts: Sequence[PairDataset], by: Sequence[str], shared: Collection[str]) -> dict[str, int]:
     """Kinds of which no value may be in two splits -> how many values would be. Clips are compared by their bytes."""
     pairs = [dataclasses.replace(p, pair_id=f"{part.card.name}/{p.pair_id}") for part in parts for p in part.pairs]
-    clips = {f"{part.card.name}/{key}": own for part in parts for key, own in part.fingerprints.items()}
+    clips = {f"{part.card.name}/{key}": clip for part in parts for key, clip in part.fingerprints.items()}
     together = dataclasses.replace(parts[0], pairs=tuple(pairs), fingerprints=clips)
     nothing_near = NearIdentical(content_hash="", method="", clips=0, not_comparable=(), clusters=())
     values = values_of(together, by, nothing_near)

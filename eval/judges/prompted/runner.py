@@ -32,10 +32,8 @@ _FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0  # seconds
 _HOPELESS = 5  # the run ends without a single answer after so many questions that are invalid or bring only bills
 _WINDOW = 10.0  # seconds over which the rate of answers is measured
 _RISE = 1.05  # factor of the rate with each answer after a limit was hit, to find out when the limit is lifted
-_LEAST_GAP, _WIDEST_GUESS = (
-    1e-4,
-    2.0,
-)  # seconds between requests; the guess stands where there are no answers to measure
+_LEAST_GAP = 1e-4  # seconds between requests; a shorter gap is none
+_WIDEST_GUESS = 2.0  # seconds between requests, where there are no answers to measure the rate of
 _LOOK = 0.2  # seconds at most until whoever waits sees that the run stops
 _LONG_WAIT = 10.0  # seconds; a server that asks for more is named
 OVER_BUDGET = "not asked: the budget is used up"
@@ -211,9 +209,8 @@ class Session:
         finally:
             if self._lost:
                 kinds = "; ".join(f"{count:,} x {kind}" for kind, count in self._lost.most_common())
-                most = (
-                    f", at most ${self.budget.lost - lost_before:.2f} in all" if self.budget.price is not None else ""
-                )
+                dollars = self.budget.lost - lost_before
+                most = f", at most ${dollars:.2f} in all" if self.budget.price is not None else ""
                 print(f"{self._name}: requests without an answer may be billed: {kinds}{most}", file=sys.stderr)
         if received:
             print("stopped: the answers so far are kept; the same command goes on from there", file=sys.stderr)
