@@ -71,10 +71,11 @@ def scored(words: list[str]) -> None:
 
 @pytest.mark.parametrize(("status", "requeued"), [(75, True), (0, False), (1, False), (2, False), (137, False)])
 def test_slurm_queues_a_job_again_that_was_asked_to_stop_scoring(status, requeued, tmp_path):
-    stand_in(tmp_path, "srun", f"exit {status}")
+    stand_in(tmp_path, "srun", f'echo "$SRUN_CPUS_PER_TASK" > "{tmp_path}/cpus"; exit {status}')
     stand_in(tmp_path, "scontrol", "")
-    variables = {"PYTHON": "our-python", "SLURM_JOB_ID": "123"}
+    variables = {"PYTHON": "our-python", "SLURM_JOB_ID": "123", "SLURM_CPUS_PER_TASK": "8"}
     assert run("score_slurm.sbatch", tmp_path, SCORED, **variables) == status
+    assert (tmp_path / "cpus").read_text() == "8\n"  # srun itself no longer reads what sbatch was told
     words = arguments(tmp_path, "srun")
     assert words[:5] == ["--kill-on-bad-exit=0", "--wait=0", "our-python", "-m", "empathy_judge.cli"]
     scored(words)
@@ -87,6 +88,7 @@ def test_torchrun_scores_with_a_process_for_each_gpu(tmp_path):
     assert run("score_torchrun.sh", tmp_path, SCORED, **variables) == 0
     words = arguments(tmp_path, "our-python")
     assert given(words, "--nnodes", "--rdzv-endpoint", "--nproc-per-node") == ["4", "first:29400", "8"]
+    assert given(words, "--rdzv-conf") == ["join_timeout=1800,read_timeout=900"]
     scored(words)
 
 
@@ -99,7 +101,7 @@ def test_slurm_queues_a_job_again_that_has_saved_and_no_other(statuses, status, 
     stand_in(
         tmp_path,
         "srun",
-        f"""echo "$MASTER_ADDR" > "{tmp_path}/main"
+        f"""echo "$MASTER_ADDR $SRUN_CPUS_PER_TASK" > "{tmp_path}/main"
 while [[ $1 == --* ]]; do shift; done
 highest=0
 for rank in 0 1; do
@@ -115,8 +117,9 @@ exit "$highest\"""",
     (tmp_path / "temporary").mkdir()
     variables = {"SLURM_JOB_ID": "123", "SLURM_JOB_NODELIST": "node[3-4]", "SLURM_JOB_NUM_NODES": "2"}
     variables |= {"SLURM_NTASKS_PER_NODE": "8", "PYTHON": "our-python", "TMPDIR": str(tmp_path / "temporary")}
+    variables["SLURM_CPUS_PER_TASK"] = "8"
     assert run("slurm.sbatch", tmp_path, **variables) == status
-    assert (tmp_path / "main").read_text() == "node3\n"
+    assert (tmp_path / "main").read_text() == "node3 8\n"
     words = arguments(tmp_path, "srun")
     # a failure ends all at once; what ends well waits for the others without limit
     assert words[:2] == ["--kill-on-bad-exit=1", "--wait=0"]
