@@ -14,6 +14,8 @@ meeting=(--standalone)
 if ((nodes > 1)); then
     meeting=(--nnodes "$nodes" --rdzv-backend c10d --rdzv-endpoint "${MASTER:?host:port of the first machine}")
     meeting+=(--rdzv-id "${RENDEZVOUS:-empathy-judge}")
+    # machines may start long after each other: by default one that comes two minutes before the first fails
+    meeting+=(--rdzv-conf "join_timeout=1800,read_timeout=900")
 fi
 notes=$(mktemp -d) || exit 1
 trap 'rm -rf "$notes"' EXIT
