@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+import uuid
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -98,7 +99,8 @@ class DiskStore:
         path = self._path(name)
         if self._full or path.exists():
             return
-        unfinished = path.with_name(f".{name}.{os.getpid()}{_UNFINISHED}")
+        # not by process number: on machines that share the folder, two may have the same
+        unfinished = path.with_name(f".{name}.{uuid.uuid4().hex[:8]}{_UNFINISHED}")
         try:
             path.parent.mkdir(exist_ok=True)
             # `save_file` of safetensors does not say why it fails

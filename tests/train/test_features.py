@@ -201,6 +201,22 @@ def test_a_full_disk_stops_no_work(tmp_path, monkeypatch, capsys):
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["ab.safetensors"]
 
 
+def test_machines_whose_processes_have_the_same_number_share_a_store(tmp_path, monkeypatch, capsys):
+    store, plain = DiskStore(tmp_path, 1.0), os.replace
+
+    def after_another_machine(source: Path, target: Path) -> None:
+        monkeypatch.setattr(feature_cache.os, "replace", plain)
+        DiskStore(tmp_path, 1.0).put("abc", tensors(1))  # the same, in a container of its own
+        plain(source, target)
+
+    monkeypatch.setattr(feature_cache.os, "replace", after_another_machine)
+    store.put("abc", tensors(1))
+    store.put("abd", tensors(2))
+    assert capsys.readouterr().err == ""
+    assert "abd" in store
+    assert torch.equal(store.get("abc")["states"], tensors(1)["states"])
+
+
 def test_what_a_killed_process_left_is_deleted(tmp_path, monkeypatch):
     store = DiskStore(tmp_path, 1.0)
     (tmp_path / "ab").mkdir()
