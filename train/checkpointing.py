@@ -30,6 +30,8 @@ from ..models import LAST
 from ..models.weight_files import damage, read_checkpoint
 
 _LOCK = ".lock"
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+"""Errors of a file system that knows no locks, such as Lustre mounted without them."""
 _LOOK_EVERY = 8  # steps; whether any process was asked to stop takes communication between all of them
 
 
@@ -42,7 +44,8 @@ def alone_in(run: Path) -> Iterator[None]:
     """Make a folder and lock it: within, no other process trains in it.
 
     It is a POSIX lock: the system releases it when this process dies, and processes that began as a copy of it (data
-    loaders), which live on for seconds after a kill, do not hold it.
+    loaders), which live on for seconds after a kill, do not hold it. Where the file system knows no locks, a line says
+    that nothing was locked.
 
     Raises:
         UserError: If another process trains in it.
@@ -53,7 +56,13 @@ def alone_in(run: Path) -> Iterator[None]:
         run.mkdir(parents=True, exist_ok=True)
         while True:
             lock = open(path, "a")  # noqa: SIM115 it is held until the end
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+                say(f"{run}: its file system knows no locks; make sure that no other command trains here", "yellow")
+                break
             if path.exists() and os.path.samestat(os.fstat(lock.fileno()), path.stat()):
                 break
             lock.close()  # the process that held the lock has deleted its file meanwhile

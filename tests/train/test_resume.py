@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import itertools
 import json
@@ -25,8 +26,9 @@ from empathy_judge.data_modules.errors import ASKED_TO_STOP, UserError
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.models import JUDGE_FILE
 from empathy_judge.models.weight_files import damage, read_checkpoint
+from empathy_judge.train import checkpointing
 from empathy_judge.train import run as recipe
-from empathy_judge.train.checkpointing import AtomicCheckpoints, find_resumable, stopped_by_signals
+from empathy_judge.train.checkpointing import AtomicCheckpoints, alone_in, find_resumable, stopped_by_signals
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 
@@ -182,6 +184,18 @@ def test_a_second_training_in_a_folder_is_refused_at_once(folds, train_arguments
         first.kill()  # the system lets the lock go
     assert "not a pair dataset" in failed(capsys, "train", *words)
     assert not (run / ".lock").exists()
+
+
+def test_a_file_system_without_locks_is_no_obstacle(tmp_path, monkeypatch, capsys):
+    def unknown(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")  # Lustre without the mount option `flock`
+
+    monkeypatch.setattr(checkpointing.fcntl, "lockf", unknown)
+    with alone_in(tmp_path / "run"):
+        assert (tmp_path / "run").is_dir()
+    assert capsys.readouterr().err == (
+        f"{tmp_path / 'run'}: its file system knows no locks; make sure that no other command trains here\n"
+    )
 
 
 def test_a_run_folder_that_cannot_be_written_is_one_line(train_arguments, tmp_path, capsys):
