@@ -38,7 +38,7 @@ from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.train.memory import step_memory
 from empathy_judge.train.recipe import RecipeParser
-from gpu_step import FIXED, PAIRED, PREDICTED_AT, WAYS, Bench, predicted_bytes, step, words, work_of
+from gpu_step import FIXED, PAIRED, PREDICTED_AT, RECIPE, WAYS, Bench, predicted_bytes, step, words, work_of
 from materials import write_checkpoint, write_conversations
 from naive import NaiveCollate, read_items, scores
 from timing import in_turns, memory, peak_memory, ratios, reset_peak, spread, synchronize
@@ -126,8 +126,10 @@ def pieces(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, str
         if "step" in options.only or ("naive" in options.only and way == PAIRED):
             naively = way == PAIRED and "naive" in options.only
             yield "step", way, lambda bench, way=way, values=values, n=naively: step(bench, way, values, n)
+        # before the further ways of training, the last of which compiles for minutes
+        if way == RECIPE and "score" in options.only:
+            yield "score", "", lambda bench: score(bench, "naive" in options.only)
     if "score" in options.only:
-        yield "score", "", lambda bench: score(bench, "naive" in options.only)
         for quantization in ("int8", "nf4"):
             yield "score", quantization, lambda bench, q=quantization: score_quantized(bench, q)
 

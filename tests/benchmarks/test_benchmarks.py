@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -175,6 +176,11 @@ class TestGpu:
         cached, heard = by_way["batches by tokens, audio cached"], by_way["batches by tokens"]
         assert cached["flops_per_pair"] < heard["flops_per_pair"]
         assert by_way["batches by tokens, contexts together"]["flops_per_pair"] < heard["flops_per_pair"]
+
+    def test_what_matters_most_is_measured_first(self, programs, tmp_path):
+        options = argparse.Namespace(only=["step", "score", "naive"])
+        first = [piece[:2] for piece in programs("gpu").pieces(options, tmp_path)]
+        assert first[:4] == [("load", ""), ("step", "fixed batches"), ("step", "the recipe as it is"), ("score", "")]
 
     @pytest.mark.long
     def test_a_process_is_killed_when_its_time_is_over(self, tmp_path):
