@@ -9,6 +9,7 @@ import fcntl
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,7 +33,9 @@ from ..models.weight_files import damage, read_checkpoint
 _LOCK = ".lock"
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 """Errors of a file system that knows no locks, such as Lustre mounted without them."""
-_LOOK_EVERY = 8  # steps; whether any process was asked to stop takes communication between all of them
+# Whether any process was asked to stop takes communication between all of them: every so many steps or seconds,
+# whichever is sooner. torchrun kills half a minute after the signal
+_LOOK_STEPS, _LOOK_SECONDS = 8, 4.0
 
 
 class CannotWrite(UserError):
@@ -142,11 +145,13 @@ class PreemptionCheckpoints(Callback):
         """
         self._path, self._every = folder / LAST, every
         self._asked = False
+        self._next_look, self._gap, self._looked = 0, 1, 0.0  # step, steps until then, when (`time.monotonic`)
         self._before: dict[signal.Signals, Any] = {}
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Listen for signals, instead of Lightning: its own handler talks to other processes from within a signal."""
         self._before = listen(self._ask)
+        self._looked = time.monotonic()
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self._asked = True
@@ -161,8 +166,7 @@ class PreemptionCheckpoints(Callback):
         """
         if trainer.is_last_batch or (batch_idx + 1) % trainer.accumulate_grad_batches:
             return  # the end of an epoch is saved after validation
-        look = trainer.world_size == 1 or trainer.global_step % _LOOK_EVERY == 0
-        stop = look and self._anyone_asked(trainer)
+        stop = trainer.global_step >= self._next_look and self._anyone_asked(trainer)
         if stop or (self._every and trainer.global_step % self._every == 0):
             trainer.save_checkpoint(self._path)
         if stop:
@@ -178,7 +182,15 @@ class PreemptionCheckpoints(Callback):
             self._stop(trainer)
 
     def _anyone_asked(self, trainer: L.Trainer) -> bool:
-        return trainer.strategy.reduce_boolean_decision(self._asked, all=False)
+        """Whether a signal came to any process. All look at the same step, so all agree on how long a step takes."""
+        if trainer.world_size == 1:
+            return self._asked
+        now = time.monotonic()
+        own = torch.tensor([float(self._asked), now - self._looked], device=trainer.strategy.root_device)
+        asked, seconds = trainer.strategy.reduce(own, reduce_op="max").tolist()  # pyright: ignore[reportAttributeAccessIssue]
+        self._gap = max(1, min(_LOOK_STEPS, int(self._gap * _LOOK_SECONDS / max(seconds, 1e-9))))
+        self._next_look, self._looked = trainer.global_step + self._gap, now
+        return bool(asked)
 
     @staticmethod
     def _stop(trainer: L.Trainer) -> None:

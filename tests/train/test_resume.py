@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 
 import pytest
 import torch
@@ -28,7 +28,13 @@ from empathy_judge.models import JUDGE_FILE
 from empathy_judge.models.weight_files import damage, read_checkpoint
 from empathy_judge.train import checkpointing
 from empathy_judge.train import run as recipe
-from empathy_judge.train.checkpointing import AtomicCheckpoints, alone_in, find_resumable, stopped_by_signals
+from empathy_judge.train.checkpointing import (
+    AtomicCheckpoints,
+    PreemptionCheckpoints,
+    alone_in,
+    find_resumable,
+    stopped_by_signals,
+)
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 
@@ -184,6 +190,28 @@ def test_a_second_training_in_a_folder_is_refused_at_once(folds, train_arguments
         first.kill()  # the system lets the lock go
     assert "not a pair dataset" in failed(capsys, "train", *words)
     assert not (run / ".lock").exists()
+
+
+@pytest.mark.parametrize(("seconds", "looks"), [(0.01, [1, 9, 17]), (1.0, [1, 5, 9, 13, 17]), (6.0, [*range(1, 18)])])
+def test_processes_ask_each_other_before_torchrun_loses_patience(seconds, looks, monkeypatch, tmp_path):
+    """At steps that all agree on, at most 8 steps or some 4 seconds apart."""
+    now, asked_at = [0.0], []
+    trainer = SimpleNamespace(
+        world_size=2, global_step=0, is_last_batch=False, accumulate_grad_batches=1,
+        strategy=SimpleNamespace(root_device=torch.device("cpu"), reduce=lambda own, reduce_op: own),
+    )  # fmt: skip
+    monkeypatch.setattr(checkpointing.time, "monotonic", lambda: now[0])
+    callback = PreemptionCheckpoints(tmp_path, every=0)
+    anyone = callback._anyone_asked
+    monkeypatch.setattr(callback, "_anyone_asked", lambda it: asked_at.append(it.global_step) or anyone(it))
+    callback.on_train_start(trainer, None)
+    try:
+        for step in range(1, 18):
+            trainer.global_step, now[0] = step, now[0] + seconds
+            callback.on_train_batch_end(trainer, None, None, None, step - 1)
+    finally:
+        callback.teardown(trainer, None, "fit")
+    assert asked_at == looks
 
 
 def test_a_file_system_without_locks_is_no_obstacle(tmp_path, monkeypatch, capsys):
