@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import errno
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -47,6 +48,8 @@ _IN_WORDS = {
     "DefaultCPUAllocator": errno.ENOMEM,
 }
 """The same errors in the words of C++ and Rust libraries, which give no number."""
+_OF_A_GPU = re.compile(r"(CUDA|HIP)( error:)? out of memory")
+"""How torch begins to say that a GPU has no memory left."""
 _NATIVE = ("safetensors", "sqlite3")
 
 _NO_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
@@ -167,6 +170,12 @@ def as_user_error(error: BaseException) -> UserError | None:
         return UserError("what was read is nested too deeply; expected a file as this program writes it")
     if isinstance(error, UnicodeError):
         return UserError(f"text cannot be read or written ({error}); expected UTF-8")
+    if isinstance(error, RuntimeError) and _OF_A_GPU.match(text := " ".join(str(error).split())):
+        said = ". ".join(text.rstrip(".").split(". ")[:3])  # what was tried to allocate, on which GPU of which size
+        return UserError(
+            f"{said}; expected fewer pairs at once: --batch-size; in training --data.batch_tokens, --data.batch_size "
+            "or --gradient_checkpointing true"
+        )
     os_error = system_error(error)
     if os_error is None:
         return None

@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+import torch
 from empathy_judge.cli import COMMANDS, main
 from empathy_judge.commands.options import build_parser
 from safetensors import SafetensorError
@@ -199,6 +200,15 @@ def test_options_may_stand_anywhere(words):
         (PermissionError(errno.EACCES, "Permission denied", "a"), 2, "a: Permission denied; expected the right to"),
         (RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator"), 2, "Cannot allocate memory"),
         (SafetensorError("I/O error: No space left on device (os error 28)"), 2, "No space left on device; free some"),
+        (
+            torch.OutOfMemoryError(
+                "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.25 GiB of which 1.12 "
+                "GiB is free. Process 7 has 78.1 GiB memory in use. Of the allocated memory 77 GiB is allocated."
+            ),
+            2,
+            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.25 GiB of which 1.12 GiB "
+            "is free; expected fewer pairs at once: --batch-size; in training --data.batch_tokens,",
+        ),
         (MemoryError(), 2, "Cannot allocate memory; expected more memory, or a smaller --batch-size"),
         (RecursionError("maximum recursion depth exceeded"), 2, "what was read is nested too deeply"),
         ("\ud800".encode, 2, "text cannot be read or written ('utf-8' codec can't encode"),
