@@ -77,7 +77,7 @@ class Scorer:
                 there is no such folder.
             backbone: Where the backbone lies now, if not where the judge found it.
             device: "cpu", "cuda", ...; "auto" spreads the backbone over all GPUs, then main memory; None = a GPU if
-                there is one.
+                there is one, of several processes on a machine to each its own.
             quantization: "nf4" keeps the language model in 4 bits, for small GPUs: scores change a little. None = as in
                 training.
             batch_size: Most pairs per forward pass; scores do not depend on it. None = 16 on a CPU, 64 on a GPU. Where

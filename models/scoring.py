@@ -15,6 +15,7 @@ import torch
 
 from ..data_modules.audio import AudioSource
 from ..data_modules.errors import AudioError, TextError, UserError
+from ..data_modules.parallel import find_launch
 from ..data_modules.ratings import label, same_range
 from ..data_modules.schema import DatasetCard, Dimension, Pair
 from .artifact import LoadedJudge, Placement, load_any
@@ -257,13 +258,18 @@ def placed(loaded: LoadedJudge, device: str | None) -> EmpathyJudge:
 
 
 def choose_device(name: str | None) -> torch.device:
-    """The device of that name; without a name a GPU if there is one.
+    """The device of that name; without a name a GPU if there is one: of processes that a launcher started on this
+    machine (`LOCAL_RANK`), each has its own.
 
     Raises:
         UserError: If torch knows no such device or cannot use it here.
     """
     try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        if not name and torch.cuda.is_available():
+            launch = find_launch()
+            own = f":{launch.local_rank % torch.cuda.device_count()}" if launch.world > 1 else ""
+            name = f"cuda{own}"
+        device = torch.device(name or "cpu")
         torch.zeros(1, device=device)
         if device.type == "meta":
             raise NotImplementedError("it holds no values")

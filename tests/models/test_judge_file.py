@@ -146,6 +146,24 @@ def test_a_device_that_holds_no_values_is_refused(name):
 
 
 @pytest.mark.parametrize(
+    ("variables", "device"),
+    [({}, "cuda"), ({"RANK": "13", "WORLD_SIZE": "16", "LOCAL_RANK": "5"}, "cuda:5"),
+     ({"SLURM_PROCID": "9", "SLURM_STEP_NUM_TASKS": "16", "SLURM_LOCALID": "1"}, "cuda:1"),
+     ({"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "9"}, "cuda:1")],
+)  # fmt: skip
+def test_processes_of_a_launcher_do_not_all_take_the_first_gpu(variables, device, monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch, "zeros", lambda *_, **__: None)  # there is no GPU to try
+    assert choose_device(None) == torch.device(device)
+    assert choose_device("cuda:0") == torch.device("cuda:0")
+
+
+@pytest.mark.parametrize(
     "template", ["{{ 1 / 0 }}", "{{ messages[9].content }}", "{% for", "{{ raise_exception('no') }}", "no clips at all"]
 )
 def test_a_hostile_chat_template_is_refused_in_one_line(
