@@ -267,8 +267,7 @@ def choose_device(name: str | None) -> torch.device:
     try:
         if not name and torch.cuda.is_available():
             launch = find_launch()
-            own = f":{launch.local_rank % torch.cuda.device_count()}" if launch.world > 1 else ""
-            name = f"cuda{own}"
+            name = f"cuda:{launch.local_rank % torch.cuda.device_count()}" if launch.world > 1 else "cuda"
         device = torch.device(name or "cpu")
         torch.zeros(1, device=device)
         if device.type == "meta":

@@ -186,8 +186,8 @@ class PreemptionCheckpoints(Callback):
         if trainer.world_size == 1:
             return self._asked
         now = time.monotonic()
-        own = torch.tensor([float(self._asked), now - self._looked], device=trainer.strategy.root_device)
-        asked, seconds = trainer.strategy.reduce(own, reduce_op="max").tolist()  # pyright: ignore[reportAttributeAccessIssue]
+        here = torch.tensor([float(self._asked), now - self._looked], device=trainer.strategy.root_device)
+        asked, seconds = trainer.strategy.reduce(here, reduce_op="max").tolist()  # pyright: ignore[reportAttributeAccessIssue]
         self._gap = max(1, min(_LOOK_STEPS, int(self._gap * _LOOK_SECONDS / max(seconds, 1e-9))))
         self._next_look, self._looked = trainer.global_step + self._gap, now
         return bool(asked)
