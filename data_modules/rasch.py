@@ -10,7 +10,7 @@ Severities and thresholds are estimated by marginal maximum likelihood with item
 where an item has few ratings. Then items are estimated given these by Warm's (1989) weighted likelihood, which does not
 shrink them towards their mean and is finite for an item that all raters gave the lowest or the highest score. Standard
 errors of severities come from the observed information (Louis, 1982), given thresholds and distribution. Those of
-items and of thresholds take all other estimates as known; those of thresholds are too small.
+items take all other estimates as known. Thresholds have none.
 
 **Infit** is the variance of residuals over what the model expects, **outfit** the mean of squared standardised
 residuals (Wright and Masters, 1982, chapter 5): 1 = as the model, above 1 more noise, below 1 less. Squared
@@ -46,7 +46,6 @@ class RaschModel:
         severities: Shape (raters,), positive = gives lower scores; their mean is 0.
         severity_errors: Shape (raters,).
         thresholds: Shape (steps - 1,), from each used score of the scale to the next used one.
-        threshold_errors: Shape (steps - 1,).
         scores: Shape (steps,), the used scores of the scale, rating points, rising.
         infit: Shape (raters,), of each rater.
         outfit: Shape (raters,).
@@ -58,7 +57,6 @@ class RaschModel:
     severities: np.ndarray
     severity_errors: np.ndarray
     thresholds: np.ndarray
-    threshold_errors: np.ndarray
     scores: np.ndarray
     infit: np.ndarray
     outfit: np.ndarray
@@ -204,14 +202,12 @@ class _Fit:
         counts = np.bincount(table.raters, minlength=n_raters)
         with np.errstate(divide="ignore"):
             item_errors = 1 / np.sqrt(self.sums(table.items, variance, table.n_items))
-        above = np.cumsum(p[:, ::-1], axis=1)[:, ::-1][:, 1:]
         return RaschModel(
             np.where(rated, self.items, np.nan),
             np.where(rated, item_errors, np.nan),
             self.severities,
             self.severity_errors,
             self.thresholds,
-            _threshold_errors(above),
             scores,
             self.sums(table.raters, squared_residuals, n_raters) / information,
             self.sums(table.raters, squared_residuals / variance, n_raters) / counts,
@@ -235,18 +231,7 @@ def _severity_errors(
     lost = -(means @ means.T).toarray()
     for node, node_weights in enumerate(weights.T):
         lost += np.outer(mean[:, node], mean[:, node]) * (of_rater.multiply(node_weights) @ of_rater.T).toarray()
-    return _errors(np.diag((of_rater @ weights * variance).sum(axis=1)) - lost)
-
-
-def _threshold_errors(above: np.ndarray) -> np.ndarray:
-    """Standard errors of thresholds whose sum is 0, from the probabilities to reach each (ratings, steps - 1)."""
-    higher = np.maximum.outer(np.arange(above.shape[1]), np.arange(above.shape[1]))
-    information = above.sum(axis=0)[higher] - above.T @ above  # covariance of the numbers of ratings that reach each
-    return _errors(information)
-
-
-def _errors(information: np.ndarray) -> np.ndarray:
-    """Standard errors of estimates whose mean is 0."""
-    information = information - information.mean(axis=0)
+    information = np.diag((of_rater @ weights * variance).sum(axis=1)) - lost
+    information -= information.mean(axis=0)
     information -= information.mean(axis=1, keepdims=True)
     return np.sqrt(np.maximum(np.diag(np.linalg.pinv(information, hermitian=True)), 0.0))
