@@ -17,7 +17,6 @@ _WARNINGS = (
     r".*`isinstance\(treespec, LeafSpec\)` is deprecated",  # Lightning asks PyTorch
     # What Lightning says about things that are meant
     r".*module\(s\) in eval mode",  # the frozen backbone
-    r".*overridden `transfer_batch_to_device`",
     r".*does not have many workers",
     r".*Checkpoint directory .* exists and is not empty",  # resuming
     r".*number of training batches",

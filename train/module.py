@@ -112,10 +112,6 @@ class JudgeModule(L.LightningModule):
         if isinstance(self.trainer.strategy, ShardedStrategy) and not isinstance(self.judge, FSDPModule):
             shard(self.judge, [] if self.raters is None else [self.raters], self.trainer.strategy.shards)
 
-    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        """Move a batch; Lightning does not look into frozen dataclasses."""
-        return batch.to(device)
-
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Seed dropout by epoch and batch, so that a resumed run repeats what the uninterrupted one does.
 
@@ -238,7 +234,7 @@ class JudgeModule(L.LightningModule):
             on_gpu = self.device.type == "cuda"
             if on_gpu:
                 torch.cuda.reset_peak_memory_stats(self.device)
-            batch = self.transfer_batch_to_device(data.largest_batch(tokens), self.device, 0)
+            batch = data.largest_batch(tokens).to(self.device)
             try:
                 with self.trainer.precision_plugin.forward_context():
                     terms = self.objective.terms(self._predict(batch), batch.labels)
