@@ -25,6 +25,7 @@ from empathy_judge.train import run as training
 from empathy_judge.train.collate import Batch
 from empathy_judge.train.memory import StepMemory
 from empathy_judge.train.run import train
+from empathy_judge.train.shipped import CONFIGS
 from lightning.pytorch.callbacks import LambdaCallback
 from materials import FAMILIES
 from naive import NaiveRater, taking_turns, training_batches
@@ -33,7 +34,6 @@ from torch import nn
 from transformers import AutoConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-CONFIGS = Path(__file__).parents[1] / "configs"
 PREDICTED_AT = 4
 """Pairs in the batch that a dry run is made of; activations grow with their number."""
 

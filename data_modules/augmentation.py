@@ -21,11 +21,10 @@ import torch
 from torchaudio import functional
 
 from .audio import AudioSource, Clip, load_clip
+from .encodings import MP3_RATES
 from .schema import Pair
 from .settings import Augmentation
 
-MP3_RATES = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
-"""Sample rates (Hz) that MP3 has; a clip of another rate goes through Ogg Vorbis instead."""
 _LOUDEST = 1.0  # full scale: codecs clip beyond
 _BLOCK = 1 << 20  # samples at a time: libsndfile copies them to the stack, and minutes of audio end the process
 
@@ -120,7 +119,7 @@ def _codec(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.ran
     scaled = samples / peak
     if codec == "mu_law":
         return functional.mu_law_decoding(functional.mu_law_encoding(scaled, 256), 256) * peak
-    if codec == "mp3" and rate not in MP3_RATES:
+    if codec == "mp3" and rate not in MP3_RATES:  # MP3 has not every rate, Ogg Vorbis has
         codec = "ogg"
     buffer = io.BytesIO()
     file_format = ("MP3", "MPEG_LAYER_III") if codec == "mp3" else ("OGG", "VORBIS")

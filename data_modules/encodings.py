@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 
 _FLAC_START = re.compile(rb"fLaC[\x00\x80]\x00\x00\x22")
 _PLAIN_START = re.compile(  # of files whose samples are not compressed; none occurs by chance in a terabyte
@@ -27,6 +27,8 @@ _MP3_KILOBITS = {
     False: (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),  # MPEG 2 and 2.5
 }
 _MP3_RATES = {3: (44_100, 48_000, 32_000), 2: (22_050, 24_000, 16_000), 0: (11_025, 12_000, 8_000)}  # by version bits
+MP3_RATES = tuple(sorted(chain(*_MP3_RATES.values())))
+"""Sample rates (Hz) that MP3 has, rising."""
 _MP3_TRIMMED = 4_608
 """Samples of encoder delay and padding that decoders take off the ends: at most about four frames."""
 _JOINED = "holds several recordings one after the other; expected one recording, joined by decoding"

@@ -19,6 +19,7 @@ import soundfile
 from markupsafe import Markup
 
 from ...data_modules.audio import AudioSource, Clip, audio_hash, decode, probe
+from ...data_modules.encodings import MP3_RATES
 from ...data_modules.errors import AudioError
 from ...data_modules.folders import replace_file
 from ...data_modules.ratings import RatingTable
@@ -41,7 +42,6 @@ _SUFFIXES = {"WAV": "wav", "WAVEX": "wav", "FLAC": "flac", "OGG": "ogg", "MP3": 
 _WAV_SUBTYPES = ("PCM_U8", "PCM_16", "PCM_24", "FLOAT")  # what Chromium, Firefox and Safari all decode
 _TYPES = {"wav": "audio/wav", "flac": "audio/flac", "ogg": "audio/ogg", "mp3": "audio/mpeg"}
 _RATES = (8_000, 192_000)  # Hz; beyond, browsers differ
-_MP3_RATES = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)  # Hz, those of the format
 _OWN_NAME = re.compile(r"clip-[0-9a-f]{16}\.(wav|flac|ogg|mp3)")
 
 
@@ -60,7 +60,7 @@ def embedded(source: AudioSource) -> Player:
         content, suffix, seconds = playable(source)
         if len(content) > MAX_EMBEDDED:
             source_rate = probe(source).rate
-            rate = min(_MP3_RATES, key=lambda candidate: abs(candidate - source_rate))
+            rate = min(MP3_RATES, key=lambda candidate: abs(candidate - source_rate))
             content, suffix = _encoded(source, rate, "MP3", "MPEG_LAYER_III"), "mp3"
     except AudioError as error:
         return Player(None, None, str(error))
