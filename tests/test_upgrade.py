@@ -121,7 +121,7 @@ def test_an_old_sweep_is_converted(tmp_path, capsys):
     check_recipe(read_sweep(path), path)
 
 
-def test_an_old_run_can_be_used_and_is_converted(trained_run, tmp_path, capsys, parser):
+def test_an_old_run_can_be_used_and_is_converted(trained_run, tmp_path, capsys):
     run = shutil.copytree(trained_run, tmp_path / "run")
     before = {path.name: read_checkpoint(path) for path in run.glob("checkpoints/*.ckpt")}
     for path in run.glob("checkpoints/*.ckpt"):

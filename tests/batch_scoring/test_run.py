@@ -181,7 +181,7 @@ def test_another_judge_manifest_or_level_is_refused_and_restart_begins_anew(
     assert score_manifest(changed, in_process, restart=True).rows == 21
 
 
-def test_a_backbone_with_other_files_is_another(write, make_job, in_process, backbone_folder, tmp_path, begin):
+def test_a_backbone_with_other_files_is_another(write, make_job, backbone_folder, tmp_path, begin):
     own = Path(shutil.copytree(backbone_folder, tmp_path / "own"))
     job = make_job(write(rows_with_bad_ones()), settings={"backbone": str(own)})
     begin(job, 1)

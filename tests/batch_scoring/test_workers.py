@@ -108,7 +108,7 @@ def test_what_the_machine_refuses_a_worker_is_no_death(fails, write, make_job, s
         score_manifest(make_job(write([row(0)])), look)
 
 
-def test_ranks_take_turns_and_then_what_is_missing(write, make_job, scorer, in_process):
+def test_ranks_take_turns_and_then_what_is_missing(write, make_job, scorer):
     """Rank 1 of 3 begins with its share, goes on with what the others have not done, and leaves the rest to rank 0."""
     job = make_job(write([row(number) for number in range(8 * 5)]))
     order = []

@@ -332,7 +332,7 @@ def test_suggested_ratings_leave_less_error_than_as_many_at_random():
     assert np.mean(left[True]) < 0.85 * np.mean(left[False])
 
 
-def test_suggesting_says_what_is_missing(monkeypatch):
+def test_suggesting_says_what_is_missing():
     _, score, _, scores = simulated_ratings(0)
     with pytest.raises(UserError, match="60 rated pairs and 0 ratings beyond the first of a pair; expected 10 of both"):
         suggest(guessing(score, None), rated(scores, np.ones(60, int)))

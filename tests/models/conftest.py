@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, save_judge
 from empathy_judge.models.judge import EmpathyJudge
 
@@ -43,6 +44,12 @@ def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 def folder(judge_folder, tmp_path) -> Path:
     """A copy of `judge_folder`, to be spoilt."""
     return Path(shutil.copytree(judge_folder, tmp_path / "judge"))
+
+
+@pytest.fixture(scope="module")
+def pairs(dataset_folder) -> tuple[Pair, ...]:
+    """The first pairs of the dataset."""
+    return PairDataset.load(dataset_folder).pairs[:6]
 
 
 def noise(seconds: float, seed: int = 0) -> np.ndarray:

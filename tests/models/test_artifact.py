@@ -14,7 +14,6 @@ from unittest import mock
 import pytest
 import torch
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.artifact import Placement, load_any, save_judge
 from empathy_judge.models.calibration import Calibration, no_calibration
 from empathy_judge.models.ensemble import write_ensemble
@@ -32,11 +31,6 @@ from .conftest import described, edit, saved
 
 ADAPTER, HEAD, JUDGE = "adapter/adapter_model.safetensors", "head.safetensors", "judge.json"
 FROZEN = "network.language_model.norm.weight"
-
-
-@pytest.fixture(scope="module")
-def pairs(dataset_folder):
-    return PairDataset.load(dataset_folder).pairs[:6]
 
 
 @torch.no_grad()

@@ -49,11 +49,6 @@ def ensemble(folders, tmp_path_factory) -> Path:
     return out
 
 
-@pytest.fixture(scope="module")
-def pairs(dataset_folder):
-    return PairDataset.load(dataset_folder).pairs[:6]
-
-
 # ---------------------------------------------------------------- arithmetic
 
 
@@ -199,7 +194,7 @@ def test_a_changed_member_is_refused(ensemble, tmp_path):
 # ---------------------------------------------------------------- averages
 
 
-def test_an_averaged_judge_has_the_mean_of_the_weights(folders, pairs, tmp_path, capsys):
+def test_an_averaged_judge_has_the_mean_of_the_weights(folders, tmp_path, capsys):
     out = tmp_path / "judge"
     assert main(["ensemble", *map(str, folders), "--out", str(out), "--average"]) == 0
     assert "hardly began alike" in capsys.readouterr().err  # the judges of the fixture begin from other seeds

@@ -119,7 +119,7 @@ def test_training_names_the_pair(name, make_judge, voice):
         make_judge().build_inputs([Pair("p6", voice), Pair("p7", voice, situation=text)])
 
 
-def test_the_longest_text_that_fits_is_scored_in_any_batch(make_judge, voice, scorer):
+def test_the_longest_text_that_fits_is_scored_in_any_batch(make_judge, voice):
     judge = make_judge()
     text = "x" * 1_900
     free = judge.backbone.max_tokens - int(judge.build_inputs([Pair("p", voice, situation=text)]).attention_mask.sum())

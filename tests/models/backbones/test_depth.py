@@ -131,7 +131,7 @@ def test_a_surplus_weight_above_is_an_error_still(make_family, tmp_path):
 
 
 @torch.no_grad()
-def test_an_exported_backbone_has_its_layers_alone_and_is_loaded_again(family, pairs, tmp_path):
+def test_an_exported_backbone_has_its_layers_alone_and_is_loaded_again(family, tmp_path):
     judge = judge_at(family, 1)
     write_backbone(judge.backbone, None, "float32", tmp_path / "cut")
     write_backbone(load_backbone(Checkpoint(str(family.folder))), None, "float32", tmp_path / "whole")

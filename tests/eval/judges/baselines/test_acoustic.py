@@ -163,7 +163,7 @@ def test_a_kernel_wins_where_the_fit_of_the_two_decides(delivered):
     assert found["empathy"]["cross_validated_rmse"]["linear"] == pytest.approx(1.0, abs=0.05)
 
 
-def test_the_record_says_whether_ranks_were_fitted(delivered):
+def test_the_record_says_whether_ranks_were_fitted():
     """Of ratings of two kinds never; of a few high ones above many low ones they predict better."""
     rng = np.random.default_rng(0)
     features = rng.normal(size=(300, 12))

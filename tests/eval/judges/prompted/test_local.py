@@ -123,7 +123,7 @@ def test_two_responses_are_compared_in_text(opened, make_pairs):
     assert table["meta"].iloc[0]["requests"] == 2
 
 
-def test_samples_of_text_are_drawn(opened, make_pairs, store):
+def test_samples_of_text_are_drawn(opened, make_pairs):
     judge = opened("local:nano,samples=3")
     assert (judge.session.settings.answers, judge.session.settings.sampling_temperature) == ("text", 1.0)
     table = judge.score(make_pairs(1))
