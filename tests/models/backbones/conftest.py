@@ -21,7 +21,7 @@ import transformers
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.models.backbones import load_backbone
-from empathy_judge.models.backbones.audio_language_model import QUESTION
+from empathy_judge.models.backbones.audio_language_model import QUESTION, messages
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.settings import HeadInputSettings, JudgeSettings, LoraSettings
@@ -90,6 +90,12 @@ class Tools:
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         with mock.patch.object(kind, "check_argument_for_proper_class"):
             return kind(nothing, nothing, extractor, tokenizer, chat_template=template)
+
+    @staticmethod
+    def processed(processor: Any, pair: Pair, **options: Any) -> Any:
+        """What an official processor makes of the messages of a pair."""
+        chat = processor.apply_chat_template(messages(pair), tokenize=False, add_generation_prompt=True)
+        return processor(text=chat, audio=[clip.samples for clip in pair.clips], return_tensors="pt", **options)
 
     @staticmethod
     def louder(model: nn.Module, factor: float = 2.0, but: Sequence[str] = ("embed_positions",)) -> None:

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 from unittest import mock
 
 import torch
-from empathy_judge.models.backbones.audio_language_model import messages
 from torch import nn
 from transformers import (
     AutoModel,
@@ -116,13 +115,11 @@ def official(folder, tools):
 
     @torch.no_grad()
     def run(pair):
-        chat = processor.apply_chat_template(messages(pair), tokenize=False, add_generation_prompt=True)
-        clips = [turn.audio.samples for turn in pair.context] + [pair.response.samples]
-        inputs = processor(text=chat, audio=clips, add_special_tokens=False, return_tensors="pt")
-        if len(clips) == 1:
+        inputs = tools.processed(processor, pair, add_special_tokens=False)
+        if not pair.context:
             return inputs["input_ids"], model.model(**inputs).last_hidden_state
         # together, frames that only padding made would count as heard: each clip goes through the encoder alone
-        heard = [_heard(model.model, extractor, clip) for clip in clips]
+        heard = [_heard(model.model, extractor, clip.samples) for clip in pair.clips]
         longest = max(states.shape[1] for states in heard)
         rows = [nn.functional.pad(states, (0, 0, 0, longest - states.shape[1])) for states in heard]
         left_over = torch.arange(longest) >= torch.tensor([states.shape[1] for states in heard])[:, None]

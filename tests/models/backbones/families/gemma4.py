@@ -4,7 +4,6 @@ import sys
 from unittest import mock
 
 import torch
-from empathy_judge.models.backbones.audio_language_model import messages
 from transformers import (
     AutoTokenizer,
     Gemma4AudioFeatureExtractor,
@@ -100,9 +99,7 @@ def official(folder, tools):
 
     @torch.no_grad()
     def run(pair):
-        chat = processor.apply_chat_template(messages(pair), tokenize=False, add_generation_prompt=True)
-        clips = [turn.audio.samples for turn in pair.context] + [pair.response.samples]
-        inputs = processor(text=chat, audio=clips, add_special_tokens=False, return_tensors="pt")
+        inputs = tools.processed(processor, pair, add_special_tokens=False)
         return inputs["input_ids"], model.model(**inputs).last_hidden_state
 
     return run

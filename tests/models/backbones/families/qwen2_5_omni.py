@@ -3,7 +3,6 @@
 import json
 
 import torch
-from empathy_judge.models.backbones.audio_language_model import messages
 from transformers import (
     Qwen2_5OmniConfig,
     Qwen2_5OmniForConditionalGeneration,
@@ -87,9 +86,7 @@ def official(folder, tools):
 
     @torch.no_grad()
     def run(pair):
-        chat = processor.apply_chat_template(messages(pair), tokenize=False, add_generation_prompt=True)
-        clips = [turn.audio.samples for turn in pair.context] + [pair.response.samples]
-        inputs = processor(text=chat, audio=clips, sampling_rate=16_000, return_tensors="pt")
+        inputs = tools.processed(processor, pair, sampling_rate=16_000)
         return inputs["input_ids"], model(**inputs, output_hidden_states=True).hidden_states[-1]
 
     return run

@@ -1,7 +1,7 @@
 """Qwen2-Audio: hears 10 s in the miniature of `train/nano`, 30 s on the hub."""
 
 import torch
-from empathy_judge.models.backbones.audio_language_model import QUESTION, messages
+from empathy_judge.models.backbones.audio_language_model import QUESTION
 from empathy_judge.train.nano.architecture import build_model, build_processor
 from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration
 
@@ -23,9 +23,7 @@ def official(folder, tools):
 
     @torch.no_grad()
     def run(pair):
-        chat = processor.apply_chat_template(messages(pair), tokenize=False, add_generation_prompt=True)
-        clips = [turn.audio.samples for turn in pair.context] + [pair.response.samples]
-        inputs = processor(text=chat, audio=clips, sampling_rate=16_000, return_tensors="pt")
+        inputs = tools.processed(processor, pair, sampling_rate=16_000)
         return inputs["input_ids"], model.model(**inputs).last_hidden_state
 
     return run
