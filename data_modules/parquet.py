@@ -229,7 +229,7 @@ def _text_bytes(column: pa.ChunkedArray) -> int:
     return total
 
 
-def _check_schema(found: pa.Schema, expected: pa.Schema, path: DataPath, optional: Collection[str] = ()) -> None:
+def _check_schema(found: pa.Schema, expected: pa.Schema, path: DataPath, optional: Collection[str]) -> None:
     for field in expected:
         types = [column.type for column in found if column.name == field.name]
         if types != [field.type] and (types or field.name not in optional):

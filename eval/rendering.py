@@ -98,9 +98,9 @@ def effective_raters(raters: Statistic) -> str:
     return f"{raters['value']:.1f} [{low:.1f}, {'…' if high is None else f'{high:.1f}'}]"
 
 
-def counted_statuses(statuses: Mapping[str, int], most: int = 5) -> str:
-    """Statuses with their counts; after the first ones only how many more kinds there are."""
-    shown = [f"{count:,} x {status}" for status, count in list(statuses.items())[:most]]
+def counted_statuses(statuses: Mapping[str, int]) -> str:
+    """Statuses with their counts; after the first five only how many more kinds there are."""
+    shown = [f"{count:,} x {status}" for status, count in list(statuses.items())[:5]]
     more = len(statuses) - len(shown)
     return "; ".join(shown) + (f"; and {more} more kinds (see items.csv)" if more else "")
 

@@ -37,7 +37,7 @@ CHAT_TEMPLATE = (
 """Qwen's chat markup without its default system prompt and audio numbering."""
 
 
-def build_processor(texts: Iterable[str], vocabulary: int = 512, seconds: int = SECONDS) -> Qwen2AudioProcessor:
+def build_processor(texts: Iterable[str], seconds: int = SECONDS) -> Qwen2AudioProcessor:
     """Processor with a byte-level BPE tokenizer learned from `texts`; any other text still splits into bytes.
 
     `seconds` = the longest clip that a model of this processor hears at once.
@@ -46,7 +46,7 @@ def build_processor(texts: Iterable[str], vocabulary: int = 512, seconds: int = 
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary - len(SPECIAL_TOKENS),
+        vocab_size=512 - len(SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
