@@ -19,7 +19,7 @@ PartName = Literal["language_model", "projector", "audio_tower", "fusion"]
 PoolingName = Literal["last_token", "response_mean", "attention", "layer_mix"]
 HeadName = Literal["regression", "gaussian", "coral", "corn", "histogram"]
 LongClips = Literal["refuse", "window"]
-MOST_RANK = 4_096
+MOST_RANK = 4_096  # the rank of the largest backbones' matrices: beyond it there is nothing to gain
 MOST_LANDMARKS = 5_000
 
 

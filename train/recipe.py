@@ -15,6 +15,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from ..data_modules.errors import UserError, nearest
 from ..data_modules.folders import read_yaml
+from ..models.settings import MOST_RANK
 from .settings import Recipe, nested, new_name
 from .shipped import find_recipe
 
@@ -39,9 +40,9 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "folds": (0, 10**6),
     "clip_seconds": (0.1, 3_600),
     "gpu_gib": (0.1, 10**6),
-    "judge.lora.rank": (1, 4_096),  # the rank of the largest backbones' matrices: beyond it there is nothing to gain
+    "judge.lora.rank": (1, MOST_RANK),
     "judge.lora.dropout": (0, 1),
-    "larger_lora.rank": (1, 4_096),
+    "larger_lora.rank": (1, MOST_RANK),
     "larger_lora.dropout": (0, 1),
     "objective.rater_embedding": (0, 4_096),
     "optimizer.learning_rate": (0, 10**3),
