@@ -155,6 +155,27 @@ def test_an_endless_generator_is_read_as_far_as_it_is_asked_for(scorer, clips):
         next(scorer.assess_each([{"reponse": clips / "r0.wav"}]))
 
 
+@pytest.mark.parametrize("kind", ["array", "tensor", "cell"])
+def test_samples_are_those_of_the_moment_at_which_they_were_handed_over(kind, scorer, make_tone):
+    """A stream fills one buffer again and again, and pairs wait until there is a batch of them."""
+    blocks = [make_tone(0.5, hertz, 0.2) for hertz in (120, 240, 480)]
+    buffer = np.empty_like(blocks[0])
+    way = {
+        "array": (buffer, RATE),
+        "tensor": (torch.from_numpy(buffer), RATE),
+        "cell": {"array": buffer, "sampling_rate": RATE},
+    }
+
+    def stream():
+        for block in blocks:
+            buffer[:] = block
+            yield None, way[kind]
+
+    expected = [scorer.score(None, (block, RATE)) for block in blocks]
+    assert all(map(close, (own.points for own in scorer.assess_each(stream())), expected))
+    assert not close(expected[0], expected[2])
+
+
 def test_threads_and_tasks_get_the_scores_of_a_single_call(scorer, clips):
     names = [f"r{number % 4}.wav" for number in range(24)]
     expected = {name: scorer.score(clips / "c.wav", clips / name) for name in set(names)}
