@@ -23,7 +23,7 @@ SECONDS = "seconds"  # the optional column of ratings: time that the rater took 
 PREFERENCE_COLUMNS = ("chosen_id", "rejected_id", "rater_id", "dimension", "strength")
 STEP_TOLERANCE = 1e-4  # in steps; scores that were stored as float32 are off by this much
 _DECIMALS = 9  # of scores on a scale with steps
-_WIDEST = 1e50  # rating points between the ends of a scale, so that statistics of scores do not overflow
+_WIDEST = 1e50  # rating points between the ends of a scale, and from 0, so that statistics of scores do not overflow
 LABELS = ("very poor", "poor", "fair", "good", "excellent")
 """Words for five points evenly spaced over a scale, from its bad to its good end."""
 LONGEST_NAME = 10_000  # characters
@@ -54,14 +54,17 @@ class Dimension:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.-]+", self.name):
             raise DataError(f"dimension name {shown(self.name)}; expected letters, digits, '_', '.', '-'")
-        if not 0 < self.maximum - self.minimum <= _WIDEST:  # NaN is refused too
-            expected = f"low:high, at most {_WIDEST:g} apart"
-            raise DataError(f"dimension {self.name}: scale {self.minimum} to {self.maximum}; expected {expected}")
+        # NaN is refused too; a whole number may be too large for a float
+        if not (0 < self.maximum - self.minimum <= _WIDEST and abs(self.minimum) <= _WIDEST):
+            expected = f"low:high, at most {_WIDEST:g} apart and from 0"
+            scale = f"{shown(self.minimum)} to {shown(self.maximum)}"
+            raise DataError(f"dimension {self.name}: scale {scale}; expected {expected}")
         if self.step is None:
             return
         steps = (self.maximum - self.minimum) / self.step if self.step > 0 else math.nan
         if not (0.5 < steps < math.inf and abs(steps - round(steps)) < STEP_TOLERANCE):
-            raise DataError(f"dimension {self.name}: step {self.step} does not divide {self.scale}")
+            scale = f"{self.minimum:g} to {self.maximum:g}"
+            raise DataError(f"dimension {self.name}: step {shown(self.step)} does not divide {scale}")
 
     @property
     def steps(self) -> int:

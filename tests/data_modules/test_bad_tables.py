@@ -11,6 +11,8 @@ from empathy_judge.data_modules.ratings import Dimension, parse_dimension
 
 from .builders import EMPATHY
 
+HUGE = 10**400
+
 
 def renamed(rows: list[dict[str, Any]], old: str, new: str) -> None:
     for row in rows:
@@ -182,3 +184,17 @@ def test_parse_dimension(text, wanted):
 def test_parse_dimension_refuses(text):
     with pytest.raises(DataError, match=r"expected|does not divide"):
         parse_dimension(text)
+
+
+@pytest.mark.parametrize(
+    ("scale", "message"),
+    [
+        ((1, 5, HUGE), r"step 10+\.\.\. does not divide 1 to 5$"),
+        ((HUGE, HUGE + 4), r"scale 10+\.\.\. to 10+\.\.\.; expected low:high, at most 1e\+50 apart and from 0$"),
+        ((-HUGE, 5), r"scale -10+\.\.\. to 5; expected low:high"),
+    ],
+)
+def test_a_whole_number_that_no_float_can_hold_is_refused(scale, message):
+    """JSON and YAML have such numbers."""
+    with pytest.raises(DataError, match=message):
+        Dimension("x", *scale)
