@@ -29,6 +29,8 @@ BACKBONE_FILE = "backbone.safetensors"
 ADAPTER_FILE = "adapter/adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter/adapter_config.json"
 
+_STORED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Types of trained weights: torch would convert others without a word, and lose what they hold."""
 _ADAPTER, _AT_ITS_START = "adapter", "at its start"
 """Metadata of the head of a judge whose best checkpoint is the start of training: its adapter changes nothing."""
 
@@ -103,6 +105,8 @@ def _read(path: Path, expected: Mapping[str, Tensor]) -> tuple[dict[str, Tensor]
         raise UserError(f"{path}: not a readable safetensors file: {error}") from None
     check_keys(path, tensors, expected)
     for key, tensor in tensors.items():
+        if tensor.dtype not in _STORED:
+            raise UserError(f"{path}: {key!r} is stored as {tensor.dtype}; expected floats of 16 bits or more")
         if not tensor.isfinite().all():
             raise UserError(f"{path}: {key!r} has values that are not finite")
     return tensors, metadata or {}

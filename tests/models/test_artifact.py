@@ -130,6 +130,11 @@ def rename_layers(tensors: dict[str, torch.Tensor]) -> None:
         tensors[key.replace("language_model.layers", "language_model.model.layers")] = tensors.pop(key)
 
 
+def stored_as(dtype: torch.dtype, tensors: dict) -> None:
+    key = sorted(tensors)[0]
+    tensors[key] = tensors[key].to(dtype)
+
+
 @pytest.mark.parametrize(
     ("file", "change", "texts"),
     [
@@ -142,8 +147,14 @@ def rename_layers(tensors: dict[str, torch.Tensor]) -> None:
         (HEAD, lambda it: it.update({"head.linear.bias": torch.zeros(3)}), ["has shape (3,), expected (2,)"]),
         (HEAD, lambda it: it["head.linear.bias"].fill_(float("nan")), ["'head.linear.bias'", "not finite"]),
         (HEAD, lambda it: it.update({FROZEN: torch.zeros(192)}), [f"unexpected '{FROZEN}'"]),
+        (HEAD, lambda it: stored_as(torch.complex64, it), ["'head.linear.bias' is stored as torch.complex64"]),
+        (ADAPTER, lambda it: stored_as(torch.float8_e4m3fn, it), ["is stored as torch.float8_e4m3fn; expected floats"]),
+        (ADAPTER, lambda it: stored_as(torch.int8, it), ["is stored as torch.int8; expected floats"]),
     ],
-    ids=["renamed", "other layout", "changes nothing", "nan", "head lacks", "head has", "shape", "head nan", "frozen"],
+    ids=[
+        "renamed", "other layout", "changes nothing", "nan", "head lacks", "head has", "shape", "head nan", "frozen",
+        "complex", "8 bits", "integers",
+    ],
 )  # fmt: skip
 def test_weights_that_do_not_fit_are_refused(file, change, texts, folder):
     rewrite(folder / file, change)
