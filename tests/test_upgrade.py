@@ -73,6 +73,9 @@ def test_an_old_recipe_is_converted_with_its_comments(tmp_path, capsys, parser):
     assert yaml.safe_load(path.read_text()) == {
         "judge": {"lora": {"rank": 3}}, "objective": {"losses": {"mse": 1}}, "seed": 1
     }  # fmt: skip
+    path.write_text("model:\n  \"lora_rank\" : 3\n  'backbone': 'nano'\nseed: 1\n")
+    assert main(["upgrade", str(path)]) == 0
+    assert path.read_text() == "judge:\n  lora:\n    rank : 3\n  backbone: 'nano'\nseed: 1\n"
 
 
 @pytest.mark.parametrize("members", [["../other", "members/1"], [".", "members/1"], ["members/0", "members/1"]])
@@ -94,6 +97,14 @@ def test_an_ensemble_that_names_folders_outside_is_not_followed(members, judge_f
         ("model:\n  lora_rnak: 3\n", "never a setting model.lora_rnak"),
         ("model:\n  lora_rank: 3\njudge:\n  head: corn\n", "judge stands beside model"),
         ("[1]\n", "expected a recipe, a sweep file"),
+        ("{model: {lora_rank: 3}, seed: 1}\n", "model cannot be converted as it is written; expected a setting a line"),
+        ("model:\n  lora_rank: 3\n...\n", "model cannot be converted as it is written"),
+        ("model:\n  ? lora_rank\n  : 3\nseed: 1\n", "model cannot be converted as it is written"),
+        ("model:\n  backbone: 'a\u2028b'\nseed: 1\n", "model cannot be converted as it is written"),
+        ("model:\n  lora_rank: 3\nmodel:\n  lora_rank: 4\n", "model stands there twice"),
+        ("[a]: 1\nmodel:\n  lora_rank: 3\n", "not readable as YAML"),
+        ("search:\n  [a]: 1\n", "not readable as YAML"),
+        ("model: {lora_rank: !mine 3}\n", "not readable as YAML"),
     ],
 )
 def test_what_cannot_be_converted_stays_as_it_is(text, message, tmp_path, capsys):

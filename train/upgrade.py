@@ -78,6 +78,7 @@ def _upgrade_yaml(path: Path) -> list[str]:
     try:
         text = path.read_bytes().decode("utf-8")
         root = yaml.compose(text, yaml.SafeLoader)
+        yaml.safe_load(text)  # finds tags and keys that have no meaning
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -113,7 +114,9 @@ def _with_new_names(text: str, groups: list[yaml.Node]) -> tuple[str, Changed]:
 
 def _with_new_tree(text: str, root: yaml.MappingNode) -> tuple[str, Changed]:
     """A recipe with `model` taken apart; comments stay with the lines that they follow."""
-    (entry,) = [pair for pair in root.value if pair[0].value == "model"] or [None]
+    entry, *others = [pair for pair in root.value if pair[0].value == "model"] or [None]
+    if others:
+        raise UserError("model stands there twice; expected once")
     if entry is None or not isinstance(entry[1], yaml.MappingNode):
         return text, []
     key, model = entry
@@ -136,14 +139,28 @@ def _with_new_tree(text: str, root: yaml.MappingNode) -> tuple[str, Changed]:
             indent = name.start_mark.column
             below = lines[starts[number] : starts[number + 1]]
             block = [line[indent:] if line[:indent].isspace() else line for line in below]
-            block[0] = last + block[0][len(name.value) :]
+            block[0] = last + block[0][name.end_mark.column - indent :]
         settings[new] = block
     # groups before top-level settings; a key that the file has already would be a duplicate
     tree = dict(sorted(nested(settings).items(), key=lambda item: isinstance(item[1], list)))
     if (duplicate := next((node.value for node, _ in root.value if node.value in tree), None)) is not None:
         raise UserError(f"{duplicate} stands beside model; expected a file of one version")
     merged = [*lines[: key.start_mark.line], *_written(tree), *lines[end:]]
-    return "\n".join(merged) + "\n", changed
+    result = "\n".join(merged) + "\n"
+    # the text is changed by lines, and YAML can be written in ways that have none
+    if not _means_the_same(text, result):
+        raise UserError("model cannot be converted as it is written; expected a setting a line, without ? or ...")
+    return result, changed
+
+
+def _means_the_same(old: str, new: str) -> bool:
+    """Whether a converted recipe has the settings of the old one, under their new names."""
+    before = yaml.safe_load(old)
+    settings = {new_name(f"model.{name}"): value for name, value in before.pop("model").items()}
+    try:
+        return yaml.safe_load(new) == {**before, **nested(settings)}
+    except yaml.YAMLError:
+        return False
 
 
 def _written(tree: Mapping[str, Any], indent: str = "") -> Iterator[str]:
