@@ -129,7 +129,7 @@ def compare(
     """Compare scores of the same pairs before and after, `(pairs, dimensions)` in rating points; NaN = no score.
 
     Raises:
-        UserError: If no pair has scores.
+        UserError: If no pair has scores, before or after.
     """
     scored = np.isfinite(before).all(1)
     if not scored.any():
@@ -138,6 +138,8 @@ def compare(
     if (np.isfinite(after).all(1) != scored).any():
         beyond.append("other pairs have scores than before")
         scored &= np.isfinite(after).all(1)
+        if not scored.any():
+            raise UserError(f"{chosen.name}: no pair has a finite score after the export; expected another dtype")
     for column, dimension in enumerate(dimensions):
         old, new = before[scored, column], after[scored, column]
         with_people: tuple[float | None, ...] = (None, None)

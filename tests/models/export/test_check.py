@@ -64,6 +64,8 @@ def test_pairs_without_scores():
     assert compare(BEFORE, gap, CheckSet("four", []), SCALES, WIDE).beyond == ["other pairs have scores than before"]
     with pytest.raises(UserError, match="four: no pair has audio that can be used"):
         compare(np.full((2, 2), np.nan), BEFORE[:2], CheckSet("four", []), SCALES, WIDE)
+    with pytest.raises(UserError, match="four: no pair has a finite score after the export"):  # float16 has a limit
+        compare(BEFORE, np.full_like(BEFORE, np.nan), CheckSet("four", []), SCALES, WIDE)
 
 
 def test_made_sounds_fit_every_backbone():
