@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..data_modules.errors import UserError
@@ -269,6 +270,8 @@ def _load(stored: _Stored, placement: Placement) -> LoadedJudge:
     if values is None:
         return LoadedJudge(judge, description)
     calibration = from_json(values, where, judge.dimensions)
+    if any(own.uses_deviation for own in calibration.dimensions.values()) and not _has_deviation(judge):
+        raise UserError(f"{where}: uses_deviation true, but the head gives none; `empathy-judge calibrate` fits it")
     if calibration.weights == weights_hash(judge):
         return LoadedJudge(judge, {**description, "calibration": values}, calibration)
     if in_run:
@@ -277,6 +280,13 @@ def _load(stored: _Stored, placement: Placement) -> LoadedJudge:
     raise UserError(
         f"{where}: fitted to other weights; expected that of this judge (`empathy-judge calibrate` fits it), or null"
     )
+
+
+@torch.no_grad()
+def _has_deviation(judge: EmpathyJudge) -> bool:
+    """Whether scores come with a deviation: that of the head, or between the members of an ensemble."""
+    nothing = torch.zeros(1, judge.head_input.size, device=judge.device)
+    return bool(judge.members) or judge.head(nothing).deviation is not None
 
 
 def _build(path: Path, description: Description, placement: Placement) -> EmpathyJudge:

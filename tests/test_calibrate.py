@@ -38,6 +38,15 @@ def calibrated(judge_folder, dataset_folder, tmp_path_factory) -> Path:
     return folder
 
 
+def test_a_calibration_of_deviations_that_the_head_does_not_give_is_refused(calibrated, tmp_path):
+    folder = Path(shutil.copytree(calibrated, tmp_path / "judge"))
+    description = read_json(folder / "judge.json")
+    description["calibration"]["dimensions"]["warmth"]["uses_deviation"] = True
+    (folder / "judge.json").write_text(json.dumps(description))
+    with pytest.raises(UserError, match=r"judge\.json: calibration: uses_deviation true, but the head gives none"):
+        load_any(folder)
+
+
 @pytest.fixture
 def clips(clips) -> Path:
     """The folder of all tests, with a manifest of a response and one that cannot be read."""
