@@ -226,7 +226,7 @@ def explain(options: argparse.Namespace) -> int:
     Windows of one clip are edited, and the pair is scored again (occlusion): by the noise floor near them, by speech of
     one pitch and loudness, and by neutral delivery, which a vocoder makes. Gradients, counted from both clips with
     flattened pitch and loudness, are cheaper for long clips and give no reasons. A stretch is named if it moves the
-    score by more than chance does (permutations of the windows) and by 5 % of the scale, or 15 % if it adds to it.
+    score by more than chance does (permutations of the windows) and by 5 % of the scale, or 15 % if for the better.
     """
     scorer = open_scorer(options)
     from ..eval.explain import explain as explained

@@ -74,9 +74,10 @@ class Curve:
     edits: dict[str, list[float]]  # by occlusion, change of the score by each way to edit each window
     low: float  # lower edge of the null band: of 95 % of permutations no window contributes less
     high: float  # its upper edge
-    # stretches below the band that cost points, the worst first; they do not overlap. Often there is none.
+    # stretches beyond the band that make the response worse: below it, where lower is better above it. The worst first;
+    # they do not overlap. Often there is none.
     worst: list[Stretch]
-    best: list[Stretch]  # stretches above the band that add points, the best first
+    best: list[Stretch]  # those that make it better, the best first
 
     @property
     def lowest(self) -> str:
@@ -304,20 +305,22 @@ def _curve(
     """The curve of a clip, with the stretches that stand out.
 
     These lie beyond the largest deviation of most permutations, `null` of shape `(permutations, windows)`, and are not
-    too small. A worst stretch must itself cost points: it is not enough to contribute less than the others.
+    too small. A worst stretch must itself cost points (where lower is better, add some): it is not enough to contribute
+    less than the others.
     """
     seconds, starts, ends = windows
     middle, scale = float(np.median(contributions)), dimension.maximum - dimension.minimum
     deviations = null - np.median(null, 1, keepdims=True)
-    low = middle - max(_LEAST_COST * scale, float(np.percentile((-deviations).max(1), _LEVEL)))
-    high = middle + max(_LEAST_GAIN * scale, float(np.percentile(deviations.max(1), _LEVEL)))
+    cost = 1 if dimension.higher_is_better else -1  # where lower is better, points that are added are a cost
+    least = {cost: _LEAST_COST * scale, -cost: _LEAST_GAIN * scale}
+    low = middle - max(least[1], float(np.percentile((-deviations).max(1), _LEVEL)))
+    high = middle + max(least[-1], float(np.percentile(deviations.max(1), _LEVEL)))
 
     def named(sign: int) -> list[Stretch]:
         chosen: list[Stretch] = []
-        least = scale * (_LEAST_COST if sign > 0 else _LEAST_GAIN)
         for number in np.argsort(sign * contributions, kind="stable"):
             start, end, value = (float(values[number]) for values in (starts, ends, contributions))
-            beyond = sign * value < -least / 2 and (value < low if sign > 0 else value > high)
+            beyond = sign * value < -least[sign] / 2 and (value < low if sign > 0 else value > high)
             if (
                 beyond
                 and len(chosen) < STRETCHES
@@ -337,8 +340,8 @@ def _curve(
         {name: changes.tolist() for name, changes in edits.items()},
         low,
         high,
-        named(1),
-        named(-1),
+        named(cost),
+        named(-cost),
     )
 
 

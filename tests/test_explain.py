@@ -15,6 +15,7 @@ from empathy_judge import scorer as scorer_module
 from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.eval import explain as explaining
 from empathy_judge.eval.explain import explain, noise_floor
 from empathy_judge.eval.judges import trained as trained_module
@@ -74,6 +75,19 @@ def test_the_stretch_that_alone_counts_is_found(monkeypatch, scorer, speech, fir
     assert stretch.reason.endswith(f"{verb} the score by {raised:.1f}")
     outside = np.array(curve.ends) <= first - 0.01
     assert np.abs(np.array(curve.contributions)[outside]).max(initial=0) < 1e-6
+
+
+@pytest.mark.parametrize(("sign", "place", "said"), [(1.0, "best", "raises"), (-1.0, "worst", "lowers")])
+def test_where_lower_is_better_what_adds_points_is_worst(monkeypatch, scorer, speech, sign, place, said):
+    constructed(monkeypatch, speech, 0.8, 1.2, sign)
+    lower = SimpleNamespace(dimensions=(Dimension("harshness", 1, 5, higher_is_better=False),))
+    known = explaining.PairScorer
+    monkeypatch.setattr(explaining, "PairScorer", lambda judge, *rest, **others: known(lower))
+    (curve,) = explain(scorer, None, speech, window=0.4).curves
+    (stretch, *_) = getattr(curve, place)
+    assert min(stretch.end, 1.2) - max(stretch.start, 0.8) > 0.3
+    assert f" {said} the score by " in stretch.reason
+    assert getattr(curve, "best" if place == "worst" else "worst") == []
 
 
 def test_nothing_stands_out_where_no_second_counts(monkeypatch, scorer, speech):
