@@ -270,7 +270,7 @@ def _load(stored: _Stored, placement: Placement) -> LoadedJudge:
     if values is None:
         return LoadedJudge(judge, description)
     calibration = from_json(values, where, judge.dimensions)
-    if any(own.uses_deviation for own in calibration.dimensions.values()) and not _has_deviation(judge):
+    if any(one.uses_deviation for one in calibration.dimensions.values()) and not _has_deviation(judge):
         raise UserError(f"{where}: uses_deviation true, but the head gives none; `empathy-judge calibrate` fits it")
     if calibration.weights == weights_hash(judge):
         return LoadedJudge(judge, {**description, "calibration": values}, calibration)
