@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -18,18 +18,25 @@ from typing import Any
 
 import lightning as L
 import torch
+import yaml
 from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins import CheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from ..data_modules.errors import ASKED_TO_STOP, UserError, disk_error
-from ..data_modules.folders import replace_file
+from ..data_modules.folders import read_yaml, replace_file
 from ..data_modules.parallel import listen, restore, say
 from ..data_modules.sampling import Position
-from ..models import LAST
+from ..models import CONFIG_FILE, LAST
 from ..models.weight_files import damage, read_checkpoint
 
+KEPT = (
+    "optimizer.learning_rate", "optimizer.head_learning_rate", "optimizer.weight_decay", "judge.pooling", "judge.depth",
+    "judge.depth_norm", "judge.head", "judge.lora.alpha", "judge.lora.method",
+)  # fmt: skip
+"""Settings that a run keeps when it goes on: those of the optimizer stand in the checkpoint, and with another of the
+judge the same weights would mean something else."""
 _LOCK = ".lock"
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 """Errors of a file system that knows no locks, such as Lustre mounted without them."""
@@ -295,3 +302,38 @@ def check_continues(
                 f"checkpoint: was written in mid-epoch with {name} {before}, now {order[name]}; expected the same, so "
                 "that no item is left out or read twice"
             )
+
+
+def check_recipe(run: Path, text: str, names: Collection[str] = KEPT, free: Collection[str] = ()) -> None:
+    """Check that settings are as the recipe that a run keeps has them.
+
+    Args:
+        run: The folder; without a recipe nothing is checked.
+        text: The recipe now, as YAML.
+        names: The settings, or the groups they stand in ("" = all); `free` are left out.
+
+    Raises:
+        UserError: If one differs.
+    """
+    if not (run / CONFIG_FILE).is_file():
+        return
+    before, now = _flat(read_yaml(run / CONFIG_FILE)), _flat(yaml.safe_load(text))
+    for name in (name for name in before if name in now):
+        if before[name] != now[name] and _among(name, names) and not _among(name, free):
+            raise UserError(
+                f"{run}: was begun with {name} {before[name]}, now {now[name]}; expected the same, or another --run"
+            )
+
+
+def _flat(tree: Any, group: str = "") -> dict[str, Any]:
+    if not isinstance(tree, dict) or not tree:
+        return {group: tree}
+    return {
+        name: value
+        for key, below in tree.items()
+        for name, value in _flat(below, f"{group}.{key}" if group else str(key)).items()
+    }
+
+
+def _among(name: str, names: Collection[str]) -> bool:
+    return any(not group or name == group or name.startswith(f"{group}.") for group in names)

@@ -24,7 +24,7 @@ from sklearn.model_selection import GroupKFold
 
 from ..data_modules.datamodule import RunPairs
 from ..data_modules.errors import AudioError, UserError
-from ..data_modules.folders import replace_file
+from ..data_modules.folders import replace_file, replace_text
 from ..data_modules.parallel import say
 from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.splits import kept_together
@@ -32,7 +32,7 @@ from ..eval.judges import OK
 from ..eval.judges.scores_file import ScoresFile
 from ..eval.statistics.agreement import spearman
 from ..eval.statistics.bootstrap import MIN_GROUPS, Resamples, estimate
-from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS
+from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE
 from ..models.artifact import load_any, read_settings
 from ..models.closed_form import EXACT, LANDMARKS
 from ..models.ensemble import write_ensemble
@@ -40,6 +40,7 @@ from ..models.feature_cache import DiskStore
 from ..models.heads import Prediction
 from ..models.scoring import PairScorer, placed
 from ..models.weight_files import read_checkpoint
+from .checkpointing import check_recipe
 from .features import temporary_folder
 from .module import RunTask
 from .recipe import Recipe
@@ -51,6 +52,17 @@ ENSEMBLE = "ensemble"
 RESAMPLES = 1_000
 PROBE, LORA, LARGER = "probe", "lora", "larger_lora"
 """What auto tries, in this order; the names of their folders."""
+_ELSEWHERE = (
+    "run", "resume", "method", "refit", "profile", "log_audio", "checkpoint_steps", "gradient_checkpointing",
+    "compile_layers", "expected_trainable", "cache", "data.path", "data.num_workers", "data.eval_batch_size",
+    "judge.attention", *(f"trainer.{name}" for name in (
+        "accelerator", "strategy", "devices", "num_nodes", "logger", "log_every_n_steps", "enable_progress_bar")),
+)  # fmt: skip
+"""Settings that a finished part need not share: where and how it runs, and what else is tried."""
+_NOT_OF_A_PROBE = (
+    "judge.lora", "larger_lora", "objective", "optimizer", "trainer", "patience", "data.batch_size",
+    "data.batch_tokens", "data.batches",
+)  # fmt: skip
 One = Callable[[Mapping[str, Any], RunTask], object]
 """Trains once, with changed settings of the recipe and the task of the run."""
 
@@ -65,19 +77,22 @@ def everything(recipe: Recipe) -> RunPairs:
     return RunPairs(ids, ids)
 
 
-def train_several(recipe: Recipe, folder: Path, one: One) -> None:
+def train_several(recipe: Recipe, folder: Path, one: One, text: str) -> None:
     """Train a judge for each fold, choose the method where it is `auto`, and leave the final judge in the folder.
 
     Args:
         recipe: With `folds`, `refit` or method auto.
         folder: Folder of the run; its parts are trained in folders below it, METHOD/foldN.
         one: Trains once.
+        text: Of the `config.yaml` of the run.
 
     Raises:
-        UserError: If the recipe does not fit the data, or as `one`.
+        UserError: If the recipe does not fit the data, parts that are finished are of another, or as `one`.
     """
     plan = _Plan(recipe, folder)
     plan.check()
+    plan.check_finished(text)
+    replace_text(folder / CONFIG_FILE, text)
     with plan.shared_cache() as settings:
         overrides = {"refit": False, "folds": 0, "resume": "auto" if recipe.resume else False, **settings}
         ladder = plan.ladder
@@ -137,6 +152,7 @@ class _Plan:
         dataset = PairDataset.load(recipe.data.path)
         names = [recipe.data.train_split, recipe.data.validation_split]
         self._splits = [[name] if isinstance(name, str) else list(name) for name in names]
+        self._hashes = {"content_hash": dataset.card.content_hash, "split_hash": dataset.split_hash()}
         self._dataset = dataset.subset([name for names in self._splits for name in names])
         self.pairs = self._dataset.pairs
         self._groups = kept_together(self.pairs, dataset.pairs)
@@ -155,6 +171,24 @@ class _Plan:
             raise UserError(
                 f"{self._folder}: already holds runs; expected another --run, or --resume true to continue them"
             )
+
+    def check_finished(self, text: str) -> None:
+        """Check that recipe (as YAML) and data are those of the parts that are finished: they are not trained again."""
+        finished = {
+            file.parent: method for method in (PROBE, LORA, LARGER) for file in (self._folder / method).rglob(LEFT_OUT)
+        }
+        if finished:
+            methods = set(finished.values())
+            unused = _NOT_OF_A_PROBE if methods == {PROBE} else () if LARGER in methods else ("larger_lora",)
+            check_recipe(self._folder, text, [""], [*_ELSEWHERE, *unused])
+        for part in sorted(finished):
+            origin = read_checkpoint(part / CHECKPOINTS / BEST)["description"]["provenance"]
+            for key, now in self._hashes.items():
+                if origin[key] != now:
+                    raise UserError(
+                        f"{part}: was trained on other data: {key} differs from that of {self._recipe.data.path}; "
+                        "expected the same, or another --run"
+                    )
 
     @property
     def ladder(self) -> Mapping[str, Mapping[str, Any]]:

@@ -46,6 +46,7 @@ from .checkpointing import (
     EarlyStopping,
     PreemptionCheckpoints,
     alone_in,
+    check_recipe,
     find_resumable,
     position_of,
     stopped_by_signals,
@@ -157,8 +158,7 @@ def train(
         if recipe.method == "auto" or recipe.folds != 0 or (recipe.refit and recipe.method == "lora"):
             from .folds import train_several  # imports the statistics, which a single run does not need
 
-            replace_text(folder / CONFIG_FILE, parser.text(parsed))
-            train_several(recipe, folder, one)
+            train_several(recipe, folder, one, parser.text(parsed))
             return _finished(folder)
         task = RunTask()
         if recipe.refit:
@@ -176,6 +176,8 @@ def _train_one(
     start = _starting_point(folder, recipe.resume)
     if recipe.method == "probe":
         start = None  # it is fitted anew, which takes no longer than resuming
+    if start is not None:
+        check_recipe(folder, text)
     if _is_first():
         folder.mkdir(parents=True, exist_ok=True)
         replace_text(folder / CONFIG_FILE, text)

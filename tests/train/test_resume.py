@@ -426,6 +426,8 @@ def refused(arguments: list[str], *texts: str) -> None:
         ("judge__lora__parts", '["projector"]',
          "missing 'judge.network.multi_modal_projector.linear.lora_A.default.weight'"),
         ("data__target", "single", "trained on other data: target differs"),
+        ("optimizer__learning_rate", 0.5, "was begun with optimizer.learning_rate "),
+        ("judge__lora__alpha", 3.0, "judge.lora.alpha 32.0, now 3.0; expected the same, or another --run"),
     ],
 )  # fmt: skip
 def test_a_checkpoint_of_other_settings_is_refused(option, value, text, run, train_arguments):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,9 @@ import pandas as pd
 import pytest
 import torch
 from empathy_judge.cli import main
-from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.pairs_file import hashed_rows
+from empathy_judge.data_modules.schema import PairDataset, complete_dataset
 from empathy_judge.models.artifact import load_any
 from empathy_judge.models.closed_form import FOLDS, Portion, fit
 from empathy_judge.models.weight_files import read_checkpoint
@@ -243,3 +246,25 @@ def test_where_adapters_of_folds_began_is_the_mean_of_the_folds(train_arguments,
 )
 def test_mistakes_are_one_line(overrides, message, train_arguments, tmp_path, capsys):
     assert message in failed(capsys, "train", *train_arguments(tmp_path / "run", **{**PROBE, **overrides}))
+
+
+def test_what_is_finished_is_of_the_same_recipe_and_data(train_arguments, dataset_folder, tmp_path):
+    """It is not trained again: with another recipe or other ratings it would stay what it was, and nothing say so."""
+    run = tmp_path / "run"
+    train(train_arguments(run, folds=3, **PROBE))
+
+    def refused(text: str, **options: object) -> None:
+        before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+        with pytest.raises(UserError, match=text):
+            train([*train_arguments(run, **{"folds": 3, **PROBE, **options}), "--resume", "true"])
+        assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+    refused("run: was begun with folds 3, now 4; expected the same, or another --run", folds=4)
+    refused("was begun with seed 0, now 5", seed=5)
+    data = shutil.copytree(dataset_folder, tmp_path / "data")
+    dataset = PairDataset.load(data)
+    ratings = dataset.ratings[dataset.ratings["rater_id"] != dataset.ratings["rater_id"].iloc[0]]
+    complete_dataset(data, dataset.card, hashed_rows(dataset.pairs, dataset.fingerprints), ratings, None)
+    refused("fold1: was trained on other data: content_hash differs from that of .*data", data__path=data)
+    # what a probe does not use may change, and what only says where and how it runs
+    train([*train_arguments(run, folds=3, trainer__max_epochs=1, data__num_workers=1, **PROBE), "--resume", "true"])
