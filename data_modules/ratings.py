@@ -23,6 +23,7 @@ SECONDS = "seconds"  # the optional column of ratings: time that the rater took 
 PREFERENCE_COLUMNS = ("chosen_id", "rejected_id", "rater_id", "dimension", "strength")
 STEP_TOLERANCE = 1e-4  # in steps; scores that were stored as float32 are off by this much
 _DECIMALS = 9  # of scores on a scale with steps
+_ROUNDING = 1e-12  # share of the largest magnitude by which means of the same ratings may differ
 _WIDEST = 1e50  # rating points between the ends of a scale, and from 0, so that statistics of scores do not overflow
 LABELS = ("very poor", "poor", "fair", "good", "excellent")
 """Words for five points evenly spaced over a scale, from its bad to its good end."""
@@ -210,21 +211,45 @@ class RatingTable:
         """Sum of the ratings per item, shape (n_items,)."""
         return np.bincount(self.items, weights=self.scores, minlength=self.n_items)
 
+    @cached_property
+    def means(self) -> np.ndarray:
+        """Mean rating per item, shape (n_items,); NaN = not rated. Means of the same ratings are equal."""
+        return tied(np.where(self.counts > 0, self.sums / np.maximum(self.counts, 1), np.nan))
+
     def shared(self) -> np.ndarray:
         """Positions of the items with at least two raters."""
         return np.flatnonzero(self.counts >= 2)
 
     def others_mean(self) -> np.ndarray:
-        """Per rating the mean of the other raters of its item, shape (ratings,); NaN where there is none."""
+        """Per rating the mean of the other raters of its item, shape (ratings,); NaN where there is none.
+
+        Means of the same ratings are equal.
+        """
         n_others = self.counts[self.items] - 1
         others_sum = self.sums[self.items] - self.scores
-        return np.where(n_others > 0, others_sum / np.maximum(n_others, 1), np.nan)
+        return tied(np.where(n_others > 0, others_sum / np.maximum(n_others, 1), np.nan))
 
     def by_rater(self) -> list[np.ndarray]:
         """Positions of the ratings of each rater, rising."""
         order = np.argsort(self.raters, kind="stable")
         ends = np.cumsum(np.bincount(self.raters, minlength=len(self.rater_ids)))
         return np.split(order, ends)[: len(self.rater_ids)]
+
+
+def tied(means: np.ndarray) -> np.ndarray:
+    """Means, shape (n,), NaN allowed, in which those that differ by rounding only are equal, as ranks need it.
+
+    In floating point 1.1 + 2.2 + 3.3 depends on the order, and (3 + 1.1) - 1.1 is not 3.
+    """
+    order = np.argsort(means, kind="stable")
+    order = order[: len(order) - np.count_nonzero(np.isnan(means))]  # NaN comes last
+    if len(order) == 0:
+        return means
+    rising = means[order]
+    apart = np.diff(rising, prepend=-np.inf) > _ROUNDING * np.abs(rising).max()
+    result = means.copy()
+    result[order] = rising[apart][np.cumsum(apart) - 1]
+    return result
 
 
 def check_ratings(

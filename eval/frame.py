@@ -55,7 +55,7 @@ class Panel:
     @cached_property
     def human(self) -> np.ndarray:
         """Shape (n,), mean over the raters."""
-        return self.table.sums / self.table.counts
+        return self.table.means
 
     @cached_property
     def reliability(self) -> Reliability:

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ...data_modules.ratings import RatingTable
+from ...data_modules.ratings import RatingTable, tied
 from .agreement import MIN_ITEMS, Statistic, as_report, spearman
 from .bootstrap import PERCENTILES, Interval, Resamples, estimate, with_interval
 from .icc import icc
@@ -232,7 +232,7 @@ def _part_means(table: RatingTable, key: np.ndarray, size: np.ndarray) -> tuple[
         for part in (position < size[items], position >= size[items])
     ]
     with np.errstate(invalid="ignore", divide="ignore"):
-        return sums[0] / size, sums[1] / (table.counts - size)
+        return tied(sums[0] / size), tied(sums[1] / (table.counts - size))
 
 
 def _stepped_up(half: Statistic, counts: np.ndarray) -> Statistic:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...data_modules.ratings import RatingTable
+from ...data_modules.ratings import RatingTable, tied
 from .agreement import Statistic, spearman
 from .bootstrap import Resamples, estimate, fisher_z, t_interval, z_variance
 from .like_for_like import HALVINGS, halvings
@@ -70,7 +70,7 @@ def for_other_items_and_raters(
 
 
 def _point(score: np.ndarray, table: RatingTable) -> Statistic:
-    point = estimate(spearman, score, table.sums / table.counts)
+    point = estimate(spearman, score, table.means)
     if point.value is None or len(table.rater_ids) >= MIN_RATERS:
         return point
     reason = f"no interval: {len(table.rater_ids)} raters, at least {MIN_RATERS} needed"
@@ -87,8 +87,7 @@ def _left_out(score: np.ndarray, table: RatingTable, codes: np.ndarray, counts: 
         n_ratings = np.bincount(table.items[remaining], minlength=table.n_items)
         sums = np.bincount(table.items[remaining], weights=table.scores[remaining], minlength=table.n_items)
         items = np.flatnonzero(n_ratings)  # those that nobody else rated do not count
-        # Rounded: means of the same ratings in another order are ties
-        means = np.round(sums[items] / n_ratings[items], 9)
+        means = tied(sums[items] / n_ratings[items])
         correlations.append(spearman_draws(score[items][None], means, codes[items], counts)[0])
     return fisher_z(np.stack(correlations))
 

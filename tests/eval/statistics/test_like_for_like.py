@@ -170,3 +170,20 @@ def test_dimensions_count_alike_and_a_rater_of_both_is_one_rater():
     assert (both.n_raters, both.judge.n, both.n_groups) == (3, 2, 20)
     assert both.p is not None
     assert compared(pooled([]), draws).verdict == "too few items to tell"
+
+
+def test_rounding_of_a_mean_orders_nothing():
+    """Means of others are taken from sums: (3 + 1.48) - 1.48 is not 3, and 1.1 + 2.2 + 3.3 depends on the order."""
+    rng = np.random.default_rng(0)
+    other = rng.uniform(1, 5, 40)
+    constant = table_of(np.stack([np.full(40, 3.0), other]))
+    found = held_out(rng.normal(size=40), constant, Resamples.draw(np.arange(40).astype(str), 20, 0))
+    assert set(found.left_out) == {"r0", "r1"}  # one rater is constant, beside the other the rest is
+
+    steps = rng.integers(10, 51, (4, 60))
+    exact, written = table_of(steps.astype(float)), table_of(steps / 10)  # whole numbers have exact sums
+    score, draws = rng.normal(size=60), Resamples.draw(np.arange(60).astype(str), 20, 0)
+    first, second = (held_out(score, table, draws) for table in (exact, written))
+    np.testing.assert_allclose(second.judge[:, 0], first.judge[:, 0], rtol=1e-12)
+    np.testing.assert_allclose(second.rater[:, 0], first.rater[:, 0], rtol=1e-12)
+    assert len(np.unique(written.means)) == len(np.unique(steps.sum(axis=0)))
