@@ -197,9 +197,13 @@ def _with_f_intervals(points: dict[Form, Statistic], components: _Components, pa
         ends = limits[form[4]]
         if point.value is not None and ends is None:
             point = replace(point, reason="no interval: the raters agree perfectly")
+        elif point.value is not None and ends is not None and form.endswith("1)"):
+            point = replace(point, low=ends[0], high=ends[1])
+        elif point.value is not None and ends is not None and 1 + (k - 1) * ends[0] <= _ROUNDING:
+            # The limits of absolute agreement can lie below the least agreement that k raters can have
+            point = replace(point, reason="no interval: it has no lower end, as the raters may not agree at all")
         elif point.value is not None and ends is not None:
-            # Of the mean of k by Spearman-Brown
-            low, high = (end if form.endswith("1)") else k * end / (1 + (k - 1) * end) for end in ends)
+            low, high = (k * end / (1 + (k - 1) * end) for end in ends)  # Spearman-Brown
             point = replace(point, low=low, high=high)
         result[form] = point
     return result

@@ -133,3 +133,14 @@ def test_very_many_raters_get_no_interval_on_an_incomplete_panel(monkeypatch):
     found = measured(panel(30, 10, missing=0.3), 20)["ICC(C,1)"]
     assert found.value is not None
     assert (found.low, found.reason) == (None, "no interval: 10 raters in an incomplete panel, at most 9")
+
+
+def test_a_mean_whose_limits_have_no_lower_end_has_no_interval():
+    """Spearman-Brown of a limit below -1 / (k - 1) is above 1."""
+    found = measured(np.array([[1.0, 1.0], [1.0, 3.0], [2.0, 1.0]]))
+    assert found["ICC(A,1)"].low < -1
+    mean = found["ICC(A,k)"]
+    assert mean.value is not None
+    assert (mean.low, mean.high) == (None, None)
+    assert mean.reason == "no interval: it has no lower end, as the raters may not agree at all"
+    assert found["ICC(C,k)"].low < found["ICC(C,k)"].value < found["ICC(C,k)"].high
