@@ -75,13 +75,13 @@ def fit_rasch(table: RatingTable, dimension: Dimension) -> RaschModel:
     """
     if dimension.step is None:
         raise DataError(f"dimension {dimension.name}: a Rasch model needs a scale with steps; it has {dimension.scale}")
-    _check_linked(table, dimension)
     steps = np.rint((table.scores - dimension.minimum) / dimension.step).astype(np.intp)
     used_steps, step_indices = np.unique(steps, return_inverse=True)
     if len(used_steps) < 2 or table.counts.max(initial=0) < 2:
         raise DataError(
             f"dimension {dimension.name}: a Rasch model needs two different scores and an item with two ratings"
         )
+    _check_linked(table, dimension)
     fit = _Fit(table, step_indices, len(used_steps))
     fit.severities_and_thresholds()
     fit.weighted_items()
@@ -146,7 +146,7 @@ class _Fit:
             before = np.concatenate([self.severities, self.thresholds, [centre, spread]])
             quality = centre + spread * nodes
             p = self.probabilities(quality - self.severities[:, None])  # (raters, nodes, steps)
-            log_posterior = of_item @ np.log(p)[table.raters, :, self.given] + np.log(density)
+            log_posterior = of_item @ np.log(np.maximum(p, 1e-300))[table.raters, :, self.given] + np.log(density)
             weights = np.exp(log_posterior - log_posterior.max(axis=1, keepdims=True)) * rated[:, None]
             weights /= np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)  # (items, nodes)
             counts = of_rater @ weights  # (raters, nodes)

@@ -6,6 +6,7 @@ import ast
 import csv
 import json
 import re
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,12 @@ def test_raters_stand_in_a_rasch_table(tmp_path, capsys):
     assert "rasch" not in json.loads(output_of(capsys, *words, "--json"))["dimensions"][0]
     apart = people[(people["annotator"] == "ann") == (people["item"].str[1:].astype(int) < 20)]
     assert "raters fall into 2 panels" in measured(tmp_path, apart, rasch=True)["rasch"]["reason"]
+    nobody = frame.assign(score=frame["score"].where(~frame["annotator"].isin(PEOPLE)))
+    assert "two different scores" in measured(tmp_path, nobody, JUDGES, rasch=True)["rasch"]["reason"]
+    slider = people.assign(score=np.random.default_rng(0).uniform(1, 100, len(people)).round(1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of 120 steps some have the probability 0
+        assert measured(tmp_path, slider, rasch=True)["rasch"]["reason"] is None
 
 
 @pytest.mark.parametrize("distance", ["scores", "ranks"])
