@@ -24,7 +24,8 @@ PREFERENCE_COLUMNS = ("chosen_id", "rejected_id", "rater_id", "dimension", "stre
 STEP_TOLERANCE = 1e-4  # in steps; scores that were stored as float32 are off by this much
 _DECIMALS = 9  # of scores on a scale with steps
 _ROUNDING = 1e-12  # share of the largest magnitude by which means of the same ratings may differ
-_WIDEST = 1e50  # rating points between the ends of a scale, and from 0, so that statistics of scores do not overflow
+LARGEST = 1e50
+"""Rating points: most between the ends of a scale, from 0 to them, and of a score. Statistics do not overflow."""
 LABELS = ("very poor", "poor", "fair", "good", "excellent")
 """Words for five points evenly spaced over a scale, from its bad to its good end."""
 LONGEST_NAME = 10_000  # characters
@@ -56,8 +57,8 @@ class Dimension:
         if not re.fullmatch(r"[\w.-]+", self.name):
             raise DataError(f"dimension name {shown(self.name)}; expected letters, digits, '_', '.', '-'")
         # NaN is refused too; a whole number may be too large for a float
-        if not (0 < self.maximum - self.minimum <= _WIDEST and abs(self.minimum) <= _WIDEST):
-            expected = f"low:high, at most {_WIDEST:g} apart and from 0"
+        if not (0 < self.maximum - self.minimum <= LARGEST and abs(self.minimum) <= LARGEST):
+            expected = f"low:high, at most {LARGEST:g} apart and from 0"
             scale = f"{shown(self.minimum)} to {shown(self.maximum)}"
             raise DataError(f"dimension {self.name}: scale {scale}; expected {expected}")
         if self.step is None:

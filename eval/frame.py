@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from ..data_modules.errors import DataError, UserError, shown
-from ..data_modules.ratings import RatingTable
+from ..data_modules.ratings import LARGEST, RatingTable
 from ..data_modules.schema import PairDataset
 from ..data_modules.tables import TableRow, full_mapping, read_table
 from .probes.pairs import group_of
@@ -240,6 +240,6 @@ def _score(record: TableRow, column: str) -> float:
         score = math.inf if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
         score = math.inf
-    if math.isinf(score):
-        raise record.error(column, "a finite number, or nothing where the score is missing")
+    if abs(score) > LARGEST:
+        raise record.error(column, f"a finite number (at most {LARGEST:g}), or nothing where the score is missing")
     return score

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ...data_modules.errors import DataError, names_shown, shown
+from ...data_modules.ratings import LARGEST
 from ...data_modules.schema import Pair
 from ...data_modules.tables import TableRow, read_table
 from ..results import ITEMS_FILE, REPORT_FILE
@@ -87,6 +88,8 @@ def _number(record: TableRow, column: str) -> float:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         number = math.nan
-    if not math.isfinite(number):
-        raise record.error(column, "a finite number (leave out the rows of pairs without a score)")
+    if not abs(number) <= LARGEST:  # NaN is refused too
+        raise record.error(
+            column, f"a finite number, at most {LARGEST:g} (leave out the rows of pairs without a score)"
+        )
     return number

@@ -79,10 +79,11 @@ def calibration_line(score: np.ndarray, human: np.ndarray) -> tuple[float, float
 
     A slope below 1 means that the judge exaggerates differences. NaN for a constant judge.
     """
-    if is_constant(score):
-        return math.nan, math.nan
     centred, mean = score - score.mean(), score.mean()
-    slope = float(centred @ human / (centred @ centred))
+    squares = float(centred @ centred)
+    if is_constant(score) or squares == 0:  # 0 also where the squares of tiny scores vanish
+        return math.nan, math.nan
+    slope = float(centred @ human) / squares
     return slope, float(human.mean() - slope * mean)
 
 
@@ -212,7 +213,7 @@ def mapped_scores(
 def _mapped(mapping: MappingKind, x: np.ndarray, y: np.ndarray, new: np.ndarray) -> np.ndarray:
     """New scores by the mapping that is fitted on judge scores x and human scores y."""
     if mapping == "linear":
-        slope = 0.0 if is_constant(x) else calibration_line(x, y)[0]
+        slope = np.nan_to_num(calibration_line(x, y)[0])
         return y.mean() + slope * (new - x.mean())
     distinct, code, times = np.unique(x, return_inverse=True, return_counts=True)
     return np.interp(new, distinct, isotonic_regression(np.bincount(code, weights=y) / times, weights=times).x)

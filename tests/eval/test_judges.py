@@ -92,6 +92,7 @@ def test_scores_are_read_from_every_format(suffix, tmp_path):
          r"row 1 \(line 2\), column 'score': value 'good'; expected a finite"),
         ("pair_id,dimension,score\na,empathy,1\nb,empathy,\n", r"row 2 \(line 3\), column 'score': value None"),
         ("pair_id,dimension,score\na,empathy,nan\n", "value 'nan'; expected a finite number"),
+        ("pair_id,dimension,score\na,empathy,1e200\n", r"value .1e200.; expected a finite number, at most 1e\+50"),
         ("pair_id,dimension,score\n,empathy,1\n", "column 'pair_id': value None; expected text"),
         ("pair_id,dimension,score\na,empathy,1\na,empathy,2\n",
          r"row 2 \(line 3\), column 'pair_id': value 'a' has a score"),

@@ -131,6 +131,7 @@ def test_error_is_that_of_the_curve_and_of_repeated_items():
 
 def test_a_shifted_a_constant_and_a_perfect_judge():
     assert np.isnan(calibration_line(np.full(5, 0.1), np.arange(5.0))).all()
+    assert np.isnan(calibration_line(np.arange(5.0) * 1e-200, np.arange(5.0))).all()  # whose squares vanish
     assert calibration_line(np.arange(5.0), np.full(5, 2.0)) == pytest.approx((0, 2), abs=1e-12)
     assert calibration_error(Y + 0.5, Y) == pytest.approx(0.5, abs=1e-12)
     assert calibration_error(np.full(10, 3.0), Y) == pytest.approx(0.25, abs=1e-12)
