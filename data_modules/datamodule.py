@@ -46,6 +46,8 @@ from .settings import DataSettings
 
 SHARES = ("ratings", "preferences", "counterfactuals")
 """What training items are, in the order of `PairDataModule.shares`."""
+LEAST_RATED = 3
+"""Fewest pairs of a validation split with a rating of a dimension: with fewer a correlation is undefined."""
 _FORKS_SAFELY = 3, 11, 10  # before, a forked process may wait for ever for a lock of the interpreter (gh-112275)
 
 
@@ -167,7 +169,7 @@ class PairDataModule(L.LightningDataModule):
         return self.dataset.card.dimensions
 
     def check_supervision(self) -> None:
-        """Check that every dimension has something to learn from.
+        """Check that every dimension has something to learn from, and something to choose the best checkpoint by.
 
         Raises:
             DataError: If one has not.
@@ -179,6 +181,16 @@ class PairDataModule(L.LightningDataModule):
                     f"{self.settings.path}: nobody rated {dimension.name!r} in split "
                     f"{' or '.join(map(repr, self.train_splits))}; expected ratings of every dimension, a "
                     "dataset without this one, or data.preference_share 1 where people compared pairs"
+                )
+            means = self.validation.scores[:, column]
+            means = means[~means.isnan()]
+            decided = any(item.strength[column] > 0 for item in self.validation_preferences)
+            if not decided and (len(means) < LEAST_RATED or means.min() == means.max()):
+                where = f"{self.settings.path}, split {' or '.join(map(repr, self.validation_splits))}"
+                kinds = len(set(means.tolist()))
+                raise DataError(
+                    f"{where}: {dimension.name!r} has {len(means)} rated pairs with {kinds} different means; expected "
+                    f"at least {LEAST_RATED} pairs, not all rated alike, to choose the best checkpoint by"
                 )
 
     def mean_ratings(self) -> Tensor:

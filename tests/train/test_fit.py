@@ -141,14 +141,18 @@ def test_a_logger_of_the_configuration_replaces_the_default_ones(train_arguments
     assert math.isfinite(pd.read_csv(path)["val_agreement"].dropna().item())
 
 
-def small(folder: Path, source: Path, validation_pairs: int, **unrated: str) -> Path:
-    """The responses of a dataset, so many for validation; of dimensions without ratings in a split this is named."""
+def small(folder: Path, source: Path, validation_pairs: int, same_clip: bool = False, **unrated: str) -> Path:
+    """The responses of a dataset, so many for validation, if asked all with the clip of the first; of dimensions
+    without ratings in a split this is named."""
     shutil.copytree(source, folder)
     (folder / "split.yaml").unlink()
     dataset = PairDataset.load(source)
     pairs = frame_of(dataset.pairs).drop(columns="context_audio")
     pairs["group_id"] = pairs["pair_id"]
     pairs["split"] = ["validation"] * validation_pairs + ["train"] * (len(pairs) - validation_pairs)
+    if same_clip:
+        validation = pairs["split"] == "validation"
+        pairs.loc[validation, "response_audio"] = [pairs["response_audio"].iloc[0]] * validation.sum()
     ratings = dataset.ratings
     for name, split in unrated.items():
         without = pairs.loc[pairs["split"] == split, "pair_id"]
@@ -157,12 +161,25 @@ def small(folder: Path, source: Path, validation_pairs: int, **unrated: str) -> 
     return folder
 
 
-def test_without_a_validation_spearman_there_is_no_best_checkpoint(train_arguments, dataset_folder, tmp_path, capsys):
-    data, run = small(tmp_path / "data", dataset_folder, 2), tmp_path / "run"
+def test_a_judge_that_scores_all_alike_has_no_best_checkpoint(train_arguments, dataset_folder, tmp_path, capsys):
+    """All pairs of the validation split have the same clip, and each a rating of its own."""
+    data, run = small(tmp_path / "data", dataset_folder, 4, same_clip=True), tmp_path / "run"
     with pytest.raises(UserError, match="no best checkpoint: agreement on the validation split"):
         train(train_arguments(run, data__path=data, trainer__max_epochs=1))
     assert not (run / BEST_FILE).exists()
-    assert "no Spearman for empathy: 2 items; a correlation needs at least 3" in capsys.readouterr().err
+    assert "no Spearman for empathy: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("pairs", "unrated", "counts"), [(2, {}, "'empathy' has 2"), (4, {"warmth": "validation"}, "'warmth' has 0")]
+)
+def test_without_ratings_to_choose_by_nothing_is_trained(
+    pairs, unrated, counts, train_arguments, dataset_folder, tmp_path, capsys
+):
+    data, run = small(tmp_path / "data", dataset_folder, pairs, **unrated), tmp_path / "run"
+    with pytest.raises(UserError, match=rf"split 'validation': {counts} rated pairs with {counts[-1]} different"):
+        train(train_arguments(run, data__path=data, trainer__max_epochs=1))
+    assert not (run / "logs").exists()
 
 
 def test_a_dimension_that_nobody_rated_cannot_be_trained(train_arguments, dataset_folder, tmp_path):
