@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -113,3 +114,13 @@ def test_judges_are_listed_by_cluster(make_dataset, make_judge):
     assert [row[1:3] for row in panel[::2]] == [[name, "items"] for name in ("constant", "noisy", "good")]
     assert panel[0][4:6] == [rendering.NONE, rendering.NONE]
     assert panel[4][4] == rendering.ranged(found.reports[2]["dimensions"]["empathy"]["icc_a1"])
+
+
+@pytest.mark.parametrize(
+    ("value", "high", "shown"),
+    [(4.0, 9.0, "4.00 2.31 to 9.00"), (4.0, None, "4.00 2.31 and more"), (None, None, "at least 2.31 why")],
+)
+def test_an_interval_without_an_upper_end_is_said_on_the_page(value, high, shown):
+    template = '{% from "pieces" import statistic %}{{ statistic(s) }}'
+    page = rendering.render(template, s={"value": value, "low": 2.31, "high": high, "reason": "why"})
+    assert re.sub(r"\s+|<[^>]+>", " ", page).split() == shown.split()

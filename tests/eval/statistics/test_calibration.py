@@ -218,6 +218,16 @@ def test_shares_and_widths_by_hand():
     assert (nothing.value, nothing.reason) == (None, "0 items, 6 dropped as NaN")
 
 
+@pytest.mark.parametrize(("width", "interval"), [(1.0, (0.025 ** (1 / 6), 1.0)), (-1.0, (0.0, 1 - 0.025 ** (1 / 6)))])
+def test_where_all_are_inside_or_none_the_interval_is_that_of_so_many_trials(width, interval):
+    """All draws are alike then. Six of six: SciPy has 0.54 to 1."""
+    human = np.arange(6.0)
+    share = coverage(human - width, human + width, human, own_groups(6, 500))
+    assert (share.low, share.high) == pytest.approx(interval)
+    exact = stats.binomtest(6 if width > 0 else 0, 6).proportion_ci()
+    assert (share.low, share.high) == pytest.approx((exact.low, exact.high))
+
+
 def test_errors_over_their_standard_errors_by_hand():
     score, error = HUMAN + np.array([0.3, -0.4, 0.0, 0.5, 1.0, 9.0]), np.array([0.3, 0.2, 1.0, 0.5, 1.0, np.nan])
     found = error_ratio(score, error, HUMAN, own_groups(6, 500))
