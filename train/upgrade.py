@@ -156,7 +156,8 @@ def _with_new_tree(text: str, root: yaml.MappingNode) -> tuple[str, Changed]:
 def _means_the_same(old: str, new: str) -> bool:
     """Whether a converted recipe has the settings of the old one, under their new names."""
     before = yaml.safe_load(old)
-    settings = {new_name(f"model.{name}"): value for name, value in before.pop("model").items()}
+    named = ((new_name(f"model.{name}"), value) for name, value in before.pop("model").items())
+    settings = {name: value for name, value in named if name is not None}
     try:
         return yaml.safe_load(new) == {**before, **nested(settings)}
     except yaml.YAMLError:
