@@ -246,8 +246,19 @@ def check_unique_keys(text: str) -> None:
             keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
             repeated = next((key for key, times in keys.items() if times > 1), None)
             if repeated is not None:
-                raise yaml.YAMLError(f"key {repeated!r} stands twice in a mapping, {str(node.start_mark).strip()}")
+                raise yaml.YAMLError(f"key {repeated!r} stands twice in a mapping, {_place(node.start_mark)}")
             nodes += [part for pair in node.value for part in pair if not isinstance(part, yaml.ScalarNode)]
+
+
+def yaml_reason(error: Exception) -> str:
+    """Why a text is not YAML, with line and column where the parser knows them, in one line."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"{error.problem}, {_place(error.problem_mark)}"
+    return "nested too deep" if isinstance(error, RecursionError) else str(error)
+
+
+def _place(mark: yaml.Mark) -> str:
+    return f"line {mark.line + 1}, column {mark.column + 1}"
 
 
 def read_yaml(path: DataPath) -> Any:
@@ -261,10 +272,8 @@ def read_yaml(path: DataPath) -> Any:
             text = path.read_bytes().decode()
         check_unique_keys(text)
         return yaml.safe_load(text)
-    except RecursionError:
-        raise DataError(f"{path}: not readable as YAML (nested too deep)") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise DataError(f"{path}: not readable as YAML ({error})") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not readable as YAML ({yaml_reason(error)})") from None
 
 
 def resolve_inside(

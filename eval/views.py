@@ -22,6 +22,7 @@ from .rendering import (
     filled_table,
     new_table,
     number,
+    p_value,
     percent,
     ranged,
     seconds,
@@ -397,7 +398,7 @@ def _overall_table(overall: Report) -> Table:
     rows: list[Sequence[str | Text]] = []
     for judge, cluster, pair in _beside_next(overall):
         difference, share = judge["like_for_like"]["difference"], judge["share_of_panel_ceiling"]
-        p = "" if pair is None or pair["p_adjusted"] is None else f"{pair['p_adjusted']:.3f}"
+        p = "" if pair is None or pair["p_adjusted"] is None else p_value(pair["p_adjusted"])
         spearman = ranged(judge["spearman"])
         rows.append((judge["judge"], cluster, spearman, ranged(difference, signed), ranged(share, percent), p))
     rows.append((bold("noise ceiling"), "", bold(ranged(overall["people"]["panel_mean"])), "", "", ""))

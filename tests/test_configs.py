@@ -230,6 +230,7 @@ def test_what_is_no_setting_or_value_is_refused_in_one_line(words, message, caps
         ("data:\n  target: null\n", "bad.yaml: data.target without a value"),
         ("seed: null\n", "bad.yaml: seed without a value"),
         ("seed: [1\n", "not readable as YAML"),
+        ("judge: a: b\n", "bad.yaml: not readable as YAML (mapping values are not allowed here, line 1, column 9)"),
         ("judge:\n  pooling: median\n", "judge.pooling median; expected last_token"),
         (BOMB, "those that aliases stand for included"),
         ("seed: 1 # \xe4\n".encode("latin-1"), "not readable as YAML ('utf-8' codec"),
@@ -286,4 +287,5 @@ def test_run_and_data_are_required(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     line = failed(capsys, "train", "--config", "nano", "--data.path", "d")
     assert "no --run; expected the folder of this run" in line
+    assert failed(capsys, "train", "--config", "nano", "--data.path", "d", "--run", "") == line
     assert "data.path" in failed(capsys, "train", "--run", "r")

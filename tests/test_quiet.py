@@ -97,6 +97,11 @@ def test_two_processes_and_a_cluster_are_as_quiet(dataset_folder, judge_folder, 
     process = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
     assert process.returncode == 0, process.stderr[-2000:]
     assert said(process) == []
+    (tmp_path / "run").rename(tmp_path / "moved")  # Lightning would say where its checkpoints were
+    words[-1:] = [str(tmp_path / "moved"), "--resume", "true", "--trainer.max_epochs", "2"]
+    process = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
+    assert process.returncode == 0, process.stderr[-2000:]
+    assert said(process) == []
 
 
 def test_matplotlib_without_a_home_says_nothing():

@@ -260,7 +260,7 @@ def _finished(folder: Path) -> Run:
 
 
 def _run_folder(recipe: Recipe) -> Path:
-    if recipe.run is None:
+    if not recipe.run:
         raise UserError("no --run; expected the folder of this run, such as --run runs/first")
     if (Path(recipe.run) / JUDGE_FILE).exists():  # calibrating would write into it
         raise UserError(f"{recipe.run}: is a judge; expected another --run")

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, 
 from rich.table import Table
 
 from ..data_modules.errors import DataError, UserError, shown, system_errors
-from ..data_modules.folders import check_unique_keys, replace_file, replace_text
+from ..data_modules.folders import check_unique_keys, replace_file, replace_text, yaml_reason
 from ..data_modules.parallel import say
 from ..data_modules.schema import PairDataset
 from ..models.hub import require_backbone
@@ -154,7 +154,7 @@ def read_sweep(path: Path) -> Sweep:
         detail = "" if "expected" in message or first["type"] == "missing" else f" (found {shown(first['input'])})"
         raise UserError(": ".join([str(path), *map(str, first["loc"]), message]) + detail) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not YAML: {error}") from None
+        raise UserError(f"{path}: not readable as YAML ({yaml_reason(error)})") from None
 
 
 def check_recipe(sweep: Sweep, path: Path) -> Namespace:

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from ..data_modules.errors import UserError
-from ..data_modules.folders import replace_file, replace_text, resolve_inside
+from ..data_modules.folders import replace_file, replace_text, resolve_inside, yaml_reason
 from ..models import CHECKPOINTS, CONFIG_FILE, JUDGE_FILE
 from ..models.description import is_old, parse, read_json, upgraded
 from ..models.weight_files import file_hash, read_checkpoint
@@ -82,7 +82,7 @@ def _upgrade_yaml(path: Path) -> list[str]:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not readable as YAML ({error})") from None
+        raise UserError(f"{path}: not readable as YAML ({yaml_reason(error)})") from None
     if not isinstance(root, yaml.MappingNode):
         raise UserError(f"{path}: expected a recipe, a sweep file, a run folder or a judge folder")
     blocks = {key.value: (key, value) for key, value in root.value}
