@@ -31,7 +31,7 @@ from .probes.pairs import context_keys, group_of
 from .rendering import filled_table, number, ranged
 from .results import Report, signature_on
 from .statistics.agreement import Statistic, as_report
-from .statistics.bootstrap import Resamples, estimate, with_interval
+from .statistics.bootstrap import Resamples, estimate_share, with_interval
 
 Challenge = Literal["aeq-bench", "echomind"]
 
@@ -253,4 +253,4 @@ def matched_accuracy(
     if not compared.any():
         return Statistic(None, dropped=dropped, reason="0 comparisons" + (f", {dropped} dropped" if dropped else ""))
     draws = Resamples.draw(groups[compared], resamples, seed)
-    return dataclasses.replace(estimate(np.mean, wins[compared], resamples=draws), dropped=dropped)
+    return dataclasses.replace(estimate_share(wins[compared], draws), dropped=dropped)

@@ -23,7 +23,7 @@ from .judge_report import distribution, judge_report
 from .judges import ABSTAINED, INTERVAL_COLUMNS
 from .probes import Probe
 from .statistics.agreement import MIN_ITEMS, Statistic, as_report, bias, is_constant, mae, spearman
-from .statistics.bootstrap import Resamples, difference, estimate, estimates, spearmans
+from .statistics.bootstrap import Resamples, difference, estimate, estimate_share, estimates, spearmans
 from .statistics.calibration import coverage, error_ratio, mean_width
 from .statistics.reliability import raters_ceiling
 
@@ -293,7 +293,7 @@ def _verdicts(
         promised[f"{100 * max_error:g}"] = {
             "max_error": max_error,
             "given": estimate(mean, decided.astype(np.float64), resamples=draws),
-            "wrong": estimate(mean, wrong[decided], resamples=draws.select(decided)) if decided.any() else undefined,
+            "wrong": estimate_share(wrong[decided], draws.select(decided)) if decided.any() else undefined,
         }
     order = np.argsort(-confidence, kind="stable")
     ends = np.unique(np.ceil(np.linspace(0, 1, _COVERAGES + 1)[1:] * len(order)).astype(np.intp))

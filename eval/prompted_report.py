@@ -24,7 +24,7 @@ from ..data_modules.schema import Pair
 from .dimension_report import MISSING, status_counts
 from .judges import OK
 from .statistics.agreement import Statistic
-from .statistics.bootstrap import Resamples, estimate
+from .statistics.bootstrap import Resamples, estimate, estimate_share
 from .statistics.icc import icc
 
 
@@ -143,8 +143,8 @@ def orders(verdicts: np.ndarray, resamples: Resamples) -> dict[str, Statistic]:
         return dict.fromkeys(("inconsistent", "first_preferred"), Statistic(None, reason="0 comparisons"))
     first, second = np.sign(verdicts).T
     return {
-        "inconsistent": estimate(np.mean, first != -second, resamples=resamples),
-        "first_preferred": estimate(np.mean, (2 + verdicts[:, 0] + verdicts[:, 1]) / 4, resamples=resamples),
+        "inconsistent": estimate_share(first != -second, resamples),
+        "first_preferred": estimate_share((2 + verdicts[:, 0] + verdicts[:, 1]) / 4, resamples),
     }
 
 

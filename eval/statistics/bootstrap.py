@@ -190,6 +190,19 @@ def spearmans(scores: Sequence[np.ndarray], human: np.ndarray, resamples: Resamp
     ]
 
 
+def estimate_share(values: np.ndarray, resamples: Resamples) -> Statistic:
+    """The mean of values from 0 to 1, shape (n,), such as 1 = right and 0 = wrong; NaN is dropped and counted.
+
+    Where all are 0 or all are 1 all draws are alike, which says nothing of other items: then the interval has the exact
+    end for as many trials as there are groups (Clopper and Pearson, 1934).
+    """
+    share = estimate(np.mean, values, resamples=resamples)
+    if share.low is None or share.value not in (0.0, 1.0):
+        return share
+    end = float((PERCENTILES[0] / 100) ** (1 / resamples.select(~np.isnan(values)).n_groups))
+    return replace(share, low=end) if share.value else replace(share, high=1 - end)
+
+
 def estimates(
     function: Callable[..., Sequence[float] | np.ndarray],
     *vectors: np.ndarray,

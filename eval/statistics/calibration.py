@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from .agreement import CONSTANT_TOLERANCE, Statistic, is_constant, mae, rmse
-from .bootstrap import PERCENTILES, Resamples, complete, estimate, estimates
+from .bootstrap import Resamples, complete, estimate, estimate_share, estimates
 
 BINS = 10
 """Most bins of a curve."""
@@ -225,17 +225,12 @@ _ROUNDING = 1e-9  # rating points: an end that is the rating itself holds it
 def coverage(low: np.ndarray, high: np.ndarray, human: np.ndarray, resamples: Resamples) -> Statistic:
     """Share of the n items whose mean rating lies inside its interval, ends included.
 
-    Low and high ends and ratings have shape (n,), in rating points; items with a NaN are dropped and counted. Where all
-    are inside, or none, all draws are alike: then the interval has the exact end for as many trials as there are groups
-    (Clopper and Pearson, 1934).
+    Low and high ends and ratings have shape (n,), in rating points; items with a NaN are dropped and counted. The
+    interval is that of `estimate_share`.
     """
     inside = ((low - _ROUNDING <= human) & (human <= high + _ROUNDING)).astype(np.float64)
     known = np.isfinite(low) & np.isfinite(high) & ~np.isnan(human)
-    share = estimate(np.mean, np.where(known, inside, np.nan), resamples=resamples)
-    if share.low is None or share.value not in (0.0, 1.0):
-        return share
-    end = float((PERCENTILES[0] / 100) ** (1 / resamples.select(known).n_groups))
-    return replace(share, low=end) if share.value else replace(share, high=1 - end)
+    return estimate_share(np.where(known, inside, np.nan), resamples)
 
 
 def mean_width(low: np.ndarray, high: np.ndarray, human: np.ndarray, resamples: Resamples) -> Statistic:

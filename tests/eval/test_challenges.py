@@ -171,17 +171,18 @@ def test_every_pair_meets_the_responses_to_the_other_voices_of_its_script_and_sy
 
 
 @pytest.mark.parametrize(
-    ("rule", "accuracy"),
+    ("rule", "accuracy", "low", "high"),
     [
-        (lambda context, response: -abs(context - response), 1.0),
-        (lambda context, response: abs(context - response), 0.0),
-        (lambda context, response: response, 0.5),  # a response-only judge wins as often as it loses
-        (lambda context, response: context, 0.5),  # ties
+        # all or none of 20 scripts: the exact interval
+        (lambda context, response: -abs(context - response), 1.0, 0.025 ** (1 / 20), 1.0),
+        (lambda context, response: abs(context - response), 0.0, 0.0, 1 - 0.025 ** (1 / 20)),
+        (lambda context, response: response, 0.5, 0.5, 0.5),  # a response-only judge wins as often as it loses
+        (lambda context, response: context, 0.5, 0.5, 0.5),  # ties
     ],
 )
-def test_judges_that_listen_and_that_do_not(rule, accuracy):
+def test_judges_that_listen_and_that_do_not(rule, accuracy, low, high):
     found = challenge("echomind", level_judge(rule), ECHO, split=None, resamples=50, seed=0)["dimensions"]
-    assert [found["fit"][key] for key in ("value", "low", "high")] == pytest.approx([accuracy] * 3, abs=1e-12)
+    assert [found["fit"][key] for key in ("value", "low", "high")] == pytest.approx([accuracy, low, high], abs=1e-12)
     assert found["fit"]["n"] == 20 * 2 * 6
     assert found["other"]["value"] == 0.5
     turned = downwards(ECHO)
