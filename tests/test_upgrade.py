@@ -161,3 +161,19 @@ def test_an_old_judge_and_an_ensemble_of_old_judges_are_converted(judge_folder, 
     loaded = load_any(judge)
     assert len(loaded.judge.members) == 2
     assert capsys.readouterr().err == ""
+
+
+def test_a_member_that_is_not_the_one_of_the_ensemble_is_not_converted(make_old_ensemble, tmp_path, capsys):
+    make_old_ensemble(judge := tmp_path / "judge")
+    member = judge / "members" / "1" / "judge.json"
+    member.write_text(old := member.read_text() + " ")
+    before = (judge / "judge.json").read_text()
+    assert f"{member}: " in failed(capsys, "upgrade", str(judge))
+    assert (member.read_text(), (judge / "judge.json").read_text()) == (old, before)
+
+
+def test_a_conversion_that_was_killed_goes_on_and_says_what_it_takes_over(make_old_ensemble, tmp_path, capsys):
+    make_old_ensemble(judge := tmp_path / "judge")
+    output_of(capsys, "upgrade", judge / "members" / "1")
+    assert "judge.json: hash of members/1/judge.json as it is now" in output_of(capsys, "upgrade", judge)
+    assert len(load_any(judge).judge.members) == 2

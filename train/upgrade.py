@@ -14,7 +14,7 @@ from ..data_modules.errors import UserError
 from ..data_modules.folders import replace_file, replace_text, resolve_inside, yaml_reason
 from ..models import CHECKPOINTS, CONFIG_FILE, JUDGE_FILE
 from ..models.description import is_old, parse, read_json, upgraded
-from ..models.weight_files import file_hash, read_checkpoint
+from ..models.weight_files import check_hash, file_hash, read_checkpoint
 from .settings import nested, new_name
 
 
@@ -48,13 +48,20 @@ def _upgrade_judge(folder: Path) -> list[str]:
     if is_old(description):
         version, description = description["schema_version"], upgraded(description)
         changed.append(f"{file}: schema_version {version} -> {description['schema_version']}, settings as of today")
+    members = [f"{name}/{JUDGE_FILE}" for name in parse(file, description).members or ()]
+    hashes = description.get("sha256", {})
     # checked before anything is written: the folders of an ensemble are named by a file from outside
-    for name in parse(file, description).members or ():
-        member = f"{name}/{JUDGE_FILE}"
+    for member in members:
         resolve_inside(folder.resolve(), member, f"{file}: members")
-        changed += _upgrade_judge(folder / name)  # the ensemble knows its files by their hashes
-        if member in description.get("sha256", {}):
-            description["sha256"][member] = file_hash(folder / member)
+        if member in hashes and is_old(read_json(folder / member)):
+            check_hash(folder / member, hashes[member])
+    for member in members:
+        converted = _upgrade_judge((folder / member).parent)
+        if member in hashes and hashes[member] != (now := file_hash(folder / member)):
+            hashes[member] = now  # the ensemble knows its files by their hashes
+            # one that was converted before, as where a conversion was killed, or exchanged: nobody can tell
+            converted = converted or [f"{file}: hash of {member} as it is now"]
+        changed += converted
     if json.dumps(description) != before:
         replace_text(file, json.dumps(description, indent=2, allow_nan=False) + "\n")
     return changed
