@@ -4,7 +4,6 @@ One that dies is started again, an error ends the job."""
 from __future__ import annotations
 
 import multiprocessing
-import os
 import re
 import signal
 import sys
@@ -19,7 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..data_modules.errors import ASKED_TO_STOP, AudioError, UserError, as_user_error
-from ..data_modules.parallel import Launch, end_with_parent
+from ..data_modules.parallel import Launch, available_cores, end_with_parent
 from .job import Chunk, Parts, audio_mark
 from .manifest import Manifest, Row
 from .scores import ScoredRow, score_columns, score_rows
@@ -79,7 +78,7 @@ def run_workers(parts: Parts, launch: Launch, devices: Sequence[str | None], loo
         UserError: If a worker says so, or workers die and nothing gets done.
     """
     count, context = len(devices), multiprocessing.get_context("spawn")
-    threads = max((os.cpu_count() or 1) // count, 1) if count > 1 else None
+    threads = max(available_cores() // count, 1) if count > 1 else None
     members: list[_Member] = []
     ready: set[Connection] = set()
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
+from ..data_modules.parallel import available_cores
 from . import DONE, FAILED_CHECKS, tell
 
 _PACKAGES = ("torch", "torchaudio", "transformers", "peft", "lightning", "datasets", "numpy", "scipy", "pandas")
@@ -68,8 +69,7 @@ def doctor(options: argparse.Namespace) -> int:
 def _machine() -> Iterator[Finding]:
     yield Finding("machine", "system", "ok", f"{platform.system()} {platform.release()}, {platform.machine()}")
     yield Finding("machine", "Python", "ok", platform.python_version())
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    yield Finding("machine", "processor", "ok", f"{cores} cores for this process")
+    yield Finding("machine", "processor", "ok", f"{available_cores()} cores for this process")
     with contextlib.suppress(ValueError, OSError, AttributeError):  # not every system knows these names
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         yield Finding("machine", "memory", "ok", f"{memory / 2**30:.0f} GiB")
@@ -88,7 +88,11 @@ def _gpus() -> Iterator[Finding]:
     for number in range(torch.cuda.device_count()):
         card = torch.cuda.get_device_properties(number)
         free, _ = torch.cuda.mem_get_info(number)
-        kinds = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "no bf16: use precision 16-mixed"
+        kinds = (
+            "bf16"
+            if torch.cuda.is_bf16_supported(including_emulation=False)
+            else "no bf16: trainer.precision 16-mixed, judge.dtype float16"
+        )
         memory = f"{free / 2**30:.0f} of {card.total_memory / 2**30:.0f} GiB free"
         yield Finding("GPUs", f"cuda:{number}", "ok", f"{card.name}, {memory}, {kinds}")
     try:

@@ -30,6 +30,11 @@ _VARIABLES = (
 )  # fmt: skip
 
 
+def available_cores() -> int:
+    """Cores that this process may use: fewer than the machine has where a scheduler allotted some of them."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def map_threads(
     function: Callable[[Item], Result], items: Iterable[Item], label: str, total: int, done: int = 0
 ) -> Generator[Result, None, None]:
@@ -38,7 +43,7 @@ def map_threads(
     Memory does not grow with the number of items: `items` is read as results are taken. What the function raises is
     raised here. `total` includes the items that were done before, `done`.
     """
-    workers = os.cpu_count() or 1
+    workers = available_cores()
     pool = ThreadPoolExecutor(workers)
 
     def results() -> Iterator[Result]:

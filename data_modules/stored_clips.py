@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from .errors import AudioError, DataError, os_reason, place
 from .folders import DataPath
+from .parallel import available_cores
 from .parquet import PARQUET_DAMAGE, Tables, has_bytes, open_parquet, python_rows
 
 Steps = tuple[str | int, ...]
@@ -30,7 +31,7 @@ _KEPT_BYTES = 128 * 2**20
 shuffled epoch reads from at a time (`sampling.WINDOW_BLOCKS`) fit."""
 _TABLES_READ = 4  # at a time: importers take one file after the other
 _WINDOW_BYTES = 64 * 2**20
-_WINDOW_ROWS = 16 + 4 * (os.cpu_count() or 1)  # threads ask for rows a little out of order
+_WINDOW_ROWS = 16 + 4 * available_cores()  # threads ask for rows a little out of order
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import textwrap
 from argparse import ArgumentError
@@ -15,6 +14,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from ..data_modules.errors import UserError, nearest
 from ..data_modules.folders import read_yaml
+from ..data_modules.parallel import available_cores
 from ..models.settings import MOST_RANK
 from .settings import Recipe, nested, new_name
 from .shipped import find_recipe
@@ -32,7 +32,7 @@ Config = str | Path | Sequence[str] | Mapping[str, Any]
 """A recipe: its name or file, a tree of settings, or words of a command line."""
 _WIDTH = 100  # of a comment
 _NOT_KEPT = ("dry_run", "json", "clip_seconds", "gpu_gib")
-_CORES = os.cpu_count() or 1
+_CORES = available_cores()
 _RANGES: Mapping[str, tuple[float, float]] = {
     "seed": (0, 2**32 - 1),  # of NumPy
     "patience": (0, 10**9),

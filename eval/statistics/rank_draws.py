@@ -9,7 +9,6 @@ many resamples at a time.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from ...data_modules.parallel import available_cores
 from .agreement import MIN_ITEMS
 
 _ROWS = 128  # resamples at a time
@@ -103,7 +103,7 @@ def spearman_draws(scores: np.ndarray, human: np.ndarray, groups: np.ndarray, co
         for start in starts:
             compute(start)
     else:
-        with ThreadPoolExecutor(os.cpu_count()) as pool:  # NumPy leaves Python's lock
+        with ThreadPoolExecutor(available_cores()) as pool:  # NumPy leaves Python's lock
             list(pool.map(compute, starts))
     return correlations
 

@@ -3,6 +3,7 @@ whose parent is killed."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -101,3 +102,13 @@ def test_a_process_ends_where_the_one_that_started_it_is_killed(method, tmp_path
     (tmp_path / "program.py").write_text(PROGRAM.replace("METHOD", repr(method)))
     killed = subprocess.run([sys.executable, str(tmp_path / "program.py")], capture_output=True, timeout=60)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not allot cores to processes")
+def test_cores_are_those_that_a_scheduler_allots():
+    program = (
+        "import os; from empathy_judge.data_modules.parallel import available_cores; before = available_cores(); "
+        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); print(before, available_cores())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == [str(len(os.sched_getaffinity(0))), "1"]
