@@ -19,7 +19,6 @@ _WARNINGS = (
     r".*module\(s\) in eval mode",  # the frozen backbone
     r".*does not have many workers",
     r".*Checkpoint directory .* exists and is not empty",  # resuming
-    r".*The dirpath has changed",  # resuming in a run folder that was moved
     r".*number of training batches",
     r".*ended before the epoch ended and your dataloader is not resumable",  # its batches are those that were left
     r".*sync_dist=True",  # what is logged of a validation is the same on every rank

@@ -227,6 +227,27 @@ class EarlyStopping(callbacks.EarlyStopping):
             trainer.should_stop = True
 
 
+class ModelCheckpoint(callbacks.ModelCheckpoint):
+    """Lightning's checkpoints, but a run whose folder was moved goes on with its best score.
+
+    Lightning forgets it there, and the next validation, however bad, would replace the best checkpoint. It has the same
+    name, under which checkpoints keep its state.
+    """
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over the state, with the paths of today."""
+        here = Path(str(self.dirpath))
+
+        def moved(path: str) -> str:
+            return str(here / Path(path).name) if path else path
+
+        paths = {
+            name: moved(state_dict[name]) for name in ("best_model_path", "kth_best_model_path", "last_model_path")
+        }
+        scores = {moved(path): score for path, score in state_dict["best_k_models"].items()}
+        super().load_state_dict({**state_dict, **paths, "best_k_models": scores, "dirpath": self.dirpath})
+
+
 class AtomicCheckpoints(CheckpointIO):
     """Writes beside the target, flushes to disk and renames: a kill leaves the old checkpoint or the new one.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import lightning as L
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import Callback, LearningRateMonitor, ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.callbacks import Callback, LearningRateMonitor, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.profilers import PyTorchProfiler
 from lightning.pytorch.utilities import rank_zero_only
@@ -44,6 +44,7 @@ from ..third_party import hush
 from .checkpointing import (
     AtomicCheckpoints,
     EarlyStopping,
+    ModelCheckpoint,
     PreemptionCheckpoints,
     alone_in,
     check_recipe,
@@ -127,8 +128,7 @@ def train(
         needs, reads no data, and writes nothing.
 
     Raises:
-        UserError: If the run folder is taken, there is nothing to resume, the data is not usable, or agreement on the
-            validation split was undefined throughout, so that there is no best checkpoint.
+        UserError: If the run folder is taken, nothing can be resumed, data is unusable, or there is no best checkpoint.
     """
     dataset = None
     if isinstance(data, PairDataset):
@@ -324,12 +324,12 @@ def _trainer(recipe: Recipe, run: Path, start: StartAtProbe, task: RunTask, watc
     ]
     shown, terminal = arguments.pop("enable_progress_bar", None) is not False, Console(stderr=True).is_terminal
     best = ModelCheckpoint(folder, filename="best", monitor=MONITOR, mode="max", enable_version_counter=False)
-    # not strict: max_steps may end an epoch before its validation
     pictures = []
     if logger is not False:
         from .validation_pictures import ValidationPictures  # draws with matplotlib
 
         pictures = [LearningRateMonitor("step"), ValidationPictures(recipe.log_audio)]
+    # not strict: max_steps may end an epoch before its validation
     early = EarlyStopping(MONITOR, mode="max", patience=recipe.patience, check_finite=False, strict=False)
     trainer = L.Trainer(
         **arguments,

@@ -316,6 +316,24 @@ def test_metrics_of_the_first_part_survive_a_resumption(train_arguments, tmp_pat
     assert old == new
 
 
+def test_a_run_that_was_moved_keeps_its_best_checkpoint(run, train_arguments, tmp_path):
+    """Its best score, one that no later epoch reaches, stands beside the path of the folder where it was."""
+    checkpoint = torch.load(run / LAST, weights_only=True)
+    (state,) = (state for key, state in checkpoint["callbacks"].items() if "val_agreement" in key and "Model" in key)
+    assert Path(state["dirpath"]) != run / "checkpoints"  # `run` is a copy
+    state["best_model_score"] = state["kth_value"] = torch.tensor(2.0)
+    state["best_k_models"] = dict.fromkeys(state["best_k_models"], torch.tensor(2.0))
+    torch.save(checkpoint, run / LAST)
+    best = (run / BEST).read_bytes()
+    train([*train_arguments(run, trainer__max_epochs=5), "--resume", "true"])
+    assert sorted(metrics(run)["epoch"].dropna().unique()) == [0, 1, 2, 3, 4]
+    assert (run / BEST).read_bytes() == best
+    after = torch.load(run / LAST, weights_only=True)["callbacks"]
+    (state,) = (state for key, state in after.items() if "val_agreement" in key and "Model" in key)
+    assert state["best_model_path"] == str(run / BEST)
+    assert state["best_k_models"] == {str(run / BEST): torch.tensor(2.0)}
+
+
 def test_a_truncated_checkpoint_is_passed_over(run, trained_run, train_arguments, capsys):
     """The other one is taken, and the run still ends as it should."""
     whole = (run / LAST).read_bytes()
