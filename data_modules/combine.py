@@ -192,7 +192,8 @@ def _crossings(parts: Sequence[PairDataset], by: Sequence[str], shared: Collecti
     values = values_of(together, by, nothing_near)
     # names that are not shared are those of one part alone
     kinds = [kind for kind in refused_kinds(by) if kind not in SHAREABLE or kind in shared]
-    counts = {kind: len(find_crossings(values[kind], [pair.split for pair in pairs])) for kind in kinds}
+    splits = [pair.split for pair in pairs]
+    counts = {kind: len(find_crossings(values[kind], splits)) for kind in kinds}
     return {kind: count for kind, count in counts.items() if count}
 
 

@@ -27,6 +27,7 @@ from .errors import DataError
 from .items import ComparedPair, RatedPair, RatedPairs, TrainingItems, counterfactuals, human_comparisons
 from .measuring import clip_seconds
 from .parallel import end_with_parent, say
+from .ratings import MIN_ITEMS
 from .sampling import (
     WINDOW,
     WINDOW_BLOCKS,
@@ -46,8 +47,6 @@ from .settings import DataSettings
 
 SHARES = ("ratings", "preferences", "counterfactuals")
 """What training items are, in the order of `PairDataModule.shares`."""
-LEAST_RATED = 3
-"""Fewest pairs of a validation split with a rating of a dimension: with fewer a correlation is undefined."""
 _FORKS_SAFELY = 3, 11, 10  # before, a forked process may wait for ever for a lock of the interpreter (gh-112275)
 
 
@@ -185,12 +184,12 @@ class PairDataModule(L.LightningDataModule):
             means = self.validation.scores[:, column]
             means = means[~means.isnan()]
             decided = any(item.strength[column] > 0 for item in self.validation_preferences)
-            if not decided and (len(means) < LEAST_RATED or means.min() == means.max()):
+            if not decided and (len(means) < MIN_ITEMS or means.min() == means.max()):
                 where = f"{self.settings.path}, split {' or '.join(map(repr, self.validation_splits))}"
                 kinds = len(set(means.tolist()))
                 raise DataError(
                     f"{where}: {dimension.name!r} has {len(means)} rated pairs with {kinds} different means; expected "
-                    f"at least {LEAST_RATED} pairs, not all rated alike, to choose the best checkpoint by"
+                    f"at least {MIN_ITEMS} pairs, not all rated alike, to choose the best checkpoint by"
                 )
 
     def mean_ratings(self) -> Tensor:

@@ -24,6 +24,8 @@ PREFERENCE_COLUMNS = ("chosen_id", "rejected_id", "rater_id", "dimension", "stre
 STEP_TOLERANCE = 1e-4  # in steps; scores that were stored as float32 are off by this much
 _DECIMALS = 9  # of scores on a scale with steps
 _ROUNDING = 1e-12  # share of the largest magnitude by which means of the same ratings may differ
+MIN_ITEMS = 3
+"""Fewest items of a correlation: two points always lie on a line."""
 LARGEST = 1e50
 """Rating points: most between the ends of a scale, from 0 to them, and of a score. Statistics do not overflow."""
 LABELS = ("very poor", "poor", "fair", "good", "excellent")

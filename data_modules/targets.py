@@ -158,11 +158,6 @@ def _histograms(tables: Sequence[RatingTable], dimensions: Sequence[Dimension]) 
     return counts
 
 
-def item_means(table: RatingTable) -> np.ndarray:
-    """Mean over raters, shape (items,), NaN = not rated."""
-    return np.where(table.counts > 0, table.sums / np.maximum(table.counts, 1), np.nan)
-
-
 def z_scored_means(table: RatingTable) -> tuple[np.ndarray, int]:
     """Means over raters of scores that were brought to the common mean and spread.
 
@@ -180,14 +175,14 @@ def z_scored_means(table: RatingTable) -> tuple[np.ndarray, int]:
     spreads = np.sqrt(np.bincount(table.raters, weights=deviations**2, minlength=n_raters) / counts)
     takes_part = (counts >= MIN_RATER_RATINGS) & (spreads > 1e-9)
     if not takes_part.any():
-        return item_means(table), n_raters
+        return table.means, n_raters
     weights = counts[takes_part]
     centre = np.average(means[takes_part], weights=weights)
     spread = np.sqrt(np.average(spreads[takes_part] ** 2, weights=weights))
     with np.errstate(divide="ignore", invalid="ignore"):
         aligned = centre + spread * deviations / spreads[table.raters]
     aligned = np.where(takes_part[table.raters], aligned, table.scores)
-    return item_means(RatingTable(table.items, table.raters, aligned, table.n_items, table.rater_ids)), int(
+    return RatingTable(table.items, table.raters, aligned, table.n_items, table.rater_ids).means, int(
         (~takes_part).sum()
     )
 
@@ -228,7 +223,7 @@ def fit_rater_model(table: RatingTable) -> RaterModel:
     # With the items eliminated, the normal equations of the biases are those of a weighted graph of raters.
     shared = rated.T @ sparse.diags_array(1 / divisor) @ rated
     laplacian = sparse.csr_array(sparse.diags_array(np.bincount(raters, minlength=n_raters).astype(float)) - shared)
-    deviations = np.bincount(raters, weights=scores - item_means(table)[items], minlength=n_raters)
+    deviations = np.bincount(raters, weights=scores - table.means[items], minlength=n_raters)
     _, components = connected_components(shared, directed=False)
     # A solution of the singular, consistent system; which one does not matter, biases are centred afterwards
     if n_raters <= _DENSE_RATERS:
@@ -260,7 +255,7 @@ def variance_components(table: RatingTable) -> VarianceComponents | None:
     Returns:
         None where no item has two raters, or only one item was rated: then the two cannot be told apart.
     """
-    all_means = item_means(table)
+    all_means = table.means
     rated = table.counts > 0
     counts, means = table.counts[rated].astype(np.float64), all_means[rated]
     n_items, n_ratings = len(counts), len(table.scores)

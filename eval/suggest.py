@@ -122,11 +122,10 @@ def _variances(score: np.ndarray, uncertainty: np.ndarray, given: RatingTable, w
             f"{where}: {int(rated.sum())} rated pairs and {freedom} ratings beyond the first of a pair; expected "
             f"{FEWEST} of both, to learn the raters' noise and the judge's error"
         )
-    means = given.sums / np.maximum(counts, 1)
-    noise = float(np.square(given.scores - means[given.items]).sum()) / freedom
+    noise = float(np.square(given.scores - given.means[given.items]).sum()) / freedom
     if noise == 0:
         raise UserError(f"{where}: the raters of a pair always agree; one rating of each is enough")
-    x, y = score[rated], means[rated]
+    x, y = score[rated], given.means[rated]
     line = np.zeros(2) if is_constant(x) else np.polyfit(x, y, 1)
     residuals = y - (np.polyval(line, x) if line.any() else y.mean())
     error = max(float(np.mean(residuals**2 - noise / counts[rated])), _LEAST * noise)

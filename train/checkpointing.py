@@ -325,7 +325,7 @@ def check_continues(
             )
 
 
-def check_recipe(run: Path, text: str, names: Collection[str] = KEPT, free: Collection[str] = ()) -> None:
+def check_same_settings(run: Path, text: str, names: Collection[str] = KEPT, free: Collection[str] = ()) -> None:
     """Check that settings are as the recipe that a run keeps has them.
 
     Args:

@@ -40,7 +40,7 @@ from ..models.feature_cache import DiskStore
 from ..models.heads import Prediction
 from ..models.scoring import PairScorer, placed
 from ..models.weight_files import read_checkpoint
-from .checkpointing import check_recipe
+from .checkpointing import check_same_settings
 from .features import temporary_folder
 from .module import RunTask
 from .recipe import Recipe
@@ -180,7 +180,7 @@ class _Plan:
         if finished:
             methods = set(finished.values())
             unused = _NOT_OF_A_PROBE if methods == {PROBE} else () if LARGER in methods else ("larger_lora",)
-            check_recipe(self._folder, text, [""], [*_ELSEWHERE, *unused])
+            check_same_settings(self._folder, text, [""], [*_ELSEWHERE, *unused])
         for part in sorted(finished):
             origin = read_checkpoint(part / CHECKPOINTS / BEST)["description"]["provenance"]
             for key, now in self._hashes.items():

@@ -47,7 +47,7 @@ from .checkpointing import (
     ModelCheckpoint,
     PreemptionCheckpoints,
     alone_in,
-    check_recipe,
+    check_same_settings,
     find_resumable,
     position_of,
     stopped_by_signals,
@@ -177,7 +177,7 @@ def _train_one(
     if recipe.method == "probe":
         start = None  # it is fitted anew, which takes no longer than resuming
     if start is not None:
-        check_recipe(folder, text)
+        check_same_settings(folder, text)
     if _is_first():
         folder.mkdir(parents=True, exist_ok=True)
         replace_text(folder / CONFIG_FILE, text)

@@ -117,8 +117,9 @@ def assemble(
         too_many = len(skipped) > max_skipped * total
         if too_many or (skipped and not usable):
             count_note = f" ({len(skipped) - 1} more unusable of {total} pairs)" if len(skipped) > 1 else ""
-            limit = f"; at most {max_skipped:.0%} may be skipped" if max_skipped else ""
-            limit = limit if too_many else "; no pair is left"
+            limit = "; no pair is left"
+            if too_many:
+                limit = f"; at most {max_skipped:.0%} may be skipped" if max_skipped else ""
             raise DataError(f"{skipped[0].where}: {skipped[0].reason}{count_note}{limit}")
         deque(checked_pairs((_stored(row, clips) for row in usable), out / PAIRS_FILE), maxlen=0)
         ratings, preferences = _annotations_of(usable, imported)

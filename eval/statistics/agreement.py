@@ -16,8 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
-MIN_ITEMS = 3
-"""Fewest items of a correlation: two points always lie on a line."""
+from ...data_modules.ratings import MIN_ITEMS
 
 CONSTANT_TOLERANCE = 1e-12
 """A vector is constant when its range is at most this share of its largest magnitude (rounding of a mean)."""

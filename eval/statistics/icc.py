@@ -195,14 +195,16 @@ def _with_f_intervals(points: dict[Form, Statistic], components: _Components, pa
     result = {}
     for form, point in points.items():
         ends = limits[form[4]]
-        if point.value is not None and ends is None:
+        if point.value is None:
+            pass
+        elif ends is None:
             point = replace(point, reason="no interval: the raters agree perfectly")
-        elif point.value is not None and ends is not None and form.endswith("1)"):
+        elif form.endswith("1)"):
             point = replace(point, low=ends[0], high=ends[1])
-        elif point.value is not None and ends is not None and 1 + (k - 1) * ends[0] <= _ROUNDING:
+        elif 1 + (k - 1) * ends[0] <= _ROUNDING:
             # The limits of absolute agreement can lie below the least agreement that k raters can have
             point = replace(point, reason="no interval: it has no lower end, as the raters may not agree at all")
-        elif point.value is not None and ends is not None:
+        else:
             low, high = (k * end / (1 + (k - 1) * end) for end in ends)  # Spearman-Brown
             point = replace(point, low=low, high=high)
         result[form] = point

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import itertools
 import json
@@ -27,18 +26,15 @@ from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.models import JUDGE_FILE
 from empathy_judge.models.weight_files import damage, read_checkpoint
 from empathy_judge.train import checkpointing
-from empathy_judge.train import run as recipe
 from empathy_judge.train.checkpointing import (
     AtomicCheckpoints,
     PreemptionCheckpoints,
-    alone_in,
     find_resumable,
     stopped_by_signals,
 )
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 
-from ..conftest import failed
 from ..kills.endings import differing
 from .conftest import BEST_FILE as BEST
 from .conftest import LAST_FILE as LAST
@@ -171,27 +167,6 @@ def test_ctrl_c_in_an_epoch_is_what_it_is_elsewhere(train_arguments, tmp_path, i
     assert_same_end(tmp_path / "run", tmp_path / "whole")
 
 
-@pytest.mark.parametrize("folds", [0, 3])
-def test_a_second_training_in_a_folder_is_refused_at_once(folds, train_arguments, tmp_path, capsys):
-    run = tmp_path / "run"
-    words = train_arguments(run, folds=folds, data__path=tmp_path / "nowhere")
-    run.mkdir()
-    held = "import fcntl, sys; lock = open(sys.argv[1], 'a'); fcntl.lockf(lock, fcntl.LOCK_EX); print(flush=True); "
-    first = subprocess.Popen(
-        [sys.executable, "-c", f"{held}sys.stdin.read()", run / ".lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    with first:
-        first.stdout.readline()
-        for more in ([], ["--resume", "auto"]):
-            assert failed(capsys, "train", *words, *more) == (
-                f"error: {run}: another process trains here; expected another --run, or --resume auto once it has ended"
-            )
-        assert [path.name for path in run.iterdir()] == [".lock"]
-        first.kill()  # the system lets the lock go
-    assert "not a pair dataset" in failed(capsys, "train", *words)
-    assert not (run / ".lock").exists()
-
-
 @pytest.mark.parametrize(("seconds", "looks"), [(0.01, [1, 9, 17]), (1.0, [1, 5, 9, 13, 17]), (6.0, [*range(1, 18)])])
 def test_processes_ask_each_other_before_torchrun_loses_patience(seconds, looks, monkeypatch, tmp_path):
     """At steps that all agree on, at most 8 steps or some 4 seconds apart."""
@@ -212,26 +187,6 @@ def test_processes_ask_each_other_before_torchrun_loses_patience(seconds, looks,
     finally:
         callback.teardown(trainer, None, "fit")
     assert asked_at == looks
-
-
-def test_a_file_system_without_locks_is_no_obstacle(tmp_path, monkeypatch, capsys):
-    def unknown(*_: object) -> None:
-        raise OSError(errno.ENOSYS, "Function not implemented")  # Lustre without the mount option `flock`
-
-    monkeypatch.setattr(checkpointing.fcntl, "lockf", unknown)
-    with alone_in(tmp_path / "run"):
-        assert (tmp_path / "run").is_dir()
-    assert capsys.readouterr().err == (
-        f"{tmp_path / 'run'}: its file system knows no locks; make sure that no other command trains here\n"
-    )
-
-
-def test_a_run_folder_that_cannot_be_written_is_one_line(train_arguments, tmp_path, capsys):
-    (tmp_path / "file").touch()
-    run = tmp_path / "file" / "run"
-    assert failed(capsys, "train", *train_arguments(run)) == (
-        f"error: {run}: cannot be written (Not a directory); expected a folder that can"
-    )
 
 
 @pytest.mark.parametrize(
@@ -485,20 +440,3 @@ def test_a_judge_is_no_run_folder(train_arguments, tmp_path):
     (tmp_path / "judge" / JUDGE_FILE).write_text("{}")
     refused(train_arguments(tmp_path / "judge"), f"{tmp_path / 'judge'}: is a judge; expected another --run")
     assert [path.name for path in (tmp_path / "judge").iterdir()] == [JUDGE_FILE]
-
-
-def test_only_the_first_process_deletes_what_a_kill_left(tmp_path, monkeypatch):
-    """Another one that starts later would delete what the first is writing; and a file may vanish meanwhile."""
-    checkpoints = tmp_path / "checkpoints"
-    checkpoints.mkdir()
-    left = checkpoints / ".0123abcd.tmp"
-    left.touch()
-    monkeypatch.setattr(recipe.rank_zero_only, "rank", 1)
-    assert recipe._starting_point(tmp_path, "auto") is None
-    assert left.exists()
-    monkeypatch.setattr(recipe.rank_zero_only, "rank", 0)
-    listed = Path.glob
-    vanished = checkpoints / ".4567abcd.tmp"
-    monkeypatch.setattr(Path, "glob", lambda *words: [*([vanished] if words[1] == ".*.tmp" else []), *listed(*words)])
-    assert recipe._starting_point(tmp_path, "auto") is None
-    assert not left.exists()

@@ -83,10 +83,9 @@ class Budget:
         is counted. If clips have more tokens per second than expected, later estimates use the higher number.
         """
         price = self.price
-        if price is None or usage.out is None or (usage.text_in is None and usage.audio_in is None):
-            self.spent += reserved
-            return None
-        if question.sounds and usage.audio_in is None and price.text_in != price.audio_in:
+        # how many of them are audio matters where that has a price of its own
+        alike = price is not None and (price.text_in == price.audio_in or not question.sounds)
+        if price is None or usage.out is None or (usage.audio_in is None and (usage.text_in is None or not alike)):
             self.spent += reserved
             return None
         cost = self._dollars(usage.text_in or 0, usage.audio_in or 0, usage.out)

@@ -111,18 +111,17 @@ def parse_settings(words: Sequence[str], spec: str, local: bool = False) -> Prom
         UserError: If a setting is unknown, has a wrong value, or comes twice.
     """
     names = [name for name in PromptedSettings.model_fields if not (local and name in _OF_SERVERS)]
-    values: dict[str, Any] = {"samples": 1, "concurrency": 1, "timeout": None} if local else {}
-    given: set[str] = set()
+    defaults = {"samples": 1, "concurrency": 1, "timeout": None} if local else {}
+    values: dict[str, Any] = {}
     for word in words:
         name, separator, value = word.partition("=")
         if not separator or name not in names:
             raise UserError(f"judge {shown(spec)}: setting {shown(word)}; expected NAME=VALUE of {', '.join(names)}")
-        if name in given:
+        if name in values:
             raise UserError(f"judge {shown(spec)}: {name} comes twice; expected each setting once")
-        given.add(name)
         values[name] = value
     try:
-        return PromptedSettings(**values)
+        return PromptedSettings(**{**defaults, **values})
     except ValidationError as error:
         wrong = error.errors()[0]
         name = str(wrong["loc"][0])
