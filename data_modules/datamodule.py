@@ -37,7 +37,6 @@ from .sampling import (
     EpochOrder,
     FixedSize,
     Kind,
-    MixedOrder,
     Position,
     longest_of,
     row_groups,
@@ -95,9 +94,8 @@ class PairDataModule(L.LightningDataModule):
         self._parts = parts
         self._planned: tuple[DataSettings, FixedSize | ByTokens] | None = None
         if parts is not None:
-            self.train_splits = self.validation_splits = tuple(
-                dict.fromkeys((*self.train_splits, *self.validation_splits))
-            )
+            both = tuple(dict.fromkeys((*self.train_splits, *self.validation_splits)))
+            self.train_splits = self.validation_splits = both
 
     def setup(self, stage: str) -> None:
         """Load the dataset and check its split, once: a recipe does it before the trainer asks for it.
@@ -149,11 +147,7 @@ class PairDataModule(L.LightningDataModule):
             counterfactuals(training, self.settings.counterfactual_min_score) if counterfactual else [],
         ]
         self.shares = (rated_share if rated_share > 1e-9 else 0.0, preferred, counterfactual)
-        missing = (
-            "ratings",
-            "preferences",
-            "a response of the same group to another context, not rated with this one",
-        )
+        missing = "ratings", "preferences", "a response of the same group to another context, not rated with this one"
         self.kind_sizes = (len(self.train), *map(len, kinds))
         for share, size, description in zip(self.shares, self.kind_sizes, missing, strict=True):
             if share and not size:
@@ -225,7 +219,7 @@ class PairDataModule(L.LightningDataModule):
         """Validation pairs of this rank; some may be on two, so that all have equally many."""
         size = self.settings.eval_batch_size
         if self.settings.batch_tokens is None:
-            plan = FixedSize(self._order_of(self.validation, size, shuffle=False), size)
+            plan = FixedSize([self._order_of(self.validation, size, shuffle=False)], size)
         else:
             plan = self._by_tokens([self._rated_kind(self.validation, 1.0, shuffle=False)])
         return self._loader(self.validation, EpochBatches(plan, Position(), same=True))
@@ -246,14 +240,13 @@ class PairDataModule(L.LightningDataModule):
 
     def _training_plan(self) -> FixedSize | ByTokens:
         """The batches, planned once for these settings: by tokens, the length of every item is looked at."""
-        settings, size = self.settings, self.settings.batch_size
+        settings = self.settings
         if self._planned is None or self._planned[0] is not settings:
             if settings.batch_tokens is None:
-                kinds = [self._order_of(self.train, size, shuffle=True)]
+                orders = [self._order_of(self.train, settings.batch_size, shuffle=True)]
                 for number, count in enumerate(self.kind_sizes[1:], start=1):
-                    order = EpochOrder(count, shuffle=True, seed=self.seed + number, rank=self._rank, ranks=self._ranks)
-                    kinds.append(order)
-                self._planned = settings, FixedSize(MixedOrder(kinds, self.shares), size)
+                    orders.append(EpochOrder(count, True, self.seed + number, self._rank, self._ranks))
+                self._planned = settings, FixedSize(orders, settings.batch_size, self.shares)
             else:
                 self._planned = settings, self._by_tokens(self._kinds())
         return self._planned[1]
@@ -269,7 +262,7 @@ class PairDataModule(L.LightningDataModule):
         groups, window = row_groups(pairs.pairs), WINDOW
         if groups is not None:
             window = min(WINDOW, max(1, WINDOW_BLOCKS * len(groups) // (int(groups.max(initial=0)) + 1)))
-        clusters = self._clusters(pairs) if shuffle else None
+        clusters = self._clusters(pairs, shuffle)
         blocks = None if groups is None or clusters is not None else Blocks(groups, mixed=False)
         streams = self._streams(len(pairs), self.seed, shuffle, blocks, clusters)
         return Kind(streams, self._lengths(pairs.pairs), share=share, window=window, clusters=clusters)
@@ -317,22 +310,14 @@ class PairDataModule(L.LightningDataModule):
         return 1 if self.trainer is None else self.trainer.world_size
 
     def _order_of(self, pairs: RatedPairs, batch_size: int, *, shuffle: bool) -> EpochOrder:
-        clusters = self._clusters(pairs) if shuffle else None
+        clusters = self._clusters(pairs, shuffle)
         groups = row_groups(pairs.pairs) if clusters is None else None
-        return EpochOrder(
-            len(pairs),
-            shuffle=shuffle,
-            seed=self.seed,
-            rank=self._rank,
-            ranks=self._ranks,
-            blocks=None if groups is None else Blocks(groups, batch_size, self.settings.num_workers),
-            clusters=clusters,
-            run=batch_size,
-        )
+        blocks = None if groups is None else Blocks(groups, batch_size, self.settings.num_workers)
+        return EpochOrder(len(pairs), shuffle, self.seed, self._rank, self._ranks, blocks, clusters, run=batch_size)
 
-    def _clusters(self, pairs: RatedPairs) -> np.ndarray | None:
+    def _clusters(self, pairs: RatedPairs, shuffle: bool) -> np.ndarray | None:
         """Numbers of the groups whose items stand together; None = none do."""
-        if self.settings.batches == "items":
+        if not shuffle or self.settings.batches == "items":
             return None
         return np.unique([pair.group_id for pair in pairs.pairs], return_inverse=True)[1]
 

@@ -130,35 +130,6 @@ class EpochOrder:
         return [item for number, batch in enumerate(batches) for item in islice(queues[number % streams], len(batch))]
 
 
-@dataclass(frozen=True, eq=False)
-class MixedOrder:
-    """Items of several kinds in stated proportions, the same pattern on every rank.
-
-    An epoch is one pass (to within an item) through the first kind that has a share; of the others as many items are
-    drawn as their share asks for, more than once or not at all if need be, from a new order in every epoch."""
-
-    kinds: Sequence[EpochOrder]  # the items of each kind; positions count on from one kind to the next
-    shares: Sequence[float]  # of each kind, in sum 1; a kind with a share has items
-
-    def __len__(self) -> int:
-        """Items of this rank."""
-        leading = next(number for number, share in enumerate(self.shares) if share > 0)
-        return round(len(self.kinds[leading]) / self.shares[leading])
-
-    def items(self, epoch: int) -> list[int]:
-        """Positions of this rank's items in an epoch."""
-        starts = np.cumsum([0, *(kind.size for kind in self.kinds)])
-        streams = [iter(kind.draw(epoch, len(self))) for kind in self.kinds]
-        drawn = np.zeros(len(self.kinds), dtype=np.int64)
-        mixed = []
-        for count in range(1, len(self) + 1):
-            # the kind that is furthest behind its share
-            index = int(np.argmax(np.multiply(self.shares, count) - drawn))
-            drawn[index] += 1
-            mixed.append(int(starts[index]) + next(streams[index]))
-        return mixed
-
-
 class Position(NamedTuple):
     """Where a run stands: the number of an epoch and of the next batch in it."""
 
@@ -196,16 +167,32 @@ class EpochBatches(Sampler[list[Key]]):
 
 
 class FixedSize:
-    """Equally many items in each batch of a rank; the last batch may be smaller. Every epoch has `steps` batches."""
+    """Equally many items in each batch, of several kinds in stated proportions, the same pattern on every rank.
 
-    def __init__(self, order: EpochOrder | MixedOrder, size: int) -> None:
-        self.order, self.size = order, size
-        self.steps = -(-len(order) // size)
+    An epoch is one pass (to within an item) through the first kind that has a share; of the others as many items are
+    drawn as their share asks for, more than once or not at all if need be, from a new order in every epoch. Every epoch
+    has `steps` batches, of which the last may be smaller."""
+
+    def __init__(self, kinds: Sequence[EpochOrder], size: int, shares: Sequence[float] = (1.0,)) -> None:
+        """`size` items a batch; `shares` are in sum 1, and a kind with a share has items. Positions count on from one
+        kind to the next."""
+        self._kinds, self._size, self._shares = kinds, size, shares
+        leading = next(number for number, share in enumerate(shares) if share > 0)
+        self._items = round(len(kinds[leading]) / shares[leading])
+        self.steps = -(-self._items // size)
 
     def batches(self, epoch: int) -> list[list[int]]:
         """Positions of the items of each batch."""
-        items = self.order.items(epoch)
-        return [items[start : start + self.size] for start in range(0, len(items), self.size)]
+        starts = np.cumsum([0, *(kind.size for kind in self._kinds)])
+        streams = [iter(kind.draw(epoch, self._items)) for kind in self._kinds]
+        drawn = np.zeros(len(self._kinds), dtype=np.int64)
+        items = []
+        for count in range(1, self._items + 1):
+            # the kind that is furthest behind its share
+            index = int(np.argmax(np.multiply(self._shares, count) - drawn))
+            drawn[index] += 1
+            items.append(int(starts[index]) + next(streams[index]))
+        return [items[start : start + self._size] for start in range(0, len(items), self._size)]
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ def gather(prediction: Prediction, labels: Labels) -> tuple[Prediction, Labels]:
 
     Where ranks average their gradients (DDP, FSDP, ZeRO), the loss over the gathered rows times the number of ranks has
     the gradient that one process would have on the whole batch. Every rank has equally many rows and comparisons, which
-    `MixedOrder` sees to.
+    `FixedSize` sees to.
     """
     (rank, ranks), rows = place(), len(labels.targets)
     if ranks == 1:

@@ -158,7 +158,7 @@ def heard(dataset: PairDataset, epoch: int, workers: int = 0, ranks: int = 1, se
     for rank in range(ranks):
         order = EpochOrder(len(dataset.pairs), shuffle=True, seed=seed, rank=rank, ranks=ranks)
         loader = DataLoader(
-            RatedPairs(dataset, ALL, seed), batch_sampler=EpochBatches(FixedSize(order, 2), Position()),
+            RatedPairs(dataset, ALL, seed), batch_sampler=EpochBatches(FixedSize([order], 2), Position()),
             num_workers=workers, collate_fn=_responses, persistent_workers=persistent,
         )  # fmt: skip
         for number in range(epoch + 1):

@@ -15,8 +15,8 @@ from empathy_judge.data_modules.sampling import (
     ByTokens,
     EpochBatches,
     EpochOrder,
+    FixedSize,
     Kind,
-    MixedOrder,
     Position,
 )
 
@@ -37,9 +37,9 @@ def times_read(blocks: np.ndarray, batches: list[list[int]], workers: int, kept_
 
 def mixed(sizes: list[int], shares: list[float], epoch: int = 0, rank: int = 0, ranks: int = 1) -> list[int]:
     kinds = [EpochOrder(size, shuffle=True, seed=number, rank=rank, ranks=ranks) for number, size in enumerate(sizes)]
-    order = MixedOrder(kinds, shares)
-    items = order.items(epoch)
-    assert len(items) == len(order)
+    order = FixedSize(kinds, 1, shares)
+    items = [item for (item,) in order.batches(epoch)]
+    assert len(items) == order.steps
     return items
 
 
