@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -81,7 +81,6 @@ class SplitAudit:
         crossings: Kind -> value -> the splits it is in. Kinds are the columns of `LISTED` and of `by`, and five of
             audio: the value of `RESPONSE` and `CONTEXT` is a SHA-256, that of the near-identical ones the first
             SHA-256 of the cluster.
-        refused: The kinds of which none may be in several splits.
         clips: Number of distinct clips.
         not_comparable: How many of them were compared by their bytes only.
         split_hash: `PairDataset.split_hash`.
@@ -93,7 +92,6 @@ class SplitAudit:
     unsplit: int
     comparisons_between: int
     crossings: Mapping[str, Mapping[str, tuple[str, ...]]]
-    refused: tuple[str, ...]
     clips: int
     not_comparable: int
     split_hash: str
@@ -102,25 +100,19 @@ class SplitAudit:
     @property
     def leaks(self) -> dict[str, Mapping[str, tuple[str, ...]]]:
         """The crossings that are refused; empty = the splits can be believed."""
-        return {kind: self.crossings[kind] for kind in self.refused if self.crossings[kind]}
+        return {kind: self.crossings[kind] for kind in refused_kinds(self.by) if self.crossings[kind]}
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON and YAML; of the crossings the count and the first 10."""
         crossings = {
             kind: {
-                "refused": kind in self.refused,
+                "refused": kind in refused_kinds(self.by),
                 "count": len(values),
-                "first": {value: list(values[value]) for value in sorted(values)[:_SHOWN_CROSSINGS]},
+                "first": {value: values[value] for value in sorted(values)[:_SHOWN_CROSSINGS]},
             }
             for kind, values in self.crossings.items()
         }
-        splits = {name: dict(values) for name, values in self.splits.items()}
-        return {
-            "by": list(self.by), "splits": splits, "unsplit": self.unsplit,
-            "comparisons_between": self.comparisons_between, "crossings": crossings,
-            "clips": self.clips, "not_comparable": self.not_comparable,
-            "split_hash": self.split_hash, "content_hash": self.content_hash,
-        }  # fmt: skip
+        return {**asdict(self), "crossings": crossings}
 
 
 def audit_splits(dataset: PairDataset, by: Sequence[str] = ("group_id",)) -> SplitAudit:
@@ -154,7 +146,6 @@ def audit_splits(dataset: PairDataset, by: Sequence[str] = ("group_id",)) -> Spl
         unsplit=sum(split is None for split in splits),
         comparisons_between=len(compared) - comparisons.total(),
         crossings={kind: find_crossings(values, splits) for kind, values in values_of(dataset, by, near).items()},
-        refused=refused_kinds(by),
         clips=near.clips,
         not_comparable=len(near.not_comparable),
         split_hash=dataset.split_hash(),
