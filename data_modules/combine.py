@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,6 @@ CAMPAIGN = "campaign"
 """Tag of every combined pair: the dataset that it comes from."""
 SHAREABLE = ("group_id", "context_speaker", "response_speaker", "system_id", "rater_id")
 """Columns whose names may mean the same in several datasets; those of pairs never do."""
-_NO_RENAMES: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 
 
 def combine(
@@ -36,7 +34,7 @@ def combine(
     out: str | Path,
     *,
     names: Sequence[str] | None = None,
-    renames: Mapping[str, Mapping[str, str]] = _NO_RENAMES,
+    renames: Mapping[str, Mapping[str, str]] | None = None,
     shared: Collection[str] = (),
     overwrite: bool = False,
     embed_audio: bool = False,
@@ -74,7 +72,7 @@ def combine(
         UserError: If names, renames or shared columns are not usable.
         DataError: If a clip cannot be read or is not what was imported, or `out` may not be written.
     """
-    parts = _named(datasets, names, renames)
+    parts = _named(datasets, names, renames or {})
     for column in shared:
         if column not in SHAREABLE:
             raise UserError(f"shared column {shown(column)}; expected {', '.join(SHAREABLE)}")
