@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import io
 import json
 import os
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, get_args
 
 HERE = Path(__file__).parent
@@ -42,16 +41,6 @@ def _run(*words: object, expected: int = 0) -> str:
     if code != expected:
         raise RuntimeError(f"empathy-judge {' '.join(map(str, words))}: exit code {code}")
     return out.getvalue()
-
-
-def _module(path: Path) -> ModuleType:
-    """A file of the tests that is no part of a package."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @contextlib.contextmanager
@@ -134,11 +123,11 @@ def manifest(folder: Path) -> Any:
 def answers(folder: Path) -> Any:
     """What the service says to three requests and to one that is wrong."""
     from empathy_judge import Scorer
+    from empathy_judge.tests.serving.services import in_process
 
-    services = _module(HERE.parent / "serving" / "services.py")
     pairs = _pairs(folder)[:3]
     found: dict[str, Any] = {}
-    with services.in_process(Scorer.from_pretrained(JUDGE, device="cpu")) as service:
+    with in_process(Scorer.from_pretrained(JUDGE, device="cpu")) as service:
         for pair in pairs:
             context, response = (Path(str(clip)).read_bytes() for clip in (pair.context[0].audio, pair.response))
             for path in ("/v1/score", "/v1/rank"):
@@ -242,10 +231,7 @@ def _splits_of(data: Path, *words: str) -> Any:
     _run("split", data, *words, "--overwrite")
     dataset = PairDataset.load(data)
     lines = [f"{pair.pair_id} {pair.split}" for pair in dataset.pairs]
-    counts: dict[str, int] = {}
-    for line in lines:
-        split = line.split(" ", 1)[1]
-        counts[split] = counts.get(split, 0) + 1
+    counts = Counter(str(pair.split) for pair in dataset.pairs)
     return {"counts": counts, "sha256": hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()}
 
 
@@ -268,9 +254,10 @@ def splits(folder: Path) -> Any:
 def importers(folder: Path) -> Any:
     """Content hash, pairs and ratings of what each importer makes of a small source."""
     from empathy_judge.data_modules.schema import PairDataset
+    from empathy_judge.tests.fuzz.sources import SOURCES
 
     found: dict[str, Any] = {}
-    for name, source in _module(HERE.parent / "fuzz" / "sources.py").SOURCES.items():
+    for name, source in SOURCES.items():
         home = folder / name.replace(" ", "-")
         home.mkdir()
         path, words = source.write(home / "source")
@@ -291,10 +278,10 @@ def losses(folder: Path) -> Any:
     import torch
     from empathy_judge.models.heads import build_head
     from empathy_judge.models.settings import HeadName
+    from empathy_judge.tests.train import test_objective as cases
     from empathy_judge.train.objective import Objective
     from empathy_judge.train.settings import DEFAULT_SETTINGS, NATURAL, LossWeights
 
-    cases = _module(HERE.parent / "train" / "test_objective.py")
     found: dict[str, Any] = {}
     none = replace(NATURAL, bradley_terry=0.0, centring=0.0)
     with _seeded(0):
@@ -333,8 +320,8 @@ def hidden_states(folder: Path) -> Any:
     import torch
     from empathy_judge.models.scoring import PairScorer
     from empathy_judge.models.settings import HeadInputSettings
+    from empathy_judge.tests.models.backbones import conftest as common
 
-    common = _module(HERE.parent / "models" / "backbones" / "conftest.py")
     pairs = common.pairs.__wrapped__(common.noise.__wrapped__())
     found: dict[str, Any] = {}
     for name in common.FAMILIES:
@@ -354,23 +341,10 @@ def hidden_states(folder: Path) -> Any:
     return found
 
 
-GOLDEN: dict[str, Callable[[Path], Any]] = {
-    made.__name__: made
-    for made in (
-        scores,
-        rank,
-        manifest,
-        answers,
-        demo_report,
-        probes,
-        kumar,
-        mushra,
-        splits,
-        importers,
-        losses,
-        hidden_states,
-    )
-}
+_MADE = (
+    scores, rank, manifest, answers, demo_report, probes, kumar, mushra, splits, importers, losses, hidden_states,
+)  # fmt: skip
+GOLDEN: dict[str, Callable[[Path], Any]] = {made.__name__: made for made in _MADE}
 NEEDS_REAL_DATA = ("kumar", "mushra", "splits")
 
 

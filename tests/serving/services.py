@@ -22,6 +22,8 @@ from empathy_judge.serving.decoding import Decoded, decode_safely
 from empathy_judge.serving.running import serve
 from empathy_judge.serving.settings import ServiceSettings
 
+from ..conftest import encoded, until
+
 RATE = 16_000
 MAX_SECONDS = 10.0
 
@@ -149,8 +151,6 @@ class Live:
     """A service on a socket of this machine."""
 
     def __init__(self, app: Any) -> None:
-        from ..conftest import until  # here, since tests/golden/make.py loads this file by its path
-
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = self._listener.getsockname()
         self.url = f"http://127.0.0.1:{self.address[1]}"
@@ -187,8 +187,6 @@ def live(scorer: Any, **limits: Any) -> Iterator[Live]:
 def wav(peak: float = 0.5, seconds: float = 0.5, rate: int = RATE, channels: int = 1, kind: str = "WAV") -> bytes:
     """A clip whose samples rise from 0 to a peak."""
     ramp = np.linspace(0, peak, round(seconds * rate))
-    from ..conftest import encoded  # the golden values load this file alone
-
     return encoded(np.repeat(ramp[:, None], channels, axis=1), rate, kind, "PCM_16")
 
 
