@@ -316,10 +316,13 @@ def loaded(path: Path) -> Any:
         return importlib.import_module(path.stem)
 
 
-def encoded(samples, rate: int = 16_000, kind: str = "WAV", subtype: str | None = None) -> bytes:
+def encoded(samples, rate: int = 16_000, kind: str = "WAV", subtype: str | None = None, **how: Any) -> bytes:
     """An audio file."""
     file = io.BytesIO()
-    soundfile.write(file, samples, rate, subtype, format=kind)
+    channels = 1 if samples.ndim == 1 else samples.shape[1]
+    with soundfile.SoundFile(file, "w", rate, channels, subtype, format=kind, **how) as sound:
+        for start in range(0, max(len(samples), 1), 100_000):  # libsndfile wants the stack for all of it at once
+            sound.write(samples[start : start + 100_000])
     return file.getvalue()
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ast
-import importlib
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -35,22 +35,17 @@ def _modules() -> Iterator[tuple[Path, list[str]]]:
 
 def _imported(file: Path, name: list[str]) -> Iterator[tuple[int, str]]:
     """Line and top part of what a file imports of ours."""
-    package = name if file.name == "__init__.py" else name[:-1]
+    package = ".".join(["empathy_judge", *(name if file.name == "__init__.py" else name[:-1])])
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom):
-            if node.level:
-                base = package[: len(package) - node.level + 1]
-            elif (node.module or "").partition(".")[0] == "empathy_judge":
-                base = []
-            else:
-                continue
-            module = (node.module or "").split(".") if node.level else (node.module or "").split(".")[1:]
-            path = [part for part in (*base, *module) if part]
-            for top in [path[0]] if path else [alias.name for alias in node.names]:
-                yield node.lineno, top
-        elif isinstance(node, ast.Import):
-            ours = [alias.name for alias in node.names if alias.name.partition(".")[0] == "empathy_judge"]
-            yield from ((node.lineno, one.split(".")[1]) for one in ours if "." in one)
+            module = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            imported = [f"{module}.{alias.name}" for alias in node.names]
+        else:
+            imported = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        for one in imported:
+            first, *rest = one.split(".")
+            if first == "empathy_judge" and rest:
+                yield node.lineno, rest[0]
 
 
 def test_every_part_has_a_storey():

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-import empathy_judge
 import pytest
-import soundfile
 from empathy_judge.models.backbones.audio_language_model import AudioLanguageModel
 
 from .conftest import output_of
+from .pages import DOCS, ROOT
 
-ROOT = Path(empathy_judge.__file__).parent
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = DOCS / "architecture.md"
 COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>")
 """Functions up to Python 3.11, part of the function around them since."""
 
@@ -64,7 +61,6 @@ def check(kind: str, path: list[str], most: int) -> None:
 
 
 def test_from_score_to_the_network(judge_folder, dataset_folder, watch, capsys):
-
     manifest = dataset_folder / "one.csv"
     manifest.write_text("response_audio,context_audio\np00.wav,context0.wav\n")
     seen = watch(AudioLanguageModel, "hidden_states")
@@ -99,9 +95,7 @@ def test_from_a_request_to_the_network(judge_folder, dataset_folder, watch):
     scorer = Scorer.from_pretrained(judge_folder, device="cpu")
     with in_process(scorer) as service:
         seen = watch(AudioLanguageModel, "hidden_states")
-        file = io.BytesIO()
-        soundfile.write(file, *soundfile.read(dataset_folder / "p00.wav"), format="WAV")
-        assert service.score(file.getvalue()).status_code == 200
+        assert service.score((dataset_folder / "p00.wav").read_bytes()).status_code == 200
     (path,) = seen
     check("request", path, 6)
 

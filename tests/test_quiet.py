@@ -35,10 +35,15 @@ def said(process: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in lines if line and not OURS.match(line)]
 
 
-def run(commands: list[str], timeout: float = 240) -> subprocess.CompletedProcess[str]:
+def run(*words: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHONWARN")}
-    words = [sys.executable, "-c", ALL, "|".join(commands)]
-    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=timeout, check=False)
+    return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, timeout=240)
+
+
+def check_quiet(*words: str) -> None:
+    process = run(*words)
+    assert process.returncode == 0, process.stderr[-2000:]
+    assert said(process) == []
 
 
 def make_manifest(dataset_folder: Path, folder: Path) -> Path:
@@ -55,23 +60,20 @@ def test_commands_print_our_lines_alone(dataset_folder, judge_folder, backbone_f
     context, response = dataset_folder / "context0.wav", dataset_folder / "p00.wav"
     recipe = f"--config {ROOT / 'configs/nano.yaml'} --judge.backbone {backbone_folder} --data.path {dataset_folder}"
     few = "--trainer.max_epochs 1 --trainer.limit_train_batches 2 --trainer.accelerator cpu"
-    process = run(
-        [
-            f"inspect {dataset_folder}",
-            f"train {recipe} --run {tmp_path / 'run'} {few}",
-            f"train {recipe} --dry-run",
-            f"evaluate {tmp_path / 'run'} --data {dataset_folder} --out {tmp_path / 'report'} --resamples 20",
-            f"compare {judge_folder} constant acoustic --data {dataset_folder} --out {tmp_path / 'two'} --resamples 20",
-            f"score {judge_folder} {context} {response} --device cpu",
-            f"score {judge_folder} --manifest {manifest} --device cpu",
-            f"score {judge_folder} --manifest {manifest} --out {tmp_path / 'scores.csv'} --device cpu",
-            f"rank {judge_folder} {context} {response} {dataset_folder / 'p01.wav'} --device cpu",
-            f"export {tmp_path / 'run'} --out {tmp_path / 'whole'} --form merged --quantization int4 --accept-loss",
-            f"score {tmp_path / 'whole'} {context} {response} --device cpu",
-        ]
+    commands = (
+        f"inspect {dataset_folder}",
+        f"train {recipe} --run {tmp_path / 'run'} {few}",
+        f"train {recipe} --dry-run",
+        f"evaluate {tmp_path / 'run'} --data {dataset_folder} --out {tmp_path / 'report'} --resamples 20",
+        f"compare {judge_folder} constant acoustic --data {dataset_folder} --out {tmp_path / 'two'} --resamples 20",
+        f"score {judge_folder} {context} {response} --device cpu",
+        f"score {judge_folder} --manifest {manifest} --device cpu",
+        f"score {judge_folder} --manifest {manifest} --out {tmp_path / 'scores.csv'} --device cpu",
+        f"rank {judge_folder} {context} {response} {dataset_folder / 'p01.wav'} --device cpu",
+        f"export {tmp_path / 'run'} --out {tmp_path / 'whole'} --form merged --quantization int4 --accept-loss",
+        f"score {tmp_path / 'whole'} {context} {response} --device cpu",
     )
-    assert process.returncode == 0, process.stderr[-2000:]
-    assert said(process) == []
+    check_quiet("-c", ALL, "|".join(commands))
     assert (tmp_path / "scores.csv").is_file()
 
 
@@ -83,25 +85,17 @@ def test_two_processes_and_a_cluster_are_as_quiet(dataset_folder, judge_folder, 
     two = "--trainer.max_epochs 1 --trainer.limit_train_batches 2 --trainer.accelerator cpu --trainer.devices 2"
     cluster = f"score {judge_folder} --manifest {manifest} --out {tmp_path / 'scores.csv'} --engine ray"
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / (40 * "x")))
-    (refused,) = [line for line in said(run([cluster])) if line.startswith("error: ")]
+    (refused,) = [line for line in said(run("-c", ALL, cluster)) if line.startswith("error: ")]
     assert refused.startswith("error: Ray does not start: ")
     assert refused.endswith("; expected RAY_TMPDIR to name a short folder, such as /tmp")
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as short:
         monkeypatch.setenv("RAY_TMPDIR", short)
-        process = run([cluster])
-    assert process.returncode == 0, process.stderr[-2000:]
-    assert said(process) == []
+        check_quiet("-c", ALL, cluster)
     # Lightning starts the second process with the words of the first
-    words = [sys.executable, "-m", "empathy_judge.cli", "train", *recipe.split(), *two.split()]
-    words += ["--trainer.strategy", "ddp", "--run", str(tmp_path / "run")]
-    process = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
-    assert process.returncode == 0, process.stderr[-2000:]
-    assert said(process) == []
+    train = ("-m", "empathy_judge.cli", "train", *recipe.split(), *two.split(), "--trainer.strategy", "ddp", "--run")
+    check_quiet(*train, str(tmp_path / "run"))
     (tmp_path / "run").rename(tmp_path / "moved")  # Lightning would say where its checkpoints were
-    words[-1:] = [str(tmp_path / "moved"), "--resume", "true", "--trainer.max_epochs", "2"]
-    process = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
-    assert process.returncode == 0, process.stderr[-2000:]
-    assert said(process) == []
+    check_quiet(*train, str(tmp_path / "moved"), "--resume", "true", "--trainer.max_epochs", "2")
 
 
 def test_matplotlib_without_a_home_says_nothing():

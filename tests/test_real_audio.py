@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -18,11 +17,9 @@ from empathy_judge.data_modules.schema import PairDataset
 from .conftest import loaded, output_of
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "real_speech.py"
+CONFIG = Path(__file__).parents[1] / "configs" / "mushra.yaml"
 REAL = os.environ.get("EMPATHY_JUDGE_REAL_DATA")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(REAL is None, reason="EMPATHY_JUDGE_REAL_DATA is not set")]
-
-
-CONFIG = str(Path(__file__).parents[1] / "configs" / "mushra.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -35,32 +32,22 @@ def imported(tmp_path_factory) -> Path:
     return data
 
 
-def trained_and_evaluated(data: Path, folder: Path, steps: list[str], options: list[str]) -> dict[str, Any]:
-    """The report on a run of one epoch."""
-    run, report = folder / "run", folder / "report"
-    words = ["--config", CONFIG, "--data.path", str(data), "--run", str(run), "--trainer.max_epochs", "1", *steps]
-    assert main(["train", *words]) == 0
-    assert main(["evaluate", str(run), "--data", str(data), "--out", str(report), *options]) == 0
+def test_import_to_score(imported, tmp_path, capsys):
+    data, run, report = Path(shutil.copytree(imported, tmp_path / "data")), tmp_path / "run", tmp_path / "report"
+    output_of(capsys, "split", data, "--by", "group_id")
+    words = ("--config", CONFIG, "--data.path", data, "--run", run, "--trainer.max_epochs", 1)
+    output_of(capsys, "train", *words)
+    probes = ("response_only", "context_swapped", "silent")
+    output_of(capsys, "evaluate", run, "--data", data, "--out", report, "--resamples", 200, "--probes", *probes)
     found = json.loads((report / "agreement.json").read_text())
     fidelity = found["dimensions"]["fidelity"]
     assert not found["dataset"]["synthetic"]
     assert fidelity["n_items"] >= 16
     assert 0.4 < fidelity["ceiling"]["spearman"]["value"] < 0.95
-    return found
-
-
-def test_import_to_score(imported, tmp_path, capsys):
-    data = Path(shutil.copytree(imported, tmp_path / "data"))
-    assert main(["split", str(data), "--by", "group_id"]) == 0
-    probes = ["--resamples", "200", "--probes", "response_only", "context_swapped", "silent"]
-    found = trained_and_evaluated(data, tmp_path, [], probes)
-    assert {"response_only", "context_swapped", "silent"} <= set(found["checks"])
-    judge, report = tmp_path / "judge", tmp_path / "report/agreement.json"
-    assert main(["export", str(tmp_path / "run"), "--out", str(judge), "--report", str(report)]) == 0
-    capsys.readouterr()
-    clips = [
-        str(Path(str(REAL)) / "mushra_codec/audio" / name) for name in ("stim_01_ref.flac", "stim_01_lyra_32.flac")
-    ]
+    assert {*probes} <= set(found["checks"])
+    judge = tmp_path / "judge"
+    output_of(capsys, "export", run, "--out", judge, "--report", report / "agreement.json")
+    clips = [Path(str(REAL)) / "mushra_codec/audio" / f"stim_01_{name}.flac" for name in ("ref", "lyra_32")]
     assert 0 <= json.loads(output_of(capsys, "score", judge, *clips, "--json"))["fidelity"] <= 100
 
 

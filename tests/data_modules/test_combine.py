@@ -20,9 +20,8 @@ from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, Dimension
 from empathy_judge.data_modules.schema import DatasetCard, PairDataset, write_dataset, write_splits
 
-from ..conftest import output_of
+from ..conftest import RATE, output_of, tone
 
-RATE = 16_000
 SEVEN = Dimension("empathy", 1, 7, 1)
 FIVE = Dimension("empathy", 1, 5, 1)
 RUDE = Dimension("rudeness", 0, 1, higher_is_better=False)
@@ -31,8 +30,7 @@ Make = Callable[..., PairDataset]
 
 def clip(folder: Path, hertz: int) -> str:
     """A tone; equal frequencies are equal bytes."""
-    time = np.arange(RATE // 5) / RATE
-    soundfile.write(folder / f"{hertz}.wav", 0.3 * np.sin(2 * np.pi * hertz * time), RATE)
+    soundfile.write(folder / f"{hertz}.wav", tone(0.2, hertz, 0.3), RATE)
     return f"{hertz}.wav"
 
 

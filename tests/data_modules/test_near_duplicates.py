@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +18,8 @@ from empathy_judge.data_modules.near_duplicates import (
     fingerprint,
 )
 
-READ_SPEECH = Path(os.environ.get("EMPATHY_JUDGE_REAL_DATA", "nowhere")) / "read_speech"
+from ..conftest import encoded, real_data
+
 VOICE = Voice("en-us", "f", 200.0, 1.15)
 LINE = "You put them in the hall."
 TONES = {
@@ -43,9 +42,8 @@ def printed(clip: Clip) -> Fingerprint:
 
 def through(clip: Clip, kind: str, compression: float) -> Clip:
     """The clip encoded and decoded."""
-    memory = io.BytesIO()
-    soundfile.write(memory, clip.samples, clip.rate, format=kind, compression_level=compression)
-    return Clip(soundfile.read(io.BytesIO(memory.getvalue()), dtype="float32")[0], clip.rate)
+    file = encoded(clip.samples, clip.rate, kind, compression_level=compression)
+    return Clip(soundfile.read(io.BytesIO(file), dtype="float32")[0], clip.rate)
 
 
 def noisy(clip: Clip, snr: float, seed: int = 0) -> Clip:
@@ -123,10 +121,9 @@ def test_many_clips_of_one_sound_are_one_cluster():
     assert find_clusters([others[0], *copies, others[1]]) == [list(range(1, 61))]
 
 
-@pytest.mark.skipif(not READ_SPEECH.is_dir(), reason="EMPATHY_JUDGE_REAL_DATA holds no read_speech")
 def test_real_speech():
     """120 clips of 15 people, 8 each: none matches another, and each is found again in its copy."""
-    files = sorted((READ_SPEECH / "audio").glob("*/*.ogg"))[:120]
+    files = sorted(real_data("read_speech/audio").glob("*/*.ogg"))[:120]
     clips = [Clip(decode(file, 16_000), 16_000) for file in files]
     prints = [printed(clip) for clip in clips]
     assert find_clusters(prints) == []

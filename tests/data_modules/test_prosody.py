@@ -7,9 +7,8 @@ import sys
 
 import numpy as np
 import pytest
-import torch
-import torchaudio
 from empathy_judge.data_modules import prosody
+from empathy_judge.data_modules.audio import resample
 from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
 
 TEXT = "The parcel came on Tuesday with the morning post."
@@ -18,19 +17,14 @@ MAN, WOMAN = Voice("en-us", "m", 105, 1.0), Voice("en", "f", 200, 1.16)
 
 def _measure(voice: Voice, tone: Tone) -> prosody.Prosody:
     restart()  # whatever was spoken before
-    samples, rate = speak(TEXT, voice, tone)
-    return prosody.summarise(
-        prosody.track(torchaudio.functional.resample(torch.from_numpy(samples), rate, prosody.RATE).numpy())
-    )
+    return prosody.summarise(prosody.track(resample(*speak(TEXT, voice, tone), prosody.RATE)))
 
 
 @pytest.mark.parametrize("hertz", [80.0, 120.0, 220.0, 400.0])
-def test_pitch_of_a_pulse_train(hertz):
-    time = np.arange(prosody.RATE) / prosody.RATE
-    harmonics = sum(np.sin(2 * np.pi * hertz * k * time) / k for k in range(1, 9))
-    frames = prosody.track((0.1 * harmonics).astype(np.float32))
-    assert prosody.summarise(frames).pitch == pytest.approx(hertz, rel=0.02)
-    assert prosody.summarise(frames).pitch_range < 0.3
+def test_pitch_of_a_pulse_train(hertz, make_buzz):
+    found = prosody.summarise(prosody.track(make_buzz(hertz, 1.0)))
+    assert found.pitch == pytest.approx(hertz, rel=0.02)
+    assert found.pitch_range < 0.3
 
 
 def test_noise_has_no_pitch():
@@ -61,14 +55,13 @@ def test_syllables(text, count):
 
 
 def test_a_restarted_engine_speaks_as_a_fresh_process_does():
-    voice, tone = Voice("en-us", "m", 105, 1.0), Tone(pitch=4, range=2.7, rate=205)
+    tone = Tone(pitch=4, range=2.7, rate=205)
     program = (
         "import sys; from empathy_judge.data_modules.espeak import Tone, Voice, speak;"
-        "sys.stdout.buffer.write(speak('Here is the parcel.', Voice('en-us', 'm', 105, 1.0), "
-        "Tone(pitch=4, range=2.7, rate=205))[0].tobytes())"
+        f"sys.stdout.buffer.write(speak({TEXT!r}, {MAN}, {tone})[0].tobytes())"
     )
     fresh = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
-    speak("Something else before.", Voice("en", "f", 200, 1.1), Tone(quality="breathy"))
-    again = speak("Here is the parcel.", voice, tone)[0].tobytes()
+    speak("Something else before.", WOMAN, Tone(quality="breathy"))
+    again = speak(TEXT, MAN, tone)[0].tobytes()
     restart()
-    assert speak("Here is the parcel.", voice, tone)[0].tobytes() == fresh != again
+    assert speak(TEXT, MAN, tone)[0].tobytes() == fresh != again

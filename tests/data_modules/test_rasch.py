@@ -13,6 +13,7 @@ from empathy_judge.data_modules.targets import training_targets
 from scipy import optimize
 
 from .test_targets import dataset
+from .test_targets import table as table_of
 
 SCALE = Dimension("d", 1, 5, 1)
 THRESHOLDS = np.array([-1.5, -0.5, 0.5, 1.5])
@@ -101,9 +102,8 @@ def test_a_rater_who_rates_at_random_does_not_fit():
 
 
 def test_ends_of_the_scale_unrated_items_and_unused_scores():
-    scores = np.array([[1, 1, 1], [2, 1, 2], [2, 4, 2], [4, 2, 2], [1, 2, 4], [4, 4, 2], [4, 4, 4.0]])
-    items, raters = np.divmod(np.arange(21), 3)
-    found = fit_rasch(RatingTable(items, raters, scores.ravel(), 8, ("a", "b", "c")), SCALE)
+    scores = [[1, 1, 1], [2, 1, 2], [2, 4, 2], [4, 2, 2], [1, 2, 4], [4, 4, 2], [4, 4, 4], [np.nan] * 3]
+    found = fit_rasch(table_of(np.array(scores)), SCALE)
     assert found.scores.tolist() == [1, 2, 4]  # nobody gave a 3 or a 5
     assert found.items[0] == found.items[:7].min()
     assert found.items[6] == found.items[:7].max()
@@ -120,30 +120,31 @@ def test_ends_of_the_scale_unrated_items_and_unused_scores():
         (SCALE, [[2, 2], [2, 2]], "dimension d: a Rasch model needs two different scores"),
         (SCALE, [[1, None], [2, None]], "dimension d: a Rasch model needs two different scores and an item with two"),
         (SCALE, [[1, 2, None, None], [None, None, 2, 4]],
-         "2 panels without a common item, such as those of 'a' and 'c'"),
+         "2 panels without a common item, such as those of '0' and '2'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_fitted_is_refused(scale, scores, message):
-    table = np.array(scores, dtype=float)
-    items, raters = np.nonzero(~np.isnan(table))
     with pytest.raises(DataError, match=message):
-        fit_rasch(RatingTable(items, raters, table[items, raters], len(table), tuple("abcd"[: table.shape[1]])), scale)
+        fit_rasch(table_of(np.array(scores, dtype=float)), scale)
+
+
+def matrix(table: RatingTable) -> np.ndarray:
+    """Scores of items by raters, NaN = not rated."""
+    scores = np.full((table.n_items, len(table.rater_ids)), np.nan)
+    scores[table.items, table.raters] = table.scores
+    return scores
 
 
 def test_as_a_target_it_undoes_severity_that_a_mean_keeps():
     table, quality, _ = simulated(300, 6, 2, 6)
-    scores = np.full((300, 6), np.nan)
-    scores[table.items, table.raters] = table.scores
-    data = dataset({"d": scores}, step=1)
+    data = dataset({"d": matrix(table)}, step=1)
     mean, rasch = (training_targets(data, target).scores[:, 0] for target in ("mean", "rasch"))
     assert ((rasch >= 1) & (rasch <= 5)).all()
     assert np.corrcoef(rasch, quality)[0, 1] > np.corrcoef(mean, quality)[0, 1] + 0.02
 
 
 def test_a_dimension_that_nobody_rated_has_no_targets():
-    table, _, _ = simulated(60, 4, 3, 0)
-    scores = np.full((60, 4), np.nan)
-    scores[table.items, table.raters] = table.scores
+    scores = matrix(simulated(60, 4, 3, 0)[0])
     both = dataset({"d": scores, "unrated": np.full((60, 4), np.nan)}, step=1)
     found = training_targets(both, "rasch").scores
     np.testing.assert_array_equal(found[:, 0], training_targets(dataset({"d": scores}, step=1), "rasch").scores[:, 0])

@@ -161,11 +161,15 @@ def test_what_leaves_the_scale_stands_at_its_end_and_is_counted(target):
 def test_single_ratings_are_one_item_per_pair_and_rater():
     first = np.array([[1.0, 2.0], [NAN, NAN], [NAN, 5.0]])
     second = np.array([[NAN, 4.0], [NAN, NAN], [3.0, NAN]])
-    targets = training_targets(dataset({"a": first, "b": second}), "single")
-    assert targets.pairs.tolist() == [0, 0, 2, 2]
-    np.testing.assert_array_equal(targets.scores, [[1, NAN], [2, 4], [NAN, 3], [5, NAN]])
-    assert targets.weights.tolist() == [[1, 0], [1, 1], [0, 1], [1, 0]]
-    assert (targets.raters.tolist(), targets.rater_ids) == ([0, 1, 0, 1], ("r0", "r1"))
+    rated = RatedPairs(dataset({"a": first, "b": second}), target="single")
+    items = [rated[0, index] for index in range(len(rated))]
+    assert [item.index for item in items] == [0, 1, 2, 3]
+    assert [item.pair.pair_id for item in items] == ["p000", "p000", "p002", "p002"]
+    np.testing.assert_array_equal([item.scores for item in items], [[1, NAN], [2, 4], [NAN, 3], [5, NAN]])
+    assert [item.weights.tolist() for item in items] == [[1, 0], [1, 1], [0, 1], [1, 0]]
+    assert [item.rater for item in items] == [0, 1, 0, 1]
+    assert (rated.rater_ids, rated.rater_counts.tolist()) == (("r0", "r1"), [2, 2])
+    assert items[0].histogram is None
 
 
 def test_histogram_of_ratings():
@@ -203,12 +207,9 @@ def test_a_shorter_scale_ends_in_zeros_and_a_scale_of_too_many_steps_has_no_hist
     for target in ("mean", "single"):
         found = training_targets(two, target).histograms
         assert found.tolist() == [[[0, 0, 0, 0, 1], [0, 1, 0, 0, 0]]]
-        assert training_targets(dataset({"a": np.array([[5.0]])}), target).histograms is None
-        fine, finer = (dataset({"a": np.array([[5.0]])}, high=6, step=5 / n) for n in (1000, 1001))
-        assert (training_targets(fine, target).histograms is None, training_targets(finer, target).histograms) == (
-            False,
-            None,
-        )
+        for step, has_none in ((None, True), (5 / 1000, False), (5 / 1001, True)):
+            one = dataset({"a": np.array([[5.0]])}, high=6, step=step)
+            assert (training_targets(one, target).histograms is None) == has_none
 
 
 def test_pairs_nobody_rated_and_dimensions_without_ratings_stay_undefined():
@@ -219,18 +220,6 @@ def test_pairs_nobody_rated_and_dimensions_without_ratings_stay_undefined():
     empty = dataclasses.replace(made, ratings=made.ratings.iloc[:0])
     assert np.isnan(training_targets(empty, "bias_corrected").scores).all()
     assert training_targets(empty, "single").scores.shape == (0, 2)
-
-
-def test_items_of_a_data_loader_repeat_the_pair_for_each_single_rating():
-    made = dataset({"a": np.array([[1.0, 2.0], [NAN, 3.0]])})
-    items = RatedPairs(made, target="single")
-    assert [items[0, index].pair.pair_id for index in range(len(items))] == ["p000", "p000", "p001"]
-    assert [items[0, index].index for index in range(len(items))] == [0, 1, 2]
-    assert items.scores.tolist() == [[1.0], [2.0], [3.0]]
-    assert [items[0, index].rater for index in range(len(items))] == [0, 1, 1]
-    assert (items.rater_ids, items.rater_counts.tolist()) == (("r0", "r1"), [1, 2])
-    assert items[0, 0].weights.tolist() == [1.0]
-    assert items[0, 0].histogram is None
 
 
 @pytest.mark.parametrize("target", ["mean", "z_scored", "bias_corrected", "single"])
