@@ -69,33 +69,22 @@ def known_columns(pairs: Iterable[Pair]) -> str:
 
 @dataclass(frozen=True)
 class SplitAudit:
-    """What is in which split, and what is in several.
+    """What is in which split, and what is in several."""
 
-    Attributes:
-        by: The columns that the splits were made by.
-        splits: Split -> ``pairs``, ``share`` (of all pairs), ``groups``, ``systems``, ``speakers`` (of
-            responses), ``comparisons`` (of two pairs in it) and ``mean_scores`` (dimension -> mean of the pairs' mean
-            scores, rating points; None = nothing rated).
-        unsplit: Pairs without a split.
-        comparisons_between: Comparisons that are in no split, because their two pairs are not in the same one.
-        crossings: Kind -> value -> the splits it is in. Kinds are the columns of `LISTED` and of `by`, and five of
-            audio: the value of `RESPONSE` and `CONTEXT` is a SHA-256, that of the near-identical ones the first
-            SHA-256 of the cluster.
-        clips: Number of distinct clips.
-        not_comparable: How many of them were compared by their bytes only.
-        split_hash: `PairDataset.split_hash`.
-        content_hash: Of the dataset.
-    """
-
-    by: tuple[str, ...]
+    by: tuple[str, ...]  # the columns that the splits were made by
+    # split -> ``pairs``, ``share`` (of all pairs), ``groups``, ``systems``, ``speakers`` (of responses),
+    # ``comparisons`` (of two pairs in it) and ``mean_scores`` (dimension -> mean of the pairs' mean scores, rating
+    # points; None = nothing rated)
     splits: Mapping[str, Mapping[str, Any]]
-    unsplit: int
-    comparisons_between: int
+    unsplit: int  # pairs without a split
+    comparisons_between: int  # comparisons that are in no split, because their two pairs are not in the same one
+    # kind -> value -> the splits it is in. Kinds are the columns of `LISTED` and of `by`, and five of audio: the value
+    # of `RESPONSE` and `CONTEXT` is a SHA-256, that of the near-identical ones the first SHA-256 of the cluster
     crossings: Mapping[str, Mapping[str, tuple[str, ...]]]
-    clips: int
-    not_comparable: int
-    split_hash: str
-    content_hash: str
+    clips: int  # number of distinct clips
+    not_comparable: int  # how many of them were compared by their bytes only
+    split_hash: str  # `PairDataset.split_hash`
+    content_hash: str  # of the dataset
 
     @property
     def leaks(self) -> dict[str, Mapping[str, tuple[str, ...]]]:

@@ -252,7 +252,15 @@ class PairDataModule(L.LightningDataModule):
         return self._planned[1]
 
     def _kinds(self) -> list[Kind]:
-        return [self._rated_kind(self.train, self.shares[0], shuffle=True), *self._compared_kinds()]
+        """Rated pairs, preferences and counterfactual comparisons; a comparison is as long as its longer pair."""
+        kinds, start = [self._rated_kind(self.train, self.shares[0], shuffle=True)], 0
+        for number, (size, share) in enumerate(zip(self.kind_sizes[1:], self.shares[1:], strict=True), start=1):
+            items = self.items.comparisons[start : start + size]
+            lengths = [self._lengths([getattr(item, name) for item in items]) for name in ("chosen", "rejected")]
+            streams = self._streams(size, self.seed + number, True)
+            kinds.append(Kind(streams, np.maximum(*lengths), rows=2, share=share))
+            start += size
+        return kinds
 
     def _by_tokens(self, kinds: Sequence[Kind]) -> ByTokens:
         assert isinstance(self.settings.batch_tokens, int)
@@ -266,17 +274,6 @@ class PairDataModule(L.LightningDataModule):
         blocks = None if groups is None or clusters is not None else Blocks(groups, mixed=False)
         streams = self._streams(len(pairs), self.seed, shuffle, blocks, clusters)
         return Kind(streams, self._lengths(pairs.pairs), share=share, window=window, clusters=clusters)
-
-    def _compared_kinds(self) -> list[Kind]:
-        """Preferences and counterfactual comparisons; each is as long as its longer pair."""
-        kinds, start = [], 0
-        for number, (size, share) in enumerate(zip(self.kind_sizes[1:], self.shares[1:], strict=True), start=1):
-            items = self.items.comparisons[start : start + size]
-            lengths = [self._lengths([getattr(item, name) for item in items]) for name in ("chosen", "rejected")]
-            streams = self._streams(size, self.seed + number, True)
-            kinds.append(Kind(streams, np.maximum(*lengths), rows=2, share=share))
-            start += size
-        return kinds
 
     def _streams(
         self, size: int, seed: int, shuffle: bool, blocks: Blocks | None = None, clusters: np.ndarray | None = None

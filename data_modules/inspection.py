@@ -47,53 +47,33 @@ class NumberSummary:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many values lie in neighbouring bins.
+    """How many values lie in neighbouring bins; empty without values."""
 
-    Attributes:
-        edges: Ends of the bins, ascending, one more than there are bins; two equal ones where all values are equal.
-        counts: Values from one edge up to the next; the last bin holds its upper edge too. Empty without values.
-    """
-
-    edges: tuple[float, ...]
-    counts: tuple[int, ...]
+    edges: tuple[float, ...]  # ends of the bins, ascending; two equal ones where all values are equal
+    counts: tuple[int, ...]  # values from one edge up to the next; the last bin holds its upper edge too
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """Result of `inspect_dataset`.
+    """Result of `inspect_dataset`."""
 
-    Attributes:
-        name: Name of the dataset.
-        synthetic: Whether the ratings were not given by people.
-        content_hash: Of the dataset.
-        counts: Split (``all`` for the dataset, ``(none)`` for pairs outside of splits) -> number of
-            ``pairs``, ``groups``, ``systems``, ``context_speakers``, ``response_speakers``, ``raters``,
-            ``ratings``, ``rated_pairs``.
-        seconds: ``context`` and ``response`` -> duration of the distinct clips (s).
-        durations: The same durations in bins (s).
-        scores: Dimension -> its ``scale``, and ``count``, ``minimum``, ``mean``, ``maximum`` of the scores
-            (rating points).
-        raters_per_pair: Dimension -> how many raters a rated pair has; the total is the number of ratings.
-        problems: Clips to look at, in the order of pairs.
-        max_seconds: What counts as too long.
-        split_by: The columns that the splits were made by; empty = not split.
-        crossings: Kind -> value -> the splits it is in, as in `SplitAudit`.
-        unrated: Ids of pairs that nobody rated or compared.
-    """
-
-    name: str
-    synthetic: bool
-    content_hash: str
+    name: str  # name of the dataset
+    synthetic: bool  # whether the ratings were not given by people
+    content_hash: str  # of the dataset
+    # split (``all`` for the dataset, ``(none)`` for pairs outside of splits) -> number of ``pairs``, ``groups``,
+    # ``systems``, ``context_speakers``, ``response_speakers``, ``raters``, ``ratings``, ``rated_pairs``
     counts: Mapping[str, Mapping[str, int]]
-    seconds: Mapping[str, NumberSummary]
-    durations: Mapping[str, Histogram]
+    seconds: Mapping[str, NumberSummary]  # ``context`` and ``response`` -> duration of the distinct clips (s)
+    durations: Mapping[str, Histogram]  # the same durations in bins (s)
+    # dimension -> its ``scale``, and ``count``, ``minimum``, ``mean``, ``maximum`` of the scores (rating points)
     scores: Mapping[str, Mapping[str, Any]]
+    # dimension -> how many raters a rated pair has; the total is the number of ratings
     raters_per_pair: Mapping[str, NumberSummary]
-    problems: tuple[ClipProblem, ...]
-    max_seconds: float
-    split_by: tuple[str, ...]
-    crossings: Mapping[str, Mapping[str, tuple[str, ...]]]
-    unrated: tuple[str, ...]
+    problems: tuple[ClipProblem, ...]  # clips to look at, in the order of pairs
+    max_seconds: float  # what counts as too long
+    split_by: tuple[str, ...]  # the columns that the splits were made by; empty = not split
+    crossings: Mapping[str, Mapping[str, tuple[str, ...]]]  # kind -> value -> the splits it is in, as in `SplitAudit`
+    unrated: tuple[str, ...]  # ids of pairs that nobody rated or compared
 
     @property
     def refused(self) -> tuple[str, ...]:

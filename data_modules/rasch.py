@@ -38,29 +38,17 @@ _ENDS = 0.3  # of a score: totals of raters with only lowest or highest scores m
 
 @dataclass(frozen=True, eq=False)
 class RaschModel:
-    """A fitted model, in logits.
+    """A fitted model, in logits."""
 
-    Attributes:
-        items: Shape (items,), quality; NaN where nobody rated.
-        item_errors: Shape (items,), standard errors.
-        severities: Shape (raters,), positive = gives lower scores; their mean is 0.
-        severity_errors: Shape (raters,).
-        thresholds: Shape (steps - 1,), from each used score of the scale to the next used one.
-        scores: Shape (steps,), the used scores of the scale, rating points, rising.
-        infit: Shape (raters,), of each rater.
-        outfit: Shape (raters,).
-        fair_means: Shape (items,), rating points: what a rater of mean severity would give ("fair average").
-    """
-
-    items: np.ndarray
-    item_errors: np.ndarray
-    severities: np.ndarray
-    severity_errors: np.ndarray
-    thresholds: np.ndarray
-    scores: np.ndarray
-    infit: np.ndarray
-    outfit: np.ndarray
-    fair_means: np.ndarray
+    items: np.ndarray  # quality `(items,)`; NaN where nobody rated
+    item_errors: np.ndarray  # standard errors `(items,)`
+    severities: np.ndarray  # `(raters,)`, positive = gives lower scores; their mean is 0
+    severity_errors: np.ndarray  # standard errors `(raters,)`
+    thresholds: np.ndarray  # from each used score of the scale to the next used one `(steps - 1,)`
+    scores: np.ndarray  # the used scores of the scale `(steps,)`, rating points, rising
+    infit: np.ndarray  # `(raters,)`
+    outfit: np.ndarray  # `(raters,)`
+    fair_means: np.ndarray  # what a rater of mean severity would give ("fair average") `(items,)`, rating points
 
 
 def fit_rasch(table: RatingTable, dimension: Dimension) -> RaschModel:

@@ -38,21 +38,13 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 @dataclass(frozen=True)
 class Dimension:
-    """One rated quality and its scale.
+    """One rated quality and its scale. Numbers are `int | float`: pydantic would make 1.0 of the 1 that a card says."""
 
-    Attributes:
-        name: Letters, digits, ``_``, ``.`` and ``-``.
-        minimum: Lowest score that a rater can give (rating points).
-        maximum: Highest score that a rater can give (rating points).
-        step: Distance between neighbouring scores; None = any number in the range.
-        higher_is_better: False where a high score is bad (distortion, hostility).
-    """
-
-    name: str
-    minimum: int | float  # pydantic would make 1.0 of the 1 that a card says
-    maximum: int | float
-    step: int | float | None = None
-    higher_is_better: bool = True
+    name: str  # letters, digits, ``_``, ``.`` and ``-``
+    minimum: int | float  # lowest score that a rater can give (rating points)
+    maximum: int | float  # highest score that a rater can give (rating points)
+    step: int | float | None = None  # distance between neighbouring scores; None = any number in the range
+    higher_is_better: bool = True  # False where a high score is bad (distortion, hostility)
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     def __post_init__(self) -> None:
@@ -168,23 +160,14 @@ def same_range(one: Dimension, other: Dimension) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class RatingTable:
-    """The ratings of one dimension, in long form; no item has two ratings by one rater.
+    """The ratings of one dimension, in long form; no item has two ratings by one rater."""
 
-    Attributes:
-        items: Shape (ratings,), position of the rated item, 0 to `n_items` - 1.
-        raters: Shape (ratings,), position of the rater in `rater_ids`.
-        scores: Shape (ratings,), float64, rating points.
-        n_items: Number of items.
-        rater_ids: The raters, each with at least one rating.
-        seconds: Shape (ratings,), float64, time that the rater took, NaN = unknown; None = the ratings have no times.
-    """
-
-    items: np.ndarray
-    raters: np.ndarray
-    scores: np.ndarray
-    n_items: int
-    rater_ids: tuple[str, ...]
-    seconds: np.ndarray | None = None
+    items: np.ndarray  # position of the rated item, 0 to `n_items` - 1 `(ratings,)`
+    raters: np.ndarray  # position of the rater in `rater_ids` `(ratings,)`
+    scores: np.ndarray  # `(ratings,)`, float64, rating points
+    n_items: int  # number of items
+    rater_ids: tuple[str, ...]  # the raters, each with at least one rating
+    seconds: np.ndarray | None = None  # time that the rater took `(ratings,)`, NaN = unknown; None = there are no times
 
     @classmethod
     def of(cls, ratings: pd.DataFrame, dimension: str, pair_ids: Sequence[str]) -> RatingTable:

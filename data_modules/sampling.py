@@ -11,6 +11,7 @@ from itertools import cycle, islice, pairwise
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from torch.utils.data import Sampler
 
@@ -294,7 +295,9 @@ def _cut(orders: Sequence[np.ndarray], kind: Kind, budget: int, rng: np.random.G
         keys = [kind.lengths[part] * rng.uniform(1, 1 + JITTER, len(part)) for part in parts]
         if kind.clusters is not None:
             clusters = [kind.clusters[part] for part in parts]
-            keys = [_of_cluster(part_keys, cluster) for part_keys, cluster in zip(keys, clusters, strict=True)]
+            # of the longest of its cluster; keys are random, so no two clusters share one
+            grouped = zip(keys, clusters, strict=True)
+            keys = [pd.Series(own).groupby(cluster).transform("max").to_numpy() for own, cluster in grouped]
         parts = [part[np.argsort(part_keys, kind="stable")] for part, part_keys in zip(parts, keys, strict=True)]
         lengths = (np.max([kind.lengths[part] for part in parts], axis=0) * kind.rows).tolist()
         edges, longest, cluster_start = [0], 0, 0
@@ -313,14 +316,6 @@ def _cut(orders: Sequence[np.ndarray], kind: Kind, budget: int, rng: np.random.G
         window_steps = [[part[begin:end] for part in parts] for begin, end in pairwise([*edges, len(parts[0])])]
         steps += [window_steps[index] for index in rng.permutation(len(window_steps))]
     return steps
-
-
-def _of_cluster(keys: np.ndarray, clusters: np.ndarray) -> np.ndarray:
-    """For each item the largest key of its cluster; keys are random, so no two clusters share one."""
-    _, index = np.unique(clusters, return_inverse=True)
-    largest = np.zeros(len(keys))
-    np.maximum.at(largest, index, keys)
-    return largest[index]
 
 
 def _cut_in_two(rows: list[list[np.ndarray]], count: int) -> list[list[np.ndarray]]:

@@ -45,29 +45,21 @@ _DENSE_RATERS = 500  # beyond, the system of the biases is solved by conjugate g
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """Training items and what they should score.
+    """Training items and what they should score."""
 
-    Attributes:
-        pairs: Shape (items,), position of each item's pair in the dataset, rising.
-        scores: Shape (items, dimensions), float64, rating points; NaN = not rated.
-        weights: Shape (items, dimensions), float64, how much each score counts; 0 where there is none, on average 1
-            over the others.
-        histograms: Shape (items, dimensions, steps), int32, how many raters gave each score, the lowest first; steps
-            that a shorter scale does not have are 0. For ``single`` the one rating of that rater. None where a
-            dimension has no steps or more than `MAX_STEPS`.
-        raters: Shape (items,), int64, position in `rater_ids` of who gave the ratings; None unless the target is
-            ``single``.
-        rater_ids: The raters, sorted, each with at least one item; empty unless the target is ``single``.
-        notes: What was done that a person should know, one line each.
-    """
-
-    pairs: np.ndarray
-    scores: np.ndarray
+    pairs: np.ndarray  # position of each item's pair in the dataset, rising `(items,)`
+    scores: np.ndarray  # `(items, dimensions)`, float64, rating points; NaN = not rated
+    # how much each score counts `(items, dimensions)`, float64; 0 where there is none, on average 1 over the others
     weights: np.ndarray
+    # how many raters gave each score, the lowest first `(items, dimensions, steps)`, int32; steps that a shorter scale
+    # does not have are 0. For ``single`` the one rating of that rater. None where a dimension has no steps or more than
+    # `MAX_STEPS`
     histograms: np.ndarray | None = None
+    # position in `rater_ids` of who gave the ratings `(items,)`, int64; None unless the target is ``single``
     raters: np.ndarray | None = None
+    # the raters, sorted, each with at least one item; empty unless the target is ``single``
     rater_ids: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what was done that a person should know, one line each
 
 
 def training_targets(dataset: PairDataset, target: TargetName, weighting: Weighting = "equal") -> Targets:
@@ -189,21 +181,16 @@ def z_scored_means(table: RatingTable) -> tuple[np.ndarray, int]:
 
 @dataclass(frozen=True, eq=False)
 class RaterModel:
-    """A fitted model.
+    """A fitted model."""
 
-    Attributes:
-        items: Shape (items,), quality in rating points; NaN where nobody rated.
-        biases: Shape (raters,), rating points, positive = gives higher scores. Their mean over the ratings of a
-            component is 0, so that the mean of its ratings stays.
-        components: Shape (raters,), number of the component a rater is in: raters are linked where they rated the
-            same item. Biases of different components cannot be compared: no rating connects them.
-        residual: Shape (ratings,), score - item - bias.
-    """
-
-    items: np.ndarray
+    items: np.ndarray  # quality `(items,)`, rating points; NaN where nobody rated
+    # `(raters,)`, rating points, positive = gives higher scores. Their mean over the ratings of a component is 0, so
+    # that the mean of its ratings stays
     biases: np.ndarray
+    # number of the component a rater is in `(raters,)`: raters are linked where they rated the same item. Biases of
+    # different components cannot be compared: no rating connects them
     components: np.ndarray
-    residual: np.ndarray
+    residual: np.ndarray  # score - item - bias `(ratings,)`
 
     @property
     def n_components(self) -> int:
