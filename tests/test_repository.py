@@ -9,6 +9,7 @@ import re
 import shlex
 import tomllib
 import urllib.parse
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -76,15 +77,14 @@ def test_hooks_and_lint_are_the_same_ruff():
 
 
 @pytest.fixture(scope="module")
-def steps() -> list[tuple[str, str]]:
-    """Instructions and what follows them, in order."""
-    text = re.sub(r"\\\n", " ", (ROOT / "Dockerfile").read_text())
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    return [(line.split()[0], line.split(maxsplit=1)[1]) for line in lines]
-
-
-def of(steps: list[tuple[str, str]], name: str) -> list[str]:
-    return [rest for instruction, rest in steps if instruction == name]
+def steps() -> dict[str, list[str]]:
+    """Instruction -> what follows it each time, in order."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for line in (ROOT / "Dockerfile").read_text().replace("\\\n", " ").splitlines():
+        if line.strip() and not line.startswith("#"):
+            instruction, rest = line.split(maxsplit=1)
+            found[instruction].append(rest)
+    return found
 
 
 def ignored(path: str) -> bool:
@@ -127,12 +127,12 @@ def test_the_image_gets_the_whole_package_and_little_else():
 
 
 def test_what_it_copies_and_installs_is_there(steps):
-    for rest in of(steps, "COPY"):
+    for rest in steps["COPY"]:
         *sources, _ = [word for word in rest.split() if not word.startswith("--")]
         for source in sources:
             made = rest.startswith("--from=build")
             assert (source == "/opt/judge") if made else (ROOT / source).exists()
-    (install,) = [shlex.split(rest) for rest in of(steps, "RUN") if "pip install" in rest]
+    (install,) = [shlex.split(rest) for rest in steps["RUN"] if "pip install" in rest]
     assert (ROOT / install[install.index("--constraint") + 1]).is_file()
     (extra,) = re.findall(r"\.\[(\w+)\]", " ".join(install))
     assert extra in PROJECT["project"]["optional-dependencies"]
@@ -142,13 +142,13 @@ def test_what_it_copies_and_installs_is_there(steps):
 
 
 def test_what_it_runs_is_a_command_of_ours(steps):
-    (entry,), (words,) = of(steps, "ENTRYPOINT"), of(steps, "CMD")
+    (entry,), (words,) = steps["ENTRYPOINT"], steps["CMD"]
     program, *arguments = json.loads(entry) + json.loads(words)
     assert program in PROJECT["project"]["scripts"]
     options = build_parser(COMMANDS).parse_args(arguments)
     assert (options.judge, options.host) == ("/judge", "0.0.0.0")
-    assert of(steps, "EXPOSE") == [str(options.port)]
-    (check,) = of(steps, "HEALTHCHECK")
+    assert steps["EXPOSE"] == [str(options.port)]
+    (check,) = steps["HEALTHCHECK"]
     *_, code = json.loads(check[check.index("[") :])
     compile(code, "HEALTHCHECK", "exec")
     (address,) = re.findall(r"http://[^']+", code)
@@ -158,9 +158,8 @@ def test_what_it_runs_is_a_command_of_ours(steps):
 
 
 def test_it_runs_as_nobody_special_and_names_no_index(steps):
-    names = [instruction for instruction, _ in steps]
-    assert of(steps, "USER") == ["10001"]
-    assert names.index("USER") < names.index("ENTRYPOINT")
+    assert steps["USER"] == ["10001"]
+    assert list(steps).index("USER") < list(steps).index("ENTRYPOINT")
     addresses = re.findall(r"https?://[\w.-]+", (ROOT / "Dockerfile").read_text())
     assert set(addresses) == {"http://127.0.0.1"}
-    assert not re.search(r"(?i)token\s*=", "\n".join(of(steps, "ENV") + of(steps, "ARG")))
+    assert not re.search(r"(?i)token\s*=", "\n".join(steps["ENV"] + steps["ARG"]))

@@ -65,15 +65,16 @@ def test_bad_clips_are_listed(source):
     assert inspect_dataset(PairDataset.load(source.out)).problems == found.problems[:2]
 
 
-def test_a_constant_signal_is_silent(source):
+def test_a_constant_signal_is_silent_and_full_scale_of_8_bit_files_is_seen(source):
     """An offset alone cannot be heard, nor does it hide speech."""
+    time = np.arange(8_000)
     soundfile.write(source.folder / "clips/000-0.wav", np.full(8_000, 0.5), 16_000)
-    soundfile.write(source.folder / "clips/000-1.wav", 0.4 + 0.1 * np.sin(np.arange(8_000)), 16_000)
+    soundfile.write(source.folder / "clips/000-1.wav", 0.4 + 0.1 * np.sin(time), 16_000)
+    soundfile.write(source.folder / "clips/001-0.wav", np.sign(np.sin(time / 10)), 16_000, subtype="PCM_U8")
     source.load()
-    found = inspect_dataset(PairDataset.load(source.out))
-    assert [(problem.kind, problem.pair_id, problem.detail) for problem in found.problems] == [
-        ("silent", "000-0", "RMS -200 dBFS")
-    ]
+    silent, clipped = inspect_dataset(PairDataset.load(source.out)).problems
+    assert (silent.kind, silent.pair_id, silent.detail) == ("silent", "000-0", "RMS -200 dBFS")
+    assert (clipped.kind, clipped.pair_id) == ("clipped", "001-0")
 
 
 def test_clips_that_changed_after_the_import(source):
@@ -90,13 +91,6 @@ def test_clips_that_changed_after_the_import(source):
     assert "not a sound file" in found.problems[0].detail
     assert found.seconds["context"].count == 1
     assert ClipProblem("changed", "001-0", "response", "the content is not what was imported") == found.problems[2]
-
-
-def test_full_scale_of_8_bit_files_is_seen(source):
-    square = np.sign(np.sin(np.arange(8_000) / 10))
-    soundfile.write(source.folder / "clips/000-0.wav", square, 16_000, subtype="PCM_U8")
-    source.load()
-    assert [problem.kind for problem in inspect_dataset(PairDataset.load(source.out)).problems] == ["clipped"]
 
 
 def test_durations_are_read_once(dataset_folder, tmp_path, monkeypatch):

@@ -105,8 +105,7 @@ def test_a_device_reads_whole_clusters(run):
     assert [(np.diff(clusters[own]) != 0).sum() for own in read] == [3, 3]
 
 
-def order_of(blocks: np.ndarray, batch: int, workers: int, **options: Any) -> list[int]:
-    epoch = options.pop("epoch", 0)
+def order_of(blocks: np.ndarray, batch: int, workers: int, epoch: int = 0, **options: Any) -> list[int]:
     order = EpochOrder(len(blocks), blocks=Blocks(blocks, batch, workers), **options)
     items = order.items(epoch)
     assert len(items) == len(order)
