@@ -55,19 +55,13 @@ _MAX_KERNEL_VALUES = 1 << 24
 class Clip:
     """Samples in memory.
 
-    Attributes:
-        samples: Shape (n,), mono, float32, full scale 1.0. Other float types are converted; integers are
-            refused.
-        rate: Samples per second (Hz).
-        name: What messages call it; empty = its length.
-
     Raises:
         AudioError: If the samples are not one-dimensional floats or the rate is absurd.
     """
 
-    samples: np.ndarray
-    rate: int
-    name: str = ""
+    samples: np.ndarray  # `(n,)`, mono, float32, full scale 1.0; other float types are converted, integers are refused
+    rate: int  # samples per second (Hz)
+    name: str = ""  # what messages call it; empty = its length
 
     def __post_init__(self) -> None:
         if self.samples.ndim != 1 or not np.issubdtype(self.samples.dtype, np.floating):

@@ -122,16 +122,12 @@ def find_clusters(fingerprints: Sequence[Fingerprint]) -> list[list[int]]:
 
     A clip that is not `Fingerprint.comparable` is in none.
     """
-    edges = [
-        (first, second)
-        for first, second in _candidates(fingerprints)
-        if (rate := bit_error_rate(fingerprints[first], fingerprints[second])) is not None
-        and rate <= MAX_BIT_ERROR_RATE
-    ]
-    edges_of: list[list[int]] = [[] for _ in fingerprints]
-    for number, edge in enumerate(edges):
-        for position in edge:
-            edges_of[position].append(number)
+    edges_of: list[list[tuple[int, int]]] = [[] for _ in fingerprints]
+    for first, second in _candidates(fingerprints):
+        rate = bit_error_rate(fingerprints[first], fingerprints[second])
+        if rate is not None and rate <= MAX_BIT_ERROR_RATE:
+            for position in (first, second):
+                edges_of[position].append((first, second))
     return [cluster for cluster in components(edges_of) if len(cluster) > 1]
 
 

@@ -144,10 +144,7 @@ class _Fit:
             expected = np.einsum("rn,rns->s", counts, p)
             self.thresholds += np.clip(np.diff(np.log(expected) - np.log(step_counts)), -_FURTHEST, _FURTHEST)
             first, second = (weights[rated] @ quality**power for power in (1, 2))
-            centre, spread = (
-                first.mean(),
-                max(1e-3, float(second.mean() - first.mean() ** 2) ** 0.5),
-            )
+            centre, spread = first.mean(), max(1e-3, float(second.mean() - first.mean() ** 2) ** 0.5)
             centre -= self.severities.mean() + self.thresholds.mean()
             self.severities -= self.severities.mean()
             self.thresholds -= self.thresholds.mean()
@@ -170,9 +167,8 @@ class _Fit:
             third_moment = (p * (self.steps - mean[:, None]) ** 3).sum(axis=1)
             information = np.maximum(self.sums(table.items, variance, n), 1e-9)
             bias = self.sums(table.items, third_moment, n) / (2 * information)
-            update = np.clip(
-                (totals - self.sums(table.items, mean, n) + bias) / information, -_FURTHEST / 2, _FURTHEST / 2
-            )
+            update = (totals - self.sums(table.items, mean, n) + bias) / information
+            update = np.clip(update, -_FURTHEST / 2, _FURTHEST / 2)
             self.items += update
             if np.abs(update).max() < _CLOSE:
                 return

@@ -146,10 +146,11 @@ def onto_first_scale(
     steps = [(values - scale.minimum) / scale.step for values in mapped]
     if any((np.abs(part_steps - np.round(part_steps)) > STEP_TOLERANCE).any() for part_steps in steps):
         return dataclasses.replace(scale, step=None), mapped
-    # rounded as people write scores: statistics over categories would tell 0.30000000000000004 from 0.3
-    snapped = [np.round(scale.minimum + scale.step * np.round(part_steps), _DECIMALS) for part_steps in steps]
-    is_mapped = [not same_range(dimension, scale) for dimension in dimensions]
-    return scale, [new if changed else old for new, old, changed in zip(snapped, mapped, is_mapped, strict=True)]
+    for part, dimension in enumerate(dimensions):
+        if not same_range(dimension, scale):
+            # rounded as people write scores: statistics over categories would tell 0.30000000000000004 from 0.3
+            mapped[part] = np.round(scale.minimum + scale.step * np.round(steps[part]), _DECIMALS)
+    return scale, mapped
 
 
 def same_range(one: Dimension, other: Dimension) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -276,15 +276,12 @@ def assign(
     rng = np.random.default_rng(seed)
     if scores is None:
         return _assign_once([range(len(sizes))], sizes, fractions, rng)
-    filled_scores = [0.0 if math.isnan(score) else score for score in scores]
-    weights = [0 if math.isnan(score) else size for score, size in zip(scores, sizes, strict=True)]
     trials = max(1, min(_MOST_TRIALS, _MOST_ASSIGNED // max(len(sizes), 1)))
-    order = np.argsort(scores, kind="stable").tolist()
-    rated_parts = np.array([number for number in order if not math.isnan(scores[number])], int)
-    strata = [stratum.tolist() for stratum in np.array_split(rated_parts, 3)]
+    rated = [number for number in np.argsort(scores, kind="stable").tolist() if not math.isnan(scores[number])]
+    strata = [stratum.tolist() for stratum in np.array_split(np.array(rated, int), 3)]
     strata.append([number for number, score in enumerate(scores) if math.isnan(score)])
     candidates = [_assign_once(strata, sizes, fractions, rng) for _ in range(trials)]
-    return min(candidates, key=lambda assigned: _imbalance(assigned, sizes, fractions, filled_scores, weights))
+    return min(candidates, key=lambda assigned: _imbalance(assigned, sizes, fractions, scores))
 
 
 def _assign_once(
@@ -319,20 +316,20 @@ def _assign_once(
 
 
 def _imbalance(
-    assigned: Mapping[int, str],
-    sizes: Sequence[int],
-    fractions: Mapping[str, float],
-    scores: Sequence[float],
-    weights: Sequence[int],
+    assigned: Mapping[int, str], sizes: Sequence[int], fractions: Mapping[str, float], scores: Sequence[float]
 ) -> float:
     """Sum over splits of how far the share and the mean score are off; a component counts by its size."""
-    overall = sum(s * w for s, w in zip(scores, weights, strict=True)) / max(sum(weights), 1)
+
+    def mean(numbers: Iterable[int]) -> float:
+        rated = [number for number in numbers if not math.isnan(scores[number])]
+        return sum(scores[number] * sizes[number] for number in rated) / max(sum(sizes[number] for number in rated), 1)
+
+    overall = mean(range(len(sizes)))
     result = 0.0
     for name, fraction in fractions.items():
         numbers = [number for number, split in assigned.items() if split == name]
-        share = sum(sizes[n] for n in numbers) / sum(sizes)
-        mean = sum(scores[n] * weights[n] for n in numbers) / max(sum(weights[n] for n in numbers), 1)
-        result += abs(share - fraction / sum(fractions.values())) + abs(mean - overall)
+        share = sum(sizes[number] for number in numbers) / sum(sizes)
+        result += abs(share - fraction / sum(fractions.values())) + abs(mean(numbers) - overall)
     return result
 
 

@@ -21,7 +21,7 @@ ratings spread. These counts are of ratings as they were given, whatever the tar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -77,13 +77,12 @@ def training_targets(dataset: PairDataset, target: TargetName, weighting: Weight
     dimensions, pair_ids = dataset.card.dimensions, [pair.pair_id for pair in dataset.pairs]
     tables = [RatingTable.of(dataset.ratings, dimension.name, pair_ids) for dimension in dimensions]
     scores = dataset.mean_scores().to_numpy(copy=True)
+    weights = np.isfinite(scores).astype(np.float64)
     notes = []
     for column, (dimension, table) in enumerate(zip(dimensions, tables, strict=True)):
         if target != "mean" and len(table.scores):  # else all are NaN already
             scores[:, column], remarks = _corrected(table, target, dimension)
             notes += [f"{dimension.name}, {target}: {remark}" for remark in remarks]
-    weights = np.isfinite(scores).astype(np.float64)
-    for column, (dimension, table) in enumerate(zip(dimensions, tables, strict=True)):
         if weighting == "reliability":
             weights[:, column], reason = item_weights(table)
             notes += [] if reason is None else [f"weights, {dimension.name}: {reason}; all ratings weigh the same"]
@@ -174,9 +173,7 @@ def z_scored_means(table: RatingTable) -> tuple[np.ndarray, int]:
     with np.errstate(divide="ignore", invalid="ignore"):
         aligned = centre + spread * deviations / spreads[table.raters]
     aligned = np.where(takes_part[table.raters], aligned, table.scores)
-    return RatingTable(table.items, table.raters, aligned, table.n_items, table.rater_ids).means, int(
-        (~takes_part).sum()
-    )
+    return replace(table, scores=aligned).means, int((~takes_part).sum())
 
 
 @dataclass(frozen=True, eq=False)
