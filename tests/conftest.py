@@ -196,27 +196,23 @@ def dataset_folder(tmp_path_factory) -> Path:
 def make_judge(backbone_folder) -> Callable[..., EmpathyJudge]:
     """Builds judges on the random backbone whose adapters, pooling and head are random too, as after training."""
     import torch
+    from empathy_judge.data_modules.schema import Dimension
     from empathy_judge.models.judge import EmpathyJudge
     from empathy_judge.models.settings import JudgeSettings, LoraSettings
+
+    scales = (Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10))  # which differ in both ends
 
     def make(lora: LoraSettings | None = None, seed: int = 1, **settings: Any) -> EmpathyJudge:
         settings = {"backbone": str(backbone_folder), **settings}
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)
             lora_settings = lora or LoraSettings(rank=4, alpha=8.0)
-            judge = EmpathyJudge(JudgeSettings(lora=lora_settings, **settings), dimensions())
+            judge = EmpathyJudge(JudgeSettings(lora=lora_settings, **settings), scales)
             for name, weight in judge.trainable().items():
                 weight.add_((0.02 if "lora_" in name else 0.1) * torch.randn(weight.shape))
         return judge.eval()
 
     return make
-
-
-def dimensions() -> tuple[Any, ...]:
-    """Two scales that differ in both ends."""
-    from empathy_judge.data_modules.schema import Dimension
-
-    return (Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10))
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Measures of signals whose delivery is known."""
+"""Measures of signals whose delivery is known, also by what the synthesiser was asked for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 import torchaudio
-from empathy_judge.data_modules.audio import decode
+from empathy_judge.data_modules import prosody
+from empathy_judge.data_modules.audio import decode, resample
+from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
 from empathy_judge.data_modules.functionals import DELIVERY, FUNCTIONALS, SPECTRAL, delivery, functionals
 from scipy import fft
 
@@ -29,9 +31,13 @@ def noise(seconds: float = 2.0) -> np.ndarray:
     return np.random.default_rng(0).normal(0, 0.1, round(seconds * RATE))
 
 
-@pytest.mark.parametrize("hertz", [90.0, 150.0, 300.0])
+@pytest.mark.parametrize("hertz", [80.0, 90.0, 120.0, 150.0, 220.0, 300.0, 400.0])
 def test_a_steady_voice(hertz, make_buzz):
-    found = measured(make_buzz(hertz, 1.0))
+    voice = make_buzz(hertz, 1.0)
+    summary = prosody.summarise(prosody.track(voice))
+    assert summary.pitch == pytest.approx(hertz, rel=0.02)
+    assert summary.pitch_range < 0.3
+    found = measured(voice)
     for name in ("pitch_mean", "pitch_median", "pitch_p10", "pitch_p90"):
         assert found[name] == pytest.approx(12 * np.log2(hertz / 55), abs=0.25)
     for name in ("pitch_range", "pitch_sd", "pitch_slope", "pitch_final"):
@@ -91,14 +97,6 @@ def test_spectra():
     assert two["hammarberg"] == pytest.approx(20.0, abs=0.1)
     assert two["alpha_ratio"] == pytest.approx(20.0, abs=0.1)
     assert two["flux"] < 1.0 < white["flux"]
-
-
-def test_what_has_no_voice_has_no_pitch_and_the_rest_is_finite():
-    lacking = {name for name in FUNCTIONALS if name.startswith(("pitch", "harmonicity"))} | {"voiced_run"}
-    for samples in (noise(), np.zeros(RATE), noise(0.05)):
-        found = measured(samples)
-        assert {name for name, value in found.items() if np.isnan(value)} == lacking
-        assert found["voiced_share"] <= 0.05
 
 
 def delivered(samples: np.ndarray) -> dict[str, float]:
@@ -182,6 +180,7 @@ def test_an_offset_of_the_recorder_is_not_measured():
 
 UNVARYING = {"silence": np.zeros(RATE), "an offset": np.full(RATE, 0.3), "a short offset": np.full(800, -1.0)}
 ODD = {
+    "noise": noise(),
     "a click": np.eye(1, RATE, RATE // 2)[0], "a click at the end": np.eye(1, RATE, RATE - 1)[0],
     "two clicks": np.eye(2, RATE, RATE // 3).sum(0), "0.05 s": noise(0.05), "clipped": np.clip(30 * noise(), -1, 1),
     "half silent": np.concatenate([np.zeros(RATE), noise()]), "hardly anything": 1e-35 * noise(),
@@ -190,13 +189,14 @@ ODD = {
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("kind", [*UNVARYING, *ODD])
-def test_odd_clips_are_measured_or_not_told(kind):
+def test_what_has_no_voice_has_no_pitch_and_the_rest_is_measured_or_not_told(kind):
     found = delivered((UNVARYING | ODD)[kind].astype(np.float32))
     lacking = {name for name in FUNCTIONALS if name.startswith(("pitch", "harmonicity"))} | {"voiced_run"}
     if kind in UNVARYING:
         lacking |= {name for name in DELIVERY if name not in FUNCTIONALS}
     assert {name for name, value in found.items() if np.isnan(value)} == lacking
     assert not np.isinf(list(found.values())).any()
+    assert found["voiced_share"] <= 0.05 or kind not in ("silence", "noise", "0.05 s")
 
 
 @pytest.mark.long
@@ -230,3 +230,53 @@ def test_real_speech():
         found, soft = delivery(samples), delivery(samples / 64)
         assert np.isfinite(found).all()
         assert [name for name, one, other in zip(DELIVERY, found, soft, strict=True) if one != other] == ["level"]
+
+
+# ---------------------------------------------------------------- what the synthesiser was asked for
+
+TEXT = "The parcel came on Tuesday with the morning post."
+MAN, WOMAN = Voice("en-us", "m", 105, 1.0), Voice("en", "f", 200, 1.16)
+
+
+def _measure(voice: Voice, tone: Tone) -> prosody.Prosody:
+    restart()  # whatever was spoken before
+    return prosody.summarise(prosody.track(resample(*speak(TEXT, voice, tone), prosody.RATE)))
+
+
+def test_noise_has_no_pitch():
+    found = prosody.summarise(prosody.track(noise(1.0).astype(np.float32)))
+    assert np.isnan(found.pitch)
+    assert found.level == pytest.approx(-20, abs=0.5)
+
+
+@pytest.mark.parametrize("voice", [MAN, WOMAN])
+def test_tone_is_heard(voice):
+    neutral = _measure(voice, Tone())
+    assert neutral.pitch == pytest.approx(voice.pitch, rel=0.06)
+    shift = 12 * np.log2(_measure(voice, Tone(pitch=4)).pitch / neutral.pitch)
+    assert shift == pytest.approx(4, abs=0.8)
+    ranges = [_measure(voice, Tone(range=r)).pitch_range for r in (0.1, 1, 3)]
+    assert ranges[0] < 0.8 < ranges[1] < ranges[2]
+    levels = [_measure(voice, Tone(level=level)).level for level in (-38, -24)]
+    assert levels[1] - levels[0] == pytest.approx(14, abs=0.5)
+    durations = [_measure(voice, Tone(rate=rate)).seconds for rate in (120, 240)]
+    assert durations[0] / durations[1] > 1.6
+    assert _measure(voice, Tone(quality="breathy")).harmonicity < neutral.harmonicity - 0.15
+
+
+@pytest.mark.parametrize(("text", "count"), [("The parcel came on Tuesday.", 7), ("I see.", 2), ("a table", 3)])
+def test_syllables(text, count):
+    assert prosody.count_syllables(text) == count
+
+
+def test_a_restarted_engine_speaks_as_a_fresh_process_does():
+    tone = Tone(pitch=4, range=2.7, rate=205)
+    program = (
+        "import sys; from empathy_judge.data_modules.espeak import Tone, Voice, speak;"
+        f"sys.stdout.buffer.write(speak({TEXT!r}, {MAN}, {tone})[0].tobytes())"
+    )
+    fresh = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
+    speak("Something else before.", WOMAN, Tone(quality="breathy"))
+    again = speak(TEXT, MAN, tone)[0].tobytes()
+    restart()
+    assert speak(TEXT, MAN, tone)[0].tobytes() == fresh != again
