@@ -164,36 +164,33 @@ def apart(make) -> PairDataset:
     return make("apart", [("p0", "r", "warmth", 7.0)], (Dimension("warmth", 1, 7, 1),), shift=100)
 
 
-def test_splits_stay_where_all_were_made_alike(lab, crowd, apart, tmp_path):
-    assert "plits" not in combine([lab, crowd], tmp_path / "unsplit").card.description
-    own_lab = split_by(lab, "system_id", "response_speaker")
-    one = combine([own_lab, crowd], tmp_path / "one")
-    assert {pair.split for pair in one.pairs} == {None}
-    assert "Splits were dropped: crowd had none." in one.card.description
-    other = combine([own_lab, split_by(crowd, "group_id")], tmp_path / "other")
-    assert {pair.split for pair in other.pairs} == {None}
-    assert "made differently: lab by system_id, response_speaker; crowd by group_id." in other.card.description
-    assert split_columns(other) == ("group_id",)
-    both = combine([own_lab, split_by(apart, "response_speaker", "system_id")], tmp_path / "both")
+def test_splits_stay_where_all_were_made_alike(lab, apart, tmp_path):
+    assert "plits" not in combine([lab, apart], tmp_path / "unsplit").card.description
+    parts = [split_by(lab, "system_id", "response_speaker"), split_by(apart, "response_speaker", "system_id")]
+    both = combine(parts, tmp_path / "both")
     assert [pair.split for pair in both.pairs] == ["train", "validation", "test"] * 2
     assert split_columns(both) == ("system_id", "response_speaker")
     assert both.card.content_hash == combine([lab, apart], tmp_path / "again").card.content_hash
 
 
-def test_splits_are_dropped_where_they_would_leak_or_are_called_differently(lab, crowd, apart, tmp_path):
+def test_splits_are_dropped_where_they_would_leak_or_are_called_or_made_differently(lab, crowd, apart, tmp_path):
+    def check_dropped(parts: list[PairDataset], why: str, **options: Any) -> None:
+        made = combine(parts, tmp_path / "made", overwrite=True, **options)
+        assert {pair.split for pair in made.pairs} == {None}
+        assert f"Splits were dropped{why}" in made.card.description
+        assert split_columns(made) == ("group_id",)
+
+    check_dropped([split_by(lab, "system_id", "response_speaker"), crowd], ": crowd had none.")
+    why = ", they were made differently: lab by system_id, response_speaker; crowd by group_id."
+    check_dropped([PairDataset.load(lab.root), split_by(crowd, "group_id")], why)
     parts = [split_by(part, "system_id") for part in (lab, crowd, apart)]
-    leaky = combine(parts[:2], tmp_path / "leaky")
-    assert {pair.split for pair in leaky.pairs} == {None}
-    assert "Splits were dropped, some things would be in several: 2 of response_clip." in leaky.card.description
-    shared = combine([parts[0], parts[2]], tmp_path / "shared", shared=["system_id"])
-    assert "would be in several: 1 of system_id." in shared.card.description
+    check_dropped(parts[:2], ", some things would be in several: 2 of response_clip.")
+    check_dropped(parts[::2], ", some things would be in several: 1 of system_id.", shared=["system_id"])
     write_splits(apart.root, ["fold1", "fold2", "fold3"])
-    (Path(str(apart.root)) / "split.yaml").unlink()
-    write_splits(lab.root, ["train", "validation", "test"])
-    (Path(str(lab.root)) / "split.yaml").unlink()
-    folds = combine([PairDataset.load(lab.root), PairDataset.load(apart.root)], tmp_path / "folds")
-    expected = "called differently: lab has test, train, validation; apart has fold1, fold2, fold3."
-    assert expected in folds.card.description
+    for part in (lab, apart):
+        (Path(str(part.root)) / "split.yaml").unlink()
+    why = ", they are called differently: lab has test, train, validation; apart has fold1, fold2, fold3."
+    check_dropped([PairDataset.load(lab.root), PairDataset.load(apart.root)], why)
 
 
 def test_by_what_it_was_split_is_said_in_the_folder_as_it_appears(lab, apart, tmp_path, monkeypatch):
