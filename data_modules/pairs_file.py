@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from .errors import DataError, Locate, bad_value, place
 from .folders import DataPath, RemotePath, data_path, path_version, replace_file, resolve_inside, resolve_remote
 from .parquet import batches, open_parquet, parquet_errors, python_values, read_parquet, write_parquet
 from .ratings import is_name
-from .rows import NAME_COLUMNS, OPTIONAL_PAIR_COLUMNS, PAIRS_SCHEMA, TAGS, TEXT_COLUMNS, Tags, checked_pairs, hash_order
+from .rows import NAME_COLUMNS, OPTIONAL_PAIR_COLUMNS, PAIRS_SCHEMA, TAGS, TEXT_COLUMNS, Tags, checked_pairs
 from .stored_clips import CONTEXT, RESPONSE, StoredClip, StoredFile, bytes_leaf
 
 PAIRS_FILE = "pairs.parquet"
@@ -234,17 +234,6 @@ def load_pairs(root: DataPath) -> tuple[tuple[Pair, ...], dict[str, tuple[str, .
     if splits is not None and next(splits, None) is not None:
         raise mismatch
     return tuple(pairs), fingerprints
-
-
-def hashed_rows(pairs: Sequence[Pair], prints: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, Any]]:
-    """The rows that `content_hash` takes, made one at a time."""
-    names = ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS, TAGS)
-    values_of = attrgetter(*names)
-    for pair in sorted(pairs, key=lambda pair: hash_order(pair.pair_id)):
-        *context, response = prints[pair.pair_id]
-        turns = [{"role": turn.role, "sha256": sha256} for turn, sha256 in zip(pair.context, context, strict=True)]
-        row: dict[str, Any] = dict(zip(names, values_of(pair), strict=True))
-        yield {**row, CONTEXT: turns, RESPONSE: {"sha256": response}}
 
 
 def _pairs_files(root: DataPath) -> list[DataPath]:
