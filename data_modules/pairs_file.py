@@ -38,13 +38,6 @@ _ROWS_WITHOUT_AUDIO = 50_000
 _TEXT_SHARE = 16  # a row group may hold so much more text than audio: it is read once
 _BATCH_ROWS = 8_192
 _SPLITS_SCHEMA = pa.schema([("pair_id", pa.string()), ("split", pa.string())])
-_BYTES_LEAVES = (f"{CONTEXT}.list.element.bytes", f"{RESPONSE}.bytes")
-_LEAVES_WITHOUT_BYTES = (
-    *(f"{CONTEXT}.list.element.{name}" for name in ("role", "path", "sha256")),
-    *(f"{RESPONSE}.{name}" for name in ("path", "sha256")),
-    *(f"{TAGS}.list.element.{name}" for name in ("name", "value")),
-    *("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS),
-)
 _SHARD_NAME = re.compile(r"part-\d{5}\.parquet")
 _AT = "at"  # beside the columns of a row that was read: its file, row group, and position in that
 
@@ -126,8 +119,8 @@ def write_pairs(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
 
 
 def _writer(path: Path) -> pq.ParquetWriter:
-    # encoded audio does not get smaller
-    compression: Any = dict.fromkeys(_LEAVES_WITHOUT_BYTES, "snappy") | dict.fromkeys(_BYTES_LEAVES, "none")
+    # The others hold encoded audio, hashes and dictionaries of a few words, which do not get smaller
+    compression: Any = dict.fromkeys(("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS), "snappy")
     return pq.ParquetWriter(path, PAIRS_SCHEMA, compression=compression, dictionary_pagesize_limit=2 * ROW_GROUP_BYTES)
 
 
