@@ -15,7 +15,7 @@ PROGRAM = Path(__file__).parents[1] / "fuzz"
 
 def fuzz(*words: str) -> tuple[int, dict[str, Any]]:
     """Exit code, and what it prints as JSON."""
-    ran = subprocess.run([sys.executable, str(PROGRAM), "--json", *words], stdout=subprocess.PIPE, timeout=600)
+    ran = subprocess.run([sys.executable, str(PROGRAM), *words], stdout=subprocess.PIPE, timeout=600)
     return ran.returncode, json.loads(ran.stdout)
 
 

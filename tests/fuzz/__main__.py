@@ -21,7 +21,6 @@ from typing import Any
 
 from targets import PLANTED, names, work
 
-OUTCOMES = ("accepted", "refused", "failed")
 Job = tuple[str, int]
 """Target and seed."""
 Outcome = dict[str, Any]
@@ -81,7 +80,7 @@ def work_through(jobs: deque[Job], limit: float, folder: str) -> list[Outcome]:
 
 
 def main() -> int:
-    """Print counts by outcome and every failure; 1 if there is one."""
+    """Print counts by outcome and every failure as JSON; 1 if there is one."""
     options = _options()
     os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     targets = options.target or names()
@@ -103,17 +102,9 @@ def main() -> int:
         for one in found
         if one["outcome"] == "failed"
     ]
-    if options.json:
-        print(json.dumps({"outcomes": outcomes, "failures": failures, "seconds": spent}))
-    else:
-        total = sum(outcomes.values(), Counter())
-        print(f"{'target':<24}" + "".join(f"{outcome:>10}" for outcome in OUTCOMES))
-        for target, counts in [*sorted(outcomes.items()), ("all", total)]:
-            print(f"{target:<24}" + "".join(f"{counts[outcome]:>10}" for outcome in OUTCOMES))
-        slowest = max((one["seconds"] for one in found), default=0.0)
-        print(f"{len(found)} mutations in {spent:.0f} s, the slowest {slowest:.1f} s")
-        for one in failures:
-            print(f"--target {one['target']} --seed {one['seed']}: {one['mutation']}: {one['failure']}")
+    slowest = max((one["seconds"] for one in found), default=0.0)
+    seconds = {"all": spent, "slowest": slowest}
+    print(json.dumps({"outcomes": outcomes, "seconds": seconds, "failures": failures}, indent=2))
     return 1 if failures else 0
 
 
@@ -124,7 +115,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="first seed (default: 0)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="child processes (default: one per core)")
     parser.add_argument("--seconds", type=float, default=20.0, help="longest time for one mutation (default: 20)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args()
 
 

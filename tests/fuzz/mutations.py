@@ -8,8 +8,6 @@ import io
 import json
 import random
 import struct
-import warnings
-import zipfile
 from collections.abc import Callable
 from datetime import date
 from pathlib import PurePosixPath
@@ -57,7 +55,7 @@ def _flip_bits(data: bytes, rng: random.Random) -> bytes:
 
 
 def _edit_header(data: bytes, rng: random.Random) -> bytes:
-    """A number at the front or, as Parquet and zip have it, at the end."""
+    """A number at the front or, as Parquet has it, at the end."""
     kind = rng.choice(["<B", "<H", ">H", "<I", ">I"])
     field = struct.pack(kind, rng.choice(_INTEGERS) & (256 ** struct.calcsize(kind) - 1))
     last = max(0, min(HEADER_BYTES, len(data)) - len(field))
@@ -204,31 +202,7 @@ def _other_values(table: pa.Table, position: int, rng: random.Random) -> pa.Tabl
     return table.set_column(position, field, column)
 
 
-def _in_zip(data: bytes, rng: random.Random) -> tuple[bytes, str]:
-    """One member or its name, in a fresh archive."""
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        members = [(info.filename, archive.read(info)) for info in archive.infolist()]
-    if not members:
-        return data, "an empty archive"
-    position = rng.randrange(len(members))
-    name, content = members[position]
-    what = rng.choice(["content", "content", "name", "twice", "remove"])
-    if what == "content":
-        content, what = mutate(name, content, rng)
-    elif what == "name":
-        name = rng.choice([f"../{name}", f"/{name}", f"{name}.txt", name.upper(), "._x.wav", "x" * 300, members[0][0]])
-    members[position : position + 1] = {"twice": [(name, content)] * 2, "remove": []}.get(what, [(name, content)])
-    target = io.BytesIO()
-    packed = rng.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-    with zipfile.ZipFile(target, "w", packed) as archive, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of double names
-        for member, inner in members:
-            archive.writestr(member, inner)
-    return target.getvalue(), what
-
-
 VALUES: dict[str, Callable[[bytes, random.Random], tuple[bytes, str]]] = {
     ".json": _in_json, ".jsonl": _in_lines, ".csv": _in_csv, ".yaml": _in_yaml, ".parquet": _in_parquet,
-    ".zip": _in_zip,
 }  # fmt: skip
 """Suffix -> what changes the values in such a file."""

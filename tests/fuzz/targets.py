@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import os
 import random
 import resource
@@ -27,7 +26,6 @@ from empathy_judge.data_modules.schema import PairDataset
 from mutations import VALUES, mutate
 from sources import RATE, SOURCES
 
-HAS_DATASETS = importlib.util.find_spec("datasets") is not None
 FORMATS = {
     "PCM_U8": "wav", "PCM_16": "wav", "PCM_24": "wav", "FLOAT": "wav", "ULAW": "au", "PCM_S8": "flac",
     "VORBIS": "ogg", "OPUS": "ogg", "MPEG_LAYER_III": "mp3", "PCM_32": "aiff",
@@ -65,8 +63,7 @@ def names() -> list[str]:
     missing = set(importers.SOURCES) - {source.importer for source in SOURCES.values()}
     if missing:
         raise LookupError(f"tests/fuzz has no valid source for import {', '.join(sorted(missing))}")
-    usable = [name for name, source in SOURCES.items() if source.importer != "hugging-face" or HAS_DATASETS]
-    return ["decode", "decode", "decode", "dataset", *(f"import {name}" for name in usable)]
+    return ["decode", "decode", "decode", "dataset", *(f"import {name}" for name in SOURCES)]
 
 
 def build(name: str, folder: Path) -> Target:
