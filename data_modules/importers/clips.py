@@ -54,14 +54,14 @@ def _named_folder(text: str) -> str:
     return text
 
 
-def find_clip(value: Any, folder: Path, where: str, root: str | Path | None = None) -> ClipCell:
+def find_clip(value: Any, where: str, folder: Path, root: str | Path | None = None) -> ClipCell:
     """The clip that a cell refers to. If there is none, it holds an `AudioError`, so that only this pair is skipped.
 
     Args:
         value: A path relative to `folder`, bytes in a table, or ``{"bytes", "path"}`` as Hugging Face datasets store
             audio.
-        folder: The folder of the table, resolved.
         where: The cell, for messages.
+        folder: The folder of the table, resolved.
         root: Another folder in which audio may lie, see `resolve_inside`.
     """
     value = path_or_bytes(value)
@@ -117,7 +117,7 @@ class AudioFolder:
             parts = PurePosixPath(value).parts
             if parts[: len(self._left_off)] == self._left_off:
                 value = "/".join(parts[len(self._left_off) :])
-        return find_clip(value, self._folder, where, self._root)
+        return find_clip(value, where, self._folder, self._root)
 
     def clip(self, row: TableRow, field: str) -> ClipCell:
         """The clip that a field of a row refers to."""

@@ -194,10 +194,10 @@ def _find(value: Any, where: str, folder: Path, root: Path, audio_root: str | No
         path = Path(os.path.realpath(folder / value))
         for allowed in (root, *([Path(audio_root).resolve()] if audio_root else [])):
             if path.is_relative_to(allowed):
-                return find_clip(path.relative_to(allowed).as_posix(), allowed, where)
+                return find_clip(path.relative_to(allowed).as_posix(), where, allowed)
         if os.path.isabs(value) and Path(value).is_relative_to(folder):
             value = Path(value).relative_to(folder).as_posix()
-    return find_clip(value, root, where, audio_root)
+    return find_clip(value, where, root, audio_root)
 
 
 def _reason(error: Exception) -> str:

@@ -24,7 +24,7 @@ Nothing is downloaded.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,7 @@ from ..tables import parse_mapping, plain_text, read_records, to_number
 from .assemble import Imported
 from .clips import ClipCell, add_audio_root, find_clip
 from .collector import Collector
+from .table import FindClip
 
 EXAMPLE = (
     "label-studio export.json --response answer --context question --dimension empathy=1:5:1 "
@@ -48,7 +49,6 @@ _FIELDS = ("group_id", *NAME_COLUMNS, *TEXT_COLUMNS)
 _RATING = (*RATING_COLUMNS, SECONDS)
 _SIDES = ("left", "right", "tie")
 _SCORE_KEYS = ("rating", "number", "choices")
-_Find = Callable[..., ClipCell]
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ def _answers(annotation: Mapping[str, Any], where: str) -> tuple[str, list[tuple
     return rater, answers
 
 
-def _columns(data: Mapping[str, Any], where: str, response: str, mapping: _Mapping, find: _Find) -> dict[str, Any]:
+def _columns(data: Mapping[str, Any], where: str, response: str, mapping: _Mapping, find: FindClip) -> dict[str, Any]:
     """The columns of a response's pair, without its ids unless a field says the group."""
     fields = {ours: field for (ours, of_response), field in mapping.fields.items() if of_response in ("", response)}
     columns = {ours: plain_text(data.get(field)) for ours, field in fields.items()}
@@ -264,7 +264,7 @@ def _columns(data: Mapping[str, Any], where: str, response: str, mapping: _Mappi
     }
 
 
-def _clip(data: Mapping[str, Any], where: str, field: str, find: _Find) -> ClipCell:
+def _clip(data: Mapping[str, Any], where: str, field: str, find: FindClip) -> ClipCell:
     """The clip of a field, whose value is an address inside Label Studio or a path."""
     where, value = f"{where}, field {field!r}", data.get(field)
     if not isinstance(value, str):
@@ -274,14 +274,14 @@ def _clip(data: Mapping[str, Any], where: str, field: str, find: _Find) -> ClipC
         return ClipCell(AudioError(f"value {shown(value)} is on another machine; expected {expected}"), where)
     path, _, query = value.partition("?")
     if path.strip("/") == "data/local-files":
-        return find(parse_qs(query).get("d", [""])[0].lstrip("/"), where=where)
+        return find(parse_qs(query).get("d", [""])[0].lstrip("/"), where)
     paths = [value]
     if value.startswith("/data/upload/"):
         parts = value.removeprefix("/data/").split("/")
         # a path that leaves the folder stays whole: it is refused
         starts = range(1 if ".." in unquote(value).split("/") else len(parts))
         paths = ["/".join(parts[start:]) for start in starts]
-    candidates = [find(path, where=where) for path in dict.fromkeys([*paths, *map(unquote, paths)])]
+    candidates = [find(path, where) for path in dict.fromkeys([*paths, *map(unquote, paths)])]
     return next((cell for cell in candidates if isinstance(cell.content, Path)), candidates[0])
 
 

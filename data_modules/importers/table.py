@@ -36,6 +36,7 @@ import argparse
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -105,18 +106,9 @@ def mapping_from(options: argparse.Namespace) -> TableMapping:
 
 def read(path: Path, options: argparse.Namespace) -> Imported:
     """Reads the tables that the command line names."""
-    return read_tables(path, options.ratings, mapping_from(options), options.audio_root)
-
-
-def read_tables(
-    pairs_path: str | Path, ratings_path: str | Path | None, mapping: TableMapping, audio_root: str | Path | None = None
-) -> Imported:
-    """`read_pairs` of two files; paths of audio are relative to the folder of the pairs, or to `audio_root`, see
-    `find_clip`."""
-    pairs = read_table(pairs_path)
-    ratings = None if ratings_path is None else read_table(ratings_path)
-    folder = pairs.path.parent.resolve()
-    return read_pairs(pairs, ratings, mapping, lambda value, where: find_clip(value, folder, where, audio_root))
+    ratings = None if options.ratings is None else read_table(options.ratings)
+    find = partial(find_clip, folder=path.parent.resolve(), root=options.audio_root)
+    return read_pairs(read_table(path), ratings, mapping_from(options), find)
 
 
 def read_pairs(

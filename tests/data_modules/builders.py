@@ -8,6 +8,7 @@ import io
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -20,9 +21,11 @@ import soundfile
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.importers.assemble import assemble
-from empathy_judge.data_modules.importers.table import TableMapping, read_tables
+from empathy_judge.data_modules.importers.clips import find_clip
+from empathy_judge.data_modules.importers.table import TableMapping, read_pairs
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import Pair, PairDataset
+from empathy_judge.data_modules.tables import read_table
 
 EMPATHY = Dimension("empathy", 1, 5, 1)
 STORING = ("overwrite", "embed_audio", "shard_rows", "max_skipped")
@@ -70,10 +73,12 @@ class Source(Given):
     def load(self, *tables: Path | None, **options: Any) -> PairDataset:
         """Imports the tables of pairs and ratings that are given, by default its own. Options are those of
         `TableMapping` and of `assemble`."""
-        given = tables or (self.table("pairs.csv", self.pairs), self.table("ratings.csv", self.ratings))
+        pairs, ratings = tables or (self.table("pairs.csv", self.pairs), self.table("ratings.csv", self.ratings))
         storing = {name: options.pop(name) for name in STORING if name in options}
         mapping = {"columns": {}, "rating_columns": {}, "dimensions": [EMPATHY], **options}
-        return assemble(read_tables(*given, TableMapping(**mapping)), self.out, **storing)
+        find = partial(find_clip, folder=self.folder.resolve())
+        rated = ratings and read_table(ratings)
+        return assemble(read_pairs(read_table(pairs), rated, TableMapping(**mapping), find), self.out, **storing)
 
     def tone(self, name: str, seconds: float = 0.3, hertz: float = 220.0, rate: int = 16_000, **how: Any) -> str:
         """Writes a sine of half of full scale into the folder."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,20 +16,19 @@ import soundfile
 from empathy_judge.data_modules import stored_clips
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import AudioError
-from empathy_judge.data_modules.importers import hugging_face
+from empathy_judge.data_modules.importers import hugging_face, table
 from empathy_judge.data_modules.importers.assemble import Imported, assemble
-from empathy_judge.data_modules.importers.table import TableMapping, read_tables
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.data_modules.stored_clips import EmbeddedClip
 from empathy_judge.data_modules.tables import read_table
 
-from .builders import EMPATHY, parsed
+from .builders import parsed
 
 AUDIO = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 TURNS = pa.list_(pa.struct([("role", pa.string()), ("audio", AUDIO)]))
 PAIRS = 120
 SCORES = {f"empathy:r{rater}": [1 + (row + rater) % 5 for row in range(PAIRS)] for rater in range(2)}
-MAPPING = TableMapping({}, {}, [EMPATHY])
+OPTIONS = ["--dimension", "empathy=1:5:1"]
 
 
 def noise(path: Path, number: int) -> bytes:
@@ -64,22 +65,20 @@ def parquet(request, tmp_path, clips) -> Path:
     return tmp_path / "pairs.parquet"
 
 
-@pytest.fixture
-def saved(tmp_path, clips, monkeypatch) -> Path:
-    """The same rows as `Dataset.save_to_disk` leaves them."""
-    datasets = pytest.importorskip("datasets")
+def read_parquet(path: Path) -> Imported:
+    return table.read(path, parsed(table, OPTIONS))
+
+
+@pytest.fixture(params=[7, PAIRS, "saved"])
+def read(request, tmp_path, clips, monkeypatch) -> Callable[[], Imported]:
+    """Reads the rows from Parquet with row groups of a size, or as `Dataset.save_to_disk` leaves them."""
+    if request.param != "saved":
+        pq.write_table(columns(clips), tmp_path / "pairs.parquet", row_group_size=request.param)
+        return lambda: read_parquet(tmp_path / "pairs.parquet")
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     datasets.disable_progress_bars()
     datasets.Dataset(datasets.table.InMemoryTable(columns(clips))).save_to_disk(str(tmp_path / "saved"))
-    return tmp_path / "saved"
-
-
-def read_saved(path: Path) -> Imported:
-    return hugging_face.read(path, parsed(hugging_face, ["--dimension", "empathy=1:5:1"]))
-
-
-def read_parquet(path: Path) -> Imported:
-    return read_tables(path, None, MAPPING)
+    return lambda: hugging_face.read(tmp_path / "saved", parsed(hugging_face, OPTIONS))
 
 
 def check(dataset: PairDataset, clips: list[bytes]) -> None:
@@ -93,13 +92,8 @@ def check(dataset: PairDataset, clips: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("embed", [False, True])
-def test_parquet(parquet, clips, tmp_path, embed):
-    check(assemble(read_parquet(parquet), tmp_path / "out", embed_audio=embed), clips)
-
-
-@pytest.mark.parametrize("embed", [False, True])
-def test_hugging_face(saved, clips, tmp_path, embed):
-    check(assemble(read_saved(saved), tmp_path / "out", embed_audio=embed), clips)
+def test_every_clip_is_the_right_one(read, clips, tmp_path, embed):
+    check(assemble(read(), tmp_path / "out", embed_audio=embed), clips)
 
 
 def contents(imported: Imported) -> list[EmbeddedClip]:
@@ -110,17 +104,11 @@ def contents(imported: Imported) -> list[EmbeddedClip]:
     return [cell.content for cell in cells]
 
 
-@pytest.mark.parametrize("read", [read_parquet, read_saved])
-def test_what_is_read_holds_no_audio(request, clips, tmp_path, read):
-    if read is read_parquet:
-        source = tmp_path / "pairs.parquet"
-        pq.write_table(columns(clips), source)
-    else:
-        source = request.getfixturevalue("saved")
-    read(source)  # what imports and caches take does not count
+def test_what_is_read_holds_no_audio(read, clips):
+    read()  # what imports and caches take does not count
     before = pa.total_allocated_bytes()
     tracemalloc.start()
-    imported = read(source)
+    imported = read()
     held, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     total = sum(map(len, clips)) * 2.5  # contexts are stored again and again
@@ -161,8 +149,7 @@ def test_only_a_part_is_kept(parquet, clips, monkeypatch):
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(64_044)])
 def test_every_type_of_bytes(tmp_path, clips, kind):
-    table = pa.table({"audio": pa.array(clips[:3], kind), "text": ["a", None, "c"]})
-    pq.write_table(table, tmp_path / "x.parquet")
+    pq.write_table(pa.table({"audio": pa.array(clips[:3], kind), "text": ["a", None, "c"]}), tmp_path / "x.parquet")
     rows = read_table(tmp_path / "x.parquet").rows
     assert [row["audio"].read() for row in rows] == clips[:3]
     assert [row["text"] for row in rows] == ["a", None, "c"]
