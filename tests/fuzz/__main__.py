@@ -17,6 +17,8 @@ import tempfile
 import time
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from targets import PLANTED, names, work
@@ -28,28 +30,6 @@ Outcome = dict[str, Any]
 _SPAWN = multiprocessing.get_context("spawn")
 
 
-class Child:
-    """A process that works on one mutation at a time."""
-
-    def __init__(self, folder: str) -> None:
-        self.pipe, theirs = _SPAWN.Pipe()
-        self._process = _SPAWN.Process(target=work, args=(theirs, folder))
-        self._process.start()
-        theirs.close()  # else its end would not be noticed
-
-    def answer(self, limit: float | None = None) -> Outcome | str:
-        """The next answer, or why there is none; the child has ended then."""
-        if not self.pipe.poll(limit):
-            self._process.kill()
-            return f"no answer after {limit:g} s"
-        try:
-            return self.pipe.recv()
-        except EOFError:
-            self._process.join()
-        code = self._process.exitcode or 0
-        return f"the process ended: {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
-
-
 def work_through(jobs: deque[Job], limit: float, folder: str) -> list[Outcome]:
     """What came out of jobs, taken while there are any; another child starts where one does not survive.
 
@@ -59,24 +39,39 @@ def work_through(jobs: deque[Job], limit: float, folder: str) -> list[Outcome]:
         folder: For the children's files.
     """
     found: list[Outcome] = []
-    child: Child | None = None
+    child: tuple[Connection, SpawnProcess] | None = None
     while jobs:
         try:
             job = jobs.popleft()
         except IndexError:  # another thread was faster
             break
-        child = child or Child(folder)
-        child.pipe.send(job)
-        answer = child.answer()  # empty: the source is written, the clock starts
-        start = time.perf_counter()
-        if not isinstance(answer, str):
-            answer = child.answer(limit)
-        if isinstance(answer, str):
-            child, answer = None, {"outcome": "failed", "mutation": "see the seed", "detail": answer}
-        found.append({"target": job[0], "seed": job[1], "seconds": time.perf_counter() - start, **answer})
+        pipe, process = child = child or _start(limit, folder)
+        pipe.send(job)
+        try:
+            answer = pipe.recv()
+        except EOFError:
+            process.join()
+            answer = {"outcome": "failed", "mutation": "see the seed", "detail": _end(process, limit), "seconds": limit}
+            child = None
+        found.append({"target": job[0], "seed": job[1], **answer})
     if child is not None:
-        child.pipe.close()  # nothing is left to do
+        child[0].close()  # nothing is left to do
     return found
+
+
+def _start(limit: float, folder: str) -> tuple[Connection, SpawnProcess]:
+    pipe, theirs = _SPAWN.Pipe()
+    process = _SPAWN.Process(target=work, args=(theirs, limit, folder))
+    process.start()
+    theirs.close()  # else its end would not be noticed
+    return pipe, process
+
+
+def _end(process: SpawnProcess, limit: float) -> str:
+    code = process.exitcode or 0
+    if code == -signal.SIGALRM:
+        return f"no answer after {limit:g} s"
+    return f"the process ended: {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
 
 
 def main() -> int:

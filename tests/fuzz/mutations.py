@@ -134,23 +134,11 @@ def _places(tree: Any) -> list[tuple[Any, Any]]:
 
 
 def _in_csv(data: bytes, rng: random.Random) -> tuple[bytes, str]:
-    rows = list(csv.reader(io.StringIO(data.decode(errors="replace"), newline="")))
-    row = rng.choice(rows) if rows else []
-    action = rng.choice(["replace", "replace", "replace", "remove", "add", "repeat a row", "remove a row"])
-    if action == "repeat a row":
-        rows.insert(rng.randint(0, len(rows)), list(row))
-    elif action == "remove a row" and rows:
-        rows.remove(row)
-    elif action == "add" or not row:
-        row.append("x")
-    elif action == "remove":
-        row.pop(rng.randrange(len(row)))
-    else:
-        value = rng.choice([value for value in ODDVALUES if value is not None])
-        row[rng.randrange(len(row))] = str(value) if rng.random() < 0.7 else rng.choice(rng.choice(rows) or [""])
+    tree, what = _in_tree(list(csv.reader(io.StringIO(data.decode(errors="replace"), newline=""))), rng)
+    rows = [row if isinstance(row, list) else [row] for row in (tree if isinstance(tree, list) else [tree])]
     text = io.StringIO(newline="")
     csv.writer(text, escapechar="\\").writerows(rows)
-    return text.getvalue().encode(errors="replace"), action
+    return text.getvalue().encode(errors="replace"), what
 
 
 def _in_parquet(data: bytes, rng: random.Random) -> tuple[bytes, str]:

@@ -8,6 +8,7 @@ import os
 import random
 import resource
 import shutil
+import signal
 import tempfile
 import time
 import traceback
@@ -145,11 +146,12 @@ def _imported(name: str, path: Path, words: Sequence[str], out: Path, **storing:
 MEMORY = 8 << 30
 
 
-def work(pipe: Connection, folder: str) -> None:
-    """Answers each target and seed twice: with nothing where the clock starts, then with the outcome.
+def work(pipe: Connection, limit: float, folder: str) -> None:
+    """Answers each target and seed with the outcome; a mutation that takes longer ends the process.
 
     Args:
         pipe: To the parent.
+        limit: Longest time for one mutation (s).
         folder: For the sources. The parent removes it: a child may not live to do so.
     """
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
@@ -164,9 +166,12 @@ def work(pipe: Connection, folder: str) -> None:
             name, seed = pipe.recv()
             if name not in built:
                 built[name] = build(name, Path(home))
-            pipe.send({})
+            start = time.perf_counter()
+            signal.setitimer(signal.ITIMER_REAL, limit)  # whose signal nothing catches, not even in C
             outcome, mutation, detail = try_one(built[name], seed)
-            pipe.send({"outcome": outcome, "mutation": mutation, "detail": detail})
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            seconds = time.perf_counter() - start
+            pipe.send({"outcome": outcome, "mutation": mutation, "detail": detail, "seconds": seconds})
 
 
 def try_one(target: Target, seed: int) -> tuple[str, str, str]:
