@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
+from unittest.mock import DEFAULT, Mock
 
 import pytest
 from empathy_judge.data_modules import pairs_file
@@ -68,17 +71,11 @@ def kill_when(source: Any, slow: str, words: list[str], ready: Callable[[], bool
     assert not source.out.exists()
 
 
-def counting(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:
-    """The last arguments of all calls of a function from now on."""
-    calls: list[Any] = []
-    function = getattr(module, name)
-
-    def counted(*arguments: Any, **named: Any) -> Any:
-        calls.append(arguments[-1])
-        return function(*arguments, **named)
-
+def counting(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> Mock:
+    """A function that counts its calls from now on."""
+    counted = Mock(wraps=getattr(module, name))
     monkeypatch.setattr(module, name, counted)
-    return calls
+    return counted
 
 
 def whole_lines(path: Path) -> int:
@@ -97,7 +94,7 @@ def test_clips_are_not_checked_again_after_a_kill(large, embed, monkeypatch, tmp
         file.write(b'["cut off by th')
     decoded = counting(monkeypatch, clips, "decode")
     resumed = large.load(**options)
-    assert len(decoded) == CLIPS - done
+    assert decoded.call_count == CLIPS - done
     assert resumed.card.content_hash == whole(large, tmp_path, **options).card.content_hash
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dataset", "other", "source"]
     assert STAGE_NOTES not in {path.name for path in large.out.iterdir()}
@@ -105,11 +102,9 @@ def test_clips_are_not_checked_again_after_a_kill(large, embed, monkeypatch, tmp
 
 def whole(source: Any, folder: Path, **options: Any) -> PairDataset:
     """The dataset of an import that nothing interrupts."""
-    first, source.out = source.out, folder / "other"
-    try:
-        return source.load(**options)
-    finally:
-        source.out = first
+    other = copy.copy(source)
+    other.out = folder / "other"
+    return other.load(**options)
 
 
 def test_shards_are_not_written_again_after_a_kill(large, monkeypatch, tmp_path):
@@ -121,8 +116,8 @@ def test_shards_are_not_written_again_after_a_kill(large, monkeypatch, tmp_path)
     decoded = counting(monkeypatch, clips, "decode")
     written = counting(monkeypatch, assembling, "write_pairs")
     resumed = large.load(embed_audio=True, shard_rows=SHARD_ROWS)
-    assert decoded == []
-    assert [path.name for path in written] == [shard.name for shard in shards[len(done) :]]
+    decoded.assert_not_called()
+    assert [call.args[-1].name for call in written.call_args_list] == [shard.name for shard in shards[len(done) :]]
     final = [large.out / pairs_file.shard_name(number) for number in range(SHARDS)]
     assert [path.stat().st_mtime_ns for path in final[: len(done)]] == done
     unbroken = whole(large, tmp_path, embed_audio=True, shard_rows=SHARD_ROWS)
@@ -133,16 +128,7 @@ def test_shards_are_not_written_again_after_a_kill(large, monkeypatch, tmp_path)
 def interrupted(source: Any, monkeypatch: pytest.MonkeyPatch, after: int, **options: Any) -> None:
     """An import that Ctrl-C stops when so many clips were checked."""
     with monkeypatch.context() as patch:
-        decoded: list[Any] = []
-        decode = clips.decode
-
-        def interrupting(*arguments: Any, **named: Any) -> Any:
-            decoded.append(arguments)
-            if len(decoded) > after:
-                raise KeyboardInterrupt
-            return decode(*arguments, **named)
-
-        patch.setattr(clips, "decode", interrupting)
+        counting(patch, clips, "decode").side_effect = chain(repeat(DEFAULT, after), repeat(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             source.load(**options)
 
@@ -158,7 +144,7 @@ def test_other_input_begins_anew(large, monkeypatch):
         with monkeypatch.context() as patch:
             decoded = counting(patch, clips, "decode")
             large.load(embed_audio=change == "layout", overwrite=True)
-            assert len(decoded) == CLIPS
+            assert decoded.call_count == CLIPS
         assert not stage_of(large).exists()
 
 
