@@ -107,6 +107,7 @@ class Download(Source):
     """What somebody published, in a folder without pairs of ours. Change it, then import."""
 
     importer: ClassVar[ModuleType]
+    path: ClassVar[str] = ""  # of what is imported, in the folder
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, groups=0)
@@ -120,14 +121,17 @@ class Download(Source):
         """Puts the tables into the folder."""
         self.table("rows.jsonl", self.rows)
 
-    def load(self, path: str | Path = "", max_skipped: float = 0.0, **options: Any) -> PairDataset:
-        """Writes the tables and imports the file or folder of this name; options are those of the importer."""
-        self.write()
-        given = {"audio": None, "audio_root": None, "ratings": None, "category": None, **options}
-        imported = self.importer.read(self.folder / path, argparse.Namespace(**given))
+    def load(
+        self, path: str | None = None, max_skipped: float = 0.0, fresh: bool = True, **options: object
+    ) -> PairDataset:
+        """Imports the file or folder of this name; options are those of the command. Not `fresh`: what lies there."""
+        if fresh:
+            self.write()
+        words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        imported = self.importer.read(self.folder / (path or self.path), parsed(self.importer, words))
         return assemble(imported, self.out, overwrite=True, max_skipped=max_skipped)
 
-    def skips(self, where: str, reason: str, path: str = "") -> PairDataset:
+    def skips(self, where: str, reason: str, path: str | None = None) -> PairDataset:
         """The dataset of all but one row, or part of a row, which is listed: where it begins so, and why."""
         dataset = self.load(path, max_skipped=0.5)
         ((place, found),) = reasons(dataset)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 from collections import Counter
@@ -11,17 +10,17 @@ from typing import Any
 
 import pytest
 from empathy_judge.data_modules.importers import echomind
-from empathy_judge.data_modules.importers.assemble import assemble
-from empathy_judge.data_modules.schema import PairDataset
 
-from .builders import Given, by_id, hertz, reasons, wav, write_files
+from .builders import Download, by_id, hertz, reasons, wav, write_files
 
 CUES = ("sad-toned expressive voice", "male", "sound of dog(s) barking")
 PITCH = {"target": 100, "neutral": 200, "alternative": 300}
 
 
-class Benchmark(Given):
+class Benchmark(Download):
     """Three scripts (ids 854, 104, 2478) in up to three voices, and models that answered them."""
+
+    importer = echomind
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / "EchoMind")
@@ -67,10 +66,6 @@ class Benchmark(Given):
         texts = {path: json.dumps(rows).encode() for path, rows in {**tables, **self.answers}.items()}
         return write_files(self.folder, self.files | texts)
 
-    def load(self, path: Path | None = None, recordings: str | None = None, max_skipped: float = 0.0) -> PairDataset:
-        imported = echomind.read(path or self.write(), argparse.Namespace(recordings=recordings))
-        return assemble(imported, self.out, overwrite=True, max_skipped=max_skipped)
-
 
 @pytest.fixture
 def source(tmp_path) -> Benchmark:
@@ -108,13 +103,13 @@ class TestAnswers:
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(b"junk")
         (folder / "inside.json").symlink_to("output/._x.json")
-        assert source.load(folder).card.content_hash == expected
+        assert source.load(fresh=False).card.content_hash == expected
         (folder / "out.json").symlink_to(__file__)
-        source.refuses(r"EchoMind/out.json: a link that leaves the folder .*EchoMind; expected", folder)
+        source.refuses(r"EchoMind/out.json: a link that leaves the folder .*EchoMind; expected", fresh=False)
         (folder / "out.json").unlink()
         (folder / "more").symlink_to(Path(__file__).parent)
-        source.refuses(r"EchoMind/more: a link to a folder; expected the folder itself", folder)
-        source.refuses(r"EchoMind\.zip: no such folder; expected what it holds, unpacked", Path("EchoMind.zip"))
+        source.refuses(r"EchoMind/more: a link to a folder; expected the folder itself", fresh=False)
+        source.refuses(r"EchoMind\.zip: no such folder; expected what it holds, unpacked", "EchoMind.zip")
 
 
 class TestLeftOut:

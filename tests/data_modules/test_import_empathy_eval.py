@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import shutil
@@ -12,18 +11,18 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from empathy_judge.data_modules.importers import empathy_eval
-from empathy_judge.data_modules.importers.assemble import assemble
-from empathy_judge.data_modules.schema import PairDataset
 
-from .builders import Given, contents, hertz, wav, write_files
+from .builders import Download, contents, hertz, wav, write_files
 
 CONTEXT_SET, TONE_SET = "empatheticDialogue_t_multi-context", "empatheticDialogue_n_multi-emotion"
 ONE, TWO = "hit:1_conv:2", "hit:10062_conv:20125"
 RATER = "how_the_audio_was_made"
 
 
-class Release(Given):
+class Release(Download):
     """The download: archives (name -> path in it -> content) and files beside them. Change it, then import."""
+
+    importer = empathy_eval
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / "EmpathyEval")
@@ -42,12 +41,6 @@ class Release(Given):
             text = json.dumps(rows) if name.endswith(".json") else "".join(json.dumps(row) + "\n" for row in rows)
             (self.folder / name).write_text(text)
         return self.folder
-
-    def load(self, part: str | None = None, path: Path | None = None, max_skipped: float = 0.0) -> PairDataset:
-        """Imports what is written at `path`; by default writes it first."""
-        path = path or self.write()
-        imported = empathy_eval.read(path, argparse.Namespace(part=part))
-        return assemble(imported, self.out, overwrite=True, max_skipped=max_skipped)
 
     def skipped(self) -> list[tuple[str, str]]:
         with (self.out / "skipped.csv").open(encoding="utf-8", newline="") as file:
@@ -120,16 +113,16 @@ class TestTraining:
 
     def test_a_folder_in_the_folder_gives_the_same(self, training):
         expected = training.load().card.content_hash
-        assert training.load(path=training.write(wrapped=True)).card.content_hash == expected
+        training.write(wrapped=True)
+        assert training.load(fresh=False).card.content_hash == expected
 
     def test_one_archive_alone(self, training):
-        folder = training.write()
-        data = training.load(path=folder / TONE_SET)
+        data = training.load(TONE_SET)
         assert {pair.setting for pair in data.pairs} == {"tone_variant"}
         assert len(data.pairs) == 4
-        shutil.rmtree(folder / CONTEXT_SET)
-        assert len(training.load(path=folder).pairs) == 4
-        assert training.load(path=folder).card.description.startswith(f"Read: {TONE_SET}. ")
+        shutil.rmtree(training.folder / CONTEXT_SET)
+        assert len(training.load(fresh=False).pairs) == 4
+        assert training.load(fresh=False).card.description.startswith(f"Read: {TONE_SET}. ")
 
 
 class TestNoLabelSurvives:
@@ -243,11 +236,9 @@ class TestSkipped:
 
 class TestWrongInput:
     def test_nothing_of_the_part(self, training):
-        training.refuses("holds nothing of --part phase1; expected phase1-test_multi-context_giga", "phase1")
-        training.refuses("--part phase2: this folder belongs to training", "phase2", path=training.write() / TONE_SET)
-        training.refuses(
-            r"nowhere: holds nothing of --part training; .*multi-emotion, unpacked", path=training.folder / "nowhere"
-        )
+        training.refuses("holds nothing of --part phase1; expected phase1-test_multi-context_giga", part="phase1")
+        training.refuses("--part phase2: this folder belongs to training", TONE_SET, part="phase2")
+        training.refuses(r"nowhere: holds nothing of --part training; .*multi-emotion, unpacked", "nowhere")
 
     def test_no_table_beside(self, training):
         del training.tables[f"{CONTEXT_SET}_flat.jsonl"]
@@ -296,7 +287,7 @@ def tests(tmp_path) -> Release:
 
 class TestTests:
     def test_phase1(self, tests):
-        data = tests.load("phase1")
+        data = tests.load(part="phase1")
         assert (len(data.pairs), len(data.ratings), data.preferences) == (2 * 2 + 3 * 3 + 2 * 2, 0, None)
         groups = [pair.group_id for pair in data.pairs]
         assert {group: groups.count(group) for group in groups} == {
@@ -310,19 +301,19 @@ class TestTests:
         assert [hertz(turn.audio) for turn in pair.context] == [100]
 
     def test_phase2_has_other_ids(self, tests):
-        data = tests.load("phase2")
+        data = tests.load(part="phase2")
         groups = [pair.group_id for pair in data.pairs]
         assert {group: groups.count(group) for group in groups} == {"gigaspeech_4": 4, "meld_4": 3}
 
     def test_option_order_does_not_survive(self, tests):
-        first = tests.load("phase2")
+        first = tests.load(part="phase2")
         files = contents(first)
         assert not any(b"opt-" in content or "opt-" in name for name, content in files.items())
         for rows in tests.tables.values():
             for row in rows:
                 letters, paths = list(row["options"]), list(row["options"].values())
                 row["options"] = dict(zip(letters, reversed(paths), strict=True))
-        second = tests.load("phase2")
+        second = tests.load(part="phase2")
         assert contents(second) == files
 
     def test_unusable_questions_are_skipped(self, tests):
@@ -338,7 +329,7 @@ class TestTests:
             {**good, "data_index": "5_5", "utterance_audio": None},
             {"context": "x"},
         ]
-        data = tests.load("phase2", max_skipped=0.9)
+        data = tests.load(part="phase2", max_skipped=0.9)
         assert len(data.pairs) == 7
         table = f"{tests.folder}/phase2-test_gigaspeech_release.json"
         form = r"expected the form (?:gigaspeech_)?(\d+)_\d+, each once"
@@ -360,4 +351,4 @@ class TestTests:
 
     def test_no_table(self, tests):
         del tests.tables["phase2-test_meld_release.json"]
-        tests.refuses(r"meld: 0 files phase2-test_meld_release\.json in it; expected one", "phase2")
+        tests.refuses(r"meld: 0 files phase2-test_meld_release\.json in it; expected one", part="phase2")

@@ -23,6 +23,7 @@ class SDiaReward(Download):
     """Rows of chats in the layout of the README."""
 
     importer = sdiareward
+    path = "rows.jsonl"
 
     def called(self, hertz: int) -> str:
         return self.tone(f"clips/{hertz}.wav", hertz=hertz)
@@ -48,7 +49,7 @@ SOURCE = SDiaReward
 def test_the_place_in_the_dataset_does_not_tell_the_chosen_one(source):
     for number in range(20):
         source.row(200 + number, 300 + number, context=90 + number, text=f"Number {number}.")
-    dataset = source.load("rows.jsonl")
+    dataset = source.load()
     chosen = {chosen for chosen, _ in source.preferences(dataset)}
     first = [source.clip(pair.response) in chosen for pair in dataset.pairs[::2]]
     assert len(dataset.pairs) == 40
@@ -64,7 +65,7 @@ def test_turns_with_roles(source):
         turn("user", "Only typed."),
         *row["chosen"],
     ]
-    dataset = source.load("rows.jsonl")
+    dataset = source.load()
     (pair,) = [pair for pair in dataset.pairs if source.clip(pair.response) == "200"]
     assert [(t.role, source.clip(t.audio)) for t in pair.context] == [
         ("user", "80"), ("user", "81"), ("assistant", "82"), ("user", "90"),
@@ -78,7 +79,7 @@ def test_a_response_in_two_rows_is_one_pair_and_links_their_groups(source):
     source.row(200, 400)
     source.row(500, 600, context=91, text="Another.")
     source.row(700, 800, context=92, text="I lost it.")  # the same words, said by somebody else
-    dataset = source.load("rows.jsonl")
+    dataset = source.load()
     assert source.preferences(dataset) == [("200", "300"), ("200", "400"), ("500", "600"), ("700", "800")]
     assert len(dataset.pairs) == 7
     group = {source.clip(pair.response): pair.group_id for pair in dataset.pairs}
@@ -89,7 +90,7 @@ def test_a_response_in_two_rows_is_one_pair_and_links_their_groups(source):
 def test_the_same_response_after_another_context_is_another_pair(source):
     source.row(200, 300)
     source.row(300, 200, context=91, text="Another.")
-    dataset = source.load("rows.jsonl")
+    dataset = source.load()
     assert source.preferences(dataset) == [("200", "300"), ("300", "200")]
     assert len(dataset.pairs) == 4
     assert len({pair.group_id for pair in dataset.pairs}) == 1
@@ -114,7 +115,7 @@ def test_json_jsonl_and_parquet_in_a_folder(source):
     pq.write_table(
         pa.Table.from_pylist([third], pa.schema([("chosen", chat), ("rejected", chat)])), folder / "data/x.parquet"
     )
-    dataset = source.load("hub", audio=str(source.folder))
+    dataset = source.load("hub", audio=source.folder)
     assert sorted(source.preferences(dataset)) == [("200", "300"), ("400", "500"), ("600", "700")]
 
 
@@ -134,6 +135,6 @@ def test_json_jsonl_and_parquet_in_a_folder(source):
 def test_a_bad_chat_is_skipped(source, chat, reason):
     source.row(200, 300)
     source.row(400, 500)["rejected"] = chat
-    dataset = source.skips("rows.jsonl, row 2 (line 2)", reason, "rows.jsonl")
+    dataset = source.skips("rows.jsonl, row 2 (line 2)", reason)
     assert source.preferences(dataset) == [("200", "300")]
     assert len(dataset.pairs) == 2

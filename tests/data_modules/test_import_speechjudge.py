@@ -19,6 +19,7 @@ class SpeechJudge(Download):
     """Comparisons in the layout of the card."""
 
     importer = speechjudge
+    path = "rows.jsonl"
 
     def compare(self, hertz: tuple[int, int], entries: list[Any], **values: Any) -> dict[str, Any]:
         """Clips are called by their frequency; raters are r0, r1, ..."""
@@ -59,7 +60,7 @@ SOURCE = SpeechJudge
 def test_every_rater_has_a_preference_of_a_strength(source):
     ties = ["Tie (missing reason)", "Tie (both not good)", "Tie (both very good)"]
     source.compare((200, 300), ["A+1", "A+2", "B+1", "B+2", *ties])
-    dataset = source.load("rows.jsonl")
+    dataset = source.load()
     assert source.preferences(dataset) == [
         ("200", "300", "r0", 1.0), ("200", "300", "r1", 2.0), ("300", "200", "r2", 1.0), ("300", "200", "r3", 2.0),
         ("200", "300", "r4", 0.0), ("200", "300", "r5", 0.0), ("200", "300", "r6", 0.0),
@@ -77,7 +78,7 @@ def test_the_bool_chosen_is_no_clip(source):
     source.compare((200, 300), ["B+1"], chosen=False)
     source.compare((400, 500), ["B+1"], chosen=True)
     source.compare((600, 700), ["A+1"], chosen=False)
-    assert [(c, r) for c, r, _, _ in source.preferences(source.load("rows.jsonl"))] == [
+    assert [(c, r) for c, r, _, _ in source.preferences(source.load())] == [
         ("300", "200"),
         ("500", "400"),
         ("600", "700"),
@@ -89,7 +90,7 @@ def test_columns_of_a_pair(source):
     source.compare((400, 500), ["A+1"], target_text="Go on.", subset="regular", language_setting="zh2mixed")
     source.tone("clips/other.wav", hertz=80)
     source.rows[1]["prompt"] = "clips/other.wav"
-    dataset = source.load("rows.jsonl")
+    dataset = source.load()
     first, second, third, fourth = dataset.pairs
     assert (first.context, first.situation, first.system_id, first.context_text) == ((), None, None, None)
     assert (first.setting, first.language, first.response_text) == ("expressive/en2zh", "zh", "You did it.")
@@ -122,7 +123,7 @@ def test_parquet_shards_in_a_folder(source):
 def test_a_path_beside_null_bytes(source):
     row = source.compare((200, 300), ["A+1"])
     row["audioA"] = {"bytes": None, "path": row["audioA"]}
-    assert source.preferences(source.load("rows.jsonl")) == [("200", "300", "r0", 1.0)]
+    assert source.preferences(source.load()) == [("200", "300", "r0", 1.0)]
 
 
 @pytest.mark.parametrize("entry", ["A", "A+3", "a+1", "Tie", "", None, 1, ["A+1"]])
@@ -130,7 +131,7 @@ def test_an_unknown_entry_is_skipped_alone(source, entry):
     source.compare((200, 300), ["A+1", entry, "B+1"])
     where = "rows.jsonl, row 1 (line 1), column 'naturalness_annotation', rater 'r1'"
     reason = f"{where}: value {entry!r}; expected A+1 | A+2 | B+1 | B+2 | Tie (missing reason) |"
-    dataset = source.skips(where, reason, "rows.jsonl")
+    dataset = source.skips(where, reason)
     assert [rater for *_, rater, _ in source.preferences(dataset)] == ["r0", "r2"]
 
 
@@ -138,14 +139,14 @@ def test_an_unknown_entry_is_skipped_alone(source, entry):
 def test_a_rater_without_a_name_is_skipped_alone(source, rater):
     source.compare((200, 300), ["A+1", "B+1"])["rater"][0] = rater
     reason = f": rater {rater!r}; expected text without line breaks, not empty"
-    dataset = source.skips("rows.jsonl, row 1", reason, "rows.jsonl")
+    dataset = source.skips("rows.jsonl, row 1", reason)
     assert source.preferences(dataset) == [("300", "200", "r1", 1.0)]
 
 
 def test_whole_numbers_are_rater_ids_and_nobody_says_a_thing_twice(source):
     source.compare((200, 300), ["A+1", "B+1"])["rater"] = [7, 8]
     source.compare((200, 300), ["A+1", "A+1"])["rater"] = [7, 8]
-    dataset = source.skips("rows.jsonl, row 2", ": rater '7' has compared these at", "rows.jsonl")
+    dataset = source.skips("rows.jsonl, row 2", ": rater '7' has compared these at")
     assert source.preferences(dataset) == [("200", "300", "7", 1.0), ("300", "200", "8", 1.0), ("200", "300", "8", 1.0)]
 
 
@@ -164,6 +165,6 @@ def test_whole_numbers_are_rater_ids_and_nobody_says_a_thing_twice(source):
 def test_a_bad_row_is_skipped(source, change, reason):
     source.compare((200, 300), ["A+1"])
     source.compare((400, 500), ["A+1"]).update(change)
-    dataset = source.skips("rows.jsonl, row 2 (line 2)", reason, "rows.jsonl")
+    dataset = source.skips("rows.jsonl, row 2 (line 2)", reason)
     assert source.preferences(dataset) == [("200", "300", "r0", 1.0)]
     assert len(dataset.pairs) == 2

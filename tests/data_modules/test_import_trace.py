@@ -3,13 +3,11 @@ compared."""
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import trace
 from empathy_judge.data_modules.schema import PairDataset
 
@@ -152,7 +150,7 @@ def test_a_stage_direction_is_no_transcript_and_the_same_words_are_one_group(sou
 def test_audio_elsewhere(source, audio):
     source.compare(67, "moshi", "diva")
     source.compare(5, "moshi", "diva")
-    assert len(source.load(audio=str(source.folder / audio)).pairs) == 4
+    assert len(source.load(audio=source.folder / audio).pairs) == 4
 
 
 @pytest.mark.parametrize(
@@ -185,21 +183,13 @@ def test_an_unknown_label_is_skipped_alone(source, label):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"a": 1}', "expected a list of JSON objects"),
-        ("[]", "the table holds no rows"),
-        ('[{"index": 1}]', "no field 'instruction_text'; it has 'index'"),
+        ('{"a": 1}', r"speakbench\.json: .*expected a list of JSON objects"),
+        ("[]", r"speakbench\.json: the table holds no rows"),
+        ('[{"index": 1}]', r"speakbench\.json: no field 'instruction_text'; it has 'index'"),
     ],
 )
-def test_another_layout_is_an_error(tmp_path, text, message):
-    file = tmp_path / "speakbench.json"
-    file.write_text(text)
-    with pytest.raises(DataError, match=message) as caught:
-        trace.read(file, argparse.Namespace(audio_root=None, audio=None))
-    assert str(file) in str(caught.value)
-
-
-def test_nothing_there(tmp_path):
-    with pytest.raises(DataError, match=r"holds no file speakbench\.json or s2sarena\.json"):
-        trace.read(tmp_path, argparse.Namespace(audio_root=None, audio=None))
-    with pytest.raises(DataError, match="no such file or folder"):
-        trace.read(tmp_path / "x", argparse.Namespace(audio_root=None, audio=None))
+def test_another_layout_is_an_error(source, text, message):
+    source.refuses(r"source: holds no file speakbench\.json or s2sarena\.json")
+    source.refuses("no such file or folder", "x")
+    (source.folder / "data/speakbench.json").write_text(text)
+    source.refuses(message)

@@ -154,6 +154,6 @@ def test_bad_responses_are_skipped_with_their_ratings(source):
 def test_other_folders_are_an_error(source):
     source.refuses(
         "a file; expected the folder that holds human_eval_res",
-        ratings=str(source.folder / "VStyle-responses/metadata.jsonl"),
+        ratings=source.folder / "VStyle-responses/metadata.jsonl",
     )
     source.refuses(r"holds no file metadata\.jsonl", "VStyle-eval-results")
