@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from .builders import Source
@@ -11,3 +13,15 @@ from .builders import Source
 def source(request, tmp_path) -> Source:
     """A source as the tests of a module bring it: of the class that is called `SOURCE` there."""
     return getattr(request.module, "SOURCE", Source)(tmp_path / "source")
+
+
+@pytest.fixture
+def hub_cache(tmp_path, monkeypatch) -> Path:
+    """The caches of Hugging Face libraries, empty and without a network."""
+    import datasets
+
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    datasets.disable_progress_bars()
+    return tmp_path / "hub"

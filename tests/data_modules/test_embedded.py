@@ -70,13 +70,11 @@ def read_parquet(path: Path) -> Imported:
 
 
 @pytest.fixture(params=[7, PAIRS, "saved"])
-def read(request, tmp_path, clips, monkeypatch) -> Callable[[], Imported]:
+def read(request, tmp_path, clips, hub_cache) -> Callable[[], Imported]:
     """Reads the rows from Parquet with row groups of a size, or as `Dataset.save_to_disk` leaves them."""
     if request.param != "saved":
         pq.write_table(columns(clips), tmp_path / "pairs.parquet", row_group_size=request.param)
         return lambda: read_parquet(tmp_path / "pairs.parquet")
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    datasets.disable_progress_bars()
     datasets.Dataset(datasets.table.InMemoryTable(columns(clips))).save_to_disk(str(tmp_path / "saved"))
     return lambda: hugging_face.read(tmp_path / "saved", parsed(hugging_face, OPTIONS))
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pandas as pd
 import pytest
@@ -134,10 +135,8 @@ def test_a_temporary_folder_is_gone_when_python_ends():
 
 @pytest.mark.parametrize("stored", ["save_to_disk", "to_parquet"])
 @pytest.mark.parametrize("simple", [True, False])
-def test_a_hugging_face_dataset_is_imported_as_the_same(frames, stored, simple, tmp_path, monkeypatch):
-    datasets = pytest.importorskip("datasets")
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    datasets.disable_progress_bars()
+@pytest.mark.usefixtures("hub_cache")
+def test_a_hugging_face_dataset_is_imported_as_the_same(frames, stored, simple, tmp_path):
     pairs, ratings = frames
     pairs["situation"] = ["Two lines\nof text", None, None, None]
     pairs["split"] = ["train", "train", "test", None]

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 import soundfile
@@ -17,21 +18,13 @@ from empathy_judge.data_modules.schema import PairDataset
 
 from .builders import by_id, parsed
 
-datasets = pytest.importorskip("datasets")
+pytestmark = pytest.mark.usefixtures("hub_cache")
 
 MAPPING = [
     "--column", "pair_id=id", "--column", "response_audio=audio", "--column", "context_audio=prompt",
     "--column", "system_id=model", "--dimension", "empathy=1:5:1",
 ]  # fmt: skip
 SCORES = {("x", "anna", 2.0), ("x", "ben", 3.0), ("y", "anna", 5.0), ("z", "ben", 1.0)}
-
-
-@pytest.fixture(autouse=True)
-def caches_in_tmp(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    datasets.disable_progress_bars()
 
 
 def clip(path: Path, number: int) -> str:

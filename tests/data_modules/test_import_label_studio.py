@@ -75,10 +75,10 @@ class Export(Given):
             },
         ]
 
-    def load(self, *words: str, tasks: Any = None, **storing: Any) -> PairDataset:
+    def load(self, *words: str, **storing: Any) -> PairDataset:
         """Writes the export and imports it."""
         path = self.folder / "export.json"
-        path.write_text(json.dumps(self.tasks if tasks is None else tasks))
+        path.write_text(json.dumps(self.tasks))
         options = parsed(label_studio, [*(words or MAPPING), "--audio", str(self.folder / "media")])
         return assemble(label_studio.read(path, options), self.out, **storing)
 

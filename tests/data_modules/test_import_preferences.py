@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 import soundfile
@@ -118,9 +119,8 @@ def test_a_prompt_in_words_is_the_situation(clips, capsys):
     assert not any(pair.context for pair in dataset.pairs)
 
 
-def test_audio_columns_of_hugging_face_are_recognised(clips, capsys, monkeypatch):
-    datasets = pytest.importorskip("datasets")
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", clips / "cache")
+@pytest.mark.usefixtures("hub_cache")
+def test_audio_columns_of_hugging_face_are_recognised(clips, capsys):
     clip = datasets.Audio(decode=False)
     part = {"type": datasets.Value("string"), "text": datasets.Value("string"), "audio": clip}
     nested = [{"role": datasets.Value("string"), "content": [part]}]
