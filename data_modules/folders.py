@@ -215,12 +215,9 @@ def _begin(stage: Path, key: str | None) -> None:
     notes = stage / STAGE_NOTES
     stored = notes / "key"
     if key is None or not stored.is_file() or stored.read_text(encoding="utf-8") != key:
-        for path in stage.iterdir():
-            if path != notes:
+        for path in (*stage.iterdir(), *notes.iterdir()):
+            if path not in (notes, notes / "lock"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-        for path in notes.iterdir():
-            if path.name != "lock":
-                path.unlink()
         replace_text(stored, key or "")
     for path in stage.rglob(".*.tmp"):  # of `replace_file`
         path.unlink()

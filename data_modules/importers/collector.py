@@ -32,14 +32,15 @@ class Collector:
 
     Attributes:
         skipped: What could not be used.
+        ratings: (Pair id, rater, dimension) -> the score, and where it stands.
     """
 
     def __init__(self) -> None:
         self.skipped: list[Skipped] = []
+        self.ratings: _Labels = {}
         self._rows: dict[str, dict[str, Any]] = {}
         self._links: dict[str, set[str]] = {}
         self._digests: dict[Content, str] = {}
-        self._ratings: _Labels = {}
         self._preferences: _Labels = {}
 
     @contextmanager
@@ -103,7 +104,7 @@ class Collector:
         if not on_scale or (whole and score != int(score)):
             number = "whole number" if whole else "number"
             raise bad_value(where, score, f"a {number} from {scale.minimum:g} to {scale.maximum:g}")
-        _add_once(self._ratings, (pair_id, rater, dimension), float(score), where, "scored this")
+        _add_once(self.ratings, (pair_id, rater, dimension), float(score), where, "scored this")
 
     def add_preference(
         self, chosen: str, rejected: str, rater: Any, dimension: str, strength: float, where: str
@@ -117,14 +118,6 @@ class Collector:
             raise DataError(f"{where}: both clips are the same; expected two different clips")
         key = (chosen, rejected, rater, dimension)
         _add_once(self._preferences, key, strength, where, "compared these")
-
-    def has_whole_scores(self) -> bool:
-        """Whether every score so far is a whole number."""
-        return all(score.is_integer() for score, _ in self._ratings.values())
-
-    def rated(self) -> set[str]:
-        """The pairs that have a score."""
-        return {key[0] for key in self._ratings}
 
     def imported(
         self,
@@ -145,7 +138,7 @@ class Collector:
                 name = _short_hash(min(link for position in positions for link in links[position]))
                 groups.update(dict.fromkeys(positions, name))
             pairs = [{**row, "group_id": groups[position]} for position, row in enumerate(self._rows.values())]
-        ratings = _frame(self._ratings, RATING_COLUMNS) if rated else None
+        ratings = _frame(self.ratings, RATING_COLUMNS) if rated else None
         preferences = _frame(self._preferences, PREFERENCE_COLUMNS) if compared else None
         return Imported(card, pairs, ratings, preferences, self.skipped)
 

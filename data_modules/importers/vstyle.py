@@ -82,7 +82,8 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
         present = ", ".join(sorted(categories))
         raise DataError(f"{path}: no ability of category {options.category!r}; it has {present}")
     _add_ratings(Path(options.ratings or root), responses, collector)
-    unrated = {pair["pair_id"] for pair in pairs} - collector.rated()
+    unrated = {pair["pair_id"] for pair in pairs} - {pair_id for pair_id, *_ in collector.ratings}
+    in_steps = all(score.is_integer() for score, _ in collector.ratings.values())
     description = (
         f"mos is one overall score for words and style. {len(unrated)} of {len(pairs)} responses have no rating. "
         f"The instruction was heard in {sum(bool(pair['context_audio']) for pair in pairs)} and is text in the rest."
@@ -92,7 +93,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
         description += f" Only abilities {options.category}/...: {left_out} responses of others left out."
     card = DatasetCard(
         "VStyle",
-        (replace(_SCALE, step=1 if collector.has_whole_scores() else None),),
+        (replace(_SCALE, step=1 if in_steps else None),),
         "https://huggingface.co/datasets/zhanjun/VStyle-responses and VStyle-eval-results (arXiv 2509.09716)",
         "unknown",
         description=description,
