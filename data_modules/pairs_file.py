@@ -167,14 +167,11 @@ def write_splits(folder: str | Path | RemotePath, splits: Sequence[str | None]) 
         with open_parquet(files[0], whole=True, dictionaries=False) as source, _writer(temporary) as writer:
             for number in range(source.num_row_groups):
                 group = source.read_row_group(number, use_threads=False)
-                for name in OPTIONAL_PAIR_COLUMNS:  # which an older file may not have
-                    if name not in group.column_names:
-                        group = group.append_column(name, pa.nulls(len(group), PAIRS_SCHEMA.field(name).type))
-                column = pa.array(splits[start : start + len(group)], pa.string())
-                group = group.select(PAIRS_SCHEMA.names)
-                group = group.set_column(PAIRS_SCHEMA.get_field_index("split"), "split", column)
-                writer.write_table(group, row_group_size=max(len(group), 1))
-                start += len(group)
+                size, columns = len(group), dict(zip(group.column_names, group.columns, strict=True))
+                columns["split"] = pa.array(splits[start : start + size], pa.string())
+                whole = [columns.get(field.name, pa.nulls(size, field.type)) for field in PAIRS_SCHEMA]
+                writer.write_table(pa.table(whole, PAIRS_SCHEMA), row_group_size=max(size, 1))
+                start += size
 
     replace_file(root / PAIRS_FILE, write)
 

@@ -131,10 +131,10 @@ def _splits(folder: Path, config: str | None) -> Mapping[str, Callable[[], Itera
     from datasets.packaged_modules.parquet.parquet import ParquetConfig
 
     if any((folder / file).is_file() for file in _SAVED):
-        saved = datasets.load_from_disk(str(folder))
+        saved: Any = datasets.load_from_disk(str(folder))
         splits = saved if isinstance(saved, dict) else {"all": saved}
     else:
-        builder = datasets.load_dataset_builder(str(folder), config)
+        builder: Any = datasets.load_dataset_builder(str(folder), config)
         if isinstance(builder.config, ParquetConfig) and builder.config.data_files:
             # Not as the library streams them: it would hold whole row groups, several times, and load torch
             return {str(name): partial(_parquet_rows, files) for name, files in builder.config.data_files.items()}
