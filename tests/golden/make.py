@@ -328,8 +328,8 @@ def hidden_states(folder: Path) -> Any:
         home = folder / name
         home.mkdir(parents=True)
         with _seeded(0):
-            common.built(name, home)
-        family = common.Family(name, home, {}, 0.0, print, None, name in common.ENCODERS)
+            common.described(name).build(home)
+        family = common.Family(name, home, {}, 0.0, None, print, None, name in common.ENCODERS)
         judge = common.judge_of(family, head_input=HeadInputSettings(audio="none"))
         with torch.no_grad():
             pooled = judge.pooled(judge.build_inputs(pairs))

@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
+import importlib
 import json
 import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
 import torch
-import transformers
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.models.backbones import load_backbone
-from empathy_judge.models.backbones.audio_language_model import QUESTION, messages
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.settings import HeadInputSettings, JudgeSettings, LoraSettings
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 from transformers import core_model_loading
 
-FOLDER = Path(__file__).parent / "families"
 RATE = 16_000
 SCALES = (Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10))
 
@@ -45,9 +39,10 @@ class Family:
         folder: A small random checkpoint of it.
         lora_layers: Linear layers that LoRA finds in each part.
         max_seconds: What the miniature hears.
+        model: Of the official class, with the weights of the folder.
         official: For a language model: from a pair (clips in memory) to token ids `(1, tokens)` and last hidden states
-            `(1, tokens, hidden)` of the official classes, with the official processor. For an encoder: from samples to
-            its states `(states, audio size)`.
+            `(1, tokens, hidden)` of the model, with the official processor. For an encoder: from samples to its states
+            `(states, audio size)`.
         other_layout: From the keys of the saved file to those of the other major version of transformers (what 5
             saves are often the module paths of 4); None if there never were others.
         is_encoder: True for an audio encoder without language model.
@@ -57,92 +52,10 @@ class Family:
     folder: Path
     lora_layers: Mapping[str, int]
     max_seconds: float
+    model: nn.Module
     official: Callable[..., Any]
     other_layout: Callable[[str], str] | None
     is_encoder: bool
-
-
-class Tools:
-    """What the files in `families/` build with."""
-
-    @staticmethod
-    def tokenizer(kind: Any, special_tokens: Sequence[str], vocabulary: int = 512, **options: Any) -> Any:
-        """A tokenizer of a class, with a small byte-level vocabulary."""
-        bpe = Tokenizer(models.BPE())
-        bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        bpe.decoder = decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(
-            vocab_size=vocabulary - len(special_tokens),
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        )
-        bpe.train_from_iterator([QUESTION, "Situation: Context: Response: the user the assistant"], trainer)
-        made = json.loads(bpe.to_str())["model"]
-        tokenizer = kind(vocab=made["vocab"], merges=[tuple(pair) for pair in made["merges"]], **options)
-        tokenizer.add_tokens(list(special_tokens), special_tokens=True)
-        return tokenizer
-
-    @staticmethod
-    def omni_processor(kind: Any, folder: Path, template: str) -> Any:
-        """The official processor without those of images and videos, which need torchvision."""
-        nothing = SimpleNamespace(model_input_names=[], merge_size=2)
-        extractor = transformers.WhisperFeatureExtractor.from_pretrained(folder)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        with mock.patch.object(kind, "check_argument_for_proper_class"):
-            return kind(nothing, nothing, extractor, tokenizer, chat_template=template)
-
-    @staticmethod
-    def processed(processor: Any, pair: Pair, **options: Any) -> Any:
-        """What an official processor makes of the messages of a pair."""
-        chat = processor.apply_chat_template(messages(pair), tokenize=False, add_generation_prompt=True)
-        return processor(text=chat, audio=[clip.samples for clip in pair.clips], return_tensors="pt", **options)
-
-    @staticmethod
-    def louder(model: nn.Module, factor: float = 2.0, but: Sequence[str] = ("embed_positions",)) -> None:
-        """Weights larger than those of an untrained model, so that the audio matters."""
-        with torch.no_grad():
-            for name, weight in model.named_parameters():
-                if weight.ndim > 1 and not any(word in name for word in but):
-                    weight.mul_(factor)
-
-    @staticmethod
-    def wave_encoder(
-        folder: Path,
-        model_class: Any,
-        but: Sequence[str] = ("embed_positions",),
-        return_attention_mask: bool = True,
-        **settings: Any,
-    ) -> None:
-        """An encoder over the waveform with two layers."""
-        sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
-        positions = {"num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2}
-        model = model_class(model_class.config_class(**sizes, **positions, conv_dim=(16,) * 7, **settings))
-        Tools.louder(model, 5.0, but)
-        model.save_pretrained(folder)
-        extractor = transformers.Wav2Vec2FeatureExtractor(
-            do_normalize=True, return_attention_mask=return_attention_mask
-        )
-        extractor.save_pretrained(folder)
-
-    @staticmethod
-    def official_encoder(model_class: Any, folder: Path) -> Callable[..., Tensor]:
-        """From samples to the states of all layers of the official class, side by side."""
-        model = model_class.from_pretrained(folder).eval()
-        extractor = transformers.AutoFeatureExtractor.from_pretrained(folder)
-
-        @torch.no_grad()
-        def run(samples: np.ndarray) -> Tensor:
-            inputs = extractor(samples, sampling_rate=16_000, return_tensors="pt")
-            return torch.cat(model(**inputs, output_hidden_states=True).hidden_states, -1)[0]
-
-        return run
-
-
-def held(function: Any) -> Iterator[Any]:
-    """What a function was made with, such as the model that `Family.official` runs."""
-    for cell in getattr(function, "__closure__", None) or ():
-        yield cell.cell_contents
-        yield from held(cell.cell_contents)
 
 
 def _older_layout(prefix: str) -> Callable[[str], str]:
@@ -174,31 +87,19 @@ OTHER_LAYOUTS = {
         ("qwen2_audio", "audioflamingo3", "voxtral", "granite_speech", "granite_speech_plus"), _of_version_5
     ),
     **dict.fromkeys(("qwen2_5_omni", "qwen3_omni_moe"), _omni_of_version_5),
+    **{name: _older_layout(f"{name}.") for name in ("hubert", "wav2vec2", "wavlm")},
     "wav2vec2_bert": lambda key: "wav2vec2_bert." + key,  # of a model with a head
     "whisper": lambda key: key.removeprefix("model."),  # what `WhisperModel` saves
 }
 
 
+FAMILIES = sorted(path.stem for path in (Path(__file__).parent / "families").glob("*.py"))
+ENCODERS = ["hubert", "wav2vec2", "wav2vec2_bert", "wavlm", "whisper"]
+
+
 def described(name: str) -> Any:
     """The file in `families/` of this name."""
-    spec = importlib.util.spec_from_file_location(f"family_{name}", FOLDER / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def built(name: str, folder: Path) -> Any:
-    """As `described`; its miniature is written into the folder."""
-    module = described(name)
-    if hasattr(module, "SETTINGS"):  # an encoder over the waveform
-        Tools.wave_encoder(folder, module.OFFICIAL, **module.SETTINGS)
-    else:
-        module.build(folder, Tools)
-    return module
-
-
-FAMILIES = sorted(path.stem for path in FOLDER.glob("*.py"))
-ENCODERS = ["hubert", "wav2vec2", "wav2vec2_bert", "wavlm", "whisper"]
+    return importlib.import_module(f".families.{name}", __package__)
 
 
 @pytest.fixture(scope="session")
@@ -209,16 +110,13 @@ def make_family(tmp_path_factory) -> Callable[[str], Family]:
     def make(name: str) -> Family:
         if name not in made:
             folder = tmp_path_factory.mktemp(name)
+            module = described(name)
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
-                module = built(name, folder)
-            if hasattr(module, "SETTINGS"):
-                sizes, layout = ({"audio_tower": 2 * 6}, 30.0), _older_layout(f"{name}.")
-                official = Tools.official_encoder(module.OFFICIAL, folder)
-            else:
-                sizes, layout = (module.LORA_LAYERS, module.MAX_SECONDS), OTHER_LAYOUTS.get(name)
-                official = module.official(folder, Tools)
-            made[name] = Family(name, folder, *sizes, official, layout, name in ENCODERS)
+                module.build(folder)
+            model, run = module.official(folder)
+            of_model = module.LORA_LAYERS, module.MAX_SECONDS, model, torch.no_grad()(run)
+            made[name] = Family(name, folder, *of_model, OTHER_LAYOUTS.get(name), name in ENCODERS)
         return made[name]
 
     return make

@@ -19,7 +19,7 @@ from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.generate import AnsweringModel, Chat, LMHead, _continued, identity, kv_cache
 from safetensors.torch import load_file
 
-from .conftest import held, in_shards
+from .conftest import in_shards
 
 RATE, CPU = 16_000, torch.device("cpu")
 KEY = "language_model.lm_head.weight"
@@ -42,15 +42,10 @@ def opened(folder: Path) -> AnsweringModel:
     return AnsweringModel(Checkpoint(str(folder)), CPU)
 
 
-def official_head(family) -> torch.Tensor:
-    """Of the official class, which `family.official` holds."""
-    return next(own for own in held(family.official) if hasattr(own, "lm_head")).lm_head.weight.detach()
-
-
 def test_the_first_token_is_as_likely_as_official_states_and_head_say(language_model, pair, same):
     scores, text, audio = opened(language_model.folder).first_token(chat_of(pair))
     ids, states = language_model.official(pair)
-    expected = states[0, -1].float() @ official_head(language_model).float().T
+    expected = states[0, -1].float() @ language_model.model.lm_head.weight.detach().float().T
     if language_model.name == "gemma3n":  # the default of its configuration
         expected = 30 * torch.tanh(expected / 30)
     assert same(scores, expected.log_softmax(-1))

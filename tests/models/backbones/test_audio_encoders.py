@@ -24,7 +24,7 @@ from transformers import (
     WavLMModel,
 )
 
-from .conftest import Tools
+from .tools import louder
 
 OFFICIAL = {"hubert": HubertModel, "wavlm": WavLMModel, "wav2vec2": Wav2Vec2Model}
 
@@ -37,7 +37,7 @@ def rebuilt(family, folder, model_class, **changes) -> Path:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = model_class(config)
-    Tools.louder(model, 5.0, ("feature_projection",))
+    louder(model, 5.0, ("feature_projection",))
     model.save_pretrained(folder)
     AutoFeatureExtractor.from_pretrained(family.folder).save_pretrained(folder)
     return folder

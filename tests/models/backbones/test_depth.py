@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn.functional import layer_norm
 
-from .conftest import held, judge_of
+from .conftest import judge_of
 
 DEPTHS = ["first", "half", "full"]
 
@@ -46,9 +46,8 @@ def number(depth: str, layers: int) -> int:
 
 
 def official_layers(family, kind: type) -> list[nn.Module]:
-    """The layers of the language model of the official class, which `family.official` holds."""
-    modules = [module for own in held(family.official) if isinstance(own, nn.Module) for module in own.modules()]
-    (found,) = {id(own): own for own in modules if isinstance(own, nn.ModuleList) and type(own[0]) is kind}.values()
+    """The layers of the language model of the official class."""
+    (found,) = [own for own in family.model.modules() if isinstance(own, nn.ModuleList) and type(own[0]) is kind]
     return list(found)
 
 

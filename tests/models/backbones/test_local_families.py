@@ -14,67 +14,53 @@ from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.eval.judges.prompted.local import LocalProvider
 from empathy_judge.eval.judges.prompted.questions import Example, Question, expected_score, score_question
 from empathy_judge.eval.judges.prompted.settings import PromptedSettings
-from transformers import (
-    AutoProcessor,
-    GraniteSpeechForConditionalGeneration,
-    Qwen2_5OmniConfig,
-    Qwen2_5OmniProcessor,
-    Qwen2_5OmniThinkerForConditionalGeneration,
-    Qwen2AudioForConditionalGeneration,
-    VoxtralForConditionalGeneration,
-)
+from empathy_judge.models.backbones.audio_language_model import as_text
+from transformers import AutoProcessor, Qwen2_5OmniProcessor
 
-from .conftest import RATE, Tools, described
+from .conftest import RATE
+from .families.qwen2_5_omni import CHAT_TEMPLATE
+from .families.voxtral import FEATURES
+from .tools import omni_processor
 
 EMPATHY = Dimension("empathy", 1, 5, 1)
 SETTINGS = PromptedSettings(samples=1, rubric="plain", answers="logprobs")
 
 
-def qwen2_audio(folder, turns, clips):
-    processor = AutoProcessor.from_pretrained(folder)
+def qwen2_audio(family, turns, clips):
+    return processed(AutoProcessor.from_pretrained(family.folder), family.model, turns, clips)
+
+
+def qwen2_5_omni(family, turns, clips):
+    processor = omni_processor(Qwen2_5OmniProcessor, family.folder, CHAT_TEMPLATE)
+    return processed(processor, family.model, turns, clips)
+
+
+def processed(processor, model, turns, clips):
     text = processor.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     inputs = processor(text=text, audio=clips, sampling_rate=RATE, return_tensors="pt")
-    return processor.tokenizer, Qwen2AudioForConditionalGeneration.from_pretrained(folder).eval()(**inputs).logits
+    return processor.tokenizer, model(**inputs).logits
 
 
-def qwen2_5_omni(folder, turns, clips):
-    config = Qwen2_5OmniConfig.from_pretrained(folder).thinker_config
-    model = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(folder, config=config).eval()
-    template = described("qwen2_5_omni").CHAT_TEMPLATE
-    processor = Tools.omni_processor(Qwen2_5OmniProcessor, folder, template)
-    text = processor.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-    return processor.tokenizer, model(
-        **processor(text=text, audio=clips, sampling_rate=RATE, return_tensors="pt")
-    ).logits
-
-
-def granite_speech(folder, turns, clips):
-    processor = AutoProcessor.from_pretrained(folder)
-    said = [{"role": turn["role"], "content": _joined(turn, "<|audio|>")} for turn in turns]
+def granite_speech(family, turns, clips):
+    processor = AutoProcessor.from_pretrained(family.folder)
+    said = [{"role": turn["role"], "content": as_text(turn, "<|audio|>")} for turn in turns]
     text = processor.tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
     inputs = processor(text, clips, return_tensors="pt")  # clips of one length: none hears the padding of another
-    return processor.tokenizer, GraniteSpeechForConditionalGeneration.from_pretrained(folder).eval()(**inputs).logits
+    return processor.tokenizer, family.model(**inputs).logits
 
 
-def voxtral(folder, turns, clips):
-    model = VoxtralForConditionalGeneration.from_pretrained(folder).eval()
-    processor = AutoProcessor.from_pretrained(folder, mistral_format=False)
+def voxtral(family, turns, clips):
+    processor = AutoProcessor.from_pretrained(family.folder, mistral_format=False)
     system, *turns = turns
-    said = f"{_joined(system, '')}\n\n"
+    said = f"{as_text(system, '')}\n\n"
     text = "<s>"
     for turn in turns:
-        content = _joined(turn, "[BEGIN_AUDIO]" + "[AUDIO]" * 25)  # a window of 2 s each
+        content = as_text(turn, "[BEGIN_AUDIO]" + "[AUDIO]" * 25)  # a window of 2 s each
         text += f"[INST]{said}{content}[/INST]" if turn["role"] == "user" else f"{content}</s>"
         said = ""
     ids = processor.tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
-    options = {"sampling_rate": RATE, "padding": True, "truncation": False, "return_tensors": "pt"}
-    options |= {"pad_to_multiple_of": 2 * RATE, "max_source_positions": 200}
-    features = processor._retrieve_input_features(clips, **options)
-    return processor.tokenizer, model(input_ids=ids, input_features=features).logits
-
-
-def _joined(turn, audio):
-    return "".join(piece.get("text", audio) for piece in turn["content"])
+    features = processor._retrieve_input_features(clips, **FEATURES)
+    return processor.tokenizer, family.model(input_ids=ids, input_features=features).logits
 
 
 def turns_of(question: Question) -> list[dict]:
@@ -107,7 +93,7 @@ def test_a_score_is_the_mean_under_the_official_logits(official, shown, make_fam
 
     clips = [soundfile.read(io.BytesIO(sound.wav), dtype="float32")[0] for sound in question.sounds]
     with torch.no_grad():
-        tokenizer, logits = official(family.folder, turns_of(question), clips)
+        tokenizer, logits = official(family, turns_of(question), clips)
     digits = [logits[0, -1, tokenizer.convert_tokens_to_ids(str(score))].item() for score in range(1, 6)]
     chances = np.exp(digits) / np.exp(digits).sum()
     assert found == pytest.approx(float(chances @ np.arange(1, 6)), abs=1e-4)

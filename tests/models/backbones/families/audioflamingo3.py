@@ -1,7 +1,7 @@
 """Audio Flamingo 3: at most three windows of 1 s in the miniature, twenty of 30 s on the hub."""
 
 import torch
-from empathy_judge.models.backbones.audio_language_model import messages
+from empathy_judge.models.backbones.audio_language_model import as_text, messages
 from transformers import (
     AudioFlamingo3Config,
     AudioFlamingo3ForConditionalGeneration,
@@ -10,6 +10,8 @@ from transformers import (
     Qwen2Tokenizer,
     WhisperFeatureExtractor,
 )
+
+from ..tools import louder, small_tokenizer, with_spans
 
 MAX_SECONDS = 3.0
 LORA_LAYERS = {"language_model": 2 * 7, "projector": 2, "audio_tower": 2 * 6}
@@ -27,9 +29,9 @@ TEMPLATE = (
 )
 
 
-def build(folder, tools):
+def build(folder):
     ends = dict.fromkeys(("unk_token", "pad_token"), "<|endoftext|>")
-    tokenizer = tools.tokenizer(Qwen2Tokenizer, SPECIAL, **ends, eos_token="<|im_end|>")
+    tokenizer = small_tokenizer(Qwen2Tokenizer, SPECIAL, **ends, eos_token="<|im_end|>")
     extractor = WhisperFeatureExtractor(feature_size=128, chunk_length=1, return_attention_mask=True)
     config = AudioFlamingo3Config(
         audio_config={
@@ -43,34 +45,30 @@ def build(folder, tools):
         audio_token_id=tokenizer.convert_tokens_to_ids("<sound>"),
     )  # fmt: skip
     model = AudioFlamingo3ForConditionalGeneration(config).float()
-    tools.louder(model)
+    louder(model)
     model.save_pretrained(folder)
     AudioFlamingo3Processor(extractor, tokenizer, chat_template=TEMPLATE, max_audio_len=3).save_pretrained(folder)
 
 
-def official(folder, tools):
+def official(folder):
     model = AudioFlamingo3ForConditionalGeneration.from_pretrained(folder).eval()
     processor = AutoProcessor.from_pretrained(folder)
 
-    @torch.no_grad()
     def run(pair):
-        pieces = messages(pair)[0]["content"]
-        content = "".join(piece.get("text", "<sound>") for piece in pieces)
+        content = as_text(*messages(pair), "<sound>")
         chat = processor.apply_chat_template(
             [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
         )
-        clips = [turn.audio.samples for turn in pair.context] + [pair.response.samples]
+        clips = [clip.samples for clip in pair.clips]
         if len(clips) == 1:
             inputs = processor(text=chat, audio=clips)
             return inputs["input_ids"], model.model(**inputs).last_hidden_state
         # it takes one clip for each text: it hears them one by one and then reads the text that has all their tokens
         heard = [processor(text="<sound>", audio=[clip]) for clip in clips]
         spans = ["<sound>" * one["input_ids"].numel() for one in heard]
-        parts = chat.split("<sound>")
-        text = "".join(part + span for part, span in zip(parts, [*spans, ""], strict=True))
-        inputs = processor.tokenizer(text, return_tensors="pt")
+        inputs = processor.tokenizer(with_spans(chat, "<sound>", spans), return_tensors="pt")
         for name in ("input_features", "input_features_mask"):
             inputs[name] = torch.cat([one[name] for one in heard])
         return inputs["input_ids"], model.model(**inputs).last_hidden_state
 
-    return run
+    return model, run

@@ -13,10 +13,11 @@ from transformers import (
     Gemma3nForConditionalGeneration,
     Gemma3nProcessor,
     Gemma3nVisionConfig,
-    GemmaTokenizer,
     SiglipImageProcessorPil,
 )
 from transformers.models.gemma3n import modeling_gemma3n
+
+from ..tools import gemma_tokenizer, louder, processed, uneven
 
 MAX_SECONDS = 5.12
 # the last two of four layers share keys and values and have no layers of their own for them
@@ -56,27 +57,13 @@ def official_class(run):
         return run(Gemma3nForConditionalGeneration)
 
 
-def _tokenizer():
-    """The hub's order: text, then the hard tokens of vision, then those of audio."""
-    first = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<start_of_turn>", "<end_of_turn>"]
-    text = [*first, *(f"<0x{byte:02X}>" for byte in range(256)), "\n", "\n\n", "▁", *map(chr, range(33, 127))]
-    text += ["<start_of_image>", "<start_of_audio>"]
-    text += [f"<unused{n}>" for n in range(TEXT - len(text))]
-    hard = ["<end_of_image>", "<image_soft_token>"], ["<end_of_audio>", "<audio_soft_token>"]
-    vocab = text + [token for few in hard for token in (*few, *(f"{few[0]}{n}" for n in range(HARD - len(few))))]
-    tokenizer = GemmaTokenizer(
-        vocab={token: number for number, token in enumerate(vocab)},
-        merges=[("\n", "\n")],
-        extra_special_tokens=SPECIAL,
-        chat_template=TEMPLATE,
-    )
-    tokenizer.add_tokens(["<start_of_turn>", "<end_of_turn>"], special_tokens=True)
-    assert len(tokenizer) == len(vocab)
-    return tokenizer
-
-
-def build(folder, tools):
-    tokenizer = _tokenizer()
+def build(folder):
+    # the hub's order: text (360 tokens before these), then the hard tokens of vision, then those of audio
+    further = ["<start_of_image>", "<start_of_audio>", *(f"<unused{n}>" for n in range(TEXT - 362))]
+    for few in (["<end_of_image>", "<image_soft_token>"], ["<end_of_audio>", "<audio_soft_token>"]):
+        further += [*few, *(f"{few[0]}{n}" for n in range(HARD - len(few)))]
+    tokenizer = gemma_tokenizer(further, SPECIAL, TEMPLATE, ["<start_of_turn>", "<end_of_turn>"])
+    assert len(tokenizer) == TEXT + 2 * HARD
     ids = {f"{name}_id": tokenizer.convert_tokens_to_ids(token) for name, token in SPECIAL.items()}
     config = Gemma3nConfig(
         text_config={
@@ -95,17 +82,14 @@ def build(folder, tools):
         **ids,
     )  # fmt: skip
     model = official_class(lambda kind: kind(config))
-    tools.louder(model, 3.0)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if weight.ndim == 1 and ("scale" in name or "norm" in name):
-                weight.add_(0.3 * torch.randn(weight.shape))
+    louder(model, 3.0)
+    uneven(model)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     Gemma3nAudioFeatureExtractor().save_pretrained(folder)
 
 
-def official(folder, tools):
+def official(folder):
     model = official_class(lambda kind: kind.from_pretrained(folder)).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     extractor = Gemma3nAudioFeatureExtractor.from_pretrained(folder)
@@ -113,9 +97,8 @@ def official(folder, tools):
         extractor, SiglipImageProcessorPil(), tokenizer, tokenizer.chat_template, audio_seq_length=TOKENS
     )
 
-    @torch.no_grad()
     def run(pair):
-        inputs = tools.processed(processor, pair, add_special_tokens=False)
+        inputs = processed(processor, pair, add_special_tokens=False)
         if not pair.context:
             return inputs["input_ids"], model.model(**inputs).last_hidden_state
         # together, frames that only padding made would count as heard: each clip goes through the encoder alone
@@ -127,7 +110,7 @@ def official(folder, tools):
         with mock.patch.object(model.model, "get_audio_features", return_value=result):
             return inputs["input_ids"], model.model(**inputs).last_hidden_state
 
-    return run
+    return model, run
 
 
 def _heard(model, extractor, clip):

@@ -10,9 +10,10 @@ from transformers import (
     Gemma4Config,
     Gemma4ForConditionalGeneration,
     Gemma4ImageProcessorPil,
-    GemmaTokenizer,
 )
 from transformers.models.gemma4 import image_processing_pil_gemma4
+
+from ..tools import gemma_tokenizer, louder, processed, uneven
 
 # transformers 5.17 imports two names for it from a module that needs torchvision; they lie in this one too
 with mock.patch.dict(sys.modules, {"transformers.models.gemma4.image_processing_gemma4": image_processing_pil_gemma4}):
@@ -36,21 +37,8 @@ TEMPLATE = (
 BINS = 32
 
 
-def _tokenizer():
-    first = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<|turn>", "<turn|>"]
-    text = [*first, *(f"<0x{byte:02X}>" for byte in range(256)), "\n", "\n\n", "▁", *map(chr, range(33, 127))]
-    tokenizer = GemmaTokenizer(
-        vocab={token: number for number, token in enumerate([*text, *SPECIAL.values()])},
-        merges=[("\n", "\n")],
-        extra_special_tokens=SPECIAL,
-        chat_template=TEMPLATE,
-    )
-    tokenizer.add_tokens(["<|turn>", "<turn|>", "<|video|>"], special_tokens=True)
-    return tokenizer
-
-
-def build(folder, tools):
-    tokenizer = _tokenizer()
+def build(folder):
+    tokenizer = gemma_tokenizer([*SPECIAL.values()], SPECIAL, TEMPLATE, ["<|turn>", "<turn|>", "<|video|>"])
     config = Gemma4Config(
         text_config={
             "vocab_size": len(tokenizer), "vocab_size_per_layer_input": len(tokenizer), "hidden_size": 48,
@@ -72,11 +60,10 @@ def build(folder, tools):
         video_token_id=tokenizer.convert_tokens_to_ids("<|video|>"),
     )  # fmt: skip
     model = Gemma4ForConditionalGeneration(config)
-    tools.louder(model)
+    louder(model)
+    uneven(model)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if weight.ndim == 1 and ("scale" in name or "norm" in name):
-                weight.add_(0.3 * torch.randn(weight.shape))
             if name.endswith("q_norm.weight"):  # or else softmax makes a large difference of the last bit
                 weight.mul_(0.2)
         for name, bound in model.named_buffers():
@@ -89,7 +76,7 @@ def build(folder, tools):
     Gemma4AudioFeatureExtractor(feature_size=BINS).save_pretrained(folder)
 
 
-def official(folder, tools):
+def official(folder):
     model = Gemma4ForConditionalGeneration.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     extractor = Gemma4AudioFeatureExtractor.from_pretrained(folder)
@@ -97,9 +84,8 @@ def official(folder, tools):
     with mock.patch.object(Gemma4Processor, "check_argument_for_proper_class"):
         processor = Gemma4Processor(extractor, Gemma4ImageProcessorPil(), tokenizer, None, tokenizer.chat_template)
 
-    @torch.no_grad()
     def run(pair):
-        inputs = tools.processed(processor, pair, add_special_tokens=False)
+        inputs = processed(processor, pair, add_special_tokens=False)
         return inputs["input_ids"], model.model(**inputs).last_hidden_state
 
-    return run
+    return model, run

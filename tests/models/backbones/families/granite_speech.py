@@ -1,7 +1,7 @@
 """Granite Speech 3: hears 32 s in the miniature, as long as its language model has positions for; LoRA of its own."""
 
 import torch
-from empathy_judge.models.backbones.audio_language_model import messages
+from empathy_judge.models.backbones.audio_language_model import as_text, messages
 from peft import LoraConfig
 from transformers import (
     AutoProcessor,
@@ -11,6 +11,8 @@ from transformers import (
     GraniteSpeechProcessor,
     PreTrainedModel,
 )
+
+from ..tools import louder, small_tokenizer
 
 MAX_SECONDS = 32.0
 # Q-Former layer: self-attention 4, cross-attention 4, feed-forward 2; encoder layer: 2 * 2 and 3, and 3 outside
@@ -31,9 +33,9 @@ TEMPLATE = (
 )
 
 
-def build(folder, tools, model_class=GraniteSpeechForConditionalGeneration, encoder=None):
+def build(folder, model_class=GraniteSpeechForConditionalGeneration, encoder=None):
     ends = dict.fromkeys(("unk_token", "bos_token", "eos_token", "pad_token"), "<|end_of_text|>")
-    tokenizer = tools.tokenizer(GPT2Tokenizer, SPECIAL, **ends)
+    tokenizer = small_tokenizer(GPT2Tokenizer, SPECIAL, **ends)
     tokenizer.chat_template = TEMPLATE
     encoder = encoder or {}
     config = model_class.config_class(
@@ -56,7 +58,7 @@ def build(folder, tools, model_class=GraniteSpeechForConditionalGeneration, enco
         has_lora_adapter=True,
     )  # fmt: skip
     model = model_class(config).float()
-    tools.louder(model)
+    louder(model)
     for layer in model.model.encoder.layers:  # as trained, not as made
         layer.conv.batch_norm.running_mean.normal_(std=0.2)
         layer.conv.batch_norm.running_var.uniform_(0.5, 2)
@@ -70,19 +72,18 @@ def build(folder, tools, model_class=GraniteSpeechForConditionalGeneration, enco
     GraniteSpeechProcessor(GraniteSpeechFeatureExtractor(), tokenizer).save_pretrained(folder)
 
 
-def official(folder, tools, model_class=GraniteSpeechForConditionalGeneration):
+def official(folder, model_class=GraniteSpeechForConditionalGeneration):
     model = model_class.from_pretrained(folder).eval()
     processor = AutoProcessor.from_pretrained(folder)
 
-    @torch.no_grad()
     def run(pair):
-        content = "".join(piece.get("text", "<|audio|>") for piece in messages(pair)[0]["content"])
+        content = as_text(*messages(pair), "<|audio|>")
         chat = processor.tokenizer.apply_chat_template(
             [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}],
             tokenize=False,
             add_generation_prompt=True,
         )
-        clips = [turn.audio.samples for turn in pair.context] + [pair.response.samples]
+        clips = [clip.samples for clip in pair.clips]
         inputs = processor(chat, clips, return_tensors="pt")
         if len(clips) == 1:
             return inputs["input_ids"], model.model(**inputs).last_hidden_state
@@ -93,4 +94,4 @@ def official(folder, tools, model_class=GraniteSpeechForConditionalGeneration):
         states = model.model.language_model(inputs_embeds=embeddings, attention_mask=inputs["attention_mask"])
         return inputs["input_ids"], states.last_hidden_state
 
-    return run
+    return model, run

@@ -4,7 +4,7 @@ import copy
 import json
 
 import torch
-from empathy_judge.models.backbones.audio_language_model import messages
+from empathy_judge.models.backbones.audio_language_model import as_text, messages
 from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import (
@@ -16,6 +16,8 @@ from transformers import (
     Phi4MultimodalProcessor,
 )
 from transformers.image_processing_utils import BaseImageProcessor
+
+from ..tools import louder, small_tokenizer
 
 MAX_SECONDS = 1800.0
 LORA_LAYERS = {"language_model": 2 * 4, "projector": 2, "audio_tower": 2 * 8}
@@ -29,10 +31,10 @@ TEMPLATE = (
 LONG = 150
 
 
-def build(folder, tools):
+def build(folder):
     ends = dict.fromkeys(("unk_token", "bos_token", "eos_token", "pad_token"), "<|endoftext|>")
     named = {"image_token": "<|image|>", "audio_token": "<|audio|>"}
-    tokenizer = tools.tokenizer(GPT2Tokenizer, SPECIAL, **ends, extra_special_tokens=named, chat_template=TEMPLATE)
+    tokenizer = small_tokenizer(GPT2Tokenizer, SPECIAL, **ends, extra_special_tokens=named, chat_template=TEMPLATE)
     config = Phi4MultimodalConfig(
         vocab_size=len(tokenizer),
         hidden_size=64,
@@ -58,7 +60,7 @@ def build(folder, tools):
         },
     )  # fmt: skip
     model = Phi4MultimodalForCausalLM(config)
-    tools.louder(model, 4.0)
+    louder(model, 4.0)
     with torch.no_grad():
         audio = model.model.embed_tokens_extend.audio_embed.encoder
         audio.encoder_embedding.global_mean.fill_(15.0)
@@ -90,7 +92,7 @@ def save_adapter(model, folder):
     (folder / "adapter_config.json").write_text(json.dumps({**settings, "target_modules": names}))
 
 
-def official(folder, tools):
+def official(folder):
     model = Phi4MultimodalForCausalLM.from_pretrained(folder)
     model.load_adapter(str(folder / "speech-lora"), adapter_name="speech")
     model.set_adapter("speech")
@@ -101,13 +103,12 @@ def official(folder, tools):
     processor = Phi4MultimodalProcessor(BaseImageProcessor(), extractor, tokenizer, chat_template=TEMPLATE)
     embedding = model.model.embed_tokens_extend.audio_embed
 
-    @torch.no_grad()
     def run(pair):
-        content = "".join(piece.get("text", "<|audio|>") for piece in messages(pair)[0]["content"])
+        content = as_text(*messages(pair), "<|audio|>")
         chat = processor.apply_chat_template(
             [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
         )
-        clips = [turn.audio.samples for turn in pair.context] + [pair.response.samples]
+        clips = [clip.samples for clip in pair.clips]
         inputs = processor(text=chat, audio=clips, sampling_rate=16_000, return_tensors="pt")
         if len(clips) == 1:
             return inputs["input_ids"], model.model(**inputs).last_hidden_state
@@ -119,7 +120,7 @@ def official(folder, tools):
         finally:
             embedding.encoder = encoder
 
-    return run
+    return model, run
 
 
 class _Alone(nn.Module):

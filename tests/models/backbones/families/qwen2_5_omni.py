@@ -2,7 +2,6 @@
 
 import json
 
-import torch
 from transformers import (
     Qwen2_5OmniConfig,
     Qwen2_5OmniForConditionalGeneration,
@@ -11,6 +10,8 @@ from transformers import (
     Qwen2Tokenizer,
     WhisperFeatureExtractor,
 )
+
+from ..tools import louder, omni_processor, processed, small_tokenizer
 
 MAX_SECONDS = 5.0
 LORA_LAYERS = {"language_model": 2 * 7, "projector": 1, "audio_tower": 2 * 6}
@@ -32,8 +33,8 @@ CHAT_TEMPLATE = (
 ROPE = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
 
 
-def build(folder, tools):
-    tokenizer = tools.tokenizer(Qwen2Tokenizer, SPECIAL, eos_token="<|im_end|>", extra_special_tokens=NAMED)
+def build(folder):
+    tokenizer = small_tokenizer(Qwen2Tokenizer, SPECIAL, eos_token="<|im_end|>", extra_special_tokens=NAMED)
     tokenizer.save_pretrained(folder)
     WhisperFeatureExtractor(feature_size=128, chunk_length=5, return_attention_mask=True).save_pretrained(folder)
     (folder / "chat_template.json").write_text(json.dumps({"chat_template": CHAT_TEMPLATE}))  # as on the hub
@@ -75,18 +76,17 @@ def build(folder, tools):
             },
         )
     )  # fmt: skip
-    tools.louder(model.thinker, 6)
+    louder(model.thinker, 6)
     model.save_pretrained(folder)
 
 
-def official(folder, tools):
+def official(folder):
     whole = Qwen2_5OmniConfig.from_pretrained(folder)
     model = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(folder, config=whole.thinker_config).eval()
-    processor = tools.omni_processor(Qwen2_5OmniProcessor, folder, CHAT_TEMPLATE)
+    processor = omni_processor(Qwen2_5OmniProcessor, folder, CHAT_TEMPLATE)
 
-    @torch.no_grad()
     def run(pair):
-        inputs = tools.processed(processor, pair, sampling_rate=16_000)
+        inputs = processed(processor, pair, sampling_rate=16_000)
         return inputs["input_ids"], model(**inputs, output_hidden_states=True).hidden_states[-1]
 
-    return run
+    return model, run

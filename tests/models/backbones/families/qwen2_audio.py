@@ -1,29 +1,29 @@
 """Qwen2-Audio: hears 10 s in the miniature of `train/nano`, 30 s on the hub."""
 
-import torch
 from empathy_judge.models.backbones.audio_language_model import QUESTION
 from empathy_judge.train.nano.architecture import build_model, build_processor
 from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration
+
+from ..tools import louder, processed
 
 MAX_SECONDS = 10.0
 LORA_LAYERS = {"language_model": 4 * 7, "projector": 1, "audio_tower": 4 * 6}
 
 
-def build(folder, tools):
+def build(folder):
     processor = build_processor([QUESTION, "Situation: Context: Response: the user the assistant"], seconds=10)
     model = build_model(processor)
-    tools.louder(model)
+    louder(model)
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
 
 
-def official(folder, tools):
+def official(folder):
     model = Qwen2AudioForConditionalGeneration.from_pretrained(folder).eval()
     processor = AutoProcessor.from_pretrained(folder)
 
-    @torch.no_grad()
     def run(pair):
-        inputs = tools.processed(processor, pair, sampling_rate=16_000)
+        inputs = processed(processor, pair, sampling_rate=16_000)
         return inputs["input_ids"], model.model(**inputs).last_hidden_state
 
-    return run
+    return model, run

@@ -13,6 +13,8 @@ from transformers import (
     WhisperFeatureExtractor,
 )
 
+from ..tools import louder, omni_processor, small_tokenizer, with_spans
+
 MAX_SECONDS = 20.0
 LORA_LAYERS = {"language_model": 2 * 4, "projector": 2, "audio_tower": 1 + 2 * 6}
 NAMED = {
@@ -31,15 +33,14 @@ CHAT_TEMPLATE = (
 ROPE = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 2, 2]}
 
 
-def build(folder, tools):
-    tokenizer = tools.tokenizer(Qwen2Tokenizer, SPECIAL, eos_token="<|im_end|>", extra_special_tokens=NAMED)
+def build(folder):
+    tokenizer = small_tokenizer(Qwen2Tokenizer, SPECIAL, eos_token="<|im_end|>", extra_special_tokens=NAMED)
     tokenizer.save_pretrained(folder)
     WhisperFeatureExtractor(feature_size=128, return_attention_mask=True).save_pretrained(folder)
     (folder / "chat_template.json").write_text(json.dumps({"chat_template": CHAT_TEMPLATE}))  # as on the hub
     ids = tokenizer.convert_tokens_to_ids
-    tokens = {name: ids(f"<|{name.removesuffix('_token_id')}|>") for name in ("audio_start_token_id",)}
-    tokens |= {f"{kind}_token_id": ids(f"<|{kind}_pad|>") for kind in ("audio", "image", "video")}
-    tokens |= {"vision_start_token_id": ids("<|vision_start|>")}
+    tokens = {f"{kind}_token_id": ids(f"<|{kind}_pad|>") for kind in ("audio", "image", "video")}
+    tokens |= {f"{kind}_start_token_id": ids(f"<|{kind}_start|>") for kind in ("audio", "vision")}
     small = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
     experts = {"moe_intermediate_size": 16, "num_experts": 2, "num_experts_per_tok": 1}
     model = Qwen3OmniMoeForConditionalGeneration(
@@ -79,30 +80,27 @@ def build(folder, tools):
             | {"upsample_rates": [2, 2], "upsampling_ratios": [2]},
         )
     )  # fmt: skip
-    tools.louder(model.thinker, 6)
+    louder(model.thinker, 6)
     model.save_pretrained(folder)
 
 
-def official(folder, tools):
+def official(folder):
     whole = Qwen3OmniMoeConfig.from_pretrained(folder)
     thinker = Qwen3OmniMoeThinkerForConditionalGeneration.from_pretrained(folder, config=whole.thinker_config).eval()
     language_model = getattr(thinker.model, "language_model", thinker.model)  # as in transformers 5.23, as in 5.17
-    processor = tools.omni_processor(Qwen3OmniMoeProcessor, folder, CHAT_TEMPLATE)
+    processor = omni_processor(Qwen3OmniMoeProcessor, folder, CHAT_TEMPLATE)
     tokenizer = processor.tokenizer
 
-    @torch.no_grad()
     def run(pair):
         chat = processor.apply_chat_template(messages(pair), tokenize=False, add_generation_prompt=True)
         # each clip alone: together the official processor and encoder let them into each other
         spans, states = [], []
-        for clip in [*(turn.audio.samples for turn in pair.context), pair.response.samples]:
-            alone = processor(text="<|audio_pad|>", audio=[clip], sampling_rate=16_000, return_tensors="pt")
+        for clip in pair.clips:
+            alone = processor(text="<|audio_pad|>", audio=[clip.samples], sampling_rate=16_000, return_tensors="pt")
             spans.append("<|audio_pad|>" * alone["input_ids"].shape[1])
             heard = thinker.get_audio_features(alone["input_features"], alone["feature_attention_mask"])
             states.append(heard.last_hidden_state)
-        parts = chat.split("<|audio_pad|>")
-        text = "".join(part + span for part, span in zip(parts, [*spans, ""], strict=True))
-        inputs = tokenizer(text, return_tensors="pt")
+        inputs = tokenizer(with_spans(chat, "<|audio_pad|>", spans), return_tensors="pt")
         embeddings = thinker.get_input_embeddings()(inputs["input_ids"])
         is_audio = (inputs["input_ids"] == tokenizer.convert_tokens_to_ids("<|audio_pad|>"))[..., None]
         embeddings = embeddings.masked_scatter(is_audio, torch.cat(states))
@@ -110,4 +108,4 @@ def official(folder, tools):
         read = language_model(inputs_embeds=embeddings, attention_mask=inputs["attention_mask"], position_ids=positions)
         return inputs["input_ids"], read.last_hidden_state
 
-    return run
+    return thinker, run

@@ -7,14 +7,18 @@ prompt is written out, and everything else is official: tokenizer, spectrograms,
 import base64
 import json
 
-import torch
-from empathy_judge.models.backbones.audio_language_model import messages
+from empathy_judge.models.backbones.audio_language_model import as_text, messages
 from transformers import AutoProcessor, VoxtralConfig, VoxtralForConditionalGeneration, WhisperFeatureExtractor
+
+from ..tools import louder, with_spans
 
 MAX_SECONDS = 2_400.0
 LORA_LAYERS = {"language_model": 2 * 7, "projector": 2, "audio_tower": 2 * 6}
 
 SECONDS = 2
+# the processor's own defaults but for the window; where they lie differs between versions of transformers
+FEATURES = {"sampling_rate": 16_000, "padding": True, "truncation": False, "return_tensors": "pt"}
+FEATURES |= {"pad_to_multiple_of": 16_000 * SECONDS, "max_source_positions": 100 * SECONDS}
 # Ids 24 and 25 are those of the hub; transformers' processor has the first written into it.
 SPECIAL = {0: "<unk>", 1: "<s>", 2: "</s>", 3: "[INST]", 4: "[/INST]", 11: "<pad>", 24: "[AUDIO]", 25: "[BEGIN_AUDIO]"}
 SPECIAL |= {5: "[AVAILABLE_TOOLS]", 6: "[/AVAILABLE_TOOLS]", 7: "[TOOL_RESULTS]", 8: "[/TOOL_RESULTS]"}
@@ -28,7 +32,7 @@ PATTERN = (  # of Mistral's tekken tokenizers
 )
 
 
-def build(folder, tools):
+def build(folder):
     special = [SPECIAL.get(rank, f"<SPECIAL_{rank}>") for rank in range(40)]
     vocabulary = [bytes([byte]) for byte in range(256)] + [word.encode() for word in WORDS]
     tekken = {
@@ -65,25 +69,20 @@ def build(folder, tools):
         audio_token_id=24,
     )  # fmt: skip
     model = VoxtralForConditionalGeneration(config).float()
-    tools.louder(model)
+    louder(model)
     model.save_pretrained(folder)
 
 
-def official(folder, tools):
+def official(folder):
     model = VoxtralForConditionalGeneration.from_pretrained(folder).eval()
     processor = AutoProcessor.from_pretrained(folder, mistral_format=False)
-    # its own defaults but for the window; where they lie differs between versions of transformers
-    options = {"sampling_rate": 16_000, "padding": True, "truncation": False, "return_tensors": "pt"}
-    options |= {"pad_to_multiple_of": 16_000 * SECONDS, "max_source_positions": 100 * SECONDS}
 
-    @torch.no_grad()
     def run(pair):
-        clips = [turn.audio.samples for turn in pair.context] + [pair.response.samples]
+        clips = [clip.samples for clip in pair.clips]
         spans = ["[BEGIN_AUDIO]" + "[AUDIO]" * (25 * -(-len(clip) // (16_000 * SECONDS))) for clip in clips]
-        text = "".join(piece.get("text", "\0") for piece in messages(pair)[0]["content"])
-        text = "".join(piece + span for piece, span in zip(text.split("\0"), [*spans, ""], strict=True))
+        text = with_spans(as_text(*messages(pair), "[AUDIO]"), "[AUDIO]", spans)
         ids = processor.tokenizer(f"<s>[INST]{text}[/INST]", add_special_tokens=False, return_tensors="pt")["input_ids"]
-        features = processor._retrieve_input_features(clips, **options)
+        features = processor._retrieve_input_features(clips, **FEATURES)
         return ids, model.model(input_ids=ids, input_features=features).last_hidden_state
 
-    return run
+    return model, run

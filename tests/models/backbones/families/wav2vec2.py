@@ -2,5 +2,14 @@
 
 from transformers import Wav2Vec2Model
 
-OFFICIAL = Wav2Vec2Model
-SETTINGS = {"return_attention_mask": True, "feat_extract_norm": "layer", "do_stable_layer_norm": True}
+from ..tools import official_encoder, wave_encoder
+
+MAX_SECONDS, LORA_LAYERS = 30.0, {"audio_tower": 2 * 6}
+
+
+def build(folder):
+    wave_encoder(folder, Wav2Vec2Model, feat_extract_norm="layer", do_stable_layer_norm=True)
+
+
+def official(folder):
+    return official_encoder(Wav2Vec2Model, folder)

@@ -2,8 +2,22 @@
 
 from transformers import WavLMModel
 
-OFFICIAL = WavLMModel
-SETTINGS = {
-    "return_attention_mask": True, "feat_extract_norm": "layer", "do_stable_layer_norm": True,
-    "but": ("feature_projection",), "num_buckets": 32, "max_bucket_distance": 80,
-}  # fmt: skip
+from ..tools import official_encoder, wave_encoder
+
+MAX_SECONDS, LORA_LAYERS = 30.0, {"audio_tower": 2 * 6}
+
+
+def build(folder):
+    wave_encoder(
+        folder,
+        WavLMModel,
+        feat_extract_norm="layer",
+        do_stable_layer_norm=True,
+        but=("feature_projection",),
+        num_buckets=32,
+        max_bucket_distance=80,
+    )
+
+
+def official(folder):
+    return official_encoder(WavLMModel, folder)

@@ -3,31 +3,32 @@
 import torch
 from transformers import AutoFeatureExtractor, WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
+from ..tools import louder
+
 MAX_SECONDS = 5.0
 LORA_LAYERS = {"audio_tower": 2 * 6}
 
 
-def build(folder, tools):
+def build(folder):
     config = WhisperConfig(
         d_model=32, encoder_layers=2, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
         encoder_ffn_dim=48, decoder_ffn_dim=48, num_mel_bins=80, max_source_positions=250, vocab_size=64,
         pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1,
     )  # fmt: skip
     model = WhisperForConditionalGeneration(config)
-    tools.louder(model, 3.0)
+    louder(model, 3.0)
     model.save_pretrained(folder)
     WhisperFeatureExtractor(feature_size=80, chunk_length=5).save_pretrained(folder)
 
 
-def official(folder, tools):
+def official(folder):
     model = WhisperForConditionalGeneration.from_pretrained(folder).eval()
     extractor = AutoFeatureExtractor.from_pretrained(folder)
 
-    @torch.no_grad()
     def run(samples):
         inputs = extractor(samples, sampling_rate=16_000, return_tensors="pt")
         states = torch.cat(model.model.encoder(**inputs, output_hidden_states=True).hidden_states, -1)[0]
         assert len(states) == 250
         return states[: -(-len(samples) // 320)]  # the rest is silence
 
-    return run
+    return model, run
