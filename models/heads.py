@@ -112,19 +112,9 @@ class ScaleSteps(nn.Module):
         exists: False there `(dimensions, steps)`.
     """
 
-    def __init__(self, head: str, dimensions: Sequence[Dimension]) -> None:
-        """Take the steps of these scales.
-
-        Raises:
-            UserError: If a scale has no steps; the text names the `head` that needs them.
-        """
+    def __init__(self, dimensions: Sequence[Dimension]) -> None:
+        """Take the steps of these scales, all of which have some."""
         super().__init__()
-        for dimension in dimensions:
-            if dimension.step is None:
-                raise UserError(
-                    f"{head} head: dimension {dimension.name} goes from {dimension.scale}; expected a scale with "
-                    "steps, such as 1:5:1, or the regression or gaussian head"
-                )
         counts = torch.tensor([dimension.steps for dimension in dimensions])
         index = torch.arange(int(counts.max()))
         minimum = torch.tensor([dimension.minimum for dimension in dimensions])
@@ -209,9 +199,10 @@ class RegressionHead(Head):
     """One score per dimension: a sigmoid stretched from the minimum to the maximum of the scale."""
 
     OUTPUT = "minimum + (maximum - minimum) * sigmoid"
+    OUTPUTS = 1  # of the linear layer for each dimension
 
     def __init__(self, features: int, dimensions: Sequence[Dimension], standardised: bool = False) -> None:
-        super().__init__(features, len(dimensions), standardised)
+        super().__init__(features, len(dimensions) * self.OUTPUTS, standardised)
         self.range = ScaleRange(dimensions)
 
     def predict(self, features: Tensor) -> Prediction:
@@ -226,7 +217,7 @@ class RegressionHead(Head):
         return self.range.per_point(means)[:, None]
 
 
-class GaussianHead(Head):
+class GaussianHead(RegressionHead):
     """Mean and standard deviation of the target, each from the pooled vector (Nix & Weigend 1994).
 
     A sigmoid stretched over the scale for the mean and a softplus in units of the scale for the deviation. No gradient
@@ -236,10 +227,7 @@ class GaussianHead(Head):
     """
 
     OUTPUT = "minimum + (maximum - minimum) * sigmoid; deviation (maximum - minimum) * softplus"
-
-    def __init__(self, features: int, dimensions: Sequence[Dimension], standardised: bool = False) -> None:
-        super().__init__(features, len(dimensions) * 2, standardised)
-        self.range = ScaleRange(dimensions)
+    OUTPUTS = 2
 
     def predict(self, features: Tensor) -> Prediction:
         """Scores and deviations."""
@@ -257,8 +245,7 @@ class GaussianHead(Head):
 
     def per_point(self, means: Tensor) -> Tensor:
         """See `Head`; the deviation stays the same for all pairs."""
-        rise = self.range.per_point(means)
-        return torch.stack([rise, torch.zeros_like(rise)], -1)
+        return pad(super().per_point(means), (0, 1))
 
 
 class HistogramHead(Head):
@@ -267,7 +254,7 @@ class HistogramHead(Head):
     OUTPUT = "mean of softmax over the steps of the scale"
 
     def __init__(self, features: int, dimensions: Sequence[Dimension], standardised: bool = False) -> None:
-        steps = ScaleSteps("histogram", dimensions)
+        steps = ScaleSteps(dimensions)
         super().__init__(features, len(dimensions) * len(steps), standardised)
         self.steps = steps
 
@@ -297,7 +284,7 @@ class CoralHead(Head):
     OUTPUT = "mean over the steps of the scale, from logits of a rating above each step with common weights"
 
     def __init__(self, features: int, dimensions: Sequence[Dimension], standardised: bool = False) -> None:
-        steps = ScaleSteps("coral", dimensions)
+        steps = ScaleSteps(dimensions)
         super().__init__(features, len(dimensions), standardised)
         self.steps = steps
         self.gaps = nn.Parameter(torch.ones(len(dimensions), max(len(steps) - 2, 0)))
@@ -336,7 +323,7 @@ class CornHead(Head):
     OUTPUT = "mean over the steps of the scale, from logits of a rating above each step among those that reached it"
 
     def __init__(self, features: int, dimensions: Sequence[Dimension], standardised: bool = False) -> None:
-        steps = ScaleSteps("corn", dimensions)
+        steps = ScaleSteps(dimensions)
         super().__init__(features, len(dimensions) * (len(steps) - 1), standardised)
         self.steps = steps
 
@@ -362,7 +349,7 @@ class CornHead(Head):
         return (2 / self.steps.bell_width[:, None]).expand(-1, len(self.steps) - 1)
 
 
-_HEADS: Mapping[HeadName, type[RegressionHead | GaussianHead | CoralHead | CornHead | HistogramHead]] = {
+_HEADS: Mapping[HeadName, type[RegressionHead | CoralHead | CornHead | HistogramHead]] = {
     "regression": RegressionHead,
     "gaussian": GaussianHead,
     "coral": CoralHead,
@@ -389,5 +376,10 @@ def build_head(name: HeadName, features: int, dimensions: Sequence[Dimension], s
             raise UserError(
                 f"dimension {dimension.name}: scale {dimension.scale}; expected ends within {_FURTHEST:g} of 0 and at "
                 f"most {_MOST_STEPS:,} steps"
+            )
+        if dimension.step is None and not issubclass(_HEADS[name], RegressionHead):
+            raise UserError(
+                f"{name} head: dimension {dimension.name} goes from {dimension.scale}; expected a scale with steps, "
+                "such as 1:5:1, or the regression or gaussian head"
             )
     return _HEADS[name](features, dimensions, standardised)

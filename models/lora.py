@@ -141,12 +141,8 @@ class Count:
 
 def part_of(backbone: Backbone, name: str) -> PartName | None:
     """The part that a weight or module of the network belongs to: the innermost whose path its name begins with."""
-    innermost: PartName | None = None
-    for key, part in backbone.parts.items():
-        inside = name == part.path or name.startswith(f"{part.path}.")
-        if inside and (innermost is None or len(part.path) > len(backbone.parts[innermost].path)):
-            innermost = key
-    return innermost
+    inside = [key for key, part in backbone.parts.items() if f"{name}.".startswith(f"{part.path}.")]
+    return max(inside, key=lambda key: len(backbone.parts[key].path), default=None)
 
 
 def weights_of(backbone: Backbone, part: PartName) -> Iterator[tuple[str, nn.Parameter]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.stats import spearmanr
@@ -18,7 +18,8 @@ from ..backbones.base import WeightForm
 from ..scoring import PairScorer, check_scales, placed
 
 
-class Bounds(NamedTuple):
+@dataclass(frozen=True)
+class Bounds:
     """Most that an export may change: the largest and the mean absolute difference of two scores of one pair, as
     fractions of the range of the scale, and Spearman with the mean ratings of people, up or down."""
 
@@ -110,7 +111,7 @@ class ExportCheck:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for `judge.json`."""
-        return {**asdict(self), "bounds": self.bounds._asdict()}
+        return asdict(self)
 
     def lines(self) -> Iterator[str]:
         """For people, one line for each dimension."""
