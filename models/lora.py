@@ -141,7 +141,8 @@ class Count:
 
 def part_of(backbone: Backbone, name: str) -> PartName | None:
     """The part that a weight or module of the network belongs to: the innermost whose path its name begins with."""
-    inside = [key for key, part in backbone.parts.items() if f"{name}.".startswith(f"{part.path}.")]
+    parts = backbone.parts.items()
+    inside: list[PartName] = [key for key, part in parts if f"{name}.".startswith(f"{part.path}.")]
     return max(inside, key=lambda key: len(backbone.parts[key].path), default=None)
 
 
