@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import re
 import shutil
@@ -28,7 +29,10 @@ from safetensors.torch import load_file, save_file
 
 from ..conftest import as_before
 from .conftest import described, edit, saved
+from .test_lora import SETTINGS
 
+EVERY_PART = LoraSettings(parts=["language_model", "projector", "audio_tower"], rank=3, alpha=7.5)
+NOTHING = LoraSettings(parts=[])
 ADAPTER, HEAD, JUDGE = "adapter/adapter_model.safetensors", "head.safetensors", "judge.json"
 FROZEN = "network.language_model.norm.weight"
 
@@ -54,10 +58,16 @@ def refused(folder: Path, *texts: str, placement: Placement = Placement()) -> No
         assert text in str(found.value)
 
 
-@pytest.mark.parametrize("pooling", ["last_token", "response_mean", "attention"])
-@pytest.mark.parametrize("parts", [["language_model", "projector", "audio_tower"], []], ids=["lora", "head alone"])
-def test_the_score_before_saving_is_the_score_after_loading(pooling, parts, make_judge, pairs, tmp_path):
-    judge = make_judge(LoraSettings(parts=parts, rank=3, alpha=7.5), pooling=pooling, padding_side="left")
+@pytest.mark.parametrize(
+    ("lora", "pooling"),
+    [
+        *itertools.product([EVERY_PART, NOTHING], ["last_token", "response_mean", "attention"]),
+        *itertools.product(SETTINGS.values(), ["response_mean"]),
+    ],
+)
+def test_the_score_before_saving_is_the_score_after_loading(lora, pooling, make_judge, pairs, tmp_path):
+    judge = make_judge(lora, pooling=pooling, padding_side="left")
+    assert (fingerprint(judge) == fingerprint(make_judge(NOTHING, seed=3))) == (not judge.trained_in_full())
     before = scores_of(judge, pairs)
     folder = saved(judge, tmp_path / "judge")
     assert torch.equal(before, scores_of(judge, pairs))  # saving changes nothing
@@ -68,7 +78,8 @@ def test_the_score_before_saving_is_the_score_after_loading(pooling, parts, make
     assert loaded.judge.dimensions == judge.dimensions
     assert not loaded.judge.training
     assert not loaded.judge.trainable()
-    assert (folder / "adapter").exists() == bool(parts)
+    assert (folder / "adapter").exists() == bool(lora.parts)
+    assert (folder / "backbone.safetensors").is_file() == bool(judge.trained_in_full())
 
 
 def test_a_loaded_judge_can_be_saved_again(folder, pairs, tmp_path):
@@ -161,10 +172,11 @@ def test_weights_that_do_not_fit_are_refused(file, change, texts, folder):
     refused(folder, file, *texts)
 
 
-@pytest.mark.parametrize("file", [ADAPTER, HEAD, "adapter/adapter_config.json"])
+@pytest.mark.parametrize("file", [ADAPTER, HEAD, "adapter/adapter_config.json", JUDGE])
 def test_a_missing_file_is_refused(file, folder):
     (folder / file).unlink()
-    refused(folder, file, "missing")
+    no_judge = "expected a judge folder (with judge.json), a run folder or a checkpoint"
+    refused(folder, *([no_judge] if file == JUDGE else [file, "missing"]))
 
 
 @pytest.mark.parametrize("file", [JUDGE, "adapter/adapter_config.json"])
@@ -263,12 +275,6 @@ def test_a_truncated_file_is_refused(name, share, folder):
     refused(folder, name, "not JSON" if name == JUDGE else "not a readable safetensors file")
 
 
-def test_a_missing_judge_file_is_refused(folder):
-    (folder / JUDGE).unlink()
-    with pytest.raises(UserError, match=r"expected a judge folder \(with judge.json\), a run folder or a checkpoint"):
-        load_any(folder)
-
-
 def test_a_folder_that_is_not_empty_is_left_alone(folder, make_judge):
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     with pytest.raises(UserError, match=f"{folder}: exists; expected a folder that does not exist yet"):
@@ -292,7 +298,9 @@ def test_an_export_that_fails_leaves_nothing(make_judge, tmp_path):
     assert list((tmp_path / "deep").iterdir()) == []
 
 
-NOTHING = Calibration("w", "tones", True, "c", "s", None, 0, "none", None, {"empathy": no_calibration("none", False)})
+UNCALIBRATED = Calibration(
+    "w", "tones", True, "c", "s", None, 0, "none", None, {"empathy": no_calibration("none", False)}
+)
 FULL = "No space left on device"
 REFUSED_BY_THE_DISK = {  # what fails, with what, and what is said of it
     "no folder": ("pathlib.Path.mkdir", PermissionError(errno.EACCES, "Permission denied"), "Permission denied"),
@@ -324,7 +332,7 @@ def test_what_the_disk_refuses_is_said_in_one_line_and_leaves_nothing(what, judg
                 way()
         if what in ("card", "rename"):
             with pytest.raises(UserError, match=re.escape(f"{earlier / JUDGE}: cannot be written ({reason})")):
-                store_calibration(NOTHING, earlier)
+                store_calibration(UNCALIBRATED, earlier)
     assert list(tmp_path.glob("new/*")) == list(tmp_path.glob("new/.*")) == []
     assert {path: path.read_bytes() for path in earlier.rglob("*") if path.is_file()} == before
     save_judge(loaded, out, "card")  # the same goes on when there is room
@@ -354,7 +362,7 @@ def test_saving_and_loading_ask_no_hub(make_judge, tmp_path, monkeypatch, backbo
 
 
 def test_the_fingerprint_tells_weights_apart_and_not_how_they_are_loaded(make_judge, make_backbone, tmp_path):
-    plain = fingerprint(make_judge(LoraSettings(parts=[])))
+    plain = fingerprint(make_judge(NOTHING))
     assert fingerprint(make_judge(LoraSettings(parts=["language_model", "audio_tower"], rank=2), seed=9)) == plain
     assert fingerprint(make_judge(dtype="bfloat16")) == plain
     assert fingerprint(make_judge(backbone=str(make_backbone(tmp_path / "other", 5)))) != plain
