@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
@@ -196,9 +197,20 @@ def judge_of(family: Family, parts: Sequence[Any] = (), adapters: float = 0.02, 
     return judge.eval()
 
 
+def loaded(folder: Path, **options: Any) -> Any:
+    """The backbone in a folder; `options` are those of `Checkpoint`."""
+    return load_backbone(Checkpoint(str(folder), **options))
+
+
+def refused(folder: Path, match: str, **options: Any) -> None:
+    """As `loaded`, of which this is said."""
+    with pytest.raises(UserError, match=match):
+        loaded(folder, **options)
+
+
 def weights_of(folder: Path) -> dict[str, Tensor]:
     """Of a backbone, as it is loaded, without those of the fusion, which no file holds."""
-    weights = load_backbone(Checkpoint(str(folder))).network.state_dict()
+    weights = loaded(folder).network.state_dict()
     return {key: value for key, value in weights.items() if not key.startswith("joiner.")}
 
 

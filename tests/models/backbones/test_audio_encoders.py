@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from empathy_judge.data_modules.errors import UserError
-from empathy_judge.models.backbones import load_backbone
-from empathy_judge.models.backbones.base import Checkpoint, Clips
+from empathy_judge.models.backbones.base import Clips
 from safetensors.torch import load_file
 from transformers import (
     AutoConfig,
@@ -24,6 +22,7 @@ from transformers import (
     WavLMModel,
 )
 
+from .conftest import loaded, refused
 from .tools import louder
 
 OFFICIAL = {"hubert": HubertModel, "wavlm": WavLMModel, "wav2vec2": Wav2Vec2Model}
@@ -44,7 +43,7 @@ def rebuilt(family, folder, model_class, **changes) -> Path:
 
 
 def encode(folder, samples) -> list[torch.Tensor]:
-    backbone = load_backbone(Checkpoint(str(folder)))
+    backbone = loaded(folder)
     states = backbone.encode_audio(backbone.prepare_clips(samples))
     return list(states.split([backbone.audio_tokens(len(clip)) for clip in samples]))
 
@@ -95,19 +94,17 @@ def test_heads_and_adapters_are_left_behind(make_family, name, model_class, chan
 def test_a_weight_that_only_pretraining_reads_may_be_there_or_not(make_family):
     folder = make_family("hubert").folder
     assert AutoConfig.from_pretrained(folder).mask_time_prob > 0  # so that the official model has it
-    network = load_backbone(Checkpoint(str(folder))).network
+    network = loaded(folder).network
     assert not [name for name, _ in network.named_parameters() if "masked_spec_embed" in name]
 
 
 def test_positions_through_a_batch_norm_are_refused(make_family, tmp_path):
     folder = rebuilt(make_family("hubert"), tmp_path, HubertModel, conv_pos_batch_norm=True)
-    with pytest.raises(UserError, match=r"conv_pos_batch_norm .* expected false"):
-        load_backbone(Checkpoint(str(folder)))
+    refused(folder, r"conv_pos_batch_norm .* expected false")
 
 
 def test_flash_attention_is_refused_where_positions_are_in_the_scores(make_family):
-    with pytest.raises(UserError, match=r"(?i)flash"):
-        load_backbone(Checkpoint(str(make_family("wavlm").folder), attention="flash_attention_2"))
+    refused(make_family("wavlm").folder, attention="flash_attention_2", match=r"(?i)flash")
 
 
 # ---------------------------------------------------------------- samples in float32, whatever the precision
@@ -115,8 +112,8 @@ def test_flash_attention_is_refused_where_positions_are_in_the_scores(make_famil
 
 def half(folder) -> tuple[Any, Any]:
     """A backbone in float32 whose transformer has the weights of the second, which is in bfloat16."""
-    exact = load_backbone(Checkpoint(str(folder)))
-    rounded = load_backbone(Checkpoint(str(folder), dtype=torch.bfloat16))
+    exact = loaded(folder)
+    rounded = loaded(folder, dtype=torch.bfloat16)
     weights = {name: weight.float() for name, weight in rounded.network.state_dict().items()}
     exact.network.load_state_dict(weights)
     return exact, rounded
@@ -126,9 +123,9 @@ def half(folder) -> tuple[Any, Any]:
 @pytest.mark.parametrize("name", ["wav2vec2", "hubert", "wavlm"])
 def test_the_convolutions_over_the_waveform_are_float32_as_they_are_stored(make_family, name):
     folder = make_family(name).folder
-    exact = load_backbone(Checkpoint(str(folder))).network["encoder"]
+    exact = loaded(folder).network["encoder"]
     for weights in (True, False):
-        tower = load_backbone(Checkpoint(str(folder), dtype=torch.bfloat16, weights=weights)).network["encoder"]
+        tower = loaded(folder, dtype=torch.bfloat16, weights=weights).network["encoder"]
         convolutions = dict(tower.feature_extractor.named_parameters())
         assert {weight.dtype for weight in convolutions.values()} == {torch.float32}
         assert {weight.dtype for weight in tower.encoder.parameters()} == {torch.bfloat16}
@@ -162,7 +159,7 @@ def test_a_quiet_clip_on_top_of_a_constant_is_heard_in_bfloat16(make_family, nam
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["wav2vec2", "hubert", "wavlm"])
 def test_autocast_leaves_the_samples_of_a_tower_that_is_trained_alone(make_family, name, noise):
-    backbone = load_backbone(Checkpoint(str(make_family(name).folder)))
+    backbone = loaded(make_family(name).folder)
     read = []
     backbone.network["encoder"].feature_extractor.register_forward_hook(lambda _, args, made: read.append(made))
     clips = backbone.prepare_clips([noise(8_000), noise(5_000, 1)])
@@ -176,11 +173,11 @@ def test_autocast_leaves_the_samples_of_a_tower_that_is_trained_alone(make_famil
 
 def test_the_decoder_of_whisper_is_not_there_whatever_its_shape(make_family, with_weights):
     folder = make_family("whisper").folder
-    network = load_backbone(Checkpoint(str(folder))).network
+    network = loaded(folder).network
     tensors = load_file(folder / "model.safetensors")
     encoder = sum(tensor.numel() for key, tensor in tensors.items() if key.startswith("model.encoder."))
     assert sum(weight.numel() for weight in network.encoder.parameters()) == encoder
     nothing = torch.full((1,), float("nan"))
     shrunk = with_weights(folder, lambda own: {k: nothing.clone() if ".decoder." in k else v for k, v in own.items()})
-    weights = load_backbone(Checkpoint(str(shrunk))).network.encoder.state_dict()
+    weights = loaded(shrunk).network.encoder.state_dict()
     assert all(torch.equal(weights[key], weight) for key, weight in network.encoder.state_dict().items())

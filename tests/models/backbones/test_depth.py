@@ -11,8 +11,6 @@ import pytest
 import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair
-from empathy_judge.models.backbones import load_backbone
-from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.layers import passing_on
 from empathy_judge.models.export.write import write_backbone
 from empathy_judge.models.judge import EmpathyJudge
@@ -22,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn.functional import layer_norm
 
-from .conftest import judge_of
+from .conftest import judge_of, loaded, refused
 
 DEPTHS = ["first", "half", "full"]
 
@@ -38,7 +36,7 @@ def judge_at(family, depth, parts=(), **settings) -> EmpathyJudge:
 
 
 def layers_of(family) -> int:
-    return len(load_backbone(Checkpoint(str(family.folder), weights=False)).layers)
+    return len(loaded(family.folder, weights=False).layers)
 
 
 def number(depth: str, layers: int) -> int:
@@ -103,10 +101,10 @@ def test_states_of_an_encoder_are_those_of_its_first_layers(encoder, depth, norm
 
 
 def test_layers_above_are_not_read(family, bytes_read):
-    backbone = load_backbone(Checkpoint(str(family.folder)))
+    backbone = loaded(family.folder)
     whole, weights = sum(bytes_read), backbone.network.state_dict()
     bytes_read.clear()
-    kept = load_backbone(Checkpoint(str(family.folder), depth=1)).network.state_dict()
+    kept = loaded(family.folder, depth=1).network.state_dict()
     paths = tuple(f"{backbone.layers_path}.{own}." for own in range(1, len(backbone.layers)))
     above = {name for name in weights if name.startswith(paths)}
     assert kept.keys() == weights.keys() - above
@@ -120,26 +118,24 @@ def test_a_surplus_weight_above_is_an_error_still(make_family, tmp_path):
     (name,) = [key for key in weights if key.endswith("layers.1.mlp.up_proj.weight") and "audio" not in key]
     for surplus in (name.replace("up_proj", "side_proj"), name.replace("layers.1", "layers.7")):
         save_file(weights | {surplus: torch.zeros(2)}, copy / "model.safetensors", metadata={"format": "pt"})
-        with pytest.raises(UserError, match=r"not a complete checkpoint of its family: missing \[\], unexpected \['"):
-            load_backbone(Checkpoint(str(copy), depth=1))
+        refused(copy, depth=1, match=r"not a complete checkpoint of its family: missing \[\], unexpected \['")
     below = name.replace("layers.1", "layers.0")
     without = {key: weight for key, weight in weights.items() if key != below}
     save_file(without, copy / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(UserError, match=r"missing .'model\.language_model\.layers\.0\.mlp\.up_proj\.weight'"):
-        load_backbone(Checkpoint(str(copy), depth=1))
+    refused(copy, depth=1, match=r"missing .'model\.language_model\.layers\.0\.mlp\.up_proj\.weight'")
 
 
 @torch.no_grad()
 def test_an_exported_backbone_has_its_layers_alone_and_is_loaded_again(family, tmp_path):
     judge = judge_at(family, 1)
     write_backbone(judge.backbone, None, "float32", tmp_path / "cut")
-    write_backbone(load_backbone(Checkpoint(str(family.folder))), None, "float32", tmp_path / "whole")
+    write_backbone(loaded(family.folder), None, "float32", tmp_path / "whole")
     sizes = [
         sum(own.nbytes for own in load_file(tmp_path / name / "model.safetensors").values())
         for name in ("cut", "whole")
     ]
     path = judge.backbone.layers_path
-    network = load_backbone(Checkpoint(str(family.folder))).network.state_dict()
+    network = loaded(family.folder).network.state_dict()
     above = sum(
         own.nbytes
         for name, own in network.items()

@@ -10,16 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 from empathy_judge.data_modules.audio import Clip
-from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair, Turn
-from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.audio_encoders import OTHER, PADDING, RESPONSE, USER, WIDTH, CrossAttentionFusion
-from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.settings import HeadInputSettings
 from torch.nn.functional import pad
 
 from . import conftest
-from .conftest import RATE
+from .conftest import RATE, loaded, refused
 
 judge_of = partial(conftest.judge_of, adapters=0.1, head_input=HeadInputSettings())
 
@@ -44,8 +41,8 @@ def pairs(clips) -> list[Pair]:
 @torch.no_grad()
 def test_weights_in_bfloat16_make_nearly_the_same_states(encoder, clips):
     samples = [clip.samples for clip in clips]
-    exact = load_backbone(Checkpoint(str(encoder.folder)))
-    rough = load_backbone(Checkpoint(str(encoder.folder), dtype=torch.bfloat16))
+    exact = loaded(encoder.folder)
+    rough = loaded(encoder.folder, dtype=torch.bfloat16)
     states = rough.encode_audio(rough.prepare_clips(samples))
     assert states.dtype == torch.bfloat16
     expected = exact.encode_audio(exact.prepare_clips(samples))
@@ -100,7 +97,7 @@ def test_a_fusion_is_the_same_for_the_same_seed(encoder):
     def first(seed: int) -> torch.Tensor:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return load_backbone(Checkpoint(str(encoder.folder))).network.joiner.input.weight
+            return loaded(encoder.folder).network.joiner.input.weight
 
     assert torch.equal(first(1), first(1))
     assert not torch.equal(first(1), first(2))
@@ -110,16 +107,14 @@ def test_a_pickle_is_not_opened(encoder, tmp_path):
     folder = Path(shutil.copytree(encoder.folder, tmp_path / "pickled"))
     (folder / "model.safetensors").unlink()
     torch.save({}, folder / "pytorch_model.bin")
-    with pytest.raises(UserError, match=r"no file named model\.safetensors.*save_pretrained"):
-        load_backbone(Checkpoint(str(folder)))
+    refused(folder, r"no file named model\.safetensors.*save_pretrained")
 
 
 def test_a_file_cut_short_is_refused_in_one_line(encoder, tmp_path):
     folder = Path(shutil.copytree(encoder.folder, tmp_path / "cut"))
     content = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
-    with pytest.raises(UserError, match=r"deserializing header"):
-        load_backbone(Checkpoint(str(folder)))
+    refused(folder, r"deserializing header")
 
 
 # the fusion by itself
@@ -191,7 +186,7 @@ def test_it_computes_under_autocast(fusion):
 
 
 def test_tokens_say_what_they_are_part_of(encoder, pairs):
-    backbone = load_backbone(Checkpoint(str(encoder.folder)))
+    backbone = loaded(encoder.folder)
     pairs = [replace(pairs[1], situation="Late."), pairs[2]]
     ids, mask, is_audio = backbone.prepare_text(pairs, [[2], [1, 2, 3]], "left")
     assert ids.tolist() == [[PADDING] * 4 + [RESPONSE] * 2, [USER] + [OTHER] * 2 + [RESPONSE] * 3]

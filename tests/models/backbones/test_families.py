@@ -7,12 +7,9 @@ from unittest import mock
 import pytest
 import torch
 from empathy_judge.data_modules.audio import Clip
-from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models import backbones
 from empathy_judge.models.artifact import load_any
-from empathy_judge.models.backbones import load_backbone
-from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.layers import LayerStatistics
 from empathy_judge.models.export.write import merge_adapter, write_backbone
 from empathy_judge.models.judge import EmpathyJudge
@@ -22,7 +19,7 @@ from empathy_judge.models.settings import JudgeSettings, LoraSettings
 from empathy_judge.train.memory import LiveMemory, step_memory
 
 from ..conftest import described, saved
-from .conftest import FAMILIES, RATE, SCALES, judge_of
+from .conftest import FAMILIES, RATE, SCALES, judge_of, loaded, refused
 
 IN_BFLOAT16 = 0.06
 """Norm of the difference to float32 by the norm of hidden states: up to 0.037 on a CPU, in miniatures with large
@@ -149,14 +146,13 @@ def test_attention_kernels_agree(family, pairs, device):
 
 @pytest.mark.skipif(importlib.util.find_spec("flash_attn") is not None, reason="it is installed")
 def test_an_attention_kernel_that_is_not_installed_is_named(family):
-    with pytest.raises(UserError, match=r"backbone '.*': .*[Ff]lash"):
-        load_backbone(Checkpoint(str(family.folder), dtype=torch.bfloat16, attention="flash_attention_2"))
+    refused(family.folder, dtype=torch.bfloat16, attention="flash_attention_2", match=r"backbone '.*': .*[Ff]lash")
 
 
 @torch.no_grad()
 def test_what_the_head_reads_of_a_clip_does_not_depend_on_its_batch(family, noise):
     """Neither on the others nor on their order, also where the family cuts a clip into pieces of its own."""
-    backbone = load_backbone(Checkpoint(str(family.folder)))
+    backbone = loaded(family.folder)
     lengths = [16_000, 33_333, 5_120, min(round(backbone.max_seconds * RATE), 32 * RATE), 33_333, 800, 15_999, 16_001]
     clips = [noise(length, seed) for seed, length in enumerate(lengths)]
     together = LayerStatistics()
@@ -173,7 +169,7 @@ def test_what_the_head_reads_of_a_clip_does_not_depend_on_its_batch(family, nois
 
 @torch.no_grad()
 def test_there_are_as_many_audio_tokens_as_audio_states(family, pairs, noise):
-    backbone = load_backbone(Checkpoint(str(family.folder)))
+    backbone = loaded(family.folder)
     assert backbone.max_seconds == family.max_seconds
     window = min(round(backbone.max_seconds * backbone.sampling_rate), 32 * RATE)
     lengths = [800, 801, 959, 960, 961, 1_279, 1_280, 1_281, 5_119, 5_120, 5_121, 16_000, 33_333, window - 1, window]
@@ -193,7 +189,7 @@ def test_there_are_as_many_audio_tokens_as_audio_states(family, pairs, noise):
 
 
 def test_adapters_sit_in_the_parts_that_were_named(family):
-    backbone = load_backbone(Checkpoint(str(family.folder)))
+    backbone = loaded(family.folder)
     for part, layers in family.lora_layers.items():
         judge = judge_of(family, [part])
         adapted = {name.rsplit(".lora_A", 1)[0] for name in judge.trainable() if ".lora_A" in name}
@@ -258,7 +254,7 @@ def test_what_was_merged_and_written_scores_alike_when_it_is_read(family, pairs,
     own, expected = judge.backbone, judge.network.state_dict()
     assert names == set(expected)
     write_backbone(own, None, "float32", tmp_path / "backbone")
-    again = load_backbone(Checkpoint(str(tmp_path / "backbone")))
+    again = loaded(tmp_path / "backbone")
     found = again.network.state_dict()
     assert set(found) == names
     for name, weight in found.items():

@@ -1,17 +1,15 @@
 """Gemma 3n: clips that leave tokens over, and keys and values that layers share. Gemma 4: the tower's clipping, and
 sizes without an audio tower."""
 
-import pytest
 import torch
-from empathy_judge.data_modules.errors import UserError
-from empathy_judge.models.backbones import load_backbone
-from empathy_judge.models.backbones.base import Checkpoint
+
+from .conftest import loaded, refused
 
 RATE, WINDOW = 16_000, 81_920
 
 
 def test_what_a_short_clip_leaves_over_is_the_embedding_of_one_token(make_family, noise):
-    backbone = load_backbone(Checkpoint(str(make_family("gemma3n").folder)))
+    backbone = loaded(make_family("gemma3n").folder)
     states = backbone.encode_audio(backbone.prepare_clips([noise(RATE), noise(WINDOW)])).reshape(2, 32, -1)
     heard = states.any(-1)
     assert heard[0].tolist() == [True] * 7 + [False] * 25  # 97 frames, one state for each 16
@@ -29,12 +27,12 @@ def test_keys_and_values_of_layers_that_share_them_are_passed_over(make_family, 
     """Checkpoints may hold them; the official class does not read them either."""
     name = "model.language_model.layers.{}.self_attn.k_proj.weight"
     copy = with_weights(make_family("gemma3n").folder, lambda own: {**own, name.format(3): own[name.format(1)].clone()})
-    load_backbone(Checkpoint(str(copy)))
+    loaded(copy)
 
 
 @torch.no_grad()
 def test_the_tower_of_gemma_4_clips_what_its_linear_layers_read_and_return(make_family):
-    backbone = load_backbone(Checkpoint(str(make_family("gemma4").folder)))
+    backbone = loaded(make_family("gemma4").folder)
     assert backbone.real_audio_tokens(480_000) == 750  # what the official processor says 30 s make
     layer = backbone.network.get_submodule("audio_tower.layers.0.self_attn.q_proj")
     assert layer.input_max == 1.0
@@ -44,5 +42,4 @@ def test_the_tower_of_gemma_4_clips_what_its_linear_layers_read_and_return(make_
 
 def test_a_size_of_gemma_4_without_audio_tower_is_refused(make_family, with_config):
     deaf = with_config(make_family("gemma4").folder, {"audio_config": None})
-    with pytest.raises(UserError, match="has no audio tower; expected Gemma 4 E2B or E4B"):
-        load_backbone(Checkpoint(str(deaf)))
+    refused(deaf, "has no audio tower; expected Gemma 4 E2B or E4B")

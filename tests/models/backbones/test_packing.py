@@ -13,8 +13,7 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models import judge as judge_module
-from empathy_judge.models.backbones import load_backbone, packing
-from empathy_judge.models.backbones.base import Checkpoint
+from empathy_judge.models.backbones import packing
 from empathy_judge.models.backbones.layers import recompute_activations
 from empathy_judge.models.backbones.packing import pack
 from empathy_judge.models.feature_cache import check_split
@@ -22,7 +21,7 @@ from empathy_judge.models.settings import HeadInputSettings
 from torch import Tensor
 
 from . import conftest
-from .conftest import RATE
+from .conftest import RATE, loaded
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +187,7 @@ def test_gradients_of_clips_in_one_row_are_those_of_each_clip_alone(
 ):
     if gpu:  # there, as where a tower is compiled, attention takes all clips in one call
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    backbone = load_backbone(Checkpoint(str(make_family(name).folder)))
+    backbone = loaded(make_family(name).folder)
     tower = backbone.network.get_submodule(backbone.parts["audio_tower"].path)
     clips = [noise(length, seed) for seed, length in enumerate((16_000, 6_400, 11_931, 9_321))]
     weights = [layer.fc1.weight.requires_grad_() for layer in tower.layers]

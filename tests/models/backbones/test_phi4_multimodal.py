@@ -7,12 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 from empathy_judge.data_modules.audio import Clip
-from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair
-from empathy_judge.models.backbones import load_backbone
-from empathy_judge.models.backbones.base import Checkpoint
 
-from .conftest import RATE, judge_of
+from .conftest import RATE, judge_of, refused
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +22,7 @@ def test_the_layout_that_needs_code_of_its_own_is_refused_and_its_code_not_run(f
     other = with_config(folder, {"model_type": "phi4mm", "auto_map": code})
     ran = tmp_path / "ran"
     (other / "configuration_phi4mm.py").write_text(f"open({str(ran)!r}, 'w')")
-    with pytest.raises(UserError, match=r"need code of their own, which is never run; .* revision refs/pr/70"):
-        load_backbone(Checkpoint(str(other)))
+    refused(other, r"need code of their own, which is never run; .* revision refs/pr/70")
     assert not ran.exists()
 
 

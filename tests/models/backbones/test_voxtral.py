@@ -19,7 +19,7 @@ from empathy_judge.models.backbones.audio_language_model import messages
 from empathy_judge.models.backbones.base import Checkpoint
 from transformers import AutoProcessor, VoxtralForConditionalGeneration
 
-from .conftest import RATE, judge_of
+from .conftest import RATE, judge_of, loaded, refused
 
 # What mistral-common 1.13.1 makes of the pair below, 25 audio tokens (id 24) for each window of 2 s
 BEFORE = [
@@ -86,14 +86,13 @@ def test_a_situation_may_not_hold_control_tokens(family, noise, token):
 
 @pytest.mark.parametrize(("samples", "tokens"), [(800, 25), (32_000, 25), (32_001, 50), (96_000, 75)])
 def test_a_clip_costs_whole_windows(family, samples, tokens):
-    assert load_backbone(Checkpoint(str(family.folder))).audio_tokens(samples) == tokens
+    assert loaded(family.folder).audio_tokens(samples) == tokens
 
 
 def test_a_missing_tokenizer_is_named(family, tmp_path):
     folder = Path(shutil.copytree(family.folder, tmp_path / "copy"))
     (folder / "tekken.json").unlink()
-    with pytest.raises(UserError, match="no processor"):
-        load_backbone(Checkpoint(str(folder)))
+    refused(folder, "no processor")
 
 
 def test_the_response_is_pooled_over_what_was_said_and_not_over_the_silence_behind_it(family, pair):
