@@ -1,1 +1,1 @@
-"""A judge in other forms than adapter and head: with its backbone in the folder, quantized, for `transformers`."""
+"""A judge with its backbone in its folder, quantized if wanted, whose scores were compared before it appeared."""
