@@ -4,14 +4,13 @@ A language model keeps of the audio what it needs to answer; the layers of the a
 delivery. Their statistics over time go to the head beside the pooled state, mixed by one learned weight for each layer
 as in SUPERB (Yang et al., 2021). Measures of the signal itself go to the head, too, where they are asked for. Padding
 never counts, whatever its side. Where a long clip is cut, a pair is read in several rows, one for each combination of
-windows of its clips; the functions at the end of this file assign windows and audio tokens to rows.
+windows of its clips.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -203,37 +202,12 @@ def _of_pairs(clips: Tensor | None, heard: Tensor | None) -> Tensor | None:
     return torch.stack([response, context, response - context], 1)
 
 
-class Span(NamedTuple):
-    """A window: its range among all audio tokens, how many of these are not padding, its weight in its clip, and its
-    number."""
+class WindowSize(NamedTuple):
+    """A window of a clip: its number of audio tokens, how many of these are not padding, and its weight in the clip."""
 
-    tokens: range
+    tokens: int
     real: int
     weight: float
-    number: int
-
-
-def spans_of(clips: Sequence[Sequence[tuple[int, int, float]]]) -> Iterator[list[Span]]:
-    """For each clip the spans of its windows, given for each window its number of audio tokens, how many of them are
-    not padding, and its weight."""
-    start, number = 0, itertools.count()
-    for windows in clips:
-        spans = []
-        for count, real, weight in windows:
-            spans.append(Span(range(start, start + count), real, weight, next(number)))
-            start += count
-        yield spans
-
-
-def row_weights(combinations: Sequence[Sequence[Sequence[Span]]]) -> Tensor:
-    """Weight of each row in its pair `(pairs, rows)`: the product of its windows' weights; those of a pair sum to 1."""
-    weights = ([math.prod(span.weight for span in row) for row in rows] for rows in combinations)
-    return torch.block_diag(*(torch.tensor([row]) for row in weights))
-
-
-def clips_of(rows: Sequence[Sequence[Span]]) -> Tensor:
-    """Windows of the response and of the last context turn, -1 = no context `(rows, 2)`."""
-    return torch.tensor([[row[-1].number, row[-2].number if len(row) > 1 else -1] for row in rows])
 
 
 def stacked(values: Sequence[Tensor | None]) -> Tensor | None:
@@ -242,9 +216,9 @@ def stacked(values: Sequence[Tensor | None]) -> Tensor | None:
     return torch.stack(known) if known else None
 
 
-def response_mask_of(is_audio: Tensor, responses: Sequence[Span]) -> Tensor:
+def response_mask_of(is_audio: Tensor, responses: Sequence[WindowSize]) -> Tensor:
     """True at the non-padding audio tokens of each row's last clip `(batch, tokens)`."""
     rank_from_end = is_audio.flip(-1).cumsum(-1).flip(-1)
-    count = torch.tensor([len(span.tokens) for span in responses])[:, None]
-    padding = torch.tensor([len(span.tokens) - span.real for span in responses])[:, None]
+    count = torch.tensor([window.tokens for window in responses])[:, None]
+    padding = torch.tensor([window.tokens - window.real for window in responses])[:, None]
     return is_audio & (rank_from_end <= count) & (rank_from_end > padding)

@@ -20,7 +20,7 @@ from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
 from .backbones.base import Backbone, Checkpoint, Clips, Inputs
 from .backbones.layers import LayerStatistics, whole_float32
-from .head_input import HeadInput, build_pooling, clips_of, response_mask_of, row_weights, spans_of, stacked
+from .head_input import HeadInput, WindowSize, build_pooling, response_mask_of, stacked
 from .heads import Head, Prediction, build_head
 from .lora import adapt, trained_in_full, weights_of
 from .settings import JudgeSettings, LongClips
@@ -175,37 +175,45 @@ class EmpathyJudge(nn.Module):
             encoded = [audio[source] for source in distinct]
             per_state = self.backbone.tokens_per_state
             sizes = [
-                [(len(window.states) * per_state, window.real_tokens, window.weight) for window in windows]
+                [WindowSize(len(own.states) * per_state, own.real_tokens, own.weight) for own in windows]
                 for windows in encoded
             ]
             all_windows = [window for windows in encoded for window in windows]
             clips, states = None, torch.cat([window.states for window in all_windows])
             layers = stacked([window.layers for window in all_windows])
             functionals = [window.functionals for window in all_windows]
-        spans = dict(zip(distinct, spans_of(sizes), strict=True))
+        windows = [window for of_clip in sizes for window in of_clip]
+        tokens = torch.arange(sum(window.tokens for window in windows)).split([window.tokens for window in windows])
+        number = itertools.count()
+        numbers = {source: [next(number) for _ in own] for source, own in zip(distinct, sizes, strict=True)}
         # a row for each combination of the windows of a pair's clips; nearly always that is one
-        combinations = [list(itertools.product(*(spans[source] for source in row))) for row in sources]
+        combinations = [list(itertools.product(*(numbers[source] for source in row))) for row in sources]
         rows = [row for choices in combinations for row in choices]
         repeated = [pair for pair, choices in zip(pairs, combinations, strict=True) for _ in choices]
-        counts = [[len(span.tokens) for span in row] for row in rows]
+        counts = [[windows[n].tokens for n in row] for row in rows]
         for pair, row in zip(repeated, counts, strict=True):
             try:
                 self.check_text(pair, sum(row))
             except TextError as error:
                 raise error.at(f"pair {pair.pair_id!r}") from None
         ids, mask, is_audio = self.ask(repeated, counts)
+        heard = [[row[-1], row[-2] if len(row) > 1 else -1] for row in rows]
+        weights = None
+        if len(rows) > len(pairs):  # a row weighs the product of its windows; those of a pair sum to 1
+            of_rows = [[math.prod(windows[n].weight for n in row) for row in choices] for choices in combinations]
+            weights = [torch.tensor([of_pair]) for of_pair in of_rows]
         inputs = Inputs(
             input_ids=ids,
             attention_mask=mask,
-            response_mask=response_mask_of(is_audio, [row[-1] for row in rows]),
-            audio_index=torch.cat([torch.tensor(span.tokens) for row in rows for span in row]),
+            response_mask=response_mask_of(is_audio, [windows[row[-1]] for row in rows]),
+            audio_index=torch.cat([tokens[n] for row in rows for n in row]),
             audio_positions=is_audio.flatten().nonzero()[:, 0],
             clips=clips,
             audio_states=states,
             layers=layers,
             functionals=stacked(functionals),
-            heard=clips_of(rows) if self.settings.head_input.of_clips else None,
-            window_weights=row_weights(combinations) if len(rows) > len(pairs) else None,
+            heard=torch.tensor(heard) if self.settings.head_input.of_clips else None,
+            window_weights=None if weights is None else torch.block_diag(*weights),
             padding_last=self.settings.padding_side == "right",
         )
         return replace(inputs, packed=self.backbone.packed(inputs))
@@ -284,12 +292,13 @@ class EmpathyJudge(nn.Module):
             for windows, clip in zip(clips, sizes, strict=True)
         ]
 
-    def _sizes(self, windows: Sequence[np.ndarray]) -> list[tuple[int, int, float]]:
-        """For each window of a clip, its number of audio tokens, how many of them are not padding, and its weight."""
+    def _sizes(self, windows: Sequence[np.ndarray]) -> list[WindowSize]:
+        """Of the windows of a clip."""
         weights, backbone = voiced_shares(windows, self.backbone.sampling_rate), self.backbone
         lengths = zip(map(len, windows), weights, strict=True)
         return [
-            (backbone.audio_tokens(length), backbone.real_audio_tokens(length), weight) for length, weight in lengths
+            WindowSize(backbone.audio_tokens(length), backbone.real_audio_tokens(length), weight)
+            for length, weight in lengths
         ]
 
     def _encoded(self, clips: Clips) -> tuple[Tensor, Tensor | None]:
