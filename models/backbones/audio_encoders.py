@@ -199,7 +199,22 @@ class WaveEncoder(PairEncoder):
         """States of all layers, each `(rows, frames, size)`, of convolved clips `(rows, frames, channels)`; `real` is
         True where a frame belongs to a clip `(rows, frames)`, None = everywhere.
         """
-        raise NotImplementedError
+        tower, states = self.tower, [self.embedded(features, real)]
+        mask = create_bidirectional_mask(config=tower.config, inputs_embeds=states[0], attention_mask=real)
+        for layer in tower.encoder.layers:
+            states.append(layer(states[-1], attention_mask=mask))
+        return states
+
+    def embedded(self, features: Tensor, real: Tensor | None) -> Tensor:
+        """Input of the first layer: projected features `(rows, frames, size)` plus their convolutional positions."""
+        projected = self.tower.feature_projection(features)
+        hidden = projected if isinstance(projected, Tensor) else projected[0]  # only that of HuBERT returns one tensor
+        if real is not None:
+            hidden = hidden.masked_fill(~real[..., None], 0.0)  # like the zeros with which the convolution pads
+        encoder = self.tower.encoder
+        hidden = hidden + encoder.pos_conv_embed(hidden)
+        # with "stable" layer norm each layer has its own in front; the one behind all layers is not in these states
+        return hidden if self.tower.config.do_stable_layer_norm else encoder.layer_norm(hidden)
 
     def audio_tokens(self, samples: int) -> int:
         """See `Backbone`: frames."""
@@ -249,17 +264,11 @@ class Wav2Vec2(WaveEncoder):
         r"|^(?:wav2vec2\.)?adapter\."
     )
 
-    def run(self, features: Tensor, real: Tensor | None) -> list[Tensor]:
-        return _layer_states(self.tower, self.tower.feature_projection(features)[0], real)
-
 
 class Hubert(WaveEncoder):
     """HuBERT (Hsu et al., 2021), trained to predict clusters of sound."""
 
     model_class = HubertModel
-
-    def run(self, features: Tensor, real: Tensor | None) -> list[Tensor]:
-        return _layer_states(self.tower, self.tower.feature_projection(features), real)
 
 
 class WavLM(WaveEncoder):
@@ -280,8 +289,7 @@ class WavLM(WaveEncoder):
         return model
 
     def run(self, features: Tensor, real: Tensor | None) -> list[Tensor]:
-        projected, _ = self.tower.feature_projection(features)
-        states, bias = [_embedded(self.tower, projected, real)], None
+        states, bias = [self.embedded(features, real)], None
         for layer in self.tower.encoder.layers:
             hidden, bias = layer(states[-1], attention_mask=real, position_bias=bias)
             states.append(hidden)
@@ -355,24 +363,6 @@ def _pack(layers: Sequence[Tensor], lengths: Sequence[int], heard: LayerStatisti
     if heard is not None:
         heard.add(torch.stack([over_time(layer, lengths) for layer in layers], 1), [[length] for length in lengths])
     return torch.cat([without_padding(layer, lengths) for layer in layers], -1)
-
-
-def _embedded(tower: Any, hidden: Tensor, real: Tensor | None) -> Tensor:
-    """Input of the first layer: projected features `(rows, frames, size)` plus their convolutional positions."""
-    if real is not None:
-        hidden = hidden.masked_fill(~real[..., None], 0.0)  # like the zeros with which the convolution pads
-    hidden = hidden + tower.encoder.pos_conv_embed(hidden)
-    # with "stable" layer norm each layer has its own in front; the last one behind all layers is not in these states
-    return hidden if tower.config.do_stable_layer_norm else tower.encoder.layer_norm(hidden)
-
-
-def _layer_states(tower: Any, hidden: Tensor, real: Tensor | None) -> list[Tensor]:
-    """Input of the first layer and output of each layer, each `(rows, frames, size)`; see `_embedded`."""
-    states = [_embedded(tower, hidden, real)]
-    mask = create_bidirectional_mask(config=tower.config, inputs_embeds=states[0], attention_mask=real)
-    for layer in tower.encoder.layers:
-        states.append(layer(states[-1], attention_mask=mask))
-    return states
 
 
 def _attend(attention: Any, hidden: Tensor, real: Tensor | None, bias: Tensor) -> tuple[Tensor, None]:
