@@ -159,15 +159,11 @@ def clip_facts(windows: Sequence[np.ndarray], rate: int) -> ClipFacts:
 
 @dataclass(frozen=True)
 class Domain:
-    """Ranges of the calibration pairs, a little widened at both ends.
+    """Ranges of the calibration pairs, a little widened at both ends."""
 
-    Attributes:
-        n: Pairs.
-        ranges: Lowest and highest value by name: `turns of context`, `response seconds`, `context seconds` (of its last
-            turn), and `level` and `pitch` of any of both clips: a voice that occurred as context is known.
-    """
-
-    n: Annotated[int, Field(ge=0)]
+    n: Annotated[int, Field(ge=0)]  # pairs
+    # lowest and highest value by name: `turns of context`, `response seconds`, `context seconds` (of its last turn),
+    # and `level` and `pitch` of any of both clips: a voice that occurred as context is known
     ranges: Mapping[str, tuple[float, float]]
 
     def __post_init__(self) -> None:

@@ -92,12 +92,6 @@ class HeadInput(nn.Module):
     layer norm, and what is read of the clips is standardised by the training split (`standardise`). Unknown values,
     such as all those of a missing context, are 0: the mean. The pooled state is not standardised: pairs hardly differ
     in it before training, so that its values would soon be far outside that scale.
-
-    Attributes:
-        settings: What is read.
-        size: Features of a pair.
-        blocks: Where each feature is from, before landmarks `(features,)`: 0 = language model, 1 = audio encoder,
-            2 = pitch, level, timing and voice of the signal (`FUNCTIONALS`), 3 = the spectrum of its short frames.
     """
 
     def __init__(self, settings: HeadInputSettings, hidden_size: int, layer_sizes: tuple[int, int]) -> None:
@@ -113,10 +107,13 @@ class HeadInput(nn.Module):
             from ..data_modules.functionals import DELIVERY, FUNCTIONALS  # with tables that most judges do without
 
             signal = np.tile(np.where(np.arange(len(DELIVERY)) < len(FUNCTIONALS), 2, 3), 3)
+        # where each feature is from, before landmarks `(features,)`: 0 = language model, 1 = audio encoder, 2 = pitch,
+        # level, timing and voice of the signal (`FUNCTIONALS`), 3 = the spectrum of its short frames
         self.blocks = np.concatenate([np.repeat([0, 1], [hidden_size, audio]), signal])
         # scale features of the clips, however many, so that together they move a score as much as the pooled state: at
         # full size the steps of AdamW, equal for each weight, were noise (demo, validation: 0.87 in place of 0.90)
         self._share = math.sqrt(hidden_size / max(1, audio + len(signal)))
+        # features of a pair
         self.size = settings.landmarks + hidden_size * settings.beside_landmarks or len(self.blocks)
         if settings.audio != "none":
             self.layer_weights = nn.Parameter(torch.zeros(layers))

@@ -33,23 +33,17 @@ _SMALLEST_DEVIATION = 1e-6  # rating points: members that agree exactly still gi
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a head computes of a batch, float32.
+    """What a head computes of a batch, float32."""
 
-    Attributes:
-        score: Rating points inside the scale `(batch, dimensions)`.
-        deviation: Standard deviation around the score in rating points `(batch, dimensions)`, above 0: of the target (a
-            Gaussian head) or of single ratings (heads over the steps of a scale). It is not calibrated;
-            `models.calibration` turns it into a standard error that held on held-out ratings. None where a head has
-            none.
-        log_probabilities: Of each step of the scale, the lowest first `(batch, dimensions, steps)`; of steps that only
-            a longer scale has, the lowest finite number. None where a head predicts no distribution.
-        thresholds: Logits of an ordinal head `(batch, dimensions, steps - 1)`: of a rating above each step, as the head
-            defines them.
-    """
-
-    score: Tensor
+    score: Tensor  # rating points inside the scale `(batch, dimensions)`
+    # standard deviation around the score in rating points `(batch, dimensions)`, above 0: of the target (a Gaussian
+    # head) or of single ratings (heads over the steps of a scale). It is not calibrated; `models.calibration` turns it
+    # into a standard error that held on held-out ratings. None where a head has none.
     deviation: Tensor | None = None
+    # of each step of the scale, the lowest first `(batch, dimensions, steps)`; of steps that only a longer scale has,
+    # the lowest finite number. None where a head predicts no distribution.
     log_probabilities: Tensor | None = None
+    # logits of an ordinal head `(batch, dimensions, steps - 1)`: of a rating above each step, as the head defines them
     thresholds: Tensor | None = None
 
     @classmethod
@@ -105,12 +99,7 @@ class ScaleRange(nn.Module):
 
 
 class ScaleSteps(nn.Module):
-    """The scores that raters can give, of several scales side by side.
-
-    Attributes:
-        values: Rating points `(dimensions, steps)`, the lowest first; a shorter scale goes on beyond its maximum.
-        exists: False there `(dimensions, steps)`.
-    """
+    """The scores that raters can give, of several scales side by side."""
 
     def __init__(self, dimensions: Sequence[Dimension]) -> None:
         """Take the steps of these scales, all of which have some."""
@@ -119,8 +108,9 @@ class ScaleSteps(nn.Module):
         index = torch.arange(int(counts.max()))
         minimum = torch.tensor([dimension.minimum for dimension in dimensions])
         step = torch.tensor([dimension.step for dimension in dimensions])
+        # rating points `(dimensions, steps)`, the lowest first; a shorter scale goes on beyond its maximum
         self.values = nn.Buffer(minimum[:, None] + step[:, None] * index, persistent=False)
-        self.exists = nn.Buffer(index < counts[:, None], persistent=False)
+        self.exists = nn.Buffer(index < counts[:, None], persistent=False)  # False there
 
     def __len__(self) -> int:
         return self.values.shape[-1]
@@ -148,13 +138,9 @@ class ScaleSteps(nn.Module):
 
 
 class Head(nn.Module):
-    """Layer norm and linear layer; subclasses define what the outputs of the linear layer mean.
+    """Layer norm and linear layer; subclasses define what the outputs of the linear layer mean."""
 
-    Attributes:
-        OUTPUT: How scores are computed, for `judge.json`.
-    """
-
-    OUTPUT: str
+    OUTPUT: str  # how scores are computed, for `judge.json`
 
     def __init__(self, features: int, outputs: int, standardised: bool) -> None:
         super().__init__()

@@ -32,13 +32,9 @@ OfClips = tuple[Tensor | None, Tensor | None]
 
 
 class Reader(Protocol):
-    """Runs a frozen judge over pairs, a portion at a time, the same in all processes.
+    """Runs a frozen judge over pairs, a portion at a time, the same in all processes."""
 
-    Attributes:
-        judge: On its device, in evaluation mode.
-    """
-
-    judge: EmpathyJudge
+    judge: EmpathyJudge  # on its device, in evaluation mode
 
     def known_of_clips(self, pairs: Sequence[Pair]) -> Iterator[OfClips]:
         """What the head reads of their clips, on the CPU."""
@@ -87,11 +83,7 @@ def standardise(reader: Reader, pairs: Sequence[Pair]) -> None:
 
 
 class Probe:
-    """Fits the head to pairs; the features that it reads must be standardised before (`standardise`).
-
-    Attributes:
-        sampled: The pairs of the sample that gives the landmarks.
-    """
+    """Fits the head to pairs; the features that it reads must be standardised before (`standardise`)."""
 
     def __init__(self, reader: Reader, rated: Rated, linear: bool = False, may_rank: bool = True) -> None:
         """Read the sample: all pairs, or where there are too many, as many as there shall be landmarks.
@@ -111,7 +103,7 @@ class Probe:
         self._whole = len(rated.pairs) <= EXACT
         sample = rated.pairs if self._whole else rated.pairs[:LANDMARKS]
         self._blocks = reader.judge.head_input.blocks
-        self.sampled: list[Pair] = []
+        self.sampled: list[Pair] = []  # the pairs of the sample that gives the landmarks
         parts = []
         for pairs, portion in self._portions(sample):
             self.sampled += pairs
@@ -188,11 +180,7 @@ def without_adapters(settings: JudgeSettings) -> JudgeSettings:
 
 
 class ClipReader:
-    """A `Reader` in one process that encodes each clip once; pairs whose audio cannot be used are left out.
-
-    Attributes:
-        judge: See `Reader`.
-    """
+    """A `Reader` in one process that encodes each clip once; pairs whose audio cannot be used are left out."""
 
     def __init__(self, judge: EmpathyJudge, batch_size: int = 16, store: DiskStore | None = None) -> None:
         """See `PairScorer` for the arguments."""

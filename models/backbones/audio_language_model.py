@@ -38,25 +38,16 @@ class AudioLanguageModel(Backbone):
     A family sets `model_class` and `parts`, says how many tokens a clip has, encodes it, and overrides `network_of`,
     `render`, `audio_span`, `embed`, `project` or `read` where it is special. None of these may keep a reference to a
     linear layer: LoRA replaces it inside its parent.
-
-    Attributes:
-        processor: Tokenizer, feature extractor and chat template.
-        tokenizer: Of the processor.
-        extractor: Feature extractor of the processor.
-        audio_token: What the template shows once for each clip, and the text once for each audio token.
-        audio_token_id: Its id.
-        own_audio_token: The audio token where the processor does not say it.
-        tower_width: What the width of the tower's layers is called in its configuration.
-        whole_tokens: Most tokens of a pair that may share a row with others (`packed`); None = any number.
     """
 
     layout = Layout({"": "model."})
     layers_path = "language_model.layers"
     final_norm = "language_model.norm"
     processor_of = staticmethod(load_processor)
-    own_audio_token: ClassVar[str | None] = None
+    own_audio_token: ClassVar[str | None] = None  # the audio token where the processor does not say it
     _every_layer: bool = False
-    tower_width: ClassVar[str] = "hidden_size"
+    tower_width: ClassVar[str] = "hidden_size"  # what the width of the tower's layers is called in its configuration
+    # most tokens of a pair that may share a row with others (`packed`); None = any number
     whole_tokens: int | None = None
 
     @classmethod
@@ -75,6 +66,7 @@ class AudioLanguageModel(Backbone):
         self.tokenizer = processor.tokenizer
         # Granite Speech calls it otherwise
         self.extractor = getattr(processor, "audio_processor", None) or processor.feature_extractor
+        # what the template shows once for each clip, and the text once for each audio token
         self.audio_token: str = self.own_audio_token or processor.audio_token
         self.audio_token_id: int = self.tokenizer.convert_tokens_to_ids(self.audio_token)
         self.sampling_rate: int = self.extractor.sampling_rate

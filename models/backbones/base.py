@@ -91,19 +91,14 @@ class Movable:
 
 @dataclass(frozen=True)
 class Clips(Movable):
-    """What an audio tower reads of several clips, padded to the longest.
+    """What an audio tower reads of several clips, padded to the longest."""
 
-    Attributes:
-        features: One row for each clip, or for each window where the family itself cuts a long clip into windows
-            (those of one clip then follow each other): spectrograms `(rows, bins, frames)` or `(rows, frames, bins)`
-            or samples `(rows, samples)`, as the family has it.
-        lengths: Real frames (or samples) of each row: numbers of the host, which slices by them.
-        rows: Rows of each clip; None = one row for each clip.
-    """
-
+    # one row for each clip, or for each window where the family itself cuts a long clip into windows (those of one clip
+    # then follow each other): spectrograms `(rows, bins, frames)` or `(rows, frames, bins)` or samples `(rows,
+    # samples)`, as the family has it
     features: Tensor
-    lengths: Sequence[int]
-    rows: Sequence[int] | None = None
+    lengths: Sequence[int]  # real frames (or samples) of each row: numbers of the host, which slices by them
+    rows: Sequence[int] | None = None  # rows of each clip; None = one row for each clip
 
     def by_clip(self, of_rows: Sequence[int]) -> list[list[int]]:
         """Values of rows, those of each clip together."""
@@ -114,124 +109,84 @@ class Clips(Movable):
 @dataclass(frozen=True)
 class Packed(Movable):
     """The tokens of a batch in rows that hold several pairs each. What pairs begin with, such as a context that they
-    share, is there once, and each of them goes on from it (`packing`).
+    share, is there once, and each of them goes on from it (`packing`)."""
 
-    Attributes:
-        input_ids: `(rows, width)`.
-        attention_mask: `(rows, width)`, 1 for real tokens.
-        positions: `(rows, width)`, each as it is in its pair.
-        tree: `(rows, width)`: tokens with the same number belong to pairs with the same beginning.
-        branch: `(rows, width)`: the pair that a token belongs to; -1 = the beginning, which is all theirs; -2 =
-            padding.
-        audio_index: As in `Inputs`.
-        audio_positions: As in `Inputs`.
-        where: Where each token of the batch is in the flattened rows `(batch, tokens)`; anywhere for padding.
-    """
-
-    input_ids: Tensor
-    attention_mask: Tensor
-    positions: Tensor
-    tree: Tensor
+    input_ids: Tensor  # `(rows, width)`
+    attention_mask: Tensor  # `(rows, width)`, 1 for real tokens
+    positions: Tensor  # `(rows, width)`, each as it is in its pair
+    tree: Tensor  # `(rows, width)`: tokens with the same number belong to pairs with the same beginning
+    # `(rows, width)`: the pair that a token belongs to; -1 = the beginning, which is all theirs; -2 = padding
     branch: Tensor
-    audio_index: Tensor
-    audio_positions: Tensor
-    where: Tensor
+    audio_index: Tensor  # as in `Inputs`
+    audio_positions: Tensor  # as in `Inputs`
+    where: Tensor  # where each token of the batch is in the flattened rows `(batch, tokens)`; anywhere for padding
 
 
 @dataclass(frozen=True)
 class Inputs(Movable):
-    """What the judge reads for a batch of pairs. Every distinct clip is held once, however many pairs share it.
+    """What the judge reads for a batch of pairs. Every distinct clip is held once, however many pairs share it."""
 
-    Attributes:
-        input_ids: `(batch, tokens)`; each audio token stands for one audio state after the projector.
-        attention_mask: `(batch, tokens)`, 1 for real tokens and 0 for padding, on either side.
-        response_mask: `(batch, tokens)`, True at the non-padding audio tokens of the response.
-        audio_index: For each audio token of `input_ids` in reading order, its row after the projector
-            `(audio tokens,)`.
-        audio_positions: Where these tokens are in the flattened `input_ids` `(audio tokens,)`.
-        clips: The clips to encode; None where `audio_states` holds them encoded.
-        audio_states: What `Backbone.encode_audio` made of the clips, one after the other `(states, audio size)`.
-        layers: What `LayerStatistics` says of the same clips `(clips, layers, 2, layer size)`, for a head
-            that reads it.
-        functionals: Measures of the same clips `(clips, measures)`, NaN where one cannot be told, for such a head.
-        heard: Row in these two of the response and of the last context turn, -1 = no context `(batch, 2)`.
-        window_weights: Where long clips are cut into windows, a pair has several rows, and this is the weight of each
-            row in each pair `(pairs, batch)`; None = one row for each pair.
-        hidden: What layer `first` of the language model reads `(batch, tokens, hidden)`, in place of clips and token
-            ids; None = the model is computed from its beginning.
-        first: See `hidden`.
-        padding_last: True where padding is known to follow the real tokens of every row, so that a causal model
-            needs no mask for it. False is always right.
-        packed: The same tokens with less to compute; None = there is no such way.
-    """
-
-    input_ids: Tensor
-    attention_mask: Tensor
-    response_mask: Tensor
+    input_ids: Tensor  # `(batch, tokens)`; each audio token stands for one audio state after the projector
+    attention_mask: Tensor  # `(batch, tokens)`, 1 for real tokens and 0 for padding, on either side
+    response_mask: Tensor  # `(batch, tokens)`, True at the non-padding audio tokens of the response
+    # for each audio token of `input_ids` in reading order, its row after the projector `(audio tokens,)`
     audio_index: Tensor
-    audio_positions: Tensor
-    clips: Clips | None = None
+    audio_positions: Tensor  # where these tokens are in the flattened `input_ids` `(audio tokens,)`
+    clips: Clips | None = None  # the clips to encode; None where `audio_states` holds them encoded
+    # what `Backbone.encode_audio` made of the clips, one after the other `(states, audio size)`
     audio_states: Tensor | None = None
+    # what `LayerStatistics` says of the same clips `(clips, layers, 2, layer size)`, for a head that reads it
     layers: Tensor | None = None
+    # measures of the same clips `(clips, measures)`, NaN where one cannot be told, for such a head
     functionals: Tensor | None = None
+    # row in these two of the response and of the last context turn, -1 = no context `(batch, 2)`
     heard: Tensor | None = None
+    # where long clips are cut into windows, a pair has several rows, and this is the weight of each row in each pair
+    # `(pairs, batch)`; None = one row for each pair
     window_weights: Tensor | None = None
+    # what layer `first` of the language model reads `(batch, tokens, hidden)`, in place of clips and token ids; None =
+    # the model is computed from its beginning
     hidden: Tensor | None = None
-    first: int = 0
+    first: int = 0  # see `hidden`
+    # True where padding is known to follow the real tokens of every row, so that a causal model needs no mask for it.
+    # False is always right.
     padding_last: bool = False
-    packed: Packed | None = None
+    packed: Packed | None = None  # the same tokens with less to compute; None = there is no such way
 
 
 class Backbone(ABC):
-    """An audio language model without its LM head, or an audio encoder with cross-attention fusion of two clips.
+    """An audio language model without its LM head, or an audio encoder with cross-attention fusion of two clips."""
 
-    Attributes:
-        network: The module that holds every weight; LoRA is put on it in place.
-        name: Hub id or folder it was loaded from.
-        sampling_rate: Hz of the clips that it reads.
-        max_seconds: Maximum audio length (seconds).
-        audio_size: Width of the states that `encode_audio` returns.
-        tokens_per_state: Audio tokens that the projector makes of one state.
-        layer_sizes: How many layers `LayerStatistics` sums up, and the width of each.
-        hidden_size: Width of `hidden_states`.
-        parts: What can be trained, by name.
-        layout: How a checkpoint of its family stores its weights.
-        reads_text: False if it cannot read the text about the situation.
-        max_tokens: Tokens of text and audio that it has positions for; None = any number.
-        depth: How many of its layers there are, where that was asked for; None = all.
-        layers_path: Path of the layers that `depth` counts, inside the network: of the language model, or where there
-            is none, of the encoder.
-        final_norm: Path of the norm behind the last of these; None where `hidden_states` does not have it.
-        model_class: The official class that `load_model` loads. Of a language model the generation class: transformers
-            5.17 does not rename the keys of hub files for the bare model class.
-        ignored_keys: Regular expression of keys that may be missing or unexpected in a checkpoint, because the judge
-            does not use what they belong to.
-        key_mapping: Regular expressions of keys of a checkpoint and what becomes of them.
-        float32_parts: Modules that are float32 whatever the dtype of the rest is: what reads samples. bfloat16 has 8
-            significant bits, and would round away a quiet signal on top of a large constant.
-        own_adapter: True where the family merges the adapter that lies beside its weights.
-    """
-
-    network: nn.Module
-    name: str
-    sampling_rate: int
-    max_seconds: float
-    audio_size: int
-    tokens_per_state: int = 1
-    layer_sizes: tuple[int, int]
-    hidden_size: int
-    parts: Mapping[PartName, BackbonePart]
-    layout: Layout
-    reads_text: bool = True
-    max_tokens: int | None = None
-    depth: int | None = None
+    network: nn.Module  # the module that holds every weight; LoRA is put on it in place
+    name: str  # hub id or folder it was loaded from
+    sampling_rate: int  # Hz of the clips that it reads
+    max_seconds: float  # maximum audio length (seconds)
+    audio_size: int  # width of the states that `encode_audio` returns
+    tokens_per_state: int = 1  # audio tokens that the projector makes of one state
+    layer_sizes: tuple[int, int]  # how many layers `LayerStatistics` sums up, and the width of each
+    hidden_size: int  # width of `hidden_states`
+    parts: Mapping[PartName, BackbonePart]  # what can be trained, by name
+    layout: Layout  # how a checkpoint of its family stores its weights
+    reads_text: bool = True  # False if it cannot read the text about the situation
+    max_tokens: int | None = None  # tokens of text and audio that it has positions for; None = any number
+    depth: int | None = None  # how many of its layers there are, where that was asked for; None = all
+    # path of the layers that `depth` counts, inside the network: of the language model, or where there is none, of the
+    # encoder
     layers_path: ClassVar[str]
+    # path of the norm behind the last of these; None where `hidden_states` does not have it
     final_norm: ClassVar[str | None] = None
+    # the official class that `load_model` loads. Of a language model the generation class: transformers 5.17 does not
+    # rename the keys of hub files for the bare model class.
     model_class: ClassVar[Any]
+    # regular expression of keys that may be missing or unexpected in a checkpoint, because the judge does not use what
+    # they belong to
     ignored_keys: ClassVar[str] = r"^lm_head\."
+    # regular expressions of keys of a checkpoint and what becomes of them
     key_mapping: ClassVar[dict[str, str] | None] = None
+    # modules that are float32 whatever the dtype of the rest is: what reads samples. bfloat16 has 8 significant bits,
+    # and would round away a quiet signal on top of a large constant.
     float32_parts: ClassVar[tuple[str, ...]] = ()
-    own_adapter: ClassVar[bool] = False
+    own_adapter: ClassVar[bool] = False  # True where the family merges the adapter that lies beside its weights
     processor_of: ClassVar[Callable[[Checkpoint], Any]]
     """Loads what turns texts and clips into inputs."""
 

@@ -131,19 +131,12 @@ def _packed_mask(packed: Packed, local_size: int | None) -> Tensor:
 
 class OneRow(NamedTuple):
     """Clips of several lengths one after the other in one row, so that linear layers compute no padding. Layers get it
-    in place of their mask, and each clip attends to itself.
+    in place of their mask, and each clip attends to itself."""
 
-    Attributes:
-        lengths: Of the clips `(clips,)`, on the CPU.
-        mask: True where a clip has no padding, if each has a row of its own `(clips, 1, 1, longest)`.
-        places: Index into the one row of each position of these rows `(clips, longest)`; 0 for padding.
-        back: Index into these rows, flattened, of each position of the one row `(sum of lengths,)`.
-    """
-
-    lengths: Tensor
-    mask: Tensor
-    places: Tensor
-    back: Tensor
+    lengths: Tensor  # of the clips `(clips,)`, on the CPU
+    mask: Tensor  # True where a clip has no padding, if each has a row of its own `(clips, 1, 1, longest)`
+    places: Tensor  # index into the one row of each position of these rows `(clips, longest)`; 0 for padding
+    back: Tensor  # index into these rows, flattened, of each position of the one row `(sum of lengths,)`
 
     def attend(self, attend: Callable[..., Tensor], *states: Tensor) -> Tensor:
         """Apply a function that takes rows of queries, keys and values and a mask, and returns `(rows, positions,

@@ -33,30 +33,21 @@ SCALES = (Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10))
 
 @dataclass(frozen=True)
 class Family:
-    """A family as the tests of all families see it; each file in `families/` describes one.
+    """A family as the tests of all families see it; each file in `families/` describes one."""
 
-    Attributes:
-        name: Of the file in `models/backbones/`.
-        folder: A small random checkpoint of it.
-        lora_layers: Linear layers that LoRA finds in each part.
-        max_seconds: What the miniature hears.
-        model: Of the official class, with the weights of the folder.
-        official: For a language model: from a pair (clips in memory) to token ids `(1, tokens)` and last hidden states
-            `(1, tokens, hidden)` of the model, with the official processor. For an encoder: from samples to its states
-            `(states, audio size)`.
-        other_layout: From the keys of the saved file to those of the other major version of transformers (what 5
-            saves are often the module paths of 4); None if there never were others.
-        is_encoder: True for an audio encoder without language model.
-    """
-
-    name: str
-    folder: Path
-    lora_layers: Mapping[str, int]
-    max_seconds: float
-    model: nn.Module
+    name: str  # of the file in `models/backbones/`
+    folder: Path  # a small random checkpoint of it
+    lora_layers: Mapping[str, int]  # linear layers that LoRA finds in each part
+    max_seconds: float  # what the miniature hears
+    model: nn.Module  # of the official class, with the weights of the folder
+    # for a language model: from a pair (clips in memory) to token ids `(1, tokens)` and last hidden states `(1, tokens,
+    # hidden)` of the model, with the official processor. For an encoder: from samples to its states `(states, audio
+    # size)`.
     official: Callable[..., Any]
+    # from the keys of the saved file to those of the other major version of transformers (what 5 saves are often the
+    # module paths of 4); None if there never were others
     other_layout: Callable[[str], str] | None
-    is_encoder: bool
+    is_encoder: bool  # True for an audio encoder without language model
 
 
 def _older_layout(prefix: str) -> Callable[[str], str]:

@@ -17,21 +17,13 @@ EXISTS = torch.tensor([[True] * 4, [True, True, True, False]])  # the second sca
 
 @dataclass(frozen=True)
 class Case:
-    """A loss of (outputs of a model, target, mask).
+    """A loss of (outputs of a model, target, mask)."""
 
-    Attributes:
-        loss: Takes the outputs, then target and mask.
-        outputs: The model's outputs, float64, first axis: items.
-        target: Labels, first axis: items.
-        twice: Whether an item of weight 2 is the same as the item twice.
-        shift: Whether adding a constant to all outputs changes nothing.
-    """
-
-    loss: Callable[..., Tensor]
-    outputs: tuple[Tensor, ...]
-    target: Tensor
-    twice: bool = True
-    shift: bool = False
+    loss: Callable[..., Tensor]  # takes the outputs, then target and mask
+    outputs: tuple[Tensor, ...]  # the model's outputs, float64, first axis: items
+    target: Tensor  # labels, first axis: items
+    twice: bool = True  # whether an item of weight 2 is the same as the item twice
+    shift: bool = False  # whether adding a constant to all outputs changes nothing
 
 
 def _scores(seed: int) -> Tensor:
