@@ -27,21 +27,14 @@ NAME, TOKEN, COMMIT = "someone/judge", "hf_aVerySecretToken", "c" * 40
 
 
 class Hub:
-    """What a client asked for, and what it gets.
-
-    Attributes:
-        files: Of the repository, by path.
-        asked: Method and path of each request.
-        tokens: What it sent as authorization.
-        status: Of every answer, if it is to be an error.
-    """
+    """What a client asked for, and what it gets."""
 
     def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-        self.asked: list[str] = []
-        self.tokens: set[str | None] = set()
+        self.files: dict[str, bytes] = {}  # of the repository, by path
+        self.asked: list[str] = []  # method and path of each request
+        self.tokens: set[str | None] = set()  # what it sent as authorization
         self.private: bool | None = None
-        self.status: int | None = None
+        self.status: int | None = None  # of every answer, if it is to be an error
 
     def answer(self, method: str, path: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
         """Status, headers, content."""

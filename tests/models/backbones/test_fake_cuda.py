@@ -84,16 +84,11 @@ def judge_of(family, device_map: Literal["auto"] | None = None, **settings) -> E
 
 
 class OnCuda:
-    """A judge on a GPU that is not there.
-
-    Attributes:
-        mode: What its tensors belong to.
-        judge: With LoRA on every part; its head is on the GPU too.
-    """
+    """A judge on a GPU that is not there, with LoRA on every part; its head is on the GPU too."""
 
     def __init__(self, family, dtype: str, depth: float | None = None) -> None:
         self.judge = judge_of(family, dtype=dtype, depth=depth)
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)  # what its tensors belong to
         with self.mode:
             self.judge.to(CUDA)
 
