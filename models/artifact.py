@@ -49,13 +49,8 @@ _LIBRARIES = ("torch", "transformers", "peft", "lightning", "numpy")
 
 
 def describe(judge: EmpathyJudge, provenance: Provenance, frozen: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The content of `judge.json`: everything but weights, in plain values.
-
-    Args:
-        judge: The judge.
-        provenance: Where it comes from.
-        frozen: `fingerprints` of its backbone, where they were taken before its weights were sharded.
-    """
+    """The content of `judge.json`: everything but weights, in plain values. `frozen` = `fingerprints` of the backbone,
+    where they were taken before its weights were sharded."""
     return {
         "schema_version": SCHEMA_VERSION,
         "settings": asdict(judge.settings),

@@ -129,14 +129,8 @@ class Probe:
         return fit(self._sample, self._blocks, portions, **self._choice)
 
     def left_out(self, means: Tensor) -> Prediction:
-        """Predictions for pairs of groups that the heads were not fitted to; kernel and penalty were also chosen
-        without these.
-
-        Args:
-            means: Mean ratings `(dimensions,)`.
-
-        Returns:
-            Predictions for each of `sampled`.
+        """Predictions for each of `sampled`, of heads that were not fitted to its group; kernel and penalty were also
+        chosen without it. `means` = mean ratings `(dimensions,)`.
 
         Raises:
             ValueError: As `fit`.
@@ -156,13 +150,8 @@ class Probe:
 
 
 def head_at(judge: EmpathyJudge, solution: Solution, means: Tensor) -> Head:
-    """A head, on the CPU, that predicts as the fitted solution.
-
-    Args:
-        judge: The judge whose kind of head is built.
-        solution: What was fitted.
-        means: Mean ratings `(dimensions,)`.
-    """
+    """A head of the kind that a judge has, on the CPU, that predicts as the fitted solution; `means` = mean ratings
+    `(dimensions,)`."""
     head = build_head(judge.settings.head, len(solution.weights), judge.dimensions, standardised=True)
     head.start_from(torch.from_numpy(solution.weights).float(), torch.from_numpy(solution.bias).float(), means)
     return head

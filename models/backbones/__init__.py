@@ -57,11 +57,10 @@ def load_backbone(checkpoint: Checkpoint) -> Backbone:
             weights that belong to none.
     """
     name = checkpoint.name
-    resolved = replace(checkpoint, name=str(NANO_FOLDER)) if name == NANO else checkpoint
-    config = read_config(name, resolved.revision)
+    config = read_config(name, checkpoint.revision)
     family = _family(name, str(config.get("model_type")))
-    depth = config.get(DEPTH) if resolved.depth is None else resolved.depth
-    resolved = replace(resolved, depth=depth, layers=family.layout.stored(family.layers_path))
+    depth = config.get(DEPTH) if checkpoint.depth is None else checkpoint.depth
+    resolved = replace(checkpoint, name=str(NANO_FOLDER) if name == NANO else name, depth=depth)
     try:
         network = family.network_of(load_model(family, resolved), resolved)
         backbone: Backbone = family(network, family.processor_of(resolved), resolved)

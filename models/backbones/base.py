@@ -37,7 +37,6 @@ class Checkpoint:
     # how many layers there are, from the first: a number, or a share of all; None = all. Those above are neither made
     # nor read.
     depth: int | float | None = None
-    layers: str = ""  # path of the list of these layers in the model that is loaded; `load_backbone` knows it
 
 
 @dataclass(frozen=True)

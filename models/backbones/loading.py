@@ -50,7 +50,7 @@ def load_model(family: type[Backbone], checkpoint: Checkpoint) -> Any:
     """
     config, model_class = family.config_of(checkpoint), family.model_class
     if checkpoint.depth is not None:
-        model_class = _shallow(model_class, checkpoint)
+        model_class = _shallow(model_class, checkpoint, family.layout.stored(family.layers_path) or "")
     kernels = family.kernels(checkpoint.attention).items()
     ours: dict[str, str] = {part: KERNEL if kernel == "sdpa" else kernel for part, kernel in kernels}
     options: dict[str, Any] = {"dtype": checkpoint.dtype, "attn_implementation": ours if len(ours) > 1 else ours[""]}
@@ -125,8 +125,8 @@ def _told(checkpoint: Checkpoint, what: str = "") -> Iterator[None]:
         raise UserError(f"backbone {checkpoint.name!r}: {what}{one_line(error)}") from None
 
 
-def _shallow(model_class: Any, checkpoint: Checkpoint) -> Any:
-    """A class whose models have only their first layers (`Checkpoint.depth`).
+def _shallow(model_class: Any, checkpoint: Checkpoint, path: str) -> Any:
+    """A class whose models have only the first layers (`Checkpoint.depth`) of the list at this path.
 
     `transformers` makes a model without memory for weights, and then reads the weights that the model has: layers that
     are removed in between are neither read nor allocated. The configuration stays that of the whole model: it says
@@ -139,7 +139,7 @@ def _shallow(model_class: Any, checkpoint: Checkpoint) -> Any:
 
     def build(model: Any, *args: Any, **kwargs: Any) -> None:
         model_class.__init__(model, *args, **kwargs)
-        layers = model.get_submodule(checkpoint.layers)
+        layers = model.get_submodule(path)
         assert isinstance(layers, nn.ModuleList)
         depth, count = checkpoint.depth, len(layers)
         assert depth is not None
@@ -147,9 +147,7 @@ def _shallow(model_class: Any, checkpoint: Checkpoint) -> Any:
         if remaining > count:
             raise UserError(f"depth {depth}: backbone {checkpoint.name!r} has {count} layers")
         above = {
-            f"{checkpoint.layers}.{number}.{name}"
-            for number in range(remaining, count)
-            for name in layers[number].state_dict()
+            f"{path}.{number}.{name}" for number in range(remaining, count) for name in layers[number].state_dict()
         }
         # a key that finds no weight is reported as it is in the file, with the prefix of the base model
         model.weights_above = above | {f"{model.base_model_prefix}.{name}" for name in above}

@@ -64,11 +64,6 @@ class Thinker(AudioLanguageModel):
     processor_of = SpeechProcessor
 
     @classmethod
-    def unquantized(cls) -> list[str]:
-        """The tower, which has the projector in it when it is loaded."""
-        return ["audio_tower"]
-
-    @classmethod
     def config_of(cls, checkpoint: Checkpoint) -> Any:
         """Configuration of the thinker: the checkpoint's own, or a part of that of the whole model."""
         config: Any = AutoConfig.from_pretrained(checkpoint.name, revision=checkpoint.revision)
