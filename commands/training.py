@@ -192,7 +192,6 @@ def export(options: argparse.Namespace) -> int:
     check_judge(source)  # one on the hub is no checkpoint
     require_judge(source, options.backbone)
     from ..models.artifact import Placement, load_any, save_judge
-    from ..models.model_card import render_card
 
     loaded = load_any(source, Placement(options.backbone))
     report = None if options.report is None else _read_report(Path(options.report), loaded)
@@ -200,7 +199,7 @@ def export(options: argparse.Namespace) -> int:
     if options.form != "small":
         check, written = _export_whole(options, loaded, report)
     else:
-        save_judge(loaded, out, render_card(loaded.description, report))
+        save_judge(loaded, out, report)
     if written and not options.json:
         print(f"judge: {out}")
     hub = push_to_hub(out, options.push_to_hub, options.private) if written and options.push_to_hub else None

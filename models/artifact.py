@@ -32,6 +32,7 @@ from .description import (
 )
 from .judge import EmpathyJudge
 from .lora import trained_in_full
+from .model_card import render_card
 from .settings import JudgeSettings, Quantization
 from .weight_files import (
     check_hash,
@@ -44,7 +45,6 @@ from .weight_files import (
     write_weights,
 )
 
-CARD_FILE = "README.md"
 _LIBRARIES = ("torch", "transformers", "peft", "lightning", "numpy")
 
 
@@ -67,8 +67,8 @@ def describe(judge: EmpathyJudge, provenance: Provenance, frozen: Mapping[str, s
     }
 
 
-def save_judge(loaded: LoadedJudge, folder: Path, card: str) -> None:
-    """Write a judge into a folder that appears complete or not at all; `card` is the text of its `README.md`.
+def save_judge(loaded: LoadedJudge, folder: Path, report: Mapping[str, Any] | None = None) -> None:
+    """Write a judge into a folder that appears complete or not at all; an agreement `report` is for its card.
 
     Frozen backbone weights are not written, only their fingerprints.
 
@@ -77,17 +77,16 @@ def save_judge(loaded: LoadedJudge, folder: Path, card: str) -> None:
             loaded with a backbone of its own.
     """
     with staged(folder) as stage:
-        write_judge(loaded, stage, card)
+        write_judge(loaded, stage, report)
 
 
-def write_judge(loaded: LoadedJudge, folder: Path, card: str) -> None:
+def write_judge(loaded: LoadedJudge, folder: Path, report: Mapping[str, Any] | None = None) -> None:
     """As `save_judge`, into an empty folder."""
     if EXPORT in loaded.description:
         raise UserError("a judge with its backbone in its folder is not written again; copy it instead")
     hashes = write_weights(loaded.judge, folder)
     loaded.judge.backbone.save_processor(str(folder / "processor"))
-    (folder / CARD_FILE).write_text(card, encoding="utf-8")
-    write_description({**loaded.description, "sha256": hashes}, folder)
+    write_description({**loaded.description, "sha256": hashes}, folder, report)
 
 
 @contextmanager
@@ -126,10 +125,11 @@ def writing(path: Path) -> Iterator[None]:
         raise UserError(f"{path}: cannot be written ({reason}); nothing was changed") from None
 
 
-def write_description(description: Mapping[str, Any], folder: Path) -> None:
-    """Write `judge.json`."""
+def write_description(description: Mapping[str, Any], folder: Path, report: Mapping[str, Any] | None = None) -> None:
+    """Write `judge.json`, and the card as `README.md`."""
     text = json.dumps(description, indent=2, allow_nan=False) + "\n"
     (folder / JUDGE_FILE).write_text(text, encoding="utf-8")
+    (folder / "README.md").write_text(render_card(description, report), encoding="utf-8")
 
 
 @dataclass(frozen=True)

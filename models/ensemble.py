@@ -12,7 +12,6 @@ from torch import Tensor
 from ..data_modules.errors import UserError
 from . import JUDGE_FILE
 from .artifact import (
-    CARD_FILE,
     LoadedJudge,
     Placement,
     load_any,
@@ -23,7 +22,6 @@ from .artifact import (
     write_judge,
 )
 from .description import MEMBERS
-from .model_card import render_card
 from .weight_files import file_hash
 
 MEMBER_ORIGINS = "member_provenance"
@@ -49,7 +47,7 @@ def write_ensemble(paths: Sequence[Path], out: Path, backbone: str | None = None
         for number, loaded in enumerate(_each(paths, backbone), start=1):
             name = f"{MEMBERS}/{number:02d}"
             (stage / name).mkdir(parents=True)
-            write_judge(loaded, stage / name, render_card(loaded.description, None))
+            write_judge(loaded, stage / name)
             hashes[f"{name}/{JUDGE_FILE}"] = file_hash(stage / name / JUDGE_FILE)
             descriptions.append(loaded.description)
         merged = {
@@ -58,7 +56,6 @@ def write_ensemble(paths: Sequence[Path], out: Path, backbone: str | None = None
             "sha256": hashes,
         }
         write_description(merged, stage)
-        (stage / CARD_FILE).write_text(render_card(merged, None), encoding="utf-8")
 
 
 def write_average(paths: Sequence[Path], out: Path, backbone: str | None = None) -> float | None:
@@ -82,7 +79,7 @@ def write_average(paths: Sequence[Path], out: Path, backbone: str | None = None)
     assert judge is not None  # `_each` refuses fewer than two
     judge.use(average(members))
     merged = {**_merged(descriptions), AVERAGED: len(members)}
-    save_judge(LoadedJudge(judge, merged), out, render_card(merged, None))
+    save_judge(LoadedJudge(judge, merged), out)
     return min((cosine for other in members[1:] if (cosine := likeness(members[0], other)) is not None), default=None)
 
 

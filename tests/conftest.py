@@ -219,15 +219,13 @@ def make_judge(backbone_folder) -> Callable[..., EmpathyJudge]:
 def judge_folder(make_judge, tmp_path_factory) -> Path:
     """A judge on disk. Tests that change it copy it first."""
     from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, save_judge
-    from empathy_judge.models.model_card import render_card
 
     judge = make_judge()
     origin = Provenance(
         "tones", True, "c" * 64, "s" * 64, {"empathy": 0.5, "warmth": None}, ["train"], ["validation"], "mean"
     )
-    description = describe(judge, origin)
     folder = tmp_path_factory.mktemp("artifact") / "judge"
-    save_judge(LoadedJudge(judge, description), folder, render_card(description, None))
+    save_judge(LoadedJudge(judge, describe(judge, origin)), folder)
     return folder
 
 

@@ -96,10 +96,9 @@ class Run:
             UserError: If the folder is not empty, or the run is damaged.
         """
         from ..models.artifact import load_any, save_judge
-        from ..models.model_card import render_card
 
         loaded = load_any(self.folder)
-        save_judge(loaded, Path(folder), render_card(loaded.description, report))
+        save_judge(loaded, Path(folder), report)
         return Path(folder)
 
 

@@ -20,13 +20,12 @@ from torch import Tensor, nn
 
 from ...data_modules.errors import UserError, shown
 from .. import JUDGE_FILE
-from ..artifact import CARD_FILE, LoadedJudge, load_any, staged, write_description
+from ..artifact import LoadedJudge, load_any, staged, write_description
 from ..backbones import DEPTH, load_backbone, read_config
 from ..backbones.base import Backbone, Checkpoint, WeightForm
 from ..description import BACKBONE, EXPORT, MEMBERS
 from ..judge import DTYPES, EmpathyJudge
 from ..lora import FUSION, part_of, trained_in_full
-from ..model_card import render_card
 from ..weight_files import check_hash, file_hash, fingerprints, weights_hash, write_weights
 from .check import CheckSet, ExportCheck, bounds_of, compare, score_all
 
@@ -92,8 +91,7 @@ def write_whole(
         if check.beyond and not accept_loss:
             raise LossTooLarge(check)
         description[EXPORT]["check"] = check.to_json()
-        write_description(description, stage)
-        (stage / CARD_FILE).write_text(render_card(description, report), encoding="utf-8")
+        write_description(description, stage, report)
     return check
 
 

@@ -29,7 +29,7 @@ def described(judge: EmpathyJudge, **origin: Any) -> LoadedJudge:
 
 def saved(judge: EmpathyJudge, folder: Path, **origin: Any) -> Path:
     """Write a judge; returns its folder."""
-    save_judge(described(judge, **origin), folder, "card")
+    save_judge(described(judge, **origin), folder)
     return folder
 
 

@@ -84,7 +84,7 @@ def test_the_score_before_saving_is_the_score_after_loading(lora, pooling, make_
 
 def test_a_loaded_judge_can_be_saved_again(folder, pairs, tmp_path):
     loaded = load_any(folder)
-    save_judge(loaded, tmp_path / "again", "card")
+    save_judge(loaded, tmp_path / "again")
     assert torch.equal(scores_of(loaded.judge, pairs), scores_of(load_any(tmp_path / "again").judge, pairs))
     for name in (ADAPTER, HEAD):
         assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
@@ -294,7 +294,7 @@ def test_what_a_killed_export_left_is_taken_by_the_next_one(make_judge, tmp_path
 def test_an_export_that_fails_leaves_nothing(make_judge, tmp_path):
     loaded = replace(described(make_judge()), description={"score": float("nan")})  # in the last file to be written
     with pytest.raises(ValueError, match="not JSON compliant"):
-        save_judge(loaded, tmp_path / "deep" / "judge", "card")
+        save_judge(loaded, tmp_path / "deep" / "judge")
     assert list((tmp_path / "deep").iterdir()) == []
 
 
@@ -321,7 +321,7 @@ def test_what_the_disk_refuses_is_said_in_one_line_and_leaves_nothing(what, judg
     out, ways = tmp_path / "new" / "judge", []
     with monkeypatch.context() as patch:
         patch.setattr(place, mock.Mock(side_effect=error))
-        ways.append(lambda: save_judge(loaded, out, "card"))
+        ways.append(lambda: save_judge(loaded, out))
         ways.append(lambda: write_ensemble([judge_folder, earlier], out))
         if what not in ("adapter", "tokenizer"):
             ways.append(
@@ -335,7 +335,7 @@ def test_what_the_disk_refuses_is_said_in_one_line_and_leaves_nothing(what, judg
                 store_calibration(UNCALIBRATED, earlier)
     assert list(tmp_path.glob("new/*")) == list(tmp_path.glob("new/.*")) == []
     assert {path: path.read_bytes() for path in earlier.rglob("*") if path.is_file()} == before
-    save_judge(loaded, out, "card")  # the same goes on when there is room
+    save_judge(loaded, out)  # the same goes on when there is room
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "owner/" + "x" * 300, "a\0b", "deep/" * 1_200])
@@ -344,7 +344,7 @@ def test_no_name_is_too_strange_to_be_refused(name, judge_folder, tmp_path):
         load_any(Path(name))
     if "\0" not in name:
         with pytest.raises(UserError, match="cannot be written"):
-            save_judge(load_any(judge_folder), tmp_path / name, "card")
+            save_judge(load_any(judge_folder), tmp_path / name)
     assert list(tmp_path.rglob("*.unfinished")) == []
 
 

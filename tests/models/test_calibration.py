@@ -327,7 +327,7 @@ def test_a_judge_scores_as_its_calibration_says_and_takes_none_of_other_weights(
     )  # fmt: skip
     store_calibration(one, folder)
     loaded = load_any(folder)
-    save_judge(loaded, tmp_path / "again", "card")
+    save_judge(loaded, tmp_path / "again")
     assert load_any(tmp_path / "again").calibration == loaded.calibration == one
     assert plain.calibration is None
     pairs = PairDataset.load(dataset_folder).pairs[:3]

@@ -248,7 +248,7 @@ def test_judges_that_were_built_otherwise_are_refused(folders, make_judge, tmp_p
 def test_judges_of_other_dimensions_or_backbones_are_refused(folders, make_judge, tmp_path):
     judge = make_judge(LORA)
     description = {**described(judge).description, "backbone_fingerprint": "f" * 64}
-    save_judge(LoadedJudge(judge, description), tmp_path / "backbone", "")
+    save_judge(LoadedJudge(judge, description), tmp_path / "backbone")
     with pytest.raises(UserError, match="fingerprint ffffffffffff, of the first judge"):
         write_ensemble([folders[0], tmp_path / "backbone"], tmp_path / "out")
     judge.dimensions = (Dimension("empathy", 1, 7, 1), judge.dimensions[1])

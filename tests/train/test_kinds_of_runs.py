@@ -118,7 +118,7 @@ def test_a_fusion_learns_on_a_frozen_encoder(run_on, hubert_folder, dataset_fold
     for column, name in enumerate(("empathy", "warmth")):
         assert spearman(found[:, column], part.mean_scores()[name].to_numpy()) > 0.8
 
-    save_judge(loaded, tmp_path / "judge", "card")
+    save_judge(loaded, tmp_path / "judge")
     assert not (tmp_path / "judge" / "adapter").exists()
     assert np.abs(scores_of(load_any(tmp_path / "judge").judge, part.pairs) - found).max() <= 1e-5
 
@@ -158,7 +158,7 @@ def test_histograms_are_learned_and_the_exported_judge_scores_alike(stepped, tra
     found = scores_of(loaded.judge, part.pairs)
     for column, name in enumerate(("empathy", "calm")):
         assert spearman(found[:, column], part.mean_scores()[name].to_numpy()) > 0.9
-    save_judge(loaded, tmp_path / "judge", "card")
+    save_judge(loaded, tmp_path / "judge")
     assert (scores_of(load_any(tmp_path / "judge").judge, part.pairs) == found).all()
     description = json.loads((tmp_path / "judge/judge.json").read_text())
     assert description["head"]["type"] == description["settings"]["head"] == "histogram"

@@ -157,7 +157,7 @@ def test_single_raters_are_learned_and_gone_afterwards(compared, train_arguments
     assert weights["raters.embedding"].shape == (4, 4)
     assert weights["raters.scale.weight"].abs().max() > 1e-4  # it starts at 0
     loaded = load_any(run / LAST)
-    save_judge(loaded, tmp_path / "judge", "card")
+    save_judge(loaded, tmp_path / "judge")
     pairs = PairDataset.load(compared).pairs
     assert (scores_of(load_any(tmp_path / "judge").judge, pairs) == scores_of(loaded.judge, pairs)).all()
     stored = json.loads((tmp_path / "judge" / "judge.json").read_text())

@@ -283,5 +283,5 @@ def test_what_cannot_be_merged_is_refused_in_one_line(judge_folder, merged, make
     with pytest.raises(UserError, match="was merged into its backbone"):
         write_ensemble([judge_folder, merged], tmp_path / "mixed")
     with pytest.raises(UserError, match="is not written again; copy it"):
-        save_judge(load_any(merged), tmp_path / "again", "card")
+        save_judge(load_any(merged), tmp_path / "again")
     assert not (tmp_path / "out").exists()
