@@ -152,7 +152,7 @@ def agreement(options: argparse.Namespace) -> int:
     )
     from ..eval.views import agreement_views
 
-    return tell(options, report, lambda report: agreement_views(report, options.alpha))
+    return tell(options, report, agreement_views)
 
 
 def plan(options: argparse.Namespace) -> int:

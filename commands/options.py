@@ -151,7 +151,6 @@ def _add_data_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one.add_argument("--folds", type=int, metavar="K", help="folds of equal size, fold1 and so on, instead")
     one.add_argument("--leave-out", metavar="COLUMN", help="one fold for each value, called COLUMN=VALUE, instead")
     one.add_argument("--hold-out", action="append", default=[], metavar="COLUMN=VALUE", help="test split; repeatable")
-    one.add_argument("--no-stratify", action="store_true", help="do not balance mean scores between splits")
     one.add_argument("--seed", type=random_seed, default=0)
     one.add_argument("--overwrite", action="store_true", help="replace an existing split")
 
@@ -266,10 +265,6 @@ def _add_agreement_options(one: argparse.ArgumentParser) -> None:
         "--kappa-weights", choices=["scores", "ranks"], default="scores",
         help="distances of weighted kappa: between scores (default), or between ranks of the categories that occur "
         "(as scikit-learn does)",
-    )  # fmt: skip
-    one.add_argument(
-        "--alpha", choices=["nominal", "ordinal", "interval"], default="interval",
-        help="distance of Krippendorff's alpha in the table; --json has all (default: interval)",
     )  # fmt: skip
     one.add_argument(
         "--cluster", choices=["group", "system"], default="group",

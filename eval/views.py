@@ -30,7 +30,6 @@ from .rendering import (
     signed,
 )
 from .results import Report, joined
-from .statistics.krippendorff import Distance
 
 _REASONS_SHOWN = 10
 _EXPLAINED = ("no_scores", "constant", "against", "beyond_possible")  # verdicts that need a sentence
@@ -260,8 +259,8 @@ def _unranked(rankings: Mapping[str, Report]) -> Iterator[str]:
 # ---------------------------------------------------------------- tables of scores
 
 
-def agreement_views(found: Report, alpha: Distance) -> Iterator[Table | str]:
-    """What ``agreement`` prints of `agreement_table.measure_agreement`, with Krippendorff's alpha of this distance."""
+def agreement_views(found: Report) -> Iterator[Table | str]:
+    """What ``agreement`` prints of `agreement_table.measure_agreement`, with Krippendorff's alpha of intervals."""
     dimensions = {_name(dimension): dimension for dimension in found["dimensions"]}
     judged = [
         (name, judge, result) for name, dimension in dimensions.items() for judge, result in dimension["judges"].items()
@@ -269,7 +268,7 @@ def agreement_views(found: Report, alpha: Distance) -> Iterator[Table | str]:
 
     def people(name: str, one: Report) -> Sequence[str]:
         alone, together = ranged(one["spearman"]), number(one["panel_mean"]["value"])
-        within = (number(statistic["value"]) for statistic in (one["alpha"][alpha], one["icc"]["ICC(A,1)"]))
+        within = (number(statistic["value"]) for statistic in (one["alpha"]["interval"], one["icc"]["ICC(A,1)"]))
         return name, str(one["n_items"]), str(one["n_raters"]), *within, alone, together
 
     def of_systems(own: Report) -> Sequence[str]:
@@ -282,7 +281,7 @@ def agreement_views(found: Report, alpha: Distance) -> Iterator[Table | str]:
         return f"{pair['first']}, {pair['second']}", str(pair["n_items"]), ranged(pair["spearman"]), *agreements
 
     head = (
-        "dimension", "n", "people", f"alpha\n({alpha})", "ICC\n(A,1)", "leave-one-out\nagreement (95 %)",
+        "dimension", "n", "people", "alpha\n(interval)", "ICC\n(A,1)", "leave-one-out\nagreement (95 %)",
         "noise\nceiling",
     )  # fmt: skip
     rows = [people(name, dimension["people"]) for name, dimension in dimensions.items()]

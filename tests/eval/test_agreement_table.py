@@ -276,11 +276,11 @@ def test_who_counts(tmp_path):
 def test_printed_tables_fit_and_say_why_values_are_missing(tmp_path, width):
     frame = made().assign(dimension="[bold]demonstrating_understanding", dataset="a_long_name")
     found = measure_agreement(annotations(tmp_path, frame), JUDGES, pairs=True, resamples=100)
-    text = printed_at(width, agreement_views(found, "ordinal"))
+    text = printed_at(width, agreement_views(found))
     one = found["dimensions"][0]
     assert rendering.ranged(one["judges"]["half"]["system_level"]["icc_a1"]) in text
     assert rendering.ranged(one["judges"]["half"]["like_for_like"]["difference"], rendering.signed) in text
-    assert f"{one['people']['alpha']['ordinal']['value']:.2f}" in text
+    assert f"{one['people']['alpha']['interval']['value']:.2f}" in text
     assert "a_long_name/[bold]demonstrating_understanding" in "".join(text.split())
     assert "constant: the judge scores are constant" in " ".join(text.split())
     assert "more values or intervals that are missing (see --json)" in " ".join(text.split())
