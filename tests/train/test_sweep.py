@@ -201,7 +201,7 @@ def test_a_trial_of_another_process_is_left_to_it(trained, fails, sweep_file, tm
     with FileLock(out / "trial-0000" / ".lock"):  # as if that process still trained it
         _, results = run_sweep(sweep_file, out)
     assert [result.state for result in results] == ["running", "complete", "complete", "complete"]
-    assert (results[0].mean, results[0].spread) == (None, None)
+    assert (results[0].mean, results[0].sd) == (None, None)
     assert "trial-0000/seed-0" not in trained
 
 
