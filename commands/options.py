@@ -4,33 +4,41 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .scoring_options import add_scoring_commands
 from .shared_options import (
     Command,
     OneLineParser,
+    add,
     add_command,
     add_data_option,
+    add_device_options,
     add_loading_options,
     add_split_option,
+    device_name,
     dollars,
     output_folder,
+    port_number,
+    process_count,
     random_seed,
     resamples,
     seconds,
+    share,
     whole_number,
 )
 
 if TYPE_CHECKING:
     from ..data_modules.importers import Importer
 
-_JUDGES = (
+_ANY_JUDGE = (
     "judge folder, run folder, openai:MODEL, gemini:MODEL (with settings, as in openai:gpt-audio-1.5,samples=5), "
     "local:BACKBONE (nano, folder or hub id, prompted on this machine), scores:FILE, human:RATER (one rater against "
     "the others), probe:JUDGE_OR_BACKBONE (a regression on what the frozen backbone hears), or a baseline: acoustic, "
     "acoustic:egemaps, text, quality, random, constant"
 )
+_JUDGE = "judge folder or run folder"
+_SITUATION = "text about the situation, as raters were given it"
 
 
 def build_parser(run: Mapping[str, Command]) -> argparse.ArgumentParser:
@@ -41,8 +49,12 @@ def build_parser(run: Mapping[str, Command]) -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_data_commands(commands, run)
-    _add_judge_commands(commands, run)
-    add_scoring_commands(commands, run)
+    # `train` is dispatched before this parser; here it only shows in the list
+    commands.add_parser("train", help="Train a judge: empathy-judge train --config nano (see train --help).")
+    _add_training_commands(commands, run)
+    _add_measuring_commands(commands, run)
+    _add_scoring_commands(commands, run)
+    _add_making_commands(commands, run)
     add_command(commands, "doctor", run, "empathy-judge doctor")
     return parser
 
@@ -54,7 +66,7 @@ def import_parser(sources: Sequence[str]) -> argparse.ArgumentParser:
         description="Turn a source into a pair dataset. Options of a source: empathy-judge import SOURCE --help",
         epilog="example: empathy-judge import table pairs.csv --dimension empathy=1:5:1 --out data",
     )
-    parser.add_argument("source", choices=sources, help="what kind of source it is")
+    add(parser, "source", "what kind of source it is", list(sources))
     return parser
 
 
@@ -66,168 +78,133 @@ def source_parser(name: str, importer: Importer) -> argparse.ArgumentParser:
         epilog=f"example: empathy-judge import {importer.EXAMPLE}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("path", help="the source")
-    parser.add_argument(
-        "--out", required=True, type=output_folder,
-        help="folder of the dataset to make; where an import was killed or interrupted, the same command goes on",
-    )  # fmt: skip
+    add(parser, "path", "the source")
+    made = "folder of the dataset to make; where an import was killed or interrupted, the same command goes on"
+    add(parser, "--out", made, output_folder, required=True)
     importer.add_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--name", help="name of the dataset (default: that of the source, else of --out)")
-    parser.add_argument("--origin", help="where the data comes from")
-    parser.add_argument("--licence", help="its terms of use")
-    parser.add_argument(
-        "--max-skipped", type=float, default=0.01, metavar="SHARE",
-        help="share of the pairs that may be unusable; they are listed in skipped.csv (default: 0.01)",
-    )  # fmt: skip
+    add(parser, "--json", "print JSON", bool)
+    add(parser, "--name", "name of the dataset (default: that of the source, else of --out)")
+    add(parser, "--origin", "where the data comes from")
+    add(parser, "--licence", "its terms of use")
+    skipped = "share of the pairs that may be unusable; they are listed in skipped.csv"
+    add(parser, "--max-skipped", skipped, float, 0.01, metavar="SHARE")
     _add_storing_options(parser)
     return parser
 
 
 def _add_storing_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--embed-audio", action="store_true", help="keep audio inside Parquet files")
-    parser.add_argument(
-        "--shard-rows", type=int, default=10_000, metavar="PAIRS",
-        help="embed more pairs than these in several files, so many in each (default: 10000)",
-    )  # fmt: skip
-    parser.add_argument("--overwrite", action="store_true", help="replace the dataset at --out")
+    add(parser, "--embed-audio", "keep audio inside Parquet files", bool)
+    several = "embed more pairs than these in several files, so many in each"
+    add(parser, "--shard-rows", several, int, 10_000, metavar="PAIRS")
+    add(parser, "--overwrite", "replace the dataset at --out", bool)
 
 
 def _add_data_commands(commands: Any, run: Mapping[str, Command]) -> None:
     progress = "print JSON, and what happens meanwhile on standard error"
     one = add_command(commands, "demo", run, "empathy-judge demo --out demo", json=progress)
-    one.add_argument(
-        "--out", type=output_folder, default="demo", help="folder for everything the demo makes (default: demo)"
-    )
-    one.add_argument(
-        "--groups", type=whole_number, default=200, help="scripts in the sample, 15 pairs each (default: 200)"
-    )
-    one.add_argument(
-        "--epochs", type=whole_number, default=None, help="epochs of training (default: as the recipe nano)"
-    )
+    add(one, "--out", "folder for everything the demo makes", output_folder, "demo")
+    add(one, "--groups", "scripts in the sample, 15 pairs each", whole_number, 200)
+    add(one, "--epochs", "epochs of training (default: as the recipe nano)", whole_number)
 
     # `import` is dispatched before this parser; here it only shows in the list
     commands.add_parser("import", help="Turn a source into a pair dataset (see import --help).")
 
-    one = add_command(
-        commands, "combine", run, "empathy-judge combine lab crowd --rename crowd:warmth=empathy --out both"
+    example = "empathy-judge combine lab crowd --rename crowd:warmth=empathy --out both"
+    one = add_command(commands, "combine", run, example, raw=True)
+    add(one, "datasets", "folders of pair datasets, or their addresses", many="DATASET")
+    add(one, "--out", "folder of the dataset to make", output_folder, required=True)
+    add(one, "--names", "of the datasets, in order (default: as they say)", many="NAME")
+    renamed = "dimension OLD of dataset NAME is called NEW"
+    add(one, "--rename", renamed, default=[], many="NAME:OLD=NEW", action="extend")
+    shared = (
+        "columns whose names mean the same in all datasets and are kept: group_id, context_speaker, response_speaker, "
+        "system_id, rater_id"
     )
-    one.formatter_class = argparse.RawDescriptionHelpFormatter
-    one.add_argument("datasets", nargs="+", metavar="DATASET", help="folders of pair datasets, or their addresses")
-    one.add_argument("--out", required=True, type=output_folder, help="folder of the dataset to make")
-    one.add_argument("--names", nargs="+", metavar="NAME", help="of the datasets, in order (default: as they say)")
-    one.add_argument(
-        "--rename", nargs="+", action="extend", default=[], metavar="NAME:OLD=NEW",
-        help="dimension OLD of dataset NAME is called NEW",
-    )  # fmt: skip
-    one.add_argument(
-        "--shared", nargs="+", default=[], metavar="COLUMN",
-        help="columns whose names mean the same in all datasets and are kept: group_id, context_speaker, "
-        "response_speaker, system_id, rater_id",
-    )  # fmt: skip
+    add(one, "--shared", shared, default=[], many="COLUMN")
     _add_storing_options(one)
 
     one = add_command(commands, "inspect", run, "empathy-judge inspect data --page inspection")
-    one.add_argument("data", help="folder of a pair dataset, or its address (hf://datasets/..., s3://...)")
-    one.add_argument(
-        "--page", metavar="DIR", type=output_folder,
-        help="also write DIR/index.html with charts and the most disputed items to listen to; their clips are copied "
-        "into DIR/audio",
-    )  # fmt: skip
-    one.add_argument("--max-seconds", type=seconds, default=30.0, help="longer clips are reported (default: 30)")
+    add(one, "data", "folder of a pair dataset, or its address (hf://datasets/..., s3://...)")
+    page = "also write DIR/index.html with charts and the most disputed items, whose clips are copied into DIR/audio"
+    add(one, "--page", page, output_folder, metavar="DIR")
+    add(one, "--max-seconds", "longer clips are reported", seconds, 30.0)
 
-    one = add_command(commands, "split", run, "empathy-judge split data --by group_id response_speaker --seed 1")
-    one.formatter_class = argparse.RawDescriptionHelpFormatter
-    one.add_argument("data", help="folder of a pair dataset")
-    one.add_argument(
-        "--by", nargs="+", metavar="COLUMN",
-        help="what is never split apart: group_id (default), context_speaker, response_speaker, system_id, setting, "
-        "language, situation, context_text, response_text, or a tag such as tag:cue",
-    )  # fmt: skip
-    one.add_argument(
-        "--fractions", nargs=3, type=float, metavar=("TRAIN", "VALIDATION", "TEST"),
-        help="shares of the pairs (default: 0.7 0.15 0.15)",
-    )  # fmt: skip
-    one.add_argument("--folds", type=int, metavar="K", help="folds of equal size, fold1 and so on, instead")
-    one.add_argument("--leave-out", metavar="COLUMN", help="one fold for each value, called COLUMN=VALUE, instead")
-    one.add_argument("--hold-out", action="append", default=[], metavar="COLUMN=VALUE", help="test split; repeatable")
-    one.add_argument("--seed", type=random_seed, default=0)
-    one.add_argument("--overwrite", action="store_true", help="replace an existing split")
+    example = "empathy-judge split data --by group_id response_speaker --seed 1"
+    one = add_command(commands, "split", run, example, raw=True)
+    add(one, "data", "folder of a pair dataset")
+    columns = (
+        "what is never split apart: group_id (default), context_speaker, response_speaker, system_id, setting, "
+        "language, situation, context_text, response_text, or a tag such as tag:cue"
+    )
+    add(one, "--by", columns, many="COLUMN")
+    shares = "shares of the pairs (default: 0.7 0.15 0.15)"
+    add(one, "--fractions", shares, float, nargs=3, metavar=("TRAIN", "VALIDATION", "TEST"))
+    add(one, "--folds", "folds of equal size, fold1 and so on, instead", int, metavar="K")
+    add(one, "--leave-out", "one fold for each value, called COLUMN=VALUE, instead", metavar="COLUMN")
+    add(one, "--hold-out", "test split; repeatable", default=[], action="append", metavar="COLUMN=VALUE")
+    add(one, "--seed", "of all that is drawn", random_seed, 0)
+    add(one, "--overwrite", "replace an existing split", bool)
 
 
-def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
-    # `train` is dispatched before this parser; here it only shows in the list
-    commands.add_parser("train", help="Train a judge: empathy-judge train --config nano (see train --help).")
-
+def _add_training_commands(commands: Any, run: Mapping[str, Command]) -> None:
     one = add_command(commands, "recipes", run, "empathy-judge recipes show qwen2_audio")
-    one.add_argument("show", nargs="?", choices=["show"], help="print one recipe as YAML, with help; needs NAME")
-    one.add_argument("name", nargs="?", metavar="NAME", help="of the recipe, or a YAML file of yours")
+    add(one, "show", "print one recipe as YAML, with help; needs NAME", ["show"], nargs="?")
+    add(one, "name", "of the recipe, or a YAML file of yours", nargs="?", metavar="NAME")
 
-    one = add_command(commands, "sweep", run, "empathy-judge sweep --config sweep_nano --out sweeps/nano")
-    one.formatter_class = argparse.RawDescriptionHelpFormatter
-    one.add_argument(
-        "--config", required=True, metavar="SWEEP.yaml", help="what is searched, see above; a file, or sweep_nano"
-    )
-    one.add_argument(
-        "--out", type=output_folder, default="sweep", metavar="DIR", help="folder of the sweep (default: sweep)"
-    )
+    one = add_command(commands, "sweep", run, "empathy-judge sweep --config sweep_nano --out sweeps/nano", raw=True)
+    searched = "what is searched, see above; a file, or sweep_nano"
+    add(one, "--config", searched, required=True, metavar="SWEEP.yaml")
+    add(one, "--out", "folder of the sweep", output_folder, "sweep", metavar="DIR")
 
     one = add_command(commands, "upgrade", run, "empathy-judge upgrade runs/first")
-    one.add_argument("path", help="recipe or sweep file (YAML), run folder or judge folder")
+    add(one, "path", "recipe or sweep file (YAML), run folder or judge folder")
 
+
+def _add_measuring_commands(commands: Any, run: Mapping[str, Command]) -> None:
     printed = "print JSON (documented in eval/results.py)"
     example = "empathy-judge evaluate runs/first --data data --out report"
     one = add_command(commands, "evaluate", run, example, json=printed)
-    one.add_argument("judge", help=_JUDGES)
+    add(one, "judge", _ANY_JUDGE)
     add_data_option(one)
     _add_evaluation_options(one)
-    one.add_argument("--out", type=output_folder, default="report", help="folder of the report (default: report)")
-    one.add_argument(
-        "--explain", action="store_true", help="also explain the largest disagreements (judge folders), see explain"
-    )
+    add(one, "--out", "folder of the report", output_folder, "report")
+    add(one, "--explain", "also explain the largest disagreements (judge folders), see explain", bool)
 
     example = "empathy-judge compare judge scores:gemini.csv constant --data data"
     one = add_command(commands, "compare", run, example, json=printed)
-    one.add_argument("judges", nargs="+", metavar="JUDGE", help=f"{_JUDGES}; with --table names of annotators")
+    add(one, "judges", f"{_ANY_JUDGE}; with --table names of annotators", many="JUDGE")
     where = one.add_mutually_exclusive_group(required=True)
     add_data_option(where, required=False)
-    where.add_argument("--table", help="table of scores by people and judges instead, without audio: see agreement")
+    add(where, "--table", "table of scores by people and judges instead, without audio: see agreement")
     _add_evaluation_options(one)
-    one.add_argument(
-        "--out", type=output_folder, help="folder for index.html, comparison.json and comparison.md (with --data)"
-    )
+    add(one, "--out", "folder for index.html, comparison.json and comparison.md (with --data)", output_folder)
     _add_table_options(one.add_argument_group("with --table"))
 
     one = add_command(commands, "challenge", run, "empathy-judge challenge aeq-bench judge --data empathy-eval")
-    one.add_argument("name", choices=["aeq-bench", "echomind"], help="whose rules")
-    one.add_argument("judge", help=_JUDGES)
+    add(one, "name", "whose rules", ["aeq-bench", "echomind"])
+    add(one, "judge", _ANY_JUDGE)
     add_data_option(one, "all")
     _add_draws(one)
     add_loading_options(one)
     _add_asking_options(one)
 
     one = add_command(commands, "layers", run, "empathy-judge layers nano --data data --out layers")
-    one.add_argument("judge", metavar="JUDGE_OR_BACKBONE", help="judge folder, run folder, or a backbone")
+    add(one, "judge", "judge folder, run folder, or a backbone", metavar="JUDGE_OR_BACKBONE")
     add_data_option(one)
-    one.add_argument(
-        "--split", action="append", metavar="NAME", help="whose pairs; may be repeated (default: train, validation)"
-    )
-    one.add_argument(
-        "--out", metavar="DIR", type=output_folder, help="folder for layers.csv, layers.json and layers.png"
-    )
+    whose = "whose pairs; may be repeated (default: train, validation)"
+    add(one, "--split", whose, action="append", metavar="NAME")
+    add(one, "--out", "folder for layers.csv, layers.json and layers.png", output_folder, metavar="DIR")
     _add_draws(one)
-    one.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one)")
+    add(one, "--device", "cpu, cuda, ... (default: a GPU if there is one)")
 
     one = add_command(commands, "stress", run, "empathy-judge stress demo/judge --data demo/data")
-    one.add_argument("judge", help="judge folder or run folder")
+    add(one, "judge", _JUDGE)
     add_data_option(one, "test")
-    one.add_argument(
-        "--checks", nargs="+", metavar="NAME",
-        help="silence, twice, loop, louder, softer, breath, noise, hum, monotone, copy, adversarial (default: all)",
-    )  # fmt: skip
-    one.add_argument("--pairs", type=whole_number, default=100, help="draw at most so many (default: 100)")
+    checks = "silence, twice, loop, louder, softer, breath, noise, hum, monotone, copy, adversarial (default: all)"
+    add(one, "--checks", checks, many="NAME")
+    add(one, "--pairs", "draw at most so many", whole_number, 100)
     _add_draws(one)
-    one.add_argument("--out", metavar="DIR", type=output_folder, help="folder for stress.json and results.csv")
+    add(one, "--out", "folder for stress.json and results.csv", output_folder, metavar="DIR")
     add_loading_options(one)
 
     example = "empathy-judge agreement ratings.csv --column item=clip annotator=who --judges gpt_4o gemini --pairs"
@@ -238,135 +215,233 @@ def _add_judge_commands(commands: Any, run: Mapping[str, Command]) -> None:
     _add_plan_options(one)
 
     one = add_command(commands, "suggest", run, "empathy-judge suggest judge --data data --ratings 200 --out next")
-    one.add_argument("judge", help=_JUDGES)
+    add(one, "judge", _ANY_JUDGE)
     add_data_option(one, "all")
-    one.add_argument("--ratings", type=whole_number, default=100, help="how many there will be (default: 100)")
-    one.add_argument(
-        "--out", metavar="DIR", type=output_folder, help="folder for suggestions.csv: all pairs, the best first"
-    )
-    one.add_argument("--seed", type=random_seed, default=0, help="of the comparison with pairs at random (default: 0)")
+    add(one, "--ratings", "how many there will be", whole_number, 100)
+    add(one, "--out", "folder for suggestions.csv: all pairs, the best first", output_folder, metavar="DIR")
+    add(one, "--seed", "of the comparison with pairs at random", random_seed, 0)
     add_loading_options(one)
     _add_asking_options(one)
 
 
 def _add_agreement_options(one: argparse.ArgumentParser) -> None:
-    one.add_argument("table", help="CSV, TSV, JSONL or Parquet")
-    one.add_argument(
-        "--judges", nargs="+", default=[], metavar="NAME",
-        help="annotators that are judges; the others are people, whose mean the judges are compared with",
-    )  # fmt: skip
+    add(one, "table", "CSV, TSV, JSONL or Parquet")
+    judges = "annotators that are judges; the others are people, whose mean the judges are compared with"
+    add(one, "--judges", judges, default=[], many="NAME")
     _add_table_options(one)
-    one.add_argument("--pairs", action="store_true", help="also compare every two annotators")
-    one.add_argument(
-        "--rasch", action="store_true",
-        help="also severity and fit of each person by a many-facet Rasch model; every score is a step of the scale",
-    )  # fmt: skip
-    one.add_argument(
-        "--kappa-weights", choices=["scores", "ranks"], default="scores",
-        help="distances of weighted kappa: between scores (default), or between ranks of the categories that occur "
-        "(as scikit-learn does)",
-    )  # fmt: skip
-    one.add_argument(
-        "--cluster", choices=["group", "system"], default="group",
-        help="column whose values intervals and tests keep whole (default: group)",
-    )  # fmt: skip
+    add(one, "--pairs", "also compare every two annotators", bool)
+    rasch = "also severity and fit of each person by a many-facet Rasch model; every score is a step of the scale"
+    add(one, "--rasch", rasch, bool)
+    distances = (
+        "weighted kappa's distances: between scores, or ranks of the categories that occur (as scikit-learn does)"
+    )
+    add(one, "--kappa-weights", distances, ["scores", "ranks"], "scores")
+    add(one, "--cluster", "column whose values intervals and tests keep whole", ["group", "system"], "group")
     _add_interval_options(one)
 
 
 def _add_plan_options(one: argparse.ArgumentParser) -> None:
-    one.add_argument("pilot", nargs="?", help="table (CSV, TSV, JSONL or Parquet) or folder of a pair dataset")
-    one.add_argument(
-        "--variance", nargs="+", default=[], metavar="NAME=NUMBER",
-        help="instead of a pilot: variances of item, residual, rater and group in squared rating points",
-    )  # fmt: skip
-    one.add_argument("--group-size", type=whole_number, help="items per group, with --variance (default: 1)")
-    one.add_argument(
-        "--judges", nargs="+", default=[], metavar="NAME", help="annotators of the table that are judges, not people"
-    )
+    add(one, "pilot", "table (CSV, TSV, JSONL or Parquet) or folder of a pair dataset", nargs="?")
+    variances = "instead of a pilot: variances of item, residual, rater and group in squared rating points"
+    add(one, "--variance", variances, default=[], many="NAME=NUMBER")
+    add(one, "--group-size", "items per group, with --variance (default: 1)", whole_number)
+    add(one, "--judges", "annotators of the table that are judges, not people", default=[], many="NAME")
     _add_table_options(one)
-    one.add_argument(
-        "--dimension", nargs="+", default=[], metavar="NAME",
-        help="plan for these (default: for an average dimension of all)",
-    )  # fmt: skip
-    one.add_argument("--items", nargs="+", type=whole_number, default=[], metavar="N", help="numbers of items")
-    one.add_argument("--raters", nargs="+", type=whole_number, default=[], metavar="K", help="ratings per item")
-    one.add_argument(
-        "--agreement", type=float,
-        help="Spearman of the better judge with the true scores, that is over the noise ceiling (default: that of the "
-        "best judge of the pilot, else 0.6)",
-    )  # fmt: skip
-    one.add_argument(
-        "--difference", type=float, default=0.05, help="by which the other judge agrees less (default: 0.05)"
+    add(one, "--dimension", "plan for these (default: for an average dimension of all)", default=[], many="NAME")
+    add(one, "--items", "numbers of items", whole_number, [], many="N")
+    add(one, "--raters", "ratings per item", whole_number, [], many="K")
+    reached = (
+        "Spearman of the better judge with the true scores, that is over the noise ceiling (default: that of the best "
+        "judge of the pilot, else 0.6)"
     )
-    one.add_argument("--power", type=float, default=0.8, help="wanted (default: 0.8)")
-    one.add_argument(
-        "--between", type=float, metavar="R",
-        help="Spearman between the two judges (default: between those of the pilot, else as if their errors had "
-        "nothing in common)",
-    )  # fmt: skip
-    one.add_argument("--price", type=dollars, help="of a rating")
-    one.add_argument(
-        "--learning", metavar="JUDGE_OR_BACKBONE",
-        help="with a pair dataset: also Spearman of a probe on this frozen backbone by the number of training pairs",
-    )  # fmt: skip
-    one.add_argument("--out", metavar="DIR", type=output_folder, help="folder for plan.csv, plan.json and plan.png")
+    add(one, "--agreement", reached, float)
+    add(one, "--difference", "by which the other judge agrees less", float, 0.05)
+    add(one, "--power", "wanted", float, 0.8)
+    between = (
+        "Spearman between the two judges (default: between those of the pilot, else as if their errors had nothing in "
+        "common)"
+    )
+    add(one, "--between", between, float, metavar="R")
+    add(one, "--price", "of a rating", dollars)
+    learned = "with a pair dataset: also Spearman of a probe on this frozen backbone by the number of training pairs"
+    add(one, "--learning", learned, metavar="JUDGE_OR_BACKBONE")
+    add(one, "--out", "folder for plan.csv, plan.json and plan.png", output_folder, metavar="DIR")
     _add_draws(one)
 
 
 def _add_table_options(one: argparse._ActionsContainer) -> None:
-    one.add_argument(
-        "--column", nargs="+", action="extend", default=[], metavar="OURS=THEIRS",
-        help="column names, where they differ from item, annotator, dimension, score, dataset, group, system",
-    )  # fmt: skip
-    one.add_argument("--annotators", nargs="+", default=[], metavar="NAME", help="only these count (default: all)")
-    one.add_argument(
-        "--exclude", nargs="+", default=[], metavar="NAME", help="these do not count, such as a median of the others"
-    )
+    columns = "column names, where they differ from item, annotator, dimension, score, dataset, group, system"
+    add(one, "--column", columns, default=[], many="OURS=THEIRS", action="extend")
+    add(one, "--annotators", "only these count (default: all)", default=[], many="NAME")
+    add(one, "--exclude", "these do not count, such as a median of the others", default=[], many="NAME")
 
 
 def _add_evaluation_options(one: argparse.ArgumentParser) -> None:
     add_split_option(one, "test")
-    one.add_argument(
-        "--probes", nargs="+", metavar="NAME",
-        help="listening checks, each one more pass of the judge: names, all, or none (default: response_only, "
-        "context_swapped, silent, flat_prosody, low_pass)",
-    )  # fmt: skip
-    one.add_argument(
-        "--slices", nargs="+", metavar="COLUMN",
-        help="what to slice the report by, such as response_speaker or tag:cue (default: setting, system_id, language "
-        "and all tags)",
-    )  # fmt: skip
-    one.add_argument(
-        "--cluster", choices=["group_id", "context_speaker", "response_speaker", "system_id"], default="group_id",
-        help="what intervals and tests keep whole (default: group_id)",
-    )  # fmt: skip
+    probes = (
+        "listening checks, each one more pass of the judge: names, all, or none (default: response_only, "
+        "context_swapped, silent, flat_prosody, low_pass)"
+    )
+    add(one, "--probes", probes, many="NAME")
+    slices = (
+        "what to slice the report by, such as response_speaker or tag:cue (default: setting, system_id, language and "
+        "all tags)"
+    )
+    add(one, "--slices", slices, many="COLUMN")
+    clusters = ["group_id", "context_speaker", "response_speaker", "system_id"]
+    add(one, "--cluster", "what intervals and tests keep whole", clusters, "group_id")
     _add_interval_options(one)
     add_loading_options(one)
     _add_asking_options(one)
 
 
 def _add_interval_options(one: argparse.ArgumentParser) -> None:
-    one.add_argument(
-        "--interval", choices=["percentile", "bca"], default="percentile",
-        help="kind of bootstrap intervals of what is no correlation; bca: bias-corrected and accelerated; correlations "
-        "have t intervals; of pairs, groups, systems and calibration all are percentile ones (default: percentile)",
-    )  # fmt: skip
+    kinds = (
+        "kind of bootstrap intervals of what is no correlation; bca: bias-corrected and accelerated; correlations have "
+        "t intervals; of pairs, groups, systems and calibration all are percentile ones"
+    )
+    add(one, "--interval", kinds, ["percentile", "bca"], "percentile")
     _add_draws(one)
 
 
 def _add_draws(one: argparse.ArgumentParser) -> None:
-    one.add_argument("--resamples", type=resamples, default=1000, help="bootstrap resamples (default: 1000)")
-    one.add_argument("--seed", type=random_seed, default=0, help="of all that is drawn (default: 0)")
+    add(one, "--resamples", "bootstrap resamples", resamples, 1000)
+    add(one, "--seed", "of all that is drawn", random_seed, 0)
 
 
 def _add_asking_options(one: argparse.ArgumentParser) -> None:
     asking = one.add_argument_group("prompted LLM judges (openai:..., gemini:..., local:...)")
-    asking.add_argument("--budget", type=dollars, metavar="DOLLARS", help="spend at most this much on each of them")
-    asking.add_argument(
-        "--answers", metavar="FILE",
-        help="SQLite file in which answers are kept, so that nothing is asked twice (default: in the user's cache)",
-    )  # fmt: skip
-    asking.add_argument(
-        "--dry-run", action="store_true",
-        help="say what would be sent, where to and what it costs, print one request, and send nothing",
-    )  # fmt: skip
+    add(asking, "--budget", "spend at most this much on each of them", dollars, metavar="DOLLARS")
+    kept = "SQLite file in which answers are kept, so that nothing is asked twice (default: in the user's cache)"
+    add(asking, "--answers", kept, metavar="FILE")
+    said = "say what would be sent, where to and what it costs, print one request, and send nothing"
+    add(asking, "--dry-run", said, bool)
+
+
+def _add_scoring_commands(commands: Any, run: Mapping[str, Command]) -> None:
+    example = "empathy-judge score judge --manifest pairs.csv --out scores.csv"
+    printed = "of a pair its scores, of a manifest an object on each line, or with --out what became of it"
+    _add_score_options(add_command(commands, "score", run, example, json=f"print JSON: {printed}", raw=True))
+
+    one = add_command(commands, "rank", run, "empathy-judge rank judge context.wav take1.wav take2.wav take3.wav")
+    add(one, "judge", _JUDGE)
+    add(one, "context", "context clip; - for none")
+    add(one, "responses", "response clips", many="response")
+    add(one, "--situation", _SITUATION)
+    add(one, "--by", "what counts, equally (default: all dimensions)", many="DIMENSION")
+    error = (
+        "say which of two neighbours is better only where at most this share of such verdicts is wrong (default: "
+        "always the likeliest)"
+    )
+    add(one, "--max-error", error, float, choices=[0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
+    add_loading_options(one, cache=False)
+
+    one = add_command(commands, "explain", run, "empathy-judge explain judge context.wav response.wav --page why.html")
+    add(one, "judge", _JUDGE)
+    add(one, "context", "context clip; - for none")
+    add(one, "response", "response clip")
+    add(one, "--situation", _SITUATION)
+    add(one, "--window", "of a stretch, 0.25 to 1", float, 0.4, metavar="SECONDS")
+    add(one, "--method", "see above", ["occlusion", "gradient"], "occlusion")
+    add(one, "--png", "write a picture of waveforms and curves", metavar="FILE")
+    add(one, "--page", "write a page (HTML) with players that jump to a stretch", metavar="FILE")
+    add(one, "--seed", "of noise and permutations", random_seed, 0)
+    add_loading_options(one, cache=False)
+
+    one = add_command(commands, "serve", run, "empathy-judge serve judge --port 8000", json=None)
+    add(one, "judge", _JUDGE)
+    _add_serving_options(one)
+    add_loading_options(one)
+
+
+def _add_score_options(one: argparse.ArgumentParser) -> None:
+    add(one, "judge", _JUDGE)
+    add(one, "context", "context clip; - for none", nargs="?")
+    add(one, "response", "response clip", nargs="?")
+    add(one, "--situation", _SITUATION)
+    add(one, "--manifest", "CSV, TSV, JSONL or Parquet, see above")
+    elsewhere = "another folder in which clips of the manifest may lie, see above"
+    add(one, "--audio-root", elsewhere, Path, metavar="DIR")
+    add(one, "--out", "CSV, TSV, JSONL or Parquet for the scores of a manifest (default: CSV on standard output)")
+    covered = "share of pairs that the intervals of a calibrated judge shall cover (default: 0.9)"
+    add(one, "--level", covered, float, choices=[0.5, 0.8, 0.9, 0.95])
+    workers = "processes, each with a judge (default: one for each GPU, or one)"
+    add(one, "--workers", workers, process_count, metavar="N")
+    ray = "ray = on the Ray cluster that RAY_ADDRESS names, or on this machine: pip install 'empathy-judge[ray]'"
+    add(one, "--engine", ray, ["local", "ray"], "local")
+    add(one, "--restart", "delete what an earlier command has done and begin anew", bool)
+    add(one, "--overwrite", "replace an --out that this command did not write", bool)
+    changed = "tell by their content, not by size and modification time, which files changed since an earlier command"
+    add(one, "--checksums", changed, bool)
+    add(one, "--batch-size", "pairs per forward pass (default: 16; on a GPU 64)", whole_number, metavar="PAIRS")
+    add_loading_options(one)
+
+
+def _add_serving_options(one: argparse.ArgumentParser) -> None:
+    add(one, "--host", "address to listen on; 0.0.0.0 = all", default="127.0.0.1")
+    add(one, "--port", "0 = any that is free", port_number, 8000)
+    add(one, "--batch-size", "most pairs scored together", whole_number, 16, metavar="PAIRS")
+    add(one, "--open-metrics", "/metrics needs no token, where there is one (default: it does)", bool)
+    limits = one.add_argument_group("limits")
+    for name, kind, default, metavar, text in (
+        ("--max-queue", whole_number, 128, "PAIRS", "that wait; beyond, requests are refused with 429"),
+        ("--max-wait", seconds, 0.005, "SECONDS", "that the judge waits for others to score together"),
+        ("--max-bytes", whole_number, 32 * 2**20, "BYTES", "of a request; more is cut with 413"),
+        ("--concurrency", whole_number, 64, "REQUESTS", "that are received and decoded at once; beyond, 429"),
+        ("--decoders", whole_number, 2, "PROCESSES", "that decode"),
+        ("--decode-seconds", seconds, 10.0, "SECONDS", "to decode a clip; beyond, it is refused"),
+        ("--body-seconds", seconds, 60.0, "SECONDS", "to receive a request; beyond, 408"),
+        ("--idle-seconds", seconds, 10.0, "SECONDS", "of silence while a request is received; beyond, 408"),
+        ("--request-seconds", seconds, 60.0, "SECONDS", "from the last byte of a request to its answer; beyond, 504"),
+        ("--kept-bytes", whole_number, 128 * 2**20, "BYTES", "of audio states in memory, for clips that come again"),
+        ("--drain-seconds", seconds, 2.0, "SECONDS", "at least that requests are refused with 503 after SIGTERM"),
+        ("--grace-seconds", seconds, 25.0, "SECONDS", "at most from SIGTERM to the end; who waits then is cut off"),
+    ):
+        add(limits, name, text, kind, default, metavar=metavar)
+    longest = "of a clip (default: ten times what the backbone hears at once; with --no-windows once)"
+    add(limits, "--max-seconds", longest, seconds, metavar="SECONDS")
+
+
+def _add_making_commands(commands: Any, run: Mapping[str, Command]) -> None:
+    one = add_command(commands, "calibrate", run, "empathy-judge calibrate judge --data data --split calibration")
+    add(one, "judge", f"{_JUDGE}; the calibration is stored there", output_folder)
+    add_data_option(one, "validation")
+    mapped = (
+        "how scores are mapped to ratings: not at all, along a rising curve (which ties scores beyond its ends), or "
+        "along a curve of two numbers (which keeps their order)"
+    )
+    add(one, "--method", mapped, ["none", "isotonic", "temperature"], "none")
+    unsure = (
+        "abstain from this share of the pairs, those with the largest standard errors (default: from none); needs a "
+        "head with a deviation, or an ensemble"
+    )
+    add(one, "--abstain", unsure, share, metavar="SHARE")
+    add_device_options(one)
+
+    example = "empathy-judge export runs/first --out judge --report report/agreement.json"
+    _add_export_options(add_command(commands, "export", run, example, raw=True))
+
+    example = "empathy-judge ensemble runs/seed0 runs/seed1 runs/seed2 --out judge"
+    one = add_command(commands, "ensemble", run, example, raw=True)
+    add(one, "judges", "judge folders, run folders or checkpoints", many="JUDGE")
+    add(one, "--out", "judge folder to make", output_folder, required=True)
+    add(one, "--average", "one judge with the mean of the weights, see above", bool)
+    add(one, "--backbone", "where the backbone lies now, if not where the first judge found it")
+
+
+def _add_export_options(one: argparse.ArgumentParser) -> None:
+    add(one, "checkpoint", "run folder (its best checkpoint), checkpoint file, or judge folder")
+    add(one, "--out", "judge folder to make", output_folder, required=True)
+    add(one, "--report", "agreement.json of this judge, for the model card")
+    add(one, "--backbone", "where the backbone lies now, if not where the run found it")
+    forms = ["small", "merged", "huggingface"]
+    add(one, "--form", "without the backbone, or with it; see above", forms, "small")
+    add(one, "--quantization", "of the language model, as it is stored", ["none", "int8", "int4"], "none")
+    compared = "pair dataset on which scores before and after are compared (default: 16 pairs of synthetic signals)"
+    add(one, "--check-data", compared, metavar="DIR")
+    add(one, "--check-split", "which of its pairs; all = every pair", default="test")
+    add(one, "--accept-loss", "write it even if scores changed beyond the bounds", bool)
+    add(one, "--device", "where it is scored: cpu, cuda, ... (default: a GPU if there is one)", device_name)
+    hub = "upload the folder to the Hugging Face hub too; needs HF_TOKEN or `hf auth login`"
+    add(one, "--push-to-hub", hub, metavar="OWNER/NAME")
+    add(one, "--private", "if that makes a repository, only its owner sees it", bool)

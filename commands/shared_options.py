@@ -65,43 +65,62 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return "" if near is None else f" (did you mean {near}?)"
 
 
+def add(to: argparse._ActionsContainer, name: str, text: str, kind: Any = str, default: Any = None, **how: Any) -> None:
+    """An option or argument. Its help is the text and, of an option that has one, its default.
+
+    `kind` makes a value of a word; or it is bool, of an option without a value, or a list of all values. `many` is what
+    a value is called of which several may follow; the rest is as for `argparse`.
+    """
+    if kind is bool:
+        to.add_argument(name, action="store_true", help=text, **how)
+        return
+    how |= {"choices": kind} if isinstance(kind, list) else {"type": kind} if kind is not str else {}
+    if (many := how.pop("many", None)) is not None:
+        how |= {"nargs": "+", "metavar": many}
+    if default is not None and default != []:
+        text = f"{text} (default: {default})"
+    to.add_argument(name, default=default, help=text, **how)
+
+
 def add_command(
-    commands: Any, name: str, run: Mapping[str, Command], example: str, json: str | None = "print JSON"
+    commands: Any,
+    name: str,
+    run: Mapping[str, Command],
+    example: str,
+    json: str | None = "print JSON",
+    raw: bool = False,
 ) -> argparse.ArgumentParser:
-    """A subcommand, whose help is the docstring of its function, and an example; `json` is the help of ``--json``."""
+    """A subcommand, whose help is the docstring of its function, and an example; `json` is the help of ``--json``. With
+    `raw` the lines of the docstring stay as they are."""
     text = cleandoc(run[name].__doc__ or "")
     parser = commands.add_parser(name, help=text.splitlines()[0], description=text, epilog=f"example: {example}")
     parser.set_defaults(run=run[name])
+    if raw:
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
     if json is not None:
-        parser.add_argument("--json", action="store_true", help=json)
+        add(parser, "--json", json, bool)
     return parser
 
 
 def add_data_option(one: argparse._ActionsContainer, split: str | None = None, required: bool = True) -> None:
     """`--data`, and `--split` where there is a usual one."""
-    one.add_argument("--data", required=required, help="folder of a pair dataset, or its address (hf://datasets/...)")
+    add(one, "--data", "folder of a pair dataset, or its address (hf://datasets/...)", required=required)
     if split is not None:
         add_split_option(one, split)
 
 
 def add_split_option(one: argparse._ActionsContainer, usual: str) -> None:
     """`--split`."""
-    all_pairs = "" if usual == "all" else "; all = every pair"
-    one.add_argument("--split", type=split_name, default=usual, help=f"which pairs{all_pairs} (default: {usual})")
+    add(one, "--split", "which pairs" if usual == "all" else "which pairs; all = every pair", split_name, usual)
 
 
 def add_device_options(one: argparse.ArgumentParser) -> None:
     """Where and how a backbone is loaded."""
-    one.add_argument(
-        "--device",
-        type=device_name,
-        help="cpu, cuda, ...; auto = all GPUs, then main memory (default: a GPU if there is one)",
-    )
-    one.add_argument("--backbone", help="where the backbone lies now, if not where the judge found it")
-    one.add_argument(
-        "--quantization", choices=["none", "nf4"],
-        help="nf4 = language model in 4 bits, for small GPUs; scores change a little (default: as in training)",
-    )  # fmt: skip
+    where = "cpu, cuda, ...; auto = all GPUs, then main memory (default: a GPU if there is one)"
+    add(one, "--device", where, device_name)
+    add(one, "--backbone", "where the backbone lies now, if not where the judge found it")
+    small = "nf4 = language model in 4 bits, for small GPUs; scores change a little (default: as in training)"
+    add(one, "--quantization", small, ["none", "nf4"])
 
 
 def add_loading_options(one: argparse.ArgumentParser, cache: bool = True) -> None:
@@ -112,11 +131,11 @@ def add_loading_options(one: argparse.ArgumentParser, cache: bool = True) -> Non
     )  # fmt: skip
     add_device_options(one)
     if cache:
-        one.add_argument(
-            "--cache", metavar="FOLDER",
-            help="keep what the audio tower makes of clips here, for other commands and for training with "
-            "--cache.folder (at most 100 GB; default: not kept)",
-        )  # fmt: skip
+        kept = (
+            "keep what the audio tower makes of clips here, for other commands and for training with --cache.folder "
+            "(at most 100 GB; default: not kept)"
+        )
+        add(one, "--cache", kept, metavar="FOLDER")
 
 
 def _number(kind: Callable[[str], float], least: float, most: float, expected: str) -> Callable[[str], Any]:
