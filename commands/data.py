@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..data_modules.errors import UserError, system_errors
-from . import DONE, FAILED_CHECKS, first_given, tell
+from . import DONE, FAILED_CHECKS, chosen, first_given, tell
 from .options import import_parser, source_parser
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from ..data_modules.audit import SplitAudit
     from ..data_modules.schema import PairDataset
+
+_STORING = ("overwrite", "embed_audio", "shard_rows")
 
 
 def import_(words: Sequence[str]) -> int:
@@ -41,12 +43,7 @@ def import_(words: Sequence[str]) -> int:
         licence=options.licence or imported.card.licence,
     )
     dataset = assemble(
-        dataclasses.replace(imported, card=card),
-        options.out,
-        overwrite=options.overwrite,
-        embed_audio=options.embed_audio,
-        shard_rows=options.shard_rows,
-        max_skipped=options.max_skipped,
+        dataclasses.replace(imported, card=card), options.out, **chosen(options, "max_skipped", *_STORING)
     )
     skipped = dataset.root / SKIPPED_FILE
     return _tell_dataset(options, dataset, skipped=str(skipped) if skipped.is_file() else None)
@@ -68,12 +65,8 @@ def combine(options: argparse.Namespace) -> int:
     dataset = write(
         [PairDataset.load(folder) for folder in options.datasets],
         options.out,
-        names=options.names,
         renames=parse_renames(options.rename),
-        shared=options.shared,
-        overwrite=options.overwrite,
-        embed_audio=options.embed_audio,
-        shard_rows=options.shard_rows,
+        **chosen(options, "names", "shared", *_STORING),
     )
     return _tell_dataset(options, dataset)
 
@@ -131,10 +124,8 @@ def split(options: argparse.Namespace) -> int:
             options.data,
             by=options.by or ["group_id"],
             fractions=dict(zip(DEFAULT_FRACTIONS, options.fractions or DEFAULT_FRACTIONS.values(), strict=True)),
-            folds=options.folds,
             hold_out=_hold_out(options.hold_out),
-            seed=options.seed,
-            overwrite=options.overwrite,
+            **chosen(options, "folds", "seed", "overwrite"),
         )
     return tell(options, audit.to_dict(), lambda _: _audit_views(audit))
 

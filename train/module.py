@@ -412,14 +412,9 @@ class StopAfter(Callback):
         """Keep the number of epochs, which may have a fraction."""
         self._epochs = epochs
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Stop at once if there is nothing to train."""
-        self._look(trainer)
-
     def on_train_batch_end(self, trainer: L.Trainer, *args: Any, **kwargs: Any) -> None:
         """Stop if the number of epochs is reached."""
-        self._look(trainer)
-
-    def _look(self, trainer: L.Trainer) -> None:
         if trainer.global_step >= round(self._epochs * steps_of_epoch(trainer)):
             trainer.should_stop = True
+
+    on_train_start = on_train_batch_end  # there may be nothing to train
