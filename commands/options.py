@@ -116,10 +116,7 @@ def _add_data_commands(commands: Any, run: Mapping[str, Command]) -> None:
     add(one, "--names", "of the datasets, in order (default: as they say)", many="NAME")
     renamed = "dimension OLD of dataset NAME is called NEW"
     add(one, "--rename", renamed, default=[], many="NAME:OLD=NEW", action="extend")
-    shared = (
-        "columns whose names mean the same in all datasets and are kept: group_id, context_speaker, response_speaker, "
-        "system_id, rater_id"
-    )
+    shared = "columns that mean the same everywhere: group_id, context_speaker, response_speaker, system_id, rater_id"
     add(one, "--shared", shared, default=[], many="COLUMN")
     _add_storing_options(one)
 
@@ -232,9 +229,7 @@ def _add_agreement_options(one: argparse.ArgumentParser) -> None:
     add(one, "--pairs", "also compare every two annotators", bool)
     rasch = "also severity and fit of each person by a many-facet Rasch model; every score is a step of the scale"
     add(one, "--rasch", rasch, bool)
-    distances = (
-        "weighted kappa's distances: between scores, or ranks of the categories that occur (as scikit-learn does)"
-    )
+    distances = "weighted kappa's distances: between scores, or ranks of the categories that occur (scikit-learn's)"
     add(one, "--kappa-weights", distances, ["scores", "ranks"], "scores")
     add(one, "--cluster", "column whose values intervals and tests keep whole", ["group", "system"], "group")
     _add_interval_options(one)
@@ -250,17 +245,11 @@ def _add_plan_options(one: argparse.ArgumentParser) -> None:
     add(one, "--dimension", "plan for these (default: for an average dimension of all)", default=[], many="NAME")
     add(one, "--items", "numbers of items", whole_number, [], many="N")
     add(one, "--raters", "ratings per item", whole_number, [], many="K")
-    reached = (
-        "Spearman of the better judge with the true scores, that is over the noise ceiling (default: that of the best "
-        "judge of the pilot, else 0.6)"
-    )
+    reached = "the better judge's Spearman over the noise ceiling (default: of the best judge of the pilot, else 0.6)"
     add(one, "--agreement", reached, float)
     add(one, "--difference", "by which the other judge agrees less", float, 0.05)
     add(one, "--power", "wanted", float, 0.8)
-    between = (
-        "Spearman between the two judges (default: between those of the pilot, else as if their errors had nothing in "
-        "common)"
-    )
+    between = "Spearman between the judges (default: that of the pilot, else as if their errors were independent)"
     add(one, "--between", between, float, metavar="R")
     add(one, "--price", "of a rating", dollars)
     learned = "with a pair dataset: also Spearman of a probe on this frozen backbone by the number of training pairs"
@@ -283,10 +272,7 @@ def _add_evaluation_options(one: argparse.ArgumentParser) -> None:
         "context_swapped, silent, flat_prosody, low_pass)"
     )
     add(one, "--probes", probes, many="NAME")
-    slices = (
-        "what to slice the report by, such as response_speaker or tag:cue (default: setting, system_id, language and "
-        "all tags)"
-    )
+    slices = "what to slice the report by, such as tag:cue (default: setting, system_id, language and all tags)"
     add(one, "--slices", slices, many="COLUMN")
     clusters = ["group_id", "context_speaker", "response_speaker", "system_id"]
     add(one, "--cluster", "what intervals and tests keep whole", clusters, "group_id")
@@ -329,10 +315,7 @@ def _add_scoring_commands(commands: Any, run: Mapping[str, Command]) -> None:
     add(one, "responses", "response clips", many="response")
     add(one, "--situation", _SITUATION)
     add(one, "--by", "what counts, equally (default: all dimensions)", many="DIMENSION")
-    error = (
-        "say which of two neighbours is better only where at most this share of such verdicts is wrong (default: "
-        "always the likeliest)"
-    )
+    error = "say which of two neighbours is better only where at most this share is wrong (default: the likeliest)"
     add(one, "--max-error", error, float, choices=[0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
     add_loading_options(one, cache=False)
 
