@@ -275,11 +275,9 @@ def ensemble(options: argparse.Namespace) -> int:
 def _read_report(path: Path, loaded: LoadedJudge) -> Mapping[str, Any]:
     """Read a report for the model card; one of another judge, or of an older version, is refused."""
     from ..eval.results import SCHEMA_VERSION
+    from ..models.description import read_json
 
-    try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not an agreement report: {error}") from None
+    report = read_json(path)
     if not isinstance(report, dict) or "dimensions" not in report:
         raise UserError(f"{path}: not an agreement report: it has no dimensions")
     if (report.get("provenance") or {}).get("provenance") != loaded.description["provenance"]:

@@ -270,5 +270,7 @@ def first_problem(error: ValidationError) -> str:
     """The first thing that pydantic found wrong, with its place: ``dimensions.0.minimum 'x': Input should be ...``."""
     problem = error.errors()[0]
     where = ".".join(map(str, problem["loc"]))
-    value = "" if problem["type"] == "missing" else f" {shown(problem['input'])}"
-    return f"{where}{value}: {problem['msg']}"
+    message = problem["msg"].removeprefix("Value error, ")
+    if not where:  # all of it is wrong: too much to be shown
+        return message
+    return f"{where}: {message}" if problem["type"] == "missing" else f"{where} {shown(problem['input'])}: {message}"

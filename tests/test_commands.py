@@ -242,5 +242,5 @@ def test_export_refuses_what_is_no_run_and_leaves_nothing(trained_run, clips, ca
     assert "cut.ckpt: half-written or damaged checkpoint" in line
     (clips / "report.json").write_text("{")
     words = ["export", str(trained_run), "--out", str(clips / "judge"), "--report", str(clips / "report.json")]
-    assert "report.json: not an agreement report" in failed(capsys, *words)
+    assert "report.json: not JSON: " in failed(capsys, *words)
     assert sorted(clips.iterdir()) == sorted([*before, clips / "cut.ckpt", clips / "report.json"])

@@ -101,7 +101,7 @@ def test_an_ensemble_that_names_folders_outside_is_not_followed(members, judge_f
         ("model:\n  lora_rank: 3\n...\n", "model cannot be converted as it is written"),
         ("model:\n  ? lora_rank\n  : 3\nseed: 1\n", "model cannot be converted as it is written"),
         ("model:\n  backbone: 'a\u2028b'\nseed: 1\n", "model cannot be converted as it is written"),
-        ("model:\n  lora_rank: 3\nmodel:\n  lora_rank: 4\n", "model stands there twice"),
+        ("model:\n  lora_rank: 3\nmodel:\n  lora_rank: 4\n", "key 'model' stands twice"),
         ("[a]: 1\nmodel:\n  lora_rank: 3\n", "not readable as YAML"),
         ("search:\n  [a]: 1\n", "not readable as YAML"),
         ("model: {lora_rank: !mine 3}\n", "not readable as YAML"),

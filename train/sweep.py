@@ -25,10 +25,11 @@ from jsonargparse import Namespace, get_loader
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 from rich.table import Table
 
-from ..data_modules.errors import DataError, UserError, shown, system_errors
-from ..data_modules.folders import check_unique_keys, replace_file, replace_text, yaml_reason
+from ..data_modules.errors import UserError, first_problem, shown, system_errors
+from ..data_modules.folders import read_yaml, replace_file, replace_text
 from ..data_modules.parallel import say
 from ..data_modules.schema import PairDataset
+from ..models.description import read_json
 from ..models.hub import require_backbone
 from .recipe import RecipeParser
 from .settings import nested
@@ -144,17 +145,11 @@ def read_sweep(path: Path) -> Sweep:
     Raises:
         UserError: If the file is missing or broken, or a key or value is not what a sweep has.
     """
+    read_yaml(path)  # what is broken is told as anywhere; its numbers are not those of recipes
     try:
-        with system_errors(path, "read"):
-            check_unique_keys(text := path.read_text(encoding="utf-8"))
-        return Sweep.model_validate(get_loader("yaml")(text))
+        return Sweep.model_validate(get_loader("yaml")(path.read_text(encoding="utf-8")))
     except ValidationError as error:
-        first = error.errors()[0]
-        message = first["msg"].removeprefix("Value error, ")
-        detail = "" if "expected" in message or first["type"] == "missing" else f" (found {shown(first['input'])})"
-        raise UserError(": ".join([str(path), *map(str, first["loc"]), message]) + detail) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not readable as YAML ({yaml_reason(error)})") from None
+        raise UserError(f"{path}: {first_problem(error)}") from None
 
 
 def check_recipe(sweep: Sweep, path: Path) -> Namespace:
@@ -251,11 +246,8 @@ def _prepare(sweep: Sweep, out: Path) -> None:
                 raise UserError(f"{out}: not empty, and no sweep; expected another --out")
             replace_text(file, json.dumps(values, indent=2) + "\n")
             return
-        try:
-            before = json.loads(file.read_text(encoding="utf-8"))
-            changed = [key for key in values if before[key] != values[key]]
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise DataError(f"{file}: not what a sweep wrote: {error}") from None
+        before = read_json(file)
+        changed = [key for key in values if not isinstance(before, dict) or before.get(key) != values[key]]
     if changed:
         raise UserError(
             f"{out}: holds a sweep with other {', '.join(changed)}; expected another --out (only trials may change)"

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from ..data_modules.errors import UserError
-from ..data_modules.folders import replace_file, replace_text, resolve_inside, yaml_reason
+from ..data_modules.folders import read_yaml, replace_file, replace_text, resolve_inside
 from ..models import CHECKPOINTS, CONFIG_FILE, JUDGE_FILE
 from ..models.description import is_old, parse, read_json, upgraded
 from ..models.weight_files import check_hash, file_hash, read_checkpoint
@@ -82,14 +82,9 @@ def _upgrade_checkpoint(file: Path) -> list[str]:
 
 
 def _upgrade_yaml(path: Path) -> list[str]:
-    try:
-        text = path.read_bytes().decode("utf-8")
-        root = yaml.compose(text, yaml.SafeLoader)
-        yaml.safe_load(text)  # finds tags and keys that have no meaning
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not readable as YAML ({yaml_reason(error)})") from None
+    read_yaml(path)  # refuses what is broken
+    text = path.read_bytes().decode("utf-8")
+    root = yaml.compose(text, yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode):
         raise UserError(f"{path}: expected a recipe, a sweep file, a run folder or a judge folder")
     blocks = {key.value: (key, value) for key, value in root.value}
@@ -121,9 +116,7 @@ def _with_new_names(text: str, groups: list[yaml.Node]) -> tuple[str, Changed]:
 
 def _with_new_tree(text: str, root: yaml.MappingNode) -> tuple[str, Changed]:
     """A recipe with `model` taken apart; comments stay with the lines that they follow."""
-    entry, *others = [pair for pair in root.value if pair[0].value == "model"] or [None]
-    if others:
-        raise UserError("model stands there twice; expected once")
+    entry = next((pair for pair in root.value if pair[0].value == "model"), None)
     if entry is None or not isinstance(entry[1], yaml.MappingNode):
         return text, []
     key, model = entry

@@ -111,6 +111,7 @@ WORST = 8
 RATE, SECONDS = 16_000, 10
 """Of logged audio: sampling rate (Hz), and seconds after which a clip is cut; 5 MB at most in one validation."""
 _COLUMNS = ("pair", "dimension", "prediction", "rating", "error")
+_CLIPS = ("context", "response")
 PictureLogger = TensorBoardLogger | WandbLogger
 
 
@@ -135,6 +136,11 @@ class Miss:
         return [None if source is None else _cut(source) for source in (context, self.pair.response)]
 
 
+Charts = list[tuple[str, np.ndarray]]
+Items = list[tuple[Miss, list[np.ndarray | None]]]
+"""With their clips; without any where they shall not be played."""
+
+
 class ValidationPictures(Callback):
     """Scatter and calibration of each dimension and the worst items, to TensorBoard and Weights & Biases.
 
@@ -156,13 +162,13 @@ class ValidationPictures(Callback):
         step = max(0, trainer.global_step - 1)  # the step of this validation's metrics
         charts = list(_charts(validation, dimensions, f"epoch {trainer.current_epoch}, step {step}"))
         worst = worst_items(validation, dimensions)
-        clips = [miss.clips() for miss in worst] if any(map(self._plays, loggers)) else []
+        heard = [(miss, miss.clips() if any(map(self._plays, loggers)) else []) for miss in worst]
         for logger in loggers:
-            heard = clips if self._plays(logger) else []
+            items = heard if self._plays(logger) else [(miss, []) for miss in worst]
             if isinstance(logger, TensorBoardLogger):
-                _to_tensorboard(logger, charts, worst, heard, step)
+                _to_tensorboard(logger, charts, items, step)
             else:
-                _to_wandb(logger, charts, worst, heard, step)
+                _to_wandb(logger, charts, items, step)
 
     def _plays(self, logger: PictureLogger) -> bool:
         return isinstance(logger, TensorBoardLogger) if self._log_audio is None else self._log_audio
@@ -198,40 +204,29 @@ def _charts(validation: Validation, dimensions: tuple[Dimension, ...], title: st
             yield f"validation/{dimension.name}", picture
 
 
-def _to_tensorboard(
-    logger: TensorBoardLogger,
-    charts: list[tuple[str, np.ndarray]],
-    worst: list[Miss],
-    clips: list[list[np.ndarray | None]],
-    step: int,
-) -> None:
+def _to_tensorboard(logger: TensorBoardLogger, charts: Charts, worst: Items, step: int) -> None:
     writer = logger.experiment
     for name, picture in charts:
         writer.add_image(name, picture, step, dataformats="HWC")
     lines = [["", *_COLUMNS], ["---"] * (len(_COLUMNS) + 1)]
-    lines += [[str(number), *map(_cell, miss.row())] for number, miss in enumerate(worst, start=1)]
+    lines += [[str(number), *map(_cell, miss.row())] for number, (miss, _) in enumerate(worst, start=1)]
     writer.add_text("validation/worst", "\n".join(f"| {' | '.join(line)} |" for line in lines), step)
-    for number, both in enumerate(clips, start=1):
-        for name, samples in zip(("context", "response"), both, strict=True):
+    for number, (_, clips) in enumerate(worst, start=1):
+        for name, samples in zip(_CLIPS, clips, strict=False):
             if samples is not None:
                 writer.add_audio(f"validation_worst/{number}_{name}", samples[None], step, RATE)
 
 
-def _to_wandb(
-    logger: WandbLogger,
-    charts: list[tuple[str, np.ndarray]],
-    worst: list[Miss],
-    clips: list[list[np.ndarray | None]],
-    step: int,
-) -> None:
+def _to_wandb(logger: WandbLogger, charts: Charts, worst: Items, step: int) -> None:
     import wandb
 
     for name, picture in charts:
         logger.log_image(name, [picture], step)
-    rows: list[list[object]] = [list(miss.row()) for miss in worst]
-    for row, both in zip(rows, clips, strict=False):
-        row += [None if samples is None else wandb.Audio(samples, sample_rate=RATE) for samples in both]
-    columns = [*_COLUMNS, *(("context", "response") if clips else ())]
+    rows = [
+        [*miss.row(), *(None if samples is None else wandb.Audio(samples, sample_rate=RATE) for samples in clips)]
+        for miss, clips in worst
+    ]
+    columns = [*_COLUMNS, *(_CLIPS if any(clips for _, clips in worst) else ())]
     logger.log_table("validation/worst", columns, rows, step=step)
 
 

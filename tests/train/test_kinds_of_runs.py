@@ -1,4 +1,4 @@
-"""Runs on embedded audio, on an encoder, with histograms of ratings, with half of a backbone."""
+"""Runs on embedded audio, on an encoder, with histograms of ratings, with half of a backbone, and from Python."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
+import empathy_judge
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from empathy_judge import Scorer
 from empathy_judge.cli import main
 from empathy_judge.data_modules import pairs_file
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.rows import to_row
 from empathy_judge.data_modules.schema import Dimension, PairDataset, complete_dataset, write_dataset, write_splits
 from empathy_judge.data_modules.splits import split_dataset
@@ -20,6 +24,7 @@ from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.models.artifact import load_any, save_judge
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
+from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.run import train
 from safetensors.torch import load_file
 from transformers import HubertConfig, HubertModel, Wav2Vec2FeatureExtractor
@@ -206,3 +211,52 @@ def test_a_run_at_half_depth_is_exported_and_scores_the_same_in_any_batch(
         above = sum(whole[name].nbytes for name in whole if "language_model" in name and ".layers.2." in name)
         size = sum(own.nbytes for own in stored.values())
         assert sum(own.nbytes for own in whole.values()) - size >= 2 * above > 0
+
+
+# ---------------------------------------------------------------- from Python
+
+
+@pytest.fixture
+def recipe(backbone_folder) -> dict[str, Any]:
+    return {
+        "config": "nano",
+        "judge": {"backbone": str(backbone_folder), "lora": {"rank": 4}},
+        "data": {"batch_size": 4, "eval_batch_size": 4},
+        "trainer": {"max_epochs": 1, "logger": False},
+    }
+
+
+def test_a_run_knows_what_it_reached_and_scores_and_exports(recipe, dataset_folder, tmp_path):
+    dataset = PairDataset.load(dataset_folder)
+    run = empathy_judge.train(recipe, dataset, tmp_path / "run")
+    assert run.folder == tmp_path / "run"
+    checkpoint = read_checkpoint(run.checkpoint)
+    assert run.checkpoint == run.folder / "checkpoints" / "best.ckpt"
+    known = [value for value in run.agreement.values() if value is not None]
+    assert checkpoint["agreement"] == pytest.approx(sum(known) / len(known), abs=1e-12)
+    assert run.calibration == (path if (path := run.folder / "calibration.json").is_file() else None)
+    # the same by words
+    words = ["--config", str(run.folder / "config.yaml"), "--run", str(tmp_path / "again")]
+    assert empathy_judge.train(words).agreement == run.agreement
+
+    pair = dataset.pairs[0]
+    scorer = run.scorer(device="cpu")  # a run folder is a judge, too
+    assert (scorer.description["provenance"]["dataset"], list(run.agreement)) == ("tones", ["empathy", "warmth"])
+    scores = scorer.score(pair.context[0].audio, pair.response)
+    folder = run.export(tmp_path / "judge")
+    assert json.loads((folder / "judge.json").read_text())["provenance"]["validation"] == run.agreement
+    assert Scorer.from_pretrained(folder, device="cpu").score(pair.context[0].audio, pair.response) == scores
+
+
+def test_a_dataset_that_is_not_its_folder_is_refused(recipe, dataset_folder, tmp_path):
+    whole = PairDataset.load(dataset_folder)
+    fewer = dataclasses.replace(whole, ratings=whole.ratings.iloc[1:].reset_index(drop=True))
+    for changed in (whole.subset(["train", "validation"]), fewer):
+        with pytest.raises(UserError, match=r"the PairDataset is not what .* holds"):
+            empathy_judge.train(recipe, changed, tmp_path / "run")
+
+
+def test_a_dry_run_has_no_run(recipe, tmp_path, capsys):
+    assert empathy_judge.train({**recipe, "dry_run": True}, tmp_path / "no such data", tmp_path / "run") is None
+    assert "A step on 4 pairs" in capsys.readouterr().out
+    assert not (tmp_path / "run").exists()
