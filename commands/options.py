@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .shared_options import (
-    Command,
+    Functions,
     OneLineParser,
     add,
     add_command,
@@ -31,6 +32,8 @@ from .shared_options import (
 if TYPE_CHECKING:
     from ..data_modules.importers import Importer
 
+New = Callable[..., argparse.ArgumentParser]
+"""Adds a command by its name and example, see `add_command`."""
 _ANY_JUDGE = (
     "judge folder, run folder, openai:MODEL, gemini:MODEL (with settings, as in openai:gpt-audio-1.5,samples=5), "
     "local:BACKBONE (nano, folder or hub id, prompted on this machine), scores:FILE, human:RATER (one rater against "
@@ -41,21 +44,22 @@ _JUDGE = "judge folder or run folder"
 _SITUATION = "text about the situation, as raters were given it"
 
 
-def build_parser(run: Mapping[str, Command]) -> argparse.ArgumentParser:
+def build_parser(run: Functions) -> argparse.ArgumentParser:
     """The parser of all commands but ``train`` and ``import``, which have options of their own; `run` is command -> its
     function, whose docstring is its help."""
     parser = OneLineParser(
         prog="empathy-judge", description="Judge how a spoken response sounds for its context, and prove it."
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    _add_data_commands(commands, run)
+    new = partial(add_command, commands, run)
+    _add_data_commands(commands, new)
     # `train` is dispatched before this parser; here it only shows in the list
     commands.add_parser("train", help="Train a judge: empathy-judge train --config nano (see train --help).")
-    _add_training_commands(commands, run)
-    _add_measuring_commands(commands, run)
-    _add_scoring_commands(commands, run)
-    _add_making_commands(commands, run)
-    add_command(commands, "doctor", run, "empathy-judge doctor")
+    _add_training_commands(new)
+    _add_measuring_commands(new)
+    _add_scoring_commands(new)
+    _add_making_commands(new)
+    new("doctor", "")
     return parser
 
 
@@ -99,9 +103,9 @@ def _add_storing_options(parser: argparse.ArgumentParser) -> None:
     add(parser, "--overwrite", "replace the dataset at --out", bool)
 
 
-def _add_data_commands(commands: Any, run: Mapping[str, Command]) -> None:
+def _add_data_commands(commands: Any, new: New) -> None:
     progress = "print JSON, and what happens meanwhile on standard error"
-    one = add_command(commands, "demo", run, "empathy-judge demo --out demo", json=progress)
+    one = new("demo", "--out demo", json=progress)
     add(one, "--out", "folder for everything the demo makes", output_folder, "demo")
     add(one, "--groups", "scripts in the sample, 15 pairs each", whole_number, 200)
     add(one, "--epochs", "epochs of training (default: as the recipe nano)", whole_number)
@@ -109,8 +113,7 @@ def _add_data_commands(commands: Any, run: Mapping[str, Command]) -> None:
     # `import` is dispatched before this parser; here it only shows in the list
     commands.add_parser("import", help="Turn a source into a pair dataset (see import --help).")
 
-    example = "empathy-judge combine lab crowd --rename crowd:warmth=empathy --out both"
-    one = add_command(commands, "combine", run, example, raw=True)
+    one = new("combine", "lab crowd --rename crowd:warmth=empathy --out both", raw=True)
     add(one, "datasets", "folders of pair datasets, or their addresses", many="DATASET")
     add(one, "--out", "folder of the dataset to make", output_folder, required=True)
     add(one, "--names", "of the datasets, in order (default: as they say)", many="NAME")
@@ -120,14 +123,13 @@ def _add_data_commands(commands: Any, run: Mapping[str, Command]) -> None:
     add(one, "--shared", shared, default=[], many="COLUMN")
     _add_storing_options(one)
 
-    one = add_command(commands, "inspect", run, "empathy-judge inspect data --page inspection")
+    one = new("inspect", "data --page inspection")
     add(one, "data", "folder of a pair dataset, or its address (hf://datasets/..., s3://...)")
     page = "also write DIR/index.html with charts and the most disputed items, whose clips are copied into DIR/audio"
     add(one, "--page", page, output_folder, metavar="DIR")
     add(one, "--max-seconds", "longer clips are reported", seconds, 30.0)
 
-    example = "empathy-judge split data --by group_id response_speaker --seed 1"
-    one = add_command(commands, "split", run, example, raw=True)
+    one = new("split", "data --by group_id response_speaker --seed 1", raw=True)
     add(one, "data", "folder of a pair dataset")
     columns = (
         "what is never split apart: group_id (default), context_speaker, response_speaker, system_id, setting, "
@@ -143,32 +145,30 @@ def _add_data_commands(commands: Any, run: Mapping[str, Command]) -> None:
     add(one, "--overwrite", "replace an existing split", bool)
 
 
-def _add_training_commands(commands: Any, run: Mapping[str, Command]) -> None:
-    one = add_command(commands, "recipes", run, "empathy-judge recipes show qwen2_audio")
+def _add_training_commands(new: New) -> None:
+    one = new("recipes", "show qwen2_audio")
     add(one, "show", "print one recipe as YAML, with help; needs NAME", ["show"], nargs="?")
     add(one, "name", "of the recipe, or a YAML file of yours", nargs="?", metavar="NAME")
 
-    one = add_command(commands, "sweep", run, "empathy-judge sweep --config sweep_nano --out sweeps/nano", raw=True)
+    one = new("sweep", "--config sweep_nano --out sweeps/nano", raw=True)
     searched = "what is searched, see above; a file, or sweep_nano"
     add(one, "--config", searched, required=True, metavar="SWEEP.yaml")
     add(one, "--out", "folder of the sweep", output_folder, "sweep", metavar="DIR")
 
-    one = add_command(commands, "upgrade", run, "empathy-judge upgrade runs/first")
+    one = new("upgrade", "runs/first")
     add(one, "path", "recipe or sweep file (YAML), run folder or judge folder")
 
 
-def _add_measuring_commands(commands: Any, run: Mapping[str, Command]) -> None:
+def _add_measuring_commands(new: New) -> None:
     printed = "print JSON (documented in eval/results.py)"
-    example = "empathy-judge evaluate runs/first --data data --out report"
-    one = add_command(commands, "evaluate", run, example, json=printed)
+    one = new("evaluate", "runs/first --data data --out report", json=printed)
     add(one, "judge", _ANY_JUDGE)
     add_data_option(one)
     _add_evaluation_options(one)
     add(one, "--out", "folder of the report", output_folder, "report")
     add(one, "--explain", "also explain the largest disagreements (judge folders), see explain", bool)
 
-    example = "empathy-judge compare judge scores:gemini.csv constant --data data"
-    one = add_command(commands, "compare", run, example, json=printed)
+    one = new("compare", "judge scores:gemini.csv constant --data data", json=printed)
     add(one, "judges", f"{_ANY_JUDGE}; with --table names of annotators", many="JUDGE")
     where = one.add_mutually_exclusive_group(required=True)
     add_data_option(where, required=False)
@@ -177,7 +177,7 @@ def _add_measuring_commands(commands: Any, run: Mapping[str, Command]) -> None:
     add(one, "--out", "folder for index.html, comparison.json and comparison.md (with --data)", output_folder)
     _add_table_options(one.add_argument_group("with --table"))
 
-    one = add_command(commands, "challenge", run, "empathy-judge challenge aeq-bench judge --data empathy-eval")
+    one = new("challenge", "aeq-bench judge --data empathy-eval")
     add(one, "name", "whose rules", ["aeq-bench", "echomind"])
     add(one, "judge", _ANY_JUDGE)
     add_data_option(one, "all")
@@ -185,7 +185,7 @@ def _add_measuring_commands(commands: Any, run: Mapping[str, Command]) -> None:
     add_loading_options(one)
     _add_asking_options(one)
 
-    one = add_command(commands, "layers", run, "empathy-judge layers nano --data data --out layers")
+    one = new("layers", "nano --data data --out layers")
     add(one, "judge", "judge folder, run folder, or a backbone", metavar="JUDGE_OR_BACKBONE")
     add_data_option(one)
     whose = "whose pairs; may be repeated (default: train, validation)"
@@ -194,7 +194,7 @@ def _add_measuring_commands(commands: Any, run: Mapping[str, Command]) -> None:
     _add_draws(one)
     add(one, "--device", "cpu, cuda, ... (default: a GPU if there is one)")
 
-    one = add_command(commands, "stress", run, "empathy-judge stress demo/judge --data demo/data")
+    one = new("stress", "demo/judge --data demo/data")
     add(one, "judge", _JUDGE)
     add_data_option(one, "test")
     checks = "silence, twice, loop, louder, softer, breath, noise, hum, monotone, copy, adversarial (default: all)"
@@ -204,14 +204,14 @@ def _add_measuring_commands(commands: Any, run: Mapping[str, Command]) -> None:
     add(one, "--out", "folder for stress.json and results.csv", output_folder, metavar="DIR")
     add_loading_options(one)
 
-    example = "empathy-judge agreement ratings.csv --column item=clip annotator=who --judges gpt_4o gemini --pairs"
-    one = add_command(commands, "agreement", run, example, json="print JSON (documented in eval/agreement_table.py)")
+    example = "ratings.csv --column item=clip annotator=who --judges gpt_4o gemini --pairs"
+    one = new("agreement", example, json="print JSON (documented in eval/agreement_table.py)")
     _add_agreement_options(one)
 
-    one = add_command(commands, "plan", run, "empathy-judge plan pilot.csv --judges gpt --difference 0.05 --price 0.2")
+    one = new("plan", "pilot.csv --judges gpt --difference 0.05 --price 0.2")
     _add_plan_options(one)
 
-    one = add_command(commands, "suggest", run, "empathy-judge suggest judge --data data --ratings 200 --out next")
+    one = new("suggest", "judge --data data --ratings 200 --out next")
     add(one, "judge", _ANY_JUDGE)
     add_data_option(one, "all")
     add(one, "--ratings", "how many there will be", whole_number, 100)
@@ -304,12 +304,11 @@ def _add_asking_options(one: argparse.ArgumentParser) -> None:
     add(asking, "--dry-run", said, bool)
 
 
-def _add_scoring_commands(commands: Any, run: Mapping[str, Command]) -> None:
-    example = "empathy-judge score judge --manifest pairs.csv --out scores.csv"
-    printed = "of a pair its scores, of a manifest an object on each line, or with --out what became of it"
-    _add_score_options(add_command(commands, "score", run, example, json=f"print JSON: {printed}", raw=True))
+def _add_scoring_commands(new: New) -> None:
+    printed = "print JSON: of a pair its scores, of a manifest an object on each line, or with --out what became of it"
+    _add_score_options(new("score", "judge --manifest pairs.csv --out scores.csv", json=printed, raw=True))
 
-    one = add_command(commands, "rank", run, "empathy-judge rank judge context.wav take1.wav take2.wav take3.wav")
+    one = new("rank", "judge context.wav take1.wav take2.wav take3.wav")
     add(one, "judge", _JUDGE)
     add(one, "context", "context clip; - for none")
     add(one, "responses", "response clips", many="response")
@@ -319,7 +318,7 @@ def _add_scoring_commands(commands: Any, run: Mapping[str, Command]) -> None:
     add(one, "--max-error", error, float, choices=[0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
     add_loading_options(one, cache=False)
 
-    one = add_command(commands, "explain", run, "empathy-judge explain judge context.wav response.wav --page why.html")
+    one = new("explain", "judge context.wav response.wav --page why.html")
     add(one, "judge", _JUDGE)
     add(one, "context", "context clip; - for none")
     add(one, "response", "response clip")
@@ -331,7 +330,7 @@ def _add_scoring_commands(commands: Any, run: Mapping[str, Command]) -> None:
     add(one, "--seed", "of noise and permutations", random_seed, 0)
     add_loading_options(one, cache=False)
 
-    one = add_command(commands, "serve", run, "empathy-judge serve judge --port 8000", json=None)
+    one = new("serve", "judge --port 8000", json=None)
     add(one, "judge", _JUDGE)
     _add_serving_options(one)
     add_loading_options(one)
@@ -385,8 +384,8 @@ def _add_serving_options(one: argparse.ArgumentParser) -> None:
     add(limits, "--max-seconds", longest, seconds, metavar="SECONDS")
 
 
-def _add_making_commands(commands: Any, run: Mapping[str, Command]) -> None:
-    one = add_command(commands, "calibrate", run, "empathy-judge calibrate judge --data data --split calibration")
+def _add_making_commands(new: New) -> None:
+    one = new("calibrate", "judge --data data --split calibration")
     add(one, "judge", f"{_JUDGE}; the calibration is stored there", output_folder)
     add_data_option(one, "validation")
     mapped = (
@@ -401,11 +400,9 @@ def _add_making_commands(commands: Any, run: Mapping[str, Command]) -> None:
     add(one, "--abstain", unsure, share, metavar="SHARE")
     add_device_options(one)
 
-    example = "empathy-judge export runs/first --out judge --report report/agreement.json"
-    _add_export_options(add_command(commands, "export", run, example, raw=True))
+    _add_export_options(new("export", "runs/first --out judge --report report/agreement.json", raw=True))
 
-    example = "empathy-judge ensemble runs/seed0 runs/seed1 runs/seed2 --out judge"
-    one = add_command(commands, "ensemble", run, example, raw=True)
+    one = new("ensemble", "runs/seed0 runs/seed1 runs/seed2 --out judge", raw=True)
     add(one, "judges", "judge folders, run folders or checkpoints", many="JUDGE")
     add(one, "--out", "judge folder to make", output_folder, required=True)
     add(one, "--average", "one judge with the mean of the weights, see above", bool)

@@ -13,6 +13,8 @@ from ..data_modules.errors import UserError, nearest
 
 Command = Callable[[argparse.Namespace], int]
 """A function from the options of a command to its exit code."""
+Functions = Mapping[str, Command]
+"""Those of all commands, by name."""
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -83,17 +85,12 @@ def add(to: argparse._ActionsContainer, name: str, text: str, kind: Any = str, d
 
 
 def add_command(
-    commands: Any,
-    name: str,
-    run: Mapping[str, Command],
-    example: str,
-    json: str | None = "print JSON",
-    raw: bool = False,
+    commands: Any, run: Functions, name: str, example: str, json: str | None = "print JSON", raw: bool = False
 ) -> argparse.ArgumentParser:
     """A subcommand, whose help is the docstring of its function, and an example; `json` is the help of ``--json``. With
     `raw` the lines of the docstring stay as they are."""
-    text = cleandoc(run[name].__doc__ or "")
-    parser = commands.add_parser(name, help=text.splitlines()[0], description=text, epilog=f"example: {example}")
+    text, example = cleandoc(run[name].__doc__ or ""), f"example: empathy-judge {name} {example}".rstrip()
+    parser = commands.add_parser(name, help=text.splitlines()[0], description=text, epilog=example)
     parser.set_defaults(run=run[name])
     if raw:
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
