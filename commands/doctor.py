@@ -88,11 +88,8 @@ def _gpus() -> Iterator[Finding]:
     for number in range(torch.cuda.device_count()):
         card = torch.cuda.get_device_properties(number)
         free, _ = torch.cuda.mem_get_info(number)
-        kinds = (
-            "bf16"
-            if torch.cuda.is_bf16_supported(including_emulation=False)
-            else "no bf16: trainer.precision 16-mixed, judge.dtype float16"
-        )
+        bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        kinds = "bf16" if bf16 else "no bf16: trainer.precision 16-mixed, judge.dtype float16"
         memory = f"{free / 2**30:.0f} of {card.total_memory / 2**30:.0f} GiB free"
         yield Finding("GPUs", f"cuda:{number}", "ok", f"{card.name}, {memory}, {kinds}")
     try:
@@ -118,13 +115,13 @@ def _packages() -> Iterator[Finding]:
 def _extras() -> Iterator[Finding]:
     """The optional parts as pyproject names them, each with the first of its packages that is missing or broken."""
     from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
 
     needs = [Requirement(line) for line in importlib.metadata.requires("empathy-judge") or ()]
     modules: dict[str, str] = {}
     for module, distributions in importlib.metadata.packages_distributions().items():
-        for distribution in distributions:
-            if not module.startswith("_"):
-                modules.setdefault(distribution.lower().replace("_", "-"), module)
+        for distribution in () if module.startswith("_") else distributions:
+            modules.setdefault(canonicalize_name(distribution), module)
     for extra in importlib.metadata.metadata("empathy-judge").get_all("Provides-Extra") or ():
         if extra in _NOT_FOR_USERS:
             continue
@@ -136,7 +133,7 @@ def _extras() -> Iterator[Finding]:
                 state, detail = "missing", f"pip install 'empathy-judge[{extra}]' ({need.name} is not installed)"
             elif not need.specifier.contains(version, prereleases=True):
                 state, detail = "broken", f"{need.name} {version}; expected {need.specifier}"
-            elif why := _import_error(modules.get(need.name.lower().replace("_", "-"), need.name)):
+            elif why := _import_error(modules.get(canonicalize_name(need.name), need.name)):
                 state, detail = "broken", f"{need.name} {version} cannot be imported: {why}"
             if state != "ok":
                 break

@@ -47,7 +47,12 @@ except ImportError:
 BEST_FILE = "best.yaml"
 _SWEEP_FILE, _RECIPE_FILE, _JOURNAL, _LOCK = "sweep.json", "recipe.yaml", "journal.log", ".lock"
 _OURS = ("run", "resume", "seed", "profile", "dry_run", "json", "clip_seconds", "gpu_gib")  # what a sweep sets itself
-_STATES = {TrialState.COMPLETE: "complete", TrialState.FAIL: "failed", TrialState.RUNNING: "running"}
+State = Literal["complete", "failed", "running"]
+_STATES: Mapping[TrialState, State] = {
+    TrialState.COMPLETE: "complete",
+    TrialState.FAIL: "failed",
+    TrialState.RUNNING: "running",
+}
 
 
 class _Strict(BaseModel):
@@ -197,7 +202,7 @@ class Trial:
     """What is known of a trial."""
 
     number: int
-    state: Literal["complete", "failed", "running"]  # "running" may also be one that was killed and will go on
+    state: State  # "running" may also be one that was killed and will go on
     parameters: dict[str, Any]  # dotted name -> value
     values: dict[int, float]  # by seed: agreement of the best checkpoint on the validation split, which chose it
     reason: str | None  # why it failed
@@ -260,19 +265,17 @@ def _trial_folder(out: Path, number: int) -> Path:
 
 def _trials(study: optuna.Study, sweep: Sweep) -> list[Trial]:
     """Trials with all their parameters; one whose process was killed while it drew them is left out."""
-    trials = []
+    notes, trials = study.user_attrs, []  # a trial that another process began takes no notes itself
     for trial in study.get_trials(deepcopy=False):
         if trial.params.keys() != sweep.search.keys():
             continue
-        # notes are kept in the study: a trial that another process began takes none
-        noted = {what: study.user_attrs.get(f"trial {trial.number}: {what}") for what in (*sweep.seeds, "reason")}
-        reason = noted.pop("reason")
+        note, state = f"trial {trial.number}:", _STATES[trial.state]
         parameters = {name: space.value(trial.params[name]) for name, space in sweep.search.items()}
-        values = {seed: value for seed, value in noted.items() if value is not None}
-        scores = list(values.values()) if trial.state == TrialState.COMPLETE else []
+        values = {seed: notes[f"{note} {seed}"] for seed in sweep.seeds if f"{note} {seed}" in notes}
+        scores = list(values.values()) if state == "complete" else []
         mean = statistics.fmean(scores) if scores else None
         sd = statistics.stdev(scores) if len(scores) > 1 else None
-        trials.append(Trial(trial.number, _STATES[trial.state], parameters, values, reason, mean, sd))
+        trials.append(Trial(trial.number, state, parameters, values, notes.get(f"{note} reason"), mean, sd))
     return trials
 
 
