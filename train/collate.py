@@ -78,26 +78,23 @@ class Collate:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        judge = self._judge
-
-        class WithoutJudge(pickle.Pickler):
-            def persistent_id(self, obj: Any) -> str | None:
-                return "judge" if obj is judge else None
-
         file = io.BytesIO()
-        WithoutJudge(file).dump(vars(self))
-        return _unpickled, (judge.settings, judge.dimensions, file.getvalue())
+        _WithoutWeights(file).dump(vars(self))
+        return _unpickled, (file.getvalue(),)
 
 
-def _unpickled(settings: JudgeSettings, dimensions: Sequence[Dimension], pickled: bytes) -> Collate:
-    judge = EmpathyJudge(settings, dimensions, weights=False)
+class _WithoutWeights(pickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        return (_shapes, (obj.settings, obj.dimensions)) if isinstance(obj, EmpathyJudge) else NotImplemented
 
-    class WithJudge(pickle.Unpickler):
-        def persistent_load(self, pid: str) -> EmpathyJudge:
-            return judge
 
+def _shapes(settings: JudgeSettings, dimensions: Sequence[Dimension]) -> EmpathyJudge:
+    return EmpathyJudge(settings, dimensions, weights=False)
+
+
+def _unpickled(values: bytes) -> Collate:
     collate = Collate.__new__(Collate)
-    vars(collate).update(WithJudge(io.BytesIO(pickled)).load())
+    vars(collate).update(pickle.loads(values))
     return collate
 
 

@@ -29,7 +29,6 @@ from ..data_modules.errors import UserError, first_problem, shown, system_errors
 from ..data_modules.folders import read_yaml, replace_file, replace_text
 from ..data_modules.parallel import say
 from ..data_modules.schema import PairDataset
-from ..models.description import read_json
 from ..models.hub import require_backbone
 from .recipe import RecipeParser
 from .settings import nested
@@ -240,6 +239,8 @@ def run_sweep(path: Path, out: Path) -> tuple[Sweep, list[Trial]]:
 
 def _prepare(sweep: Sweep, out: Path) -> None:
     """Make the folder, or check that it holds this sweep; only the number of trials may differ."""
+    from ..models.description import read_json  # loads torch
+
     values = sweep.model_dump(mode="json", exclude={"trials"})
     values["train"] = {path: hashlib.sha256(find_recipe(path).read_bytes()).hexdigest() for path in sweep.train}
     file = out / _SWEEP_FILE
