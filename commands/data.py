@@ -114,7 +114,7 @@ def split(options: argparse.Namespace) -> int:
     from ..data_modules.splits import DEFAULT_FRACTIONS, leave_one_out, split_dataset
 
     method = "leave_out" if options.leave_out is not None else "folds" if options.folds is not None else None
-    excluded = {"leave_out": ("by", "fractions", "hold_out"), "folds": ("fractions", "hold_out")}
+    excluded = {"leave_out": ("by", "fractions", "folds", "hold_out"), "folds": ("fractions", "hold_out")}
     if method is not None and (unused := first_given(options, *excluded[method])):
         raise UserError(f"--{method.replace('_', '-')} together with {unused}; expected one of them")
     if options.leave_out is not None:

@@ -261,21 +261,6 @@ def memory_table(found: StepMemory, seconds: float, gpu_bytes: float | None) -> 
     return table
 
 
-def _facts(found: StepMemory, seconds: float, gpu_bytes: float | None) -> dict[str, Any]:
-    """The figures of the tables, in bytes, for JSON."""
-    return {
-        "parts": {
-            name: {"parameters": count.parameters, "trainable": count.trainable} for name, count in found.parts.items()
-        },
-        "pairs": found.pairs,
-        "clip_seconds": seconds,
-        "tokens_per_pair": found.tokens,
-        "bytes": found.by_kind,
-        "gpu_bytes": gpu_bytes,
-        "fits": None if gpu_bytes is None else found.fits(gpu_bytes),
-    }
-
-
 def dry_run(recipe: Recipe) -> None:
     """Print what would be trained and what memory a step needs, without weights and without data.
 
@@ -295,7 +280,19 @@ def dry_run(recipe: Recipe) -> None:
     if gpu is None and torch.cuda.is_available():
         gpu = torch.cuda.get_device_properties(0).total_memory
     if recipe.json:
-        print(json.dumps(_facts(memory, recipe.clip_seconds, gpu), indent=2))
+        facts = {
+            "parts": {
+                name: {"parameters": count.parameters, "trainable": count.trainable}
+                for name, count in memory.parts.items()
+            },
+            "pairs": memory.pairs,
+            "clip_seconds": recipe.clip_seconds,
+            "tokens_per_pair": memory.tokens,
+            "bytes": memory.by_kind,
+            "gpu_bytes": gpu,
+            "fits": None if gpu is None else memory.fits(gpu),
+        }
+        print(json.dumps(facts, indent=2))
     else:
         for table in (parameter_table(memory.parts), memory_table(memory, recipe.clip_seconds, gpu)):
             Console().print(table)

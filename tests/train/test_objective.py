@@ -40,6 +40,11 @@ def said(targets: torch.Tensor, counts: torch.Tensor | None = None) -> Labels:
     )  # fmt: skip
 
 
+def compared(targets: torch.Tensor, chosen: list[int], rejected: list[int], strengths: torch.Tensor) -> Labels:
+    indices = {"chosen": torch.tensor(chosen), "rejected": torch.tensor(rejected)}
+    return replace(said(targets), **indices, strengths=strengths)
+
+
 def rated(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Features `(count, 12)` of which two directions tell the ratings, mean ratings and counts of six raters."""
     rng = torch.Generator().manual_seed(seed)
@@ -114,12 +119,7 @@ def test_the_sum_is_that_of_the_weighted_losses_on_shares_of_the_scale():
 def test_comparisons_count_on_the_dimensions_compared_and_towards_the_better_end():
     scores = torch.tensor([[3.0, 1.0], [3.0, 1.0], [3.0, 1.0]], requires_grad=True)
     objective = Objective(replace(NATURAL, centring=0.0), DEFAULT_SETTINGS, "regression", SCALES)
-    people = replace(
-        said(torch.full((3, 2), torch.nan)),
-        chosen=torch.tensor([1]),
-        rejected=torch.tensor([2]),
-        strengths=torch.tensor([[1.0, 1.0]]),
-    )
+    people = compared(torch.full((3, 2), torch.nan), [1], [2], torch.tensor([[1.0, 1.0]]))
     terms = objective.terms(Prediction(scores), people)
     assert terms["mse"].item() == 0
     assert terms["bradley_terry"].item() == pytest.approx(torch.log(torch.tensor(2.0)).item())
@@ -157,20 +157,14 @@ def test_ranks_see_each_others_rows_and_carry_the_gradient_of_their_own(monkeypa
     objective = Objective(LossWeights(mse=1, logistic_ranking=1, ccc=1), DEFAULT_SETTINGS, "regression", SCALES)
     scores = 1 + torch.rand(2, 3, 2)
     people = [
-        replace(
-            said(torch.tensor([[2.0 + rank, 1.0 + rank], [torch.nan] * 2, [torch.nan] * 2])),
-            chosen=torch.tensor([1]),
-            rejected=torch.tensor([2]),
-            strengths=torch.tensor([[1.0, float(rank)]]),
+        compared(
+            torch.tensor([[2.0 + rank, 1.0 + rank], [torch.nan] * 2, [torch.nan] * 2]), [1], [2],
+            torch.tensor([[1.0, float(rank)]]),
         )
         for rank in range(2)
-    ]
-    whole = replace(
-        said(torch.cat([part.targets for part in people])),
-        chosen=torch.tensor([1, 4]),
-        rejected=torch.tensor([2, 5]),
-        strengths=torch.cat([part.strengths for part in people]),
-    )
+    ]  # fmt: skip
+    targets, strengths = (torch.cat([getattr(part, name) for part in people]) for name in ("targets", "strengths"))
+    whole = compared(targets, [1, 4], [2, 5], strengths)
     together = scores.reshape(6, 2).clone().requires_grad_()
     expected = sum(objective.terms(Prediction(together), whole).values())
     expected.backward()
