@@ -1,8 +1,12 @@
-"""The judge: backbones, what is trained on them, and how they are stored."""
+"""The judge: backbones, what is trained on them, and how they are stored.
 
-from ..third_party import hush
+In every process that has one, what other libraries say and the user of a command cannot act on is silenced, line by
+line.
+"""
 
-hush()  # before PEFT is imported, in every process that has a judge
+import logging
+import threading
+import warnings
 
 # What the files of judges and runs are called, and the backbone that is shipped: here, so that they are known without
 # torch
@@ -12,3 +16,45 @@ CHECKPOINTS = "checkpoints"
 CONFIG_FILE = "config.yaml"
 BEST, LAST = "best.ckpt", "last.ckpt"
 NANO = "nano"
+
+_LOGGERS = {
+    "bitsandbytes.backends.cpu.ops": logging.ERROR,  # misses a kernel for a packing that is not used (models.loading)
+    "lightning.fabric": logging.WARNING,  # which process has which rank
+    "lightning.pytorch": logging.WARNING,  # which devices there are, and advertisements
+    "matplotlib": logging.ERROR,  # where it keeps its fonts if there is no home
+}
+_WARNINGS = (
+    r".*`is_gradient_checkpointing` is deprecated",  # PEFT asks transformers
+    r".*`isinstance\(treespec, LeafSpec\)` is deprecated",  # Lightning asks PyTorch
+    # What Lightning says about things that are meant
+    r".*module\(s\) in eval mode",  # the frozen backbone
+    r".*does not have many workers",
+    r".*Checkpoint directory .* exists and is not empty",  # resuming
+    r".*number of training batches",
+    r".*ended before the epoch ended and your dataloader is not resumable",  # its batches are those that were left
+    r".*sync_dist=True",  # what is logged of a validation is the same on every rank
+)
+
+
+def hush() -> None:
+    """Silence these lines and no others; warnings that a user can act on stay.
+
+    Lightning sets the levels of its loggers when it is imported: call this once more afterwards.
+    """
+    for name, level in _LOGGERS.items():
+        logging.getLogger(name).setLevel(level)
+    known = {entry[1].pattern for entry in warnings.filters if entry[0] == "ignore" and entry[1] is not None}
+    for message in _WARNINGS:
+        if message not in known:
+            warnings.filterwarnings("ignore", message=message)
+    shown = threading.excepthook
+    if shown.__module__ != __name__:
+
+        def in_thread(error: threading.ExceptHookArgs) -> None:
+            if type(error.thread).__name__ != "_AsyncWriterThread":  # whoever writes next to TensorBoard gets its error
+                shown(error)
+
+        threading.excepthook = in_thread
+
+
+hush()  # before PEFT is imported

@@ -28,7 +28,7 @@ from ..data_modules.parallel import say
 from ..data_modules.sampling import Position
 from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.targets import MAX_STEPS
-from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE, JUDGE_FILE, LAST
+from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE, JUDGE_FILE, LAST, hush
 from ..models.assessment import ClipFacts, clip_facts
 from ..models.backbones.layers import recompute_activations
 from ..models.description import current, parse, start_in_words
@@ -40,7 +40,6 @@ from ..models.lora import check_trainable, count_parameters, parameter_table
 from ..models.probe import without_adapters
 from ..models.scoring import Heard
 from ..models.weight_files import hash_of, read_checkpoint
-from ..third_party import hush
 from .checkpointing import (
     AtomicCheckpoints,
     EarlyStopping,
