@@ -38,12 +38,12 @@ from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.train.memory import step_memory
 from empathy_judge.train.recipe import RecipeParser
-from gpu_step import FIXED, PAIRED, PREDICTED_AT, RECIPE, WAYS, Bench, predicted_bytes, step, words, work_of
+from gpu_step import FIXED, PREDICTED_AT, RECIPE, WAYS, Bench, predicted_bytes, step, words, work_of
 from materials import write_checkpoint, write_conversations
 from naive import NaiveCollate, read_items, scores
 from timing import in_turns, memory, peak_memory, ratios, reset_peak, spread, synchronize
 
-BACKBONES, PIECES = ("qwen2_audio", "qwen2_5_omni"), ("step", "score", "naive")
+BACKBONES = ("qwen2_audio", "qwen2_5_omni")
 GIB = 2**30
 LONGEST = 8.0  # seconds of a clip
 LARGEST = 0.9  # share of the card's memory that a batch may need by the dry run
@@ -58,7 +58,6 @@ def main() -> None:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--shapes", choices=["tiny", "7b"], default="7b")
     parser.add_argument("--backbones", nargs="+", choices=BACKBONES, default=BACKBONES)
-    parser.add_argument("--only", nargs="+", choices=PIECES, default=PIECES, help="naive alone: its training step")
     parser.add_argument("--minutes", type=float, default=9.5, help="of everything; what comes too late is left out")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8, help="in a round")
@@ -123,15 +122,12 @@ def pieces(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, str
     """The measurements in order of importance: piece, way, and the function that measures it."""
     yield "load", "", lambda _: load(options, folder)
     for way, values in WAYS.items():
-        if "step" in options.only or ("naive" in options.only and way == PAIRED):
-            naively = way == PAIRED and "naive" in options.only
-            yield "step", way, lambda bench, way=way, values=values, n=naively: step(bench, way, values, n)
+        yield "step", way, partial(step, way=way, values=values)
         # before the further ways of training, the last of which compiles for minutes
-        if way == RECIPE and "score" in options.only:
-            yield "score", "", lambda bench: score(bench, "naive" in options.only)
-    if "score" in options.only:
-        for quantization in ("int8", "nf4"):
-            yield "score", quantization, lambda bench, q=quantization: score_quantized(bench, q)
+        if way == RECIPE:
+            yield "score", "", score
+    for quantization in ("int8", "nf4"):
+        yield "score", quantization, partial(score_quantized, quantization=quantization)
 
 
 def load(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -173,7 +169,7 @@ def load(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     }
 
 
-def score(bench: Bench, naively: bool) -> dict[str, Any]:
+def score(bench: Bench) -> dict[str, Any]:
     """Pairs per second of the path of `Scorer`, of its own and of shared contexts, and of the naive model."""
     items = read_items(bench.data, "train")[:SCORED]
     pairs = [pair for pair, _ in items]
@@ -191,10 +187,9 @@ def score(bench: Bench, naively: bool) -> dict[str, Any]:
             (f"{RESPONSES} responses to one context", shared),
         )
     }
-    if naively:
-        rater, collate = bench.naive().eval(), NaiveCollate(str(bench.folder / "backbone"))
-        ways["naive, one by one"] = (len(sample), lambda: rater.score(iter([collate([item]) for item in sample])))
-        ways["naive, in a batch"] = (len(sample), lambda: rater.score(iter([collate(sample)])))
+    rater, collate = bench.naive().eval(), NaiveCollate(str(bench.folder / "backbone"))
+    ways["naive, one by one"] = (len(sample), lambda: rater.score(iter([collate([item]) for item in sample])))
+    ways["naive, in a batch"] = (len(sample), lambda: rater.score(iter([collate(sample)])))
     work = work_of(bench.judge, bench.judge.build_inputs(pairs))
     flops = (work.tower + work.forward) / len(pairs)
     results = scored_in_turns(bench, ways)
@@ -262,7 +257,7 @@ def page(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
             )
         yield (
             "\n| training | pairs a batch | pairs/s | of the matrix rate | peak GiB (dry run) | waiting for data | "
-            "padding | host syncs a step |\n|---|---|---|---|---|---|---|---|"
+            "padding |\n|---|---|---|---|---|---|---|"
         )
         yield from (line for result in results if "pairs_per_second" in result for line in step_lines(result))
         yield "\n| scoring | way | pairs/s | of the matrix rate |\n|---|---|---|---|"
@@ -276,22 +271,21 @@ def page(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 def step_lines(row: dict[str, Any]) -> Iterator[str]:
     """A way of training, and the naive loop if it took turns with it."""
     predicted = "" if row["predicted_bytes"] is None else f" ({row['predicted_bytes'] / GIB:.1f})"
-    syncs = "not on a CPU" if row["syncs_per_step"] is None else f"{row['syncs_per_step']:.1f}"
     yield (
         f"| {row['way']} | {row['batch']} | {spread(row['pairs_per_second'])} | {spread(row['share'], '.0%')} | "
         f"{row['peak_bytes'] / GIB:.1f}{predicted} | {statistics.median(row['waiting']):.1%} | "
-        f"{row['padding']:.0%} | {syncs} |"
+        f"{row['padding']:.0%} |"
     )
     if "naive_pairs_per_second" in row:
         yield (
             f"| naive, in the same rounds | {row['batch']} | {spread(row['naive_pairs_per_second'])} | "
-            f"{spread(row['naive_share'], '.0%')} | {row['naive_peak_bytes'] / GIB:.1f} | | | |"
+            f"{spread(row['naive_share'], '.0%')} | {row['naive_peak_bytes'] / GIB:.1f} | | |"
         )
-        yield f"| {row['way']} by naive | | {spread(row['times_naive'])} times | | | | | |"
+        yield f"| {row['way']} by naive | | {spread(row['times_naive'])} times | | | | |"
 
 
 def remarks(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """What was left out, what failed, and where the host waits for the GPU."""
+    """What was left out, and what failed."""
     for row in rows:
         name = " ".join(filter(None, [f"{row['backbone']}:", row["piece"], row["way"]]))
         for kind in ("left_out", "naive_left_out"):
@@ -299,8 +293,6 @@ def remarks(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
                 yield f"{name}: {kind.replace('_', ' ')}: {row[kind]}"
         if "failed" in row:
             yield f"{name}: failed: {row['failed'].strip().splitlines()[-1]}"
-        if row.get("sync_lines"):
-            yield f"{name}: the host waits at " + ", ".join(f"{where} ({n})" for where, n in row["sync_lines"].items())
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import re
 import tempfile
-import warnings
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
@@ -205,25 +204,6 @@ WAYS: dict[str, dict[str, str]] = {
 """Ways of training, with the values by which they differ from the recipe."""
 
 
-@contextmanager
-def watched_syncs(device: torch.device) -> Iterator[Counter[str]]:
-    """Counts where the host waits for a GPU, by line of code."""
-    counts: Counter[str] = Counter()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        if device.type == "cuda":
-            torch.cuda.set_sync_debug_mode("warn")
-        try:
-            yield counts
-        finally:
-            if device.type == "cuda":
-                torch.cuda.set_sync_debug_mode("default")
-            for warning in caught:
-                file = Path(warning.filename).name
-                if "synchroniz" in str(warning.message) and file != "timing.py":  # which measures
-                    counts[f"{file}:{warning.lineno}"] += 1
-
-
 def naive_turns(bench: Bench) -> Iterator[TimedTurn]:
     """The naive loop, a turn at a time."""
     before = torch.cuda.memory_allocated(bench.device) if bench.device.type == "cuda" else 0
@@ -241,8 +221,8 @@ def naive_turns(bench: Bench) -> Iterator[TimedTurn]:
         yield replace(turn, peak=turn.peak - others)
 
 
-def step(bench: Bench, way: str, values: dict[str, str], naively: bool) -> dict[str, Any]:
-    """Run `train` with these values until all rounds are measured, if wanted the naive loop after each of them."""
+def step(bench: Bench, way: str, values: dict[str, str]) -> dict[str, Any]:
+    """Run `train` with these values until all rounds are measured, beside fixed batches the naive loop after each."""
     if way != RECIPE:
         # by tokens: as many as in a batch of the longest pairs, which fits by the dry run
         limit = str(bench.batch * bench.predicted[False].tokens)
@@ -250,7 +230,7 @@ def step(bench: Bench, way: str, values: dict[str, str], naively: bool) -> dict[
     recomputed, options = values.get("gradient_checkpointing") == "true", bench.options
     turns, naive, machine = list[TimedTurn](), list[TimedTurn](), list[float]()
     seen: list[tuple[int, Inputs]] = []
-    syncs, failure = Counter[str](), ""
+    failure = ""
 
     def orders() -> Generator[Order | None, TimedTurn]:
         nonlocal failure
@@ -261,13 +241,10 @@ def step(bench: Bench, way: str, values: dict[str, str], naively: bool) -> dict[
             turns.append((yield Order(options.steps, options.warm_up)))
             machine.append(bench.measure_machine())
             try:
-                if naively and not failure:
+                if way == PAIRED and not failure:
                     naive.append(next(naive_loop))
             except torch.OutOfMemoryError as error:
                 failure = "out of memory: " + str(error).partition(".")[0]
-        with watched_syncs(bench.device) as counts:
-            yield Order(options.steps)
-        syncs.update(counts)
         yield None
 
     def look(trainer: Any, module: Any, batch: Batch, number: int) -> None:
@@ -294,8 +271,6 @@ def step(bench: Bench, way: str, values: dict[str, str], naively: bool) -> dict[
         "peak_bytes": max(turn.peak for turn in turns),
         # for a batch of as many of the longest clips
         "predicted_bytes": None if way == RECIPE else predicted_bytes(bench.predicted[recomputed], bench.batch),
-        "syncs_per_step": syncs.total() / options.steps if bench.device.type == "cuda" else None,
-        "sync_lines": dict(syncs.most_common(5)),
     }
     if failure:
         result["naive_left_out"] = failure

@@ -2,10 +2,9 @@
 
 A checkpoint of random weights (3 GB) is written in the hub's layout: thinker, talker and vocoder, bfloat16, in shards.
 Each side loads it in a process of its own and then reads every weight that it holds once, as moving it to a GPU would:
-weights that are only mapped from the file would not count otherwise. Peaks are above what the process had after its
-imports. Resident memory is anonymous memory (copies) plus pages mapped from files, which the system can drop and read
-again; both are sampled every two milliseconds, the peak of their sum is the kernel's. In another type than that of the
-file, weights are copies and their pages in the file stay mapped until all are read. Run: `python benchmarks/loading.py`
+weights that are only mapped from the file would not count otherwise. Peaks of resident memory are the kernel's, above
+what the process had after its imports. In another type than that of the file, weights are copies and their pages in the
+file, which the system can drop, stay mapped until all are read. Run: `python benchmarks/loading.py`
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -71,11 +69,9 @@ def main() -> None:
     stored, converted = sides["thinker"]["weights"], sides["thinker in float32"]["weights"]
     print(f"{stored / 1e6:.0f} MB")
     for (side, result), base in zip(sides.items(), (stored, stored, converted, stored), strict=True):
-        weights, peak, anonymous, mapped = (result[key] / 1e6 for key in ("weights", "peak", "anonymous", "mapped"))
         print(
-            f"{side}: {weights:.0f} MB in {result['seconds']:.1f} s; peak above imports {peak:.0f} MB (anonymous "
-            f"{anonymous:.0f}, mapped {mapped:.0f}), {result['peak'] / base:.2f} times the thinker's bytes (anonymous "
-            f"{result['anonymous'] / base:.2f})"
+            f"{side}: {result['weights'] / 1e6:.0f} MB in {result['seconds']:.1f} s; peak above imports "
+            f"{result['peak'] / 1e6:.0f} MB, {result['peak'] / base:.2f} times the thinker's bytes"
         )
     sys.exit(0 if sides["thinker"]["peak"] <= LIMIT * stored else 1)
 
@@ -110,29 +106,13 @@ def measure(side: str, folder: str) -> dict[str, float]:
     }[side]
     assert qwen_omni  # imported before the baseline
     reset_peak(torch.device("cpu"))
-    kinds = ("RssAnon", "RssFile")
-    before, highest, done = {key: memory(key) for key in ("VmRSS", *kinds)}, dict.fromkeys(kinds, 0), threading.Event()
-
-    def watch() -> None:
-        while not done.wait(0.002):
-            highest.update({key: max(value, memory(key)) for key, value in highest.items()})
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    start = time.perf_counter()
+    before, start = memory("VmRSS"), time.perf_counter()
     network = load()
     seconds = time.perf_counter() - start
     for weight in network.parameters():
         weight.sum()
-    done.set()
-    watcher.join()
-    return {
-        "weights": sum(weight.nbytes for weight in network.parameters()),
-        "peak": memory("VmHWM") - before["VmRSS"],
-        "anonymous": highest["RssAnon"] - before["RssAnon"],
-        "mapped": highest["RssFile"] - before["RssFile"],
-        "seconds": seconds,
-    }
+    size = sum(weight.nbytes for weight in network.parameters())
+    return {"weights": size, "peak": memory("VmHWM") - before, "seconds": seconds}
 
 
 if __name__ == "__main__":

@@ -114,10 +114,7 @@ def qwen2_audio(shapes: str) -> tuple[PreTrainedConfig, type, str]:
         text |= {"num_attention_heads": _HEADS[shapes], "num_key_value_heads": _HEADS[shapes]}
     config = Qwen2AudioConfig(
         audio_config={"model_type": "qwen2_audio_encoder", **_TOWERS[shapes]},
-        # all three are for ms-swift
-        text_config=text | {"pad_token_id": 0},
-        pad_token_id=0,  # pyright: ignore[reportCallIssue] further keywords are kept as attributes
-        ignore_index=-100,  # pyright: ignore[reportCallIssue]
+        text_config=text,
     )
     return config, Qwen2AudioForConditionalGeneration, ""
 

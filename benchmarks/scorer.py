@@ -25,12 +25,13 @@ import numpy as np
 import torch
 from empathy_judge.audio_inputs import make_pair
 from empathy_judge.data_modules.audio import Clip
-from empathy_judge.data_modules.schema import Pair, PairDataset
+from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.scoring import PairScorer, choose_device
+from empathy_judge.models.settings import JudgeSettings, LoraSettings
 from materials import write_conversations
-from naive import NaiveCollate, NaiveRater, read_items, scores
-from peers import TOLERANCE, prepare, random_judge
+from naive import ALPHA, MAXIMUM, MINIMUM, RANK, NaiveCollate, NaiveRater, read_items, scores
+from peers import TOLERANCE, prepare
 from rich.console import Console
 from rich.table import Table
 from timing import in_turns, ratios, spread
@@ -60,6 +61,18 @@ def main() -> None:
         apart = max(apart, compare_shared(console, judge, options.rounds))
     print(f"scores differ by {apart:.1e} points at most; at most {TOLERANCE:.0e} is expected on a CPU")
     sys.exit(0 if apart <= TOLERANCE or device.type != "cpu" else 1)
+
+
+def random_judge(checkpoint: str, device: torch.device) -> EmpathyJudge:
+    """A judge with random LoRA and head weights."""
+    torch.manual_seed(0)
+    dtype = "bfloat16" if device.type == "cuda" else "float32"
+    settings = JudgeSettings(checkpoint, dtype=dtype, lora=LoraSettings(rank=RANK, alpha=ALPHA))
+    judge = EmpathyJudge(settings, [Dimension("fit", MINIMUM, MAXIMUM)]).to(device)
+    with torch.no_grad():
+        for name, weight in judge.trainable().items():
+            weight.add_(0.02 * torch.randn_like(weight) if "lora_" in name else 0.1 * torch.randn_like(weight))
+    return judge.eval()
 
 
 def compare_with_naive(

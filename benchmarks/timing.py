@@ -138,7 +138,7 @@ class TimedTurn:
     seconds: float = 0.0
     waited: float = 0.0  # seconds of these that were spent waiting for batches
     cpu: float = 0.0  # CPU seconds of all threads of the process: other programs hardly change it
-    tokens: int = 0  # places in the batches, padding included; 0 = not reported
+    tokens: int = 0  # places in the batches, padding included
     real: int = 0  # those that are not padding
     flops: int = 0  # floating-point operations, where they were counted; otherwise 0
     peak: int = 0  # most memory so far, bytes: of the GPU if there is one, else resident memory of the process
@@ -171,16 +171,6 @@ class Turns:
         self._masks: list[torch.Tensor] = []
         self._step = 0
         self._start = self._cpu = self._last = 0.0
-
-    @classmethod
-    def over(cls, connection: Connection) -> Turns:
-        """Turns that a `Player` at the other end of a connection hands out."""
-
-        def hand_over(turn: TimedTurn) -> Order | None:
-            connection.send(turn)
-            return connection.recv()
-
-        return cls(hand_over)
 
     def wait(self) -> None:
         """Report the last turn and wait for the next; raises `Finished` if there is none."""
@@ -240,21 +230,15 @@ def one_turn(run: Callable[[Turns], object], order: Order) -> TimedTurn:
 class Player:
     """The side that hands out the turns."""
 
-    def __init__(self, connection: Connection, ended: Callable[[], object], log: Path) -> None:
-        """Wait until a process is ready that has `Turns` at the other end of the connection and prints into `log`;
-        `ended` waits for its end."""
-        self._connection, self._ended, self._log = connection, ended, log
-        self._report()
-
-    @classmethod
-    def of(cls, run: Callable[..., None], *arguments: Any, log: Path) -> Player:
-        """Start `run(turns, *arguments)` in a new process."""
+    def __init__(self, run: Callable[..., None], *arguments: Any, log: Path) -> None:
+        """Start `run(turns, *arguments)` in a new process that prints into `log`, and wait until it is ready."""
         context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_play, args=(run, theirs, log, *arguments))
-        process.start()
+        self._connection, theirs = context.Pipe()
+        self._log = log
+        self.process = context.Process(target=_play, args=(run, theirs, log, *arguments))
+        self.process.start()
         theirs.close()
-        return cls(ours, process.join, log)
+        self._report()
 
     def play(self, order: Order) -> TimedTurn:
         """Let the process make a turn."""
@@ -265,13 +249,13 @@ class Player:
         """No further turn: the process ends."""
         with suppress(OSError):  # it has ended
             self._connection.send(None)
-        self._ended()
+        self.process.join()
 
     def _report(self) -> TimedTurn:
         try:
             return self._connection.recv()
         except EOFError:
-            self._ended()
+            self.process.join()
             raise RuntimeError(f"a way has failed:\n{self._log.read_text()[-2000:]}") from None
 
 
@@ -292,5 +276,10 @@ def _play(run: Callable[..., None], connection: Connection, log: Path, *argument
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
+
+    def hand_over(turn: TimedTurn) -> Order | None:
+        connection.send(turn)
+        return connection.recv()
+
     with suppress(Finished):
-        run(Turns.over(connection), *arguments)
+        run(Turns(hand_over), *arguments)

@@ -6,7 +6,6 @@ import argparse
 import json
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -81,7 +80,7 @@ class TestCounter:
 class TestTurns:
     def test_a_way_makes_as_many_steps_as_it_is_told(self, tmp_path, toy, programs):
         turns = programs("timing")
-        player = turns.Player.of(toy.run, 8, log=tmp_path / "log")
+        player = turns.Player(toy.run, 8, log=tmp_path / "log")
         assert player.play(turns.Order(3, warm_up=2)).pairs == 24
         turn = player.play(turns.Order(2, count=True))
         assert turn.flops == 2 * (2 * 2 * 3 * 5)
@@ -90,11 +89,11 @@ class TestTurns:
         assert turn.rate == 16 / turn.seconds
         assert turn.peak > 10**7
         player.stop()
-        assert player._ended.__self__.exitcode == 0  # it is the join of its process
+        assert player.process.exitcode == 0
 
     def test_what_a_failed_way_said_is_told(self, tmp_path, toy, programs):
         with pytest.raises(RuntimeError, match="ValueError: no such clip"):
-            programs("timing").Player.of(toy.fail, log=tmp_path / "log")
+            programs("timing").Player(toy.fail, log=tmp_path / "log")
 
 
 @pytest.mark.slow
@@ -126,8 +125,8 @@ def test_the_baseline_is_the_same_model(tmp_path, programs):
     assert same.moved > 0.01
 
 
-def test_ms_swift_reads_the_weights_that_we_read(tmp_path, programs):
-    """They have the hub's names, which transformers maps to its own; all that ms-swift asks for is there."""
+def test_a_checkpoint_is_laid_out_as_on_the_hub(tmp_path, programs):
+    """Weights have the hub's names, which transformers maps to its own."""
     from safetensors.torch import load_file
     from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration
 
@@ -139,15 +138,8 @@ def test_ms_swift_reads_the_weights_that_we_read(tmp_path, programs):
     for name in ("lm_head.weight", "model.embed_tokens.weight"):
         own = name.replace("model.", "model.language_model.")
         assert torch.equal(found[own], written[f"language_model.{name}"])
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert (config["ignore_index"], config["pad_token_id"], config["text_config"]["pad_token_id"]) == (-100, 0, 0)
     assert "feature_extractor" not in json.loads((tmp_path / "processor_config.json").read_text())
     assert AutoProcessor.from_pretrained(tmp_path).feature_extractor.feature_size == 128
-
-
-def test_an_environment_without_ms_swift_is_told(tmp_path, programs):
-    with pytest.raises(RuntimeError, match="No module named 'swift'"):
-        programs("peers").swift(Path(sys.executable), {"arguments": []}, tmp_path / "swift")
 
 
 class TestGpu:
@@ -178,8 +170,7 @@ class TestGpu:
         assert by_way["batches by tokens, contexts together"]["flops_per_pair"] < heard["flops_per_pair"]
 
     def test_what_matters_most_is_measured_first(self, programs, tmp_path):
-        options = argparse.Namespace(only=["step", "score", "naive"])
-        first = [piece[:2] for piece in programs("gpu").pieces(options, tmp_path)]
+        first = [piece[:2] for piece in programs("gpu").pieces(argparse.Namespace(), tmp_path)]
         assert first[:4] == [("load", ""), ("step", "fixed batches"), ("step", "the recipe as it is"), ("score", "")]
 
     @pytest.mark.long
@@ -204,17 +195,6 @@ class TestGpu:
         # the formula knows neither the head nor that the first layer's input needs no gradient
         assert sum(work) == pytest.approx(counter.get_total_flops(), rel=0.05)
         assert work.backward > work.forward > 8 * work.tower > 0
-
-    def test_waits_for_a_gpu_are_counted_by_line(self, programs, monkeypatch):
-        modes: list[str] = []
-        monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
-        with programs("gpu_step").watched_syncs(torch.device("cuda")) as found:
-            for _ in range(3):
-                warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
-            warnings.warn("something else", stacklevel=1)
-        assert modes == ["warn", "default"]
-        assert list(found.values()) == [3]
-        assert next(iter(found)).startswith("test_benchmarks.py:")
 
 
 class TestSmallData:
