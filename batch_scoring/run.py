@@ -115,7 +115,7 @@ def score_manifest(
             before = done if before is None else before
             try:
                 if done < parts.rows:
-                    with _progress(parts, quiet=launch.rank > 0) as look:
+                    with _progress(parts, done, quiet=launch.rank > 0) as look:
                         engine(parts, look)
             except BaseException:
                 if fresh and launch.world == 1 and not parts.entries():
@@ -197,11 +197,7 @@ def _in_threads(
 
 
 def _finish(parts: Parts, start: float, before: int) -> Summary:
-    """Put the parts together.
-
-    Raises:
-        DamagedError: If one is missing or damaged.
-    """
+    """Put the parts together; raises `DamagedError` if one is missing or damaged."""
     job, (failed, windowed, audio) = parts.job, parts.join()
     seconds = time.monotonic() - start
     summary = Summary(
@@ -241,31 +237,18 @@ def _summary_file(job: Job) -> Path:
 
 
 @contextmanager
-def _progress(parts: Parts, quiet: bool) -> Iterator[Look]:
-    """Show on standard error how far a job is, whoever works on it."""
-    failed: dict[Chunk, int] = {}  # of each part that is there
-    rows, looked = 0, time.monotonic()
-
-    def count() -> None:
-        nonlocal rows
-        for chunk in parts.done():
-            if chunk not in failed:
-                part = None if quiet else parts.read(chunk)
-                failed[chunk] = sum(part.failed.values()) if part else 0
-                rows += chunk.rows
+def _progress(parts: Parts, done: int, quiet: bool) -> Iterator[Look]:
+    """Show on standard error how far a job is, of which so many rows were done before, whoever works on it."""
+    chunks, looked = parts.done(), time.monotonic()
 
     def look() -> int:
-        nonlocal looked
-        now = time.monotonic()
-        if now - looked >= _LOOK:
-            looked = now
-            count()
-            without = sum(failed.values())
-            bar.update(rows, f"{without:,} without scores" if without else "")
-        return len(failed)
+        nonlocal chunks, looked
+        if time.monotonic() - looked >= _LOOK:
+            chunks, looked = parts.done(), time.monotonic()
+            bar.update(sum(chunk.rows for chunk in chunks))
+        return len(chunks)
 
-    count()
-    with ProgressBar("scoring", parts.rows, rows, quiet) as bar:
+    with ProgressBar("scoring", parts.rows, done, quiet) as bar:
         yield look
         looked = 0.0
         look()
