@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -142,34 +144,62 @@ def test_a_form_that_is_wrong_is_told_what_is_expected(shared, fields, message):
     assert found.startswith(message)
 
 
+def zipped() -> bytes:
+    """A bomb: 30 MB of zeros in 30 kB."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.wav", bytes(30_000_000))
+    return file.getvalue()
+
+
+def lying_wav(declared: int) -> bytes:
+    """A WAV file of half a second that says it has so many bytes of samples."""
+    head, mark, rest = wav().partition(b"data")
+    return head + mark + declared.to_bytes(4, "little") + rest[4:]
+
+
+NO_SOUND = "response: not a sound file; expected wav, flac, ogg, mp3, aiff, au"
+
+
 @pytest.mark.parametrize(
     ("clip", "message"),
     [
         (b"", "response: the file is empty (0 bytes)"),
-        (b"PK\x03\x04" + bytes(5000), "response: not a sound file; expected wav, flac, ogg, mp3, aiff, au"),
+        (zipped(), NO_SOUND),
         (wav(0.5, 10.5), "response: lasts 10.5 s; expected at most 10 s"),
+        (wav(0.5, 11.0, kind="FLAC"), "response: lasts 11.0 s; expected at most 10 s"),
         (wav(0.5, 0.02), "response: lasts 0.020 s; expected at least 0.05 s"),
         (wav(0.5, 1.0)[:-1000], "response: the file is cut off, its last 1000 bytes are missing"),
+        (lying_wav(2**30), "response: the file is cut off"),
         (wav(0.5, 0.5, channels=9), "response: 9 channels; expected at most 8"),
+        (b"RIFF\xff\xff\xff\xffWAVE", "response: "),
+        (b"fLaC" + bytes(100), "response: "),
+        (b"\xff\xfb" + bytes(1000), "response: "),
     ],
 )
 def test_a_clip_that_cannot_be_used_is_told_why(shared, clip, message):
     service, scorer = shared
     before = len(scorer.heard)
-    assert error_of(service.score(clip)) == (422, "bad_audio", message)
+    status, code, found = error_of(service.score(clip))
+    assert (status, code) == (422, "bad_audio")
+    assert found.startswith(message)
     assert len(scorer.heard) == before
+
+
+def test_a_bad_turn_is_named(shared):
+    service, _ = shared
+    assert error_of(service.score(wav(), context=[wav(), b"no"]))[2].startswith("context 2: not a sound file")
+
+
+def test_a_header_of_a_program_that_does_not_know_the_length_is_no_lie(shared):
+    service, _ = shared
+    assert service.score(lying_wav(2**32 - 1)).json()["seconds"]["responses"] == [0.5]
 
 
 def test_a_clip_needs_no_file_name(shared):
     service, _ = shared
     answer = service("POST", "/v1/score", content=PART + wav() + b"\r\n--a--\r\n", headers=FORM)
     assert answer.json()["seconds"] == {"context": [], "responses": [0.5]}
-
-
-def test_a_bad_turn_is_named(shared):
-    service, _ = shared
-    message = error_of(service.score(wav(), context=[wav(), b"no"]))[2]
-    assert message.startswith("context 2: not a sound file")
 
 
 @pytest.mark.parametrize(
@@ -218,12 +248,22 @@ def test_pages_and_methods_that_are_not_there(shared):
     assert answer.headers["allow"] == "POST"
 
 
-def test_a_text_that_the_judge_cannot_read_is_refused_before_any_work(shared):
-    service, scorer = shared
-    before = len(scorer.heard), counter(service, "empathy_judge_accepted_total")
-    answer = service.score(b"no sound", situation="a <|AUDIO|>")  # nobody looked at the sound
-    assert error_of(answer) == (422, "invalid", "situation text may not contain <|AUDIO|>")
-    assert (len(scorer.heard), counter(service, "empathy_judge_accepted_total")) == (before[0], before[1] + 1)
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a <|AUDIO|>", "situation text may not contain <|AUDIO|>"),
+        # tokens of a judge are at most as many as bytes: 4,000 emoji are 16,000 of them
+        ("\N{BOUQUET}" * 4000, "situation: 16000 bytes in UTF-8; expected at most 4000"),
+    ],
+)
+def test_a_text_that_the_judge_cannot_read_is_refused_before_any_work(text, message):
+    with in_process(scorer := FakeScorer()) as service:
+        answer = service.score(b"no sound", situation=text)  # nobody looked at the sound
+        assert error_of(answer) == (422, "invalid", message)
+        assert counter(service, "empathy_judge_accepted_total") == 1
+        assert 'stage="decode"' not in service("GET", "/metrics").text
+        assert service.score(wav(), situation="x" * 4000).status_code == 200
+    assert len(scorer.heard) == 1
 
 
 # ---------------------------------------------------------------- access and records

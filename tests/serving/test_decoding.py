@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import os
 import signal
-import zipfile
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -142,56 +140,13 @@ def test_a_decoder_has_no_secrets_and_little_memory(monkeypatch):
     assert line.split()[3] == str(decoding.MAX_MEMORY)
 
 
-# ---------------------------------------------------------------- files that lie
-
-
-def lying_wav(declared: int) -> bytes:
-    """A WAV file of half a second that says it has so many bytes of samples."""
-    data = bytearray(wav())
-    at = data.index(b"data") + 4
-    data[at : at + 4] = declared.to_bytes(4, "little")
-    return bytes(data)
-
-
-def silence(seconds: float, channels: int, kind: str, rate: int = 48_000) -> bytes:
-    """Compresses well."""
-    return encoded(np.zeros((round(seconds * rate), channels), np.float32), rate, kind)
-
-
-def zipped() -> bytes:
-    """A bomb: 30 MB of zeros in 30 kB."""
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("a.wav", bytes(30_000_000))
-    return file.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (lying_wav(2**30), "r: the file is cut off"),
-        (lying_wav(2**32 - 1), None),  # as programs write that do not know the length
-        (silence(11.0, 1, "FLAC"), "r: lasts 11.0 s; expected at most 10 s"),
-        (silence(0.2, 16, "OGG"), "r: 16 channels; expected at most 8"),
-        (zipped(), "r: not a sound file"),
-        (b"RIFF\xff\xff\xff\xffWAVE", "r: "),
-        (b"fLaC" + bytes(100), "r: "),
-        (b"\xff\xfb" + bytes(1000), "r: "),
-    ],
-)
-def test_files_that_lie_are_refused(data, message):
-    if message is None:
-        assert len(decode_safely(data, "r", 10.0).samples) == RATE // 2
-        return
-    with pytest.raises(AudioError) as found:
-        decode_safely(data, "r", 10.0)
-    assert str(found.value).startswith(message)
-
-
 def test_a_small_file_that_holds_very_much_is_refused(monkeypatch):
+    def silence(seconds: float) -> bytes:
+        return encoded(np.zeros((round(seconds * 48_000), 8), np.float32), 48_000, "FLAC")
+
     monkeypatch.setattr(decoding, "MAX_SAMPLES", 48_000 * 8)
-    bomb = silence(2.0, 8, "FLAC")
+    bomb = silence(2.0)
     assert len(bomb) < 10_000
     with pytest.raises(AudioError, match=r"^r: holds 768000 samples; expected at most 384000$"):
         decode_safely(bomb, "r", 10.0)
-    assert len(decode_safely(silence(0.9, 8, "FLAC"), "r", 10.0).samples) == 43_200
+    assert len(decode_safely(silence(0.9), "r", 10.0).samples) == 43_200

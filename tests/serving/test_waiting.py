@@ -79,19 +79,6 @@ def test_while_the_judge_is_loaded_requests_are_told_to_come_back():
         assert service.score(wav()).status_code == 200
 
 
-def test_very_long_texts_are_refused_before_any_work_and_nobody_waits_for_them(scorer):
-    """Tokens of a judge are at most as many as bytes; 4,000 emoji are 16,000 of them."""
-    with in_process(scorer) as service, ThreadPoolExecutor() as pool:
-        scorer.open.clear()  # whoever gets to the judge waits
-        long = [pool.submit(service.score, wav(), situation="\N{BOUQUET}" * 4000) for _ in range(4)]
-        answers = [error_of(future.result(20)) for future in long]
-        assert {answer[:2] for answer in answers} == {(422, "invalid")}
-        assert 'stage="decode"' not in service("GET", "/metrics").text
-        scorer.open.set()
-        assert service.score(wav(), situation="x" * 4000).status_code == 200
-    assert len(scorer.heard) == 1
-
-
 def test_what_is_wrong_with_one_pair_is_no_fault_of_those_scored_with_it(scorer, caplog):
     errors = {"user": UserError("pair: no"), "text": TextError("situation: no"), "audio": AudioError("r: no")}
     scorer.fails = lambda pair: {"bug": ValueError("secret words"), **errors}.get(pair.situation or "")
