@@ -26,6 +26,7 @@ from torch import Tensor
 from .audio_inputs import Audio, clip, is_missing, make_pair
 from .data_modules.audio import AudioSource, audio_hash, is_clipped, load_clip
 from .data_modules.errors import AudioError, UserError
+from .data_modules.schema import Pair
 from .models.assessment import ENDED, OF_THE_POLICY, Assessment, Reward, reward_of
 from .scorer import Scorer
 
@@ -83,7 +84,12 @@ class EmpathyReward:
         """
         if on_error not in ("none", "raise", "lowest"):
             raise UserError(f"on_error {on_error!r}; expected none, raise, lowest")
-        if not _are_limits(limits):
+        if not (
+            isinstance(limits, tuple | list)
+            and len(limits) == 2
+            and all(isinstance(value, Real) for value in limits)
+            and 0 <= limits[0] < limits[1] <= 1
+        ):
             raise UserError(f"limits {limits!r}; expected two rising numbers from 0 to 1")
         if not (isinstance(deviations, Real) and math.isfinite(deviations) and deviations >= 0):
             raise UserError(f"deviations {deviations!r}; expected a number from 0 on")
@@ -173,24 +179,19 @@ class EmpathyReward:
             _named(f"completion {number}", judge.backbone.check_situation, text)
         clips = _listed(() if responses is None else responses, count, "speak returned {} clips")
         spoken = [self._response(number, value) for number, value in enumerate(clips)]
-        keys: list[_Key | Reward] = [
-            response
-            if isinstance(response, Reward)
-            else (None if context is None else _hash(context), _hash(response), text)
-            for context, response, text in zip(heard, spoken, texts, strict=True)
-        ]
+        keys: dict[int, _Key] = {}
+        pairs: dict[_Key, Pair] = {}
+        for number, (context, response, text) in enumerate(zip(heard, spoken, texts, strict=True)):
+            if not isinstance(response, Reward):
+                keys[number] = (None if context is None else _hash(context), _hash(response), text)
+                pairs[keys[number]] = make_pair(str(number), context, response, text)
         with self._lock:  # another thread may forget a key between the question and the answer
-            rewards = {key: self._known[key] for key in keys if not isinstance(key, Reward) and key in self._known}
-        new = {key: n for n, key in enumerate(keys) if not isinstance(key, Reward) and key not in rewards}
-        pairs = [
-            make_pair(str(n), heard[n], result, texts[n])
-            for n in new.values()
-            if not isinstance(result := spoken[n], Reward)
-        ]
-        for pair in pairs:
+            rewards = {key: self._known[key] for key in pairs if key in self._known}
+        new = {key: pair for key, pair in pairs.items() if key not in rewards}
+        for pair in new.values():
             _named(f"completion {pair.pair_id}", self.scorer.check_text, pair)
         transient = set()
-        for key, pair, result in zip(new, pairs, self.scorer.assess_pairs(pairs), strict=True):
+        for (key, pair), result in zip(new.items(), self.scorer.assess_pairs([*new.values()]), strict=True):
             where = f"completion {pair.pair_id}"
             if isinstance(result, AudioError):
                 transient.add(key)  # a file may come back
@@ -201,7 +202,7 @@ class EmpathyReward:
             self._known |= {key: rewards[key] for key in new if key not in transient}
             while len(self._known) > _KEPT:
                 self._known.popitem(last=False)
-        outcomes = [key if isinstance(key, Reward) else rewards[key] for key in keys]
+        outcomes = [own if isinstance(own, Reward) else rewards[keys[number]] for number, own in enumerate(spoken)]
         self._count(outcomes)
         return outcomes
 
@@ -275,16 +276,6 @@ def valid_rows(estimator: Callable[..., tuple[Tensor, Tensor]]) -> Callable[...,
         return advantages, advantages
 
     return estimate
-
-
-def _are_limits(values: Any) -> bool:
-    """Whether these are a lowest and a highest reward."""
-    return (
-        isinstance(values, tuple | list)
-        and len(values) == 2
-        and all(isinstance(value, Real) for value in values)
-        and 0 <= values[0] < values[1] <= 1
-    )
 
 
 def _named(where: str, convert: Callable[[Any], Any], value: Any) -> Any:
