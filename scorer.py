@@ -288,10 +288,6 @@ class Scorer:
         """`score` in a thread, while the event loop goes on."""
         return await asyncio.to_thread(self.score, context, response, situation=situation)
 
-    async def assess_async(self, context, response, *, situation=None, level: float = DEFAULT_LEVEL):
-        """`assess` in a thread, while the event loop goes on."""
-        return await asyncio.to_thread(self.assess, context, response, situation=situation, level=level)
-
     def assess_each(
         self, questions: Iterable[Question], level: float = DEFAULT_LEVEL
     ) -> Iterator[Assessment | AudioError]:

@@ -7,7 +7,6 @@ threads as there are cores. Run: `python benchmarks/bootstrap.py`
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 
@@ -17,6 +16,7 @@ from empathy_judge.eval.statistics.rank_draws import spearman_draws
 from scipy import stats
 from timing import memory
 
+ITEMS, JUDGES, RESAMPLES = 100_000, 8, 10_000
 PER_GROUP, LOOP = 8, 5  # items of a group; resamples of the loop
 LIKE = 1e-9
 """Largest difference between the two that passes."""
@@ -24,20 +24,15 @@ LIKE = 1e-9
 
 def main() -> None:
     """Print the table; exit with 1 if the values differ."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--items", type=int, default=100_000)
-    parser.add_argument("--judges", type=int, default=8)
-    parser.add_argument("--resamples", type=int, default=10_000)
-    options = parser.parse_args()
     # judges without ties, means of five raters on a scale of five, and groups of `PER_GROUP` items
     rng = np.random.default_rng(0)
-    truth = rng.normal(3, 1, options.items)
-    human = np.clip(np.round(truth[:, None] + rng.normal(0, 1, (options.items, 5))), 1, 5).mean(axis=1)
-    scores = truth + rng.normal(0, 1, (options.judges, options.items))
-    groups = (np.arange(options.items) // PER_GROUP).astype(str)
+    truth = rng.normal(3, 1, ITEMS)
+    human = np.clip(np.round(truth[:, None] + rng.normal(0, 1, (ITEMS, 5))), 1, 5).mean(axis=1)
+    scores = truth + rng.normal(0, 1, (JUDGES, ITEMS))
+    groups = (np.arange(ITEMS) // PER_GROUP).astype(str)
 
     start = time.perf_counter()
-    resamples = Resamples.draw(groups, options.resamples, seed=0)
+    resamples = Resamples.draw(groups, RESAMPLES, seed=0)
     draws = spearman_draws(scores, human, resamples.codes, resamples.counts)
     ours = time.perf_counter() - start
     start = time.perf_counter()
@@ -45,12 +40,10 @@ def main() -> None:
     for row in resamples.counts[:LOOP]:
         items = np.repeat(np.arange(len(human)), row[resamples.codes].astype(int))
         expected.append([stats.spearmanr(score[items], human[items])[0] for score in scores])
-    loop = (time.perf_counter() - start) * options.resamples / LOOP
+    loop = (time.perf_counter() - start) * RESAMPLES / LOOP
 
     apart = float(np.abs(draws[:, :LOOP] - np.transpose(expected)).max())
-    print(
-        f"{options.resamples} resamples of {options.items} items in {len(set(groups))} groups, {options.judges} judges"
-    )
+    print(f"{RESAMPLES} resamples of {ITEMS} items in {len(set(groups))} groups, {JUDGES} judges")
     print(f"ours: {ours:.1f} s; loop over SciPy: {loop:.0f} s (from {LOOP} resamples); {loop / ours:.0f} times")
     peak = memory("VmHWM") / 2**20
     print(f"largest difference of a value: {apart:.1e}; peak memory of the process: {peak:.0f} MB")

@@ -3,7 +3,7 @@
 The command `layers` on two data sets, for this backbone and for one of its shape with random weights; beside them the
 same ridge on the measures of the signal that the baseline `acoustic` has, and the noise ceiling.
 Run: `python benchmarks/nano.py DATA --work FOLDER`, where DATA has the folders `emodb` and `speechocean_prosody`;
-`--page checkpoints/nano/README.md` also writes the table behind the mark in that page. `--backbone` takes another copy.
+`--page checkpoints/nano/README.md` also writes the table behind the mark in that page.
 """
 
 from __future__ import annotations
@@ -84,19 +84,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder with the sets")
     parser.add_argument("--work", type=Path, required=True, help="folder for data sets and random weights")
-    parser.add_argument("--backbone", default="nano")
-    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parser.add_argument("--page", type=Path, help="page to write the table into")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
     untrained = random_backbone(options.work / "untrained")
     rows: list[dict[str, Any]] = []
-    for name in options.sets:
+    for name in SETS:
         dataset = load_set(name, options.data, options.work)
         dataset = replace(dataset, pairs=tuple(replace(pair, split="train") for pair in dataset.pairs))
         untrained_rows = of_layers(untrained, dataset, ", random weights")
         deepest = max(row["depth"] for row in untrained_rows)
-        rows += of_layers(options.backbone, dataset)
+        rows += of_layers("nano", dataset)
         rows += [row for row in untrained_rows if row["depth"] == deepest]
         rows += of_signal(dataset)
     markdown = table(pd.DataFrame(rows))
