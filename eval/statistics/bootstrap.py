@@ -2,8 +2,7 @@
 
 Items of one group (same context or script) are not independent, so groups are drawn, never items. A statistic is a
 plain function; `estimate` calls it on the items, and in each resample on the drawn items, each as often as its group
-was drawn. Two statistics have a faster way to the same numbers (`rank_draws`): Spearman, which is reported everywhere,
-for many resamples at a time, and Kendall, whose pairs of items are compared once and not anew in each resample.
+was drawn. Spearman, which is reported everywhere, has a faster way to the same numbers (`rank_draws`).
 
 Intervals are at the 95 % level. Those of **correlations** (Spearman, Pearson, Kendall and the like, leave-one-out human
 agreement, noise ceiling, ICC, alpha) are t intervals on Fisher's scale (1921): artanh(value) +- t * sd / (1 - value^2)
@@ -28,8 +27,8 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
-from .agreement import CORRELATIONS, Function, Statistic, kendall, spearman, why_undefined
-from .rank_draws import kendall_draws, spearman_draws
+from .agreement import CORRELATIONS, Function, Statistic, spearman, why_undefined
+from .rank_draws import spearman_draws
 
 MIN_GROUPS = 5
 """Fewest groups for an interval."""
@@ -82,15 +81,9 @@ class Resamples:
                 groups, also under one name. None = one stratum.
         """
         names, codes = np.unique(np.asarray(groups, dtype=str), return_inverse=True)
-        if strata is None:
-            sizes = [len(names)]
-        else:  # the columns of one stratum are adjacent
-            stratum = np.unique(np.asarray(strata, dtype=str), return_inverse=True)[1]
-            columns, codes = np.unique(stratum * len(names) + codes, return_inverse=True)
-            sizes = np.bincount(columns // len(names)).tolist()
-        n_groups = sum(sizes)
-        if n_groups == 0:
-            return cls(codes, np.zeros((resamples, 0)))
+        stratum = 0 if strata is None else np.unique(np.asarray(strata, dtype=str), return_inverse=True)[1]
+        columns, codes = np.unique(stratum * len(names) + codes, return_inverse=True)
+        n_groups, sizes = len(columns), np.bincount(columns // len(names))  # the columns of one stratum are adjacent
         rng = np.random.default_rng(seed)
         left_out = min(n_groups, _JACKKNIFE_ROWS) if interval == "bca" and resamples else 0
         counts = np.ones((resamples + left_out, n_groups), np.float32)  # exact, and half the memory
@@ -143,8 +136,6 @@ class Resamples:
         """A function of vectors of the n items (finite) in every resample, shape (rows of `counts`,)."""
         if function is spearman:
             return spearman_draws(vectors[0][None], vectors[1], self.codes, self.counts)[0]
-        if function is kendall:
-            return kendall_draws(vectors[0], vectors[1], self.codes, self.counts)
         return self.draws(lambda items: function(*(vector[items] for vector in vectors)))
 
 

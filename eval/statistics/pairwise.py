@@ -19,18 +19,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from .agreement import CONSTANT_TOLERANCE, MIN_ITEMS, Function, Statistic, kendall, spearman, why_constant
 from .bootstrap import Resamples, complete, with_interval
-from .rank_draws import pair_sums, signs
 
 MAX_PAIRS = 250_000_000
 """Most pairs that are resampled (as many as 22,360 items have); with more there is no interval."""
 
 CALIBRATED_PAIRS = 5_000_000
 """Most pairs that epsilon is chosen on (as many as 3,162 items have)."""
+
+_PAIRS = 1 << 20  # pairs of items at a time: 8 MB, of which the processor's cache keeps a part
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,49 @@ def item_pairs(score: np.ndarray, human: np.ndarray, resamples: Resamples, seed:
 
     # Concordance: of the pairs that people order, those in the right order; ties of the judge count half
     return ItemPairs(found((ordered + surplus) / 2, ordered), found(agreeing, drawn), epsilon, epsilon_reason)
+
+
+PairRule = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, ...]]
+"""Maps the differences of judge and human scores of pairs (any shape) to the terms of each pair in several sums."""
+
+
+def signs(differences: np.ndarray, epsilon: float = 0.0) -> np.ndarray:
+    """1, -1, or 0 up to epsilon; one byte each, as there are very many pairs."""
+    return (differences > epsilon).view(np.int8) - (differences < -epsilon).view(np.int8)
+
+
+def pair_sums(x: np.ndarray, y: np.ndarray, groups: np.ndarray, counts: np.ndarray, rule: PairRule) -> np.ndarray:
+    """Sums over the pairs of items, each as often as both of its items were drawn; shape (sums, resamples).
+
+    Each sum is c' S c, with c the counts of a resample over groups and S the sums over the pairs between two groups. S
+    is built from a few rows of items at a time, so that memory stays bounded whatever the sizes of the groups.
+
+    Args:
+        x: Shape (n,), judge.
+        y: Shape (n,), human.
+        groups: Shape (n,), the group of each item as a column of `counts`.
+        counts: Shape (resamples, groups), how often each group was drawn.
+        rule: Applied to each pair.
+    """
+    order = np.argsort(groups, kind="stable")
+    x, y, groups = x[order], y[order], groups[order]
+    present, starts = np.unique(groups, return_index=True)
+    counts = counts[:, present].astype(np.float64)
+    sums: Any = 0.0
+    step = max(1, _PAIRS // len(x))
+    for first in range(0, len(x), step):
+        values = rule(x[first : first + step, None] - x[first:], y[first : first + step, None] - y[first:])
+        rows = len(values[0])
+        low, high = np.searchsorted(starts, (first, first + rows - 1), side="right") - 1
+        columns = np.maximum(starts[low:] - first, 0)
+        block = []
+        for side in values:
+            side[:, :rows] = np.triu(side[:, :rows], 1)  # each pair once
+            between = np.add.reduceat(side, columns, axis=1, dtype=np.float64)
+            between = np.add.reduceat(between, columns[: high - low + 1], axis=0)
+            block.append(((counts[:, low:] @ between.T) * counts[:, low : high + 1]).sum(axis=1))
+        sums = sums + np.stack(block)
+    return sums
 
 
 def tie_calibration(score: np.ndarray, human: np.ndarray, seed: int = 0) -> tuple[float, str | None]:
