@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
-from scipy.optimize import isotonic_regression
+from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import PredefinedSplit, cross_val_predict
 
 from .agreement import CONSTANT_TOLERANCE, Statistic, is_constant, mae, rmse
 from .bootstrap import Resamples, complete, estimate, estimate_share, estimates
@@ -197,26 +199,12 @@ def mapped_scores(
         seed: Seed of the division of the groups into `FOLDS` folds, or as many as there are groups.
     """
     valid, _ = complete(score, human)
-    x, y = score[valid], human[valid]
     names, codes = np.unique(groups[valid], return_inverse=True)
-    folds = min(FOLDS, len(names))
-    fold = (np.random.default_rng(seed).permutation(len(names)) % folds)[codes]
-    predicted = np.empty(len(codes))
-    for index in range(folds):
-        held_out = fold == index
-        predicted[held_out] = _mapped(mapping, x[~held_out], y[~held_out], x[held_out])
+    fold = np.random.default_rng(seed).permutation(len(names)) % min(FOLDS, len(names))
+    model = LinearRegression() if mapping == "linear" else IsotonicRegression(out_of_bounds="clip")
     mapped = np.full(len(valid), np.nan)
-    mapped[valid] = predicted
+    mapped[valid] = cross_val_predict(model, score[valid][:, None], human[valid], cv=PredefinedSplit(fold[codes]))
     return mapped
-
-
-def _mapped(mapping: MappingKind, x: np.ndarray, y: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """New scores by the mapping that is fitted on judge scores x and human scores y."""
-    if mapping == "linear":
-        slope = np.nan_to_num(calibration_line(x, y)[0])
-        return y.mean() + slope * (new - x.mean())
-    distinct, code, times = np.unique(x, return_inverse=True, return_counts=True)
-    return np.interp(new, distinct, isotonic_regression(np.bincount(code, weights=y) / times, weights=times).x)
 
 
 _ROUNDING = 1e-9  # rating points: an end that is the rating itself holds it
