@@ -182,7 +182,7 @@ def spearmans(scores: Sequence[np.ndarray], human: np.ndarray, resamples: Resamp
 
 
 def estimate_share(values: np.ndarray, resamples: Resamples) -> Statistic:
-    """The mean of values from 0 to 1, shape (n,), such as 1 = right and 0 = wrong; NaN is dropped and counted.
+    """The mean of values from 0 to 1, shape (n,), such as 1 = right and 0 = wrong.
 
     Where all are 0 or all are 1 all draws are alike, which says nothing of other items: then the interval has the exact
     end for as many trials as there are groups (Clopper and Pearson, 1934).

@@ -38,14 +38,7 @@ class CalibrationBin:
 def calibration_curve(
     score: np.ndarray, human: np.ndarray, groups: np.ndarray, bins: int = BINS
 ) -> tuple[CalibrationBin, ...]:
-    """Mean human score by judge score: the bins with items, by rising score; empty where a score is infinite.
-
-    Args:
-        score: Shape (n,), judge, rating points; items with a NaN are left out.
-        human: Shape (n,), the same items.
-        groups: Shape (n,), the group of each item, names or numbers.
-        bins: How many, at most.
-    """
+    """Mean human score by judge score: at most so many bins with items, by rising score; none with infinite scores."""
     valid, point = complete(score, human)
     if point.reason is not None:
         return ()
@@ -62,7 +55,7 @@ def calibration_curve(
 def calibration_error(score: np.ndarray, human: np.ndarray) -> float:
     """Expected calibration error: mean over items of the distance between mean judge and mean human score of their bin.
 
-    In rating points, for finite scores of shape (n,). Chance differences add up: even for a perfectly calibrated judge
+    Scores are finite. Chance differences add up: even for a perfectly calibrated judge
     the error is above 0, by about the mean `CalibrationBin.standard_error`. It is higher in resamples (which are binned
     anew) than in the data, so that the interval tends to lie too high. Compare it between judges, or before and after a
     mapping, on the same items. For a constant judge, which has one bin, it is the distance of the means.
@@ -71,7 +64,7 @@ def calibration_error(score: np.ndarray, human: np.ndarray) -> float:
 
 
 def expected_calibration_error(score: np.ndarray, human: np.ndarray, resamples: Resamples) -> Statistic:
-    """`calibration_error` with its interval; `resamples` are draws over the same n items."""
+    """`calibration_error` with its interval."""
     order = np.argsort(score, kind="stable")  # drawn items are then sorted, too, which saves most of the time
     return estimate(calibration_error, score[order], human[order], resamples=resamples.select(order))
 
@@ -117,14 +110,7 @@ QUANTILES = (0.05, 0.95)
 def scale_use(
     score: np.ndarray, human: np.ndarray, minimum: float, maximum: float, resamples: Resamples
 ) -> dict[str, Any]:
-    """How judge and people use a scale from minimum to maximum, over the items that both scored.
-
-    Args:
-        score: Shape (n,), judge, rating points; NaN is dropped with its item and counted.
-        human: Shape (n,), the same items. Means over raters vary less than single ratings.
-        minimum: Lowest point of the scale.
-        maximum: Highest point of the scale, above it.
-        resamples: Draws over the same n items.
+    """How judge and people use a scale from minimum to maximum; means over raters vary less than single ratings.
 
     Returns:
         For ``judge`` and ``human``: ``mean`` and ``sd`` (over n) in rating points; ``range_used``, the distance between
@@ -190,9 +176,9 @@ def mapped_scores(
     A judge may use another scale than people, or part of it. This shows how near its scores come after a correction.
 
     Args:
-        score: Shape (n,), judge, any unit; NaN = the item does not count.
-        human: Shape (n,), rating points of the same items.
-        groups: Shape (n,), the group of each item, names or numbers; at least two of the items that count.
+        score: In any unit; NaN = the item does not count.
+        human: Rating points.
+        groups: At least two of the items that count.
         mapping: ``linear`` (least squares) or ``isotonic`` (the rising step function of least squares, interpolated
             between the scores that it was fitted on and constant beyond them; Barlow et al., 1972). Both map a constant
             judge to the mean human score.
@@ -213,8 +199,7 @@ _ROUNDING = 1e-9  # rating points: an end that is the rating itself holds it
 def coverage(low: np.ndarray, high: np.ndarray, human: np.ndarray, resamples: Resamples) -> Statistic:
     """Share of the n items whose mean rating lies inside its interval, ends included.
 
-    Low and high ends and ratings have shape (n,), in rating points; items with a NaN are dropped and counted. The
-    interval is that of `estimate_share`.
+    Low and high ends have shape (n,), in rating points. The interval is that of `estimate_share`.
     """
     inside = ((low - _ROUNDING <= human) & (human <= high + _ROUNDING)).astype(np.float64)
     known = np.isfinite(low) & np.isfinite(high) & ~np.isnan(human)
@@ -229,7 +214,7 @@ def mean_width(low: np.ndarray, high: np.ndarray, human: np.ndarray, resamples: 
 def error_ratio(score: np.ndarray, standard_error: np.ndarray, human: np.ndarray, resamples: Resamples) -> Statistic:
     """Root mean square of the errors, each divided by its standard error: 1 = as large as stated, above 1 = larger.
 
-    All have shape (n,), rating points; items without a standard error above 0 are dropped and counted.
+    Items without a standard error above 0 are dropped and counted.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         squared = np.where(standard_error > 0, ((score - human) / standard_error) ** 2, np.nan)

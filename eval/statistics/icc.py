@@ -42,9 +42,9 @@ _RIDGE = 1e-10  # share of the largest diagonal element; makes the singular equa
 
 
 def icc(table: RatingTable, resamples: Resamples) -> dict[Form, Statistic]:
-    """All forms, from ratings and draws over their items.
+    """All forms; ``n`` counts items, ``dropped`` those with a single rating.
 
-    ``n`` counts items, ``dropped`` those with a single rating. Undefined with fewer than two items of two ratings,
+    Undefined with fewer than two items of two ratings,
     where the ratings do not vary, and, in the two-way forms, where no degree of freedom is left for the error.
     """
     panel = _Panel(table)

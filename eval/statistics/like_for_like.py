@@ -93,15 +93,10 @@ class LikeForLike:
 
 
 def like_for_like(score: np.ndarray, table: RatingTable, resamples: Resamples) -> LikeForLike:
-    """A judge and one rater on one dimension.
+    """A judge and one rater on one dimension; an item without a score does not count.
 
-    Undefined, with the reason, where no rater can be compared; without intervals with fewer than `MIN_GROUPS` groups or
-    `MIN_RATERS` raters that can be compared.
-
-    Args:
-        score: Shape (n,), judge scores of the n items of `table`; NaN = not scored, the item does not count.
-        table: The ratings.
-        resamples: Draws over the n items.
+    Undefined where no rater can be compared; without intervals with fewer than `MIN_GROUPS` groups or `MIN_RATERS`
+    raters that can be compared.
     """
     correlations = held_out(score, table, resamples)
     return compared(correlations, resamples.select(correlations.items))

@@ -48,17 +48,10 @@ class ItemPairs:
 
 
 def item_pairs(score: np.ndarray, human: np.ndarray, resamples: Resamples, seed: int = 0) -> ItemPairs:
-    """How often a judge orders two items as people do.
+    """How often a judge orders two items as people do; the seed is that of `tie_calibration`.
 
-    Args:
-        score: Shape (n,), judge; NaN is dropped with its item and counted.
-        human: Shape (n,), the same items.
-        resamples: Draws over the same n items.
-        seed: Of `tie_calibration`.
-
-    Returns:
-        Undefined, with the reason, without a pair, and where the scores of either side are constant; without intervals
-        where there are more than `MAX_PAIRS` pairs.
+    Undefined without a pair, and where the scores of either side are constant; without intervals where there are more
+    than `MAX_PAIRS` pairs.
     """
     valid, point = complete(score, human)
     x, y, seen = score[valid], human[valid], resamples.select(valid)
@@ -108,9 +101,9 @@ def pair_sums(x: np.ndarray, y: np.ndarray, groups: np.ndarray, counts: np.ndarr
     is built from a few rows of items at a time, so that memory stays bounded whatever the sizes of the groups.
 
     Args:
-        x: Shape (n,), judge.
-        y: Shape (n,), human.
-        groups: Shape (n,), the group of each item as a column of `counts`.
+        x: Judge.
+        y: Human.
+        groups: The group of each item as a column of `counts`.
         counts: Shape (resamples, groups), how often each group was drawn.
         rule: Applied to each pair.
     """
@@ -144,8 +137,8 @@ def tie_calibration(score: np.ndarray, human: np.ndarray, seed: int = 0) -> tupl
     where that is more than half).
 
     Args:
-        score: Shape (n,), judge, finite.
-        human: Shape (n,), the same items.
+        score: Finite.
+        human: Finite.
         seed: Seed of the random subset of items with about `CALIBRATED_PAIRS` pairs, used where all items have more.
 
     Returns:
@@ -212,18 +205,9 @@ WITHIN_GROUPS: Mapping[str, tuple[Function, int, Callable[[np.ndarray], float]]]
 def within_groups(
     name: str, score: np.ndarray, human: np.ndarray, groups: np.ndarray, resamples: Resamples
 ) -> GroupLevel:
-    """Mean over groups of a statistic within the group.
+    """Mean over groups of a statistic within the group, a key of `WITHIN_GROUPS`; undefined where no group is left.
 
-    Args:
-        name: A key of `WITHIN_GROUPS`. For ``top_1`` the highest score is the best; where the lowest is, negate both
-            sides.
-        score: Shape (n,), judge; NaN is dropped with its item and counted.
-        human: Shape (n,), the same items.
-        groups: Shape (n,), the group of each item, names or numbers.
-        resamples: Draws over the same n items.
-
-    Returns:
-        Undefined, with the reason, where no group is left.
+    For ``top_1`` the highest score is the best; where the lowest is, negate both sides.
     """
     function, fewest, chance = WITHIN_GROUPS[name]
     valid, point = complete(score, human)

@@ -34,11 +34,7 @@ _LEFT_OUT = 100  # most jackknife samples; where there are more raters, several 
 def for_other_raters(score: np.ndarray, table: RatingTable) -> Statistic:
     """Spearman with the mean of the raters, with the interval for other raters of the same items.
 
-    Without an interval, and with the reason, with fewer than `MIN_RATERS`.
-
-    Args:
-        score: Shape (n,), finite, for the n items of `table`.
-        table: The ratings; every item has at least one.
+    Scores are finite, and every item has a rating. Without an interval with fewer than `MIN_RATERS`.
     """
     point = _point(score, table)
     if point.value is None or point.reason is not None:
@@ -52,7 +48,7 @@ def for_other_items_and_raters(
 ) -> Statistic:
     """As `for_other_raters`, for other items and other raters; also without an interval where `own` has none.
 
-    `own` is the Spearman of the score with the mean of the raters, with its draws over the n items, `resamples`.
+    `own` is the Spearman of the score with the mean of the raters, with its draws.
     """
     point = _point(score, table)
     if point.value is None or point.reason is not None:

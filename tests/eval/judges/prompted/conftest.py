@@ -99,11 +99,11 @@ class Scored(NamedTuple):
 
 @pytest.fixture
 def scored(make_judge, make_pairs) -> Callable[..., Scored]:
-    """Vendor, responses of its server in turn, pairs (or how many), options of `make_judge` -> what came of it."""
+    """Vendor, its server (a function, or responses in turn), pairs (or how many), options of `make_judge` -> result."""
 
     def score(vendor: str, *responses: Any, pairs: Any = 1, **options: Any) -> Scored:
         made = [one if isinstance(one, Response) else Response(one) for one in responses]
-        with serve(in_turn(made)) as server:
+        with serve(responses[0] if callable(responses[0]) else in_turn(made)) as server:
             judge = make_judge(vendor, server.url, **options)
             table = judge.score(make_pairs(pairs) if isinstance(pairs, int) else pairs)
         return Scored(table, server.requests, judge)

@@ -13,7 +13,7 @@ from empathy_judge.eval.judges import OK
 from empathy_judge.eval.judges.prompted.judges import ALONE, matches
 
 from .conftest import clip
-from .servers import Request, Response, openai_answer, serve
+from .servers import Request, Response, openai_answer
 
 DIMENSIONS = (Dimension("warmth", 1, 5, 1), Dimension("noise", 0, 100, higher_is_better=False))
 PAIRWISE = ["mode=pairwise", "samples=1", "opponents=0"]
@@ -39,15 +39,14 @@ def verdict(**words: str) -> Response:
     return Response(openai_answer(json.dumps({"reason": "", **words})))
 
 
-def test_the_longer_response_always_wins(make_judge):
+def test_the_longer_response_always_wins(scored):
     def behave(request: Request) -> Response:
         first, second = lengths(request)
         longer = "first" if first > second else "second"
         return verdict(warmth=longer, noise="tie")
 
-    with serve(behave) as server:
-        table = make_judge("openai", server.url, PAIRWISE, None, DIMENSIONS).score(responses(3))
-    assert len(server.requests) == 6  # three comparisons, two orders
+    table, requests, _ = scored("openai", behave, pairs=responses(3), settings=PAIRWISE, dimensions=DIMENSIONS)
+    assert len(requests) == 6  # three comparisons, two orders
     warmth, noise = (table.loc[table["dimension"] == d.name, "score"].tolist() for d in DIMENSIONS)
     assert warmth == [1, 3, 5]  # loses both, one each, wins both
     assert noise == [50, 50, 50]
@@ -55,15 +54,15 @@ def test_the_longer_response_always_wins(make_judge):
     assert sum(meta["requests"] for meta in table["meta"][::2]) == 6
 
 
-def test_a_judge_that_prefers_the_first_place_learns_nothing_and_it_shows(make_judge):
-    with serve(lambda request: verdict(warmth="first", noise="second")) as server:
-        table = make_judge("openai", server.url, PAIRWISE, None, DIMENSIONS).score(responses(4))
+def test_a_judge_that_prefers_the_first_place_learns_nothing_and_it_shows(scored):
+    always = verdict(warmth="first", noise="second")
+    table = scored("openai", always, pairs=responses(4), settings=PAIRWISE, dimensions=DIMENSIONS).table
     assert table["score"].tolist() == [3, 50] * 4
     orders = [both for meta in table["meta"][::2] for both in meta["orders"]["warmth"]]
     assert orders == [[1, 1]] * 6
 
 
-def test_failed_comparisons_leave_the_others(make_judge):
+def test_failed_comparisons_leave_the_others(scored):
     """Only comparisons of the shortest response are answered; one order alone does not count."""
 
     def behave(request: Request) -> Response:
@@ -72,9 +71,8 @@ def test_failed_comparisons_leave_the_others(make_judge):
             return Response(openai_answer(refusal="No."))
         return verdict(warmth="first" if lengths(request)[0] == short else "second", noise="tie")
 
-    with serve(behave) as server:
-        table = make_judge("openai", server.url, PAIRWISE, None, DIMENSIONS[:1]).score(responses(4))
-    rows = table.set_index("pair_id")
+    found = scored("openai", behave, pairs=responses(4), settings=PAIRWISE, dimensions=DIMENSIONS[:1])
+    rows = found.table.set_index("pair_id")
     assert rows.loc["c0r0", "score"] == 5
     assert rows.loc["c0r1", "score"] == 1
     assert rows.loc["c0r3", "status"] == "refused"
@@ -82,11 +80,10 @@ def test_failed_comparisons_leave_the_others(make_judge):
     assert rows.loc["c0r0", "meta"]["failures"] == {"refused": 1}
 
 
-def test_a_response_without_a_rival_has_no_score(make_judge):
-    with serve(lambda request: verdict(warmth="first", noise="tie")) as server:
-        table = make_judge("openai", server.url, PAIRWISE, None, DIMENSIONS[:1]).score(responses(1, contexts=3))
-    assert set(table["status"]) == {ALONE} != {OK}
-    assert not server.requests
+def test_a_response_without_a_rival_has_no_score(scored):
+    found = scored("openai", verdict(warmth="first"), pairs=responses(1, contexts=3), settings=PAIRWISE)
+    assert set(found.table["status"]) == {ALONE} != {OK}
+    assert not found.requests
 
 
 @pytest.mark.parametrize(

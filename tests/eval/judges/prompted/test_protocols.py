@@ -228,10 +228,9 @@ FINAL = {
 
 @pytest.mark.parametrize(("vendor", "number"), [(vendor, number) for vendor in FINAL for number in range(3)])
 def test_what_no_request_can_mend_ends_the_run(vendor, number, make_judge, make_pairs):
-    with serve(in_turn([FINAL[vendor][number]])) as server:
-        judge = make_judge(vendor, server.url, ["samples=1", "concurrency=2"])
-        with pytest.raises(UserError, match=f"{vendor}:a-model: "):
-            judge.score(make_pairs(20))
+    told = pytest.raises(UserError, match=f"{vendor}:a-model: ")
+    with serve(in_turn([FINAL[vendor][number]])) as server, told:
+        make_judge(vendor, server.url, ["samples=1", "concurrency=2"]).score(make_pairs(20))
     assert len(server.requests) <= 2
 
 
@@ -273,7 +272,7 @@ def test_probabilities_that_a_server_does_not_give_or_makes_up(tops, score, scor
     assert scored("openai", openai_answer("4", logprobs=logprobs), settings=PROBABILITIES).row["score"] == score
 
 
-def test_each_dimension_is_asked_alone_for_its_probabilities(make_judge, make_pairs):
+def test_each_dimension_is_asked_alone_for_its_probabilities(scored):
     dimensions = [Dimension("warmth", 1, 5, 1), Dimension("flatness", 1, 5, 1, higher_is_better=False)]
     numbers = {"warmth": "5", "flatness": "2"}
 
@@ -281,8 +280,7 @@ def test_each_dimension_is_asked_alone_for_its_probabilities(make_judge, make_pa
         (asked,) = [number for name, number in numbers.items() if name in request.body["messages"][0]["content"]]
         return Response(openai_answer(asked))
 
-    with serve(behave) as server:
-        table = make_judge("openai", server.url, PROBABILITIES, None, dimensions).score(make_pairs(2))
+    table = scored("openai", behave, pairs=2, settings=PROBABILITIES, dimensions=dimensions).table
     assert table["dimension"].tolist() == ["warmth", "flatness"] * 2
     assert table["score"].tolist() == [5, 2] * 2
 

@@ -28,7 +28,7 @@ from empathy_judge.eval.judges.prompted.cache import AnswerCache
 from empathy_judge.eval.judges.prompted.costs import disclosure
 from empathy_judge.eval.judges.prompted.runner import RateLimit
 
-from .conftest import EMPATHY, GOOD, RUNNER, clip
+from .conftest import EMPATHY, GOOD, OPENAI_PRICE, RUNNER, clip
 from .servers import Request, Response, answer, gemini_error, openai_answer, openai_error, serve
 
 
@@ -93,14 +93,12 @@ class LimitedServer:
         ("gemini", True, 300),
     ],
 )
-def test_a_thousand_pairs_at_the_limit_with_a_fifth_failing(vendor, hints, count, make_judge, make_pairs, monkeypatch):
+def test_a_thousand_pairs_at_the_limit_with_a_fifth_failing(vendor, hints, count, scored, monkeypatch):
     monkeypatch.setattr(f"{RUNNER}._FIRST_DELAY", 0.1)
     rate = 60.0
     limited = LimitedServer(vendor, rate, hints)
-    with serve(limited) as server:
-        judge = make_judge(vendor, server.url, ["samples=1", "concurrency=32"])
-        table = judge.score(make_pairs(count))
-        wall = time.monotonic() - limited.begun
+    table = scored(vendor, limited, pairs=count, settings=["samples=1", "concurrency=32"]).table
+    wall = time.monotonic() - limited.begun
     assert (table["status"] == OK).all()
     assert len(table) == count
     assert len(limited.charged) == count
@@ -111,23 +109,21 @@ def test_a_thousand_pairs_at_the_limit_with_a_fifth_failing(vendor, hints, count
     assert wall < 1.3 * bound + 5, (wall, bound, limited.refused)  # + 5 s: the machine may be busy
 
 
-def test_refusals_for_want_of_speed_do_not_use_up_the_attempts(make_judge, make_pairs, monkeypatch):
+def test_refusals_for_want_of_speed_do_not_use_up_the_attempts(scored, monkeypatch):
     """A request that was refused more often than a failing one is repeated still has all of its repetitions."""
     monkeypatch.setattr(f"{RUNNER}._FIRST_DELAY", 0.01)
     monkeypatch.setattr(f"{RUNNER}.ATTEMPTS", attempts := 3)  # each refusal doubles the pause: few are enough
     slow_down = openai_error(429, "slow down", "rate_limit_exceeded", {"retry-after-ms": "10"})
-    answers = iter([slow_down] * (attempts + 1) + [openai_error(500, "oops")] * (attempts - 1))
-    with serve(lambda request: next(answers, Response(answer("openai", GOOD)))) as server:
-        table = make_judge("openai", server.url, ["samples=1"]).score(make_pairs(1))
-    assert list(table["status"]) == [OK]
-    assert len(server.requests) == 2 * attempts + 1
+    answers = [slow_down] * (attempts + 1) + [openai_error(500, "oops")] * (attempts - 1)
+    found = scored("openai", *answers, answer("openai", GOOD))
+    assert found.row["status"] == OK
+    assert len(found.requests) == 2 * attempts + 1
 
 
-def test_a_known_limit_is_never_met(make_judge, make_pairs):
+def test_a_known_limit_is_never_met(scored):
     limited = LimitedServer("openai", 30.0, hints=True)
     limited._tokens = 1.0
-    with serve(limited) as server:
-        make_judge("openai", server.url, ["samples=1", "rpm=1200"]).score(make_pairs(40))
+    scored("openai", limited, pairs=40, settings=["samples=1", "rpm=1200"])
     assert limited.refused == 0
 
 
@@ -189,17 +185,16 @@ def test_the_first_signal_stops_those_who_wait_for_the_server(refusal, make_judg
     assert capsys.readouterr().err.count("the server asks to wait 300 s") == 1
 
 
-def test_the_budget_is_never_passed(make_judge, make_pairs):
+def test_the_budget_is_never_passed(scored):
     # each answer costs 0.425 cents, and might cost at most some more
-    with serve(lambda request: Response(answer("openai", GOOD), delay=0.02)) as server:
-        judge = make_judge("openai", server.url, ["samples=1", "price=2.5:32:10"], budget=0.1)
-        table = judge.score(make_pairs(60))
+    good = Response(answer("openai", GOOD), delay=0.02)
+    table, requests, _ = scored("openai", good, pairs=60, settings=["samples=1", OPENAI_PRICE], budget=0.1)
     spent = sum(meta["cost"] or 0 for meta in table["meta"])
     each = (250 * 2.5 + 100 * 32 + 25 * 10) / 1e6
     assert spent == pytest.approx(each * (table["status"] == OK).sum())
     assert 0.1 - 4 * each < spent <= 0.1
     assert set(table["status"]) == {OK, "not asked: the budget is used up"}
-    assert len(server.requests) == (table["status"] == OK).sum()
+    assert len(requests) == (table["status"] == OK).sum()
 
 
 def test_answers_under_way_are_kept_where_the_run_ends(make_judge, make_pairs):
