@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -100,6 +101,21 @@ def score_table(
             "meta": [meta for meta in (metas if metas is not None else [{}] * n) for _ in range(d)],
         }
     )
+
+
+def given_scores(
+    pairs: Sequence[Pair],
+    dimensions: Sequence[str],
+    scores: Mapping[tuple[str, str], float],
+    absent: str,
+    uncertainties: Mapping[tuple[str, str], float] | None = None,
+) -> pd.DataFrame:
+    """The table of a judge whose scores are given by pair and dimension; where there is none the status is `absent`."""
+    keys, shape = [(pair.pair_id, name) for pair in pairs for name in dimensions], (len(pairs), len(dimensions))
+    values, spread = (np.array([given.get(key, math.nan) for key in keys]) for given in (scores, uncertainties or {}))
+    table = score_table(pairs, dimensions, values.reshape(shape), spread)
+    table.loc[table["status"] != OK, "status"] = absent
+    return table
 
 
 def check_score_table(table: pd.DataFrame, judge: Judge, pairs: Sequence[Pair]) -> None:

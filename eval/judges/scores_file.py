@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from ...data_modules.errors import DataError, names_shown, shown
@@ -17,7 +16,7 @@ from ...data_modules.ratings import LARGEST
 from ...data_modules.schema import Pair
 from ...data_modules.tables import TableRow, read_table
 from ..results import ITEMS_FILE, REPORT_FILE
-from . import OK, score_table
+from . import given_scores
 
 
 class ScoresFile:
@@ -63,13 +62,7 @@ class ScoresFile:
         self.dimensions = tuple(dict.fromkeys(dimension for _, dimension in self._scores))
 
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
-        keys = [[(pair.pair_id, dimension) for dimension in self.dimensions] for pair in pairs]
-        shape = (len(pairs), len(self.dimensions))
-        scores = np.array([self._scores.get(key, math.nan) for row in keys for key in row]).reshape(shape)
-        spread = np.array([self._uncertainties.get(key, math.nan) for row in keys for key in row]).reshape(shape)
-        table = score_table(pairs, self.dimensions, scores, spread)
-        table.loc[table["status"] != OK, "status"] = f"not in {self._file_name}"
-        return table
+        return given_scores(pairs, self.dimensions, self._scores, f"not in {self._file_name}", self._uncertainties)
 
 
 def _signature_of(items: Path) -> str | None:

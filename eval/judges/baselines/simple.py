@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ import pandas as pd
 from ....data_modules.errors import DataError, UserError, names_shown, shown
 from ....data_modules.schema import Dimension, Pair, PairDataset
 from ...judge_names import HUMAN
-from .. import OK, score_table
+from .. import given_scores, score_table
 
 
 class RandomJudge:
@@ -104,16 +103,11 @@ class HumanJudge:
         rated = set(ratings["dimension"])
         self.dimensions = tuple(d.name for d in dataset.card.dimensions if d.name in rated)
         self.record: Mapping[str, Any] = {"rater": rater, "ratings": len(ratings)}
-        self._scores = dict(
-            zip(zip(ratings["pair_id"], ratings["dimension"], strict=True), ratings["score"], strict=True)
-        )
+        self._scores = ratings.set_index(["pair_id", "dimension"])["score"].to_dict()
 
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
         """See `Judge.score`. What the rater did not rate has no score."""
-        scores = [[self._scores.get((pair.pair_id, name), math.nan) for name in self.dimensions] for pair in pairs]
-        table = score_table(pairs, self.dimensions, np.reshape(scores, (len(pairs), len(self.dimensions))))
-        table.loc[table["status"] != OK, "status"] = "not rated by this rater"
-        return table
+        return given_scores(pairs, self.dimensions, self._scores, "not rated by this rater")
 
 
 def without_raters(dataset: PairDataset, raters: Sequence[str]) -> PairDataset:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -14,14 +13,7 @@ from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.eval.judges.prompted.cache import cache_key
 from empathy_judge.eval.judges.prompted.costs import check_budget, disclosure
 from empathy_judge.eval.judges.prompted.factory import choose_examples, open_prompted
-from empathy_judge.eval.judges.prompted.questions import (
-    AnswerForm,
-    Sound,
-    Unread,
-    describe,
-    expected_score,
-    score_question,
-)
+from empathy_judge.eval.judges.prompted.questions import AnswerForm, Sound, Unread, describe, score_question
 from empathy_judge.eval.judges.prompted.settings import Price, PromptedSettings, parse_settings
 
 from ...conftest import dataset_of
@@ -93,13 +85,6 @@ def test_what_a_form_describes_it_reads():
         preferred.read('{"reason": "", "vocal_empathy": "both"}')
     twice = 'First {"vocal_empathy": 2}, but rather {"vocal_empathy": 3}'
     assert AnswerForm((EMPATHY,)).read(twice) == {"vocal_empathy": 3}  # the last object counts
-
-
-def test_expectation_over_what_is_on_the_scale():
-    chances = {"1": 0.2, " 1": 0.1, "5": 0.3, "7": 0.2, "1.5": 0.1, "x": 0.1}
-    found = expected_score({token: math.log(p) for token, p in chances.items()}, EMPATHY)
-    assert found == pytest.approx((1 * 0.3 + 5 * 0.3) / 0.6)
-    assert expected_score({"x": 0.0}, EMPATHY) is None
 
 
 def test_transcripts_alone_hold_no_sound(make_pairs):

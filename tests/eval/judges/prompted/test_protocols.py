@@ -264,6 +264,7 @@ def test_expected_score_from_log_probabilities(scored):
     ("tops", "score"),
     [
         ([], 4),  # without probabilities the number itself counts
+        ([{"token": "x", "logprob": 0.0}], 4),
         ([{"token": "4", "logprob": 1e9}, {"token": "2", "logprob": 0.0}], 3),  # a probability above one is one
     ],
 )

@@ -96,13 +96,8 @@ def test_the_server_answers_what_the_model_says_of_the_same_audio(server):
         question = score_question(pair, [EMPATHY], settings_of(server), 60)
         (message,) = question.messages
         content = [{"type": "text", "text": p} if isinstance(p, str) else {"type": "audio"} for p in message.parts]
-        chat = Chat(
-            [
-                {"role": "system", "content": [{"type": "text", "text": question.system}]},
-                {"role": "user", "content": content},
-            ],
-            [sound.wav for sound in question.sounds],
-        )
+        system = {"role": "system", "content": [{"type": "text", "text": question.system}]}
+        chat = Chat([system, {"role": "user", "content": content}], [sound.wav for sound in question.sounds])
         expected, text, audio = model.write(chat, 60)
         reply = asyncio.run(ask(server, question))
         assert reply.content == expected.text
