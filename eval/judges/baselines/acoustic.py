@@ -23,7 +23,7 @@ from ....data_modules.parallel import map_threads
 from ....data_modules.prosody import RATE
 from ....data_modules.schema import Dimension, Pair, PairDataset
 from .. import OK, score_table
-from .regression import Learn, RegressionJudge, Standardised, searched, the_best_of
+from .regression import Learn, RegressionJudge, Standardised, searched
 
 ITERATIONS = 300
 """Trees of gradient boosting for each dimension."""
@@ -120,8 +120,8 @@ class AcousticJudge(RegressionJudge):
 
     def __init__(self, dataset: PairDataset, measures: Measures = OURS, name: str = "acoustic", seed: int = 0) -> None:
         """Fits it to a dataset (its training split); see `RegressionJudge`."""
-        learn = the_best_of(partial(Standardised.learn, seed=seed), boosting(seed))
-        super().__init__(name, dataset, ClipFeatures(measures).of, learn, measures=list(measures.names))
+        learns = [partial(Standardised.learn, seed=seed), boosting(seed)]
+        super().__init__(name, dataset, ClipFeatures(measures).of, learns, measures=list(measures.names))
         sizes = {dimension: (fitted["pairs"], fitted["groups"]) for dimension, fitted in self.record["fitted"].items()}
         # part of signatures: what was fitted to which data, without errors, whose last digits depend on the CPU
         self.identity: Sequence[Any] = [measures.names, sizes]

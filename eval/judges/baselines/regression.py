@@ -23,6 +23,7 @@ from ...probes.pairs import group_of
 from .. import OK, score_table
 
 FOLDS = 5
+_ERRORS = "cross_validated_rmse"  # of a record: model or kernel -> root mean squared error on left-out groups
 NO_TRANSCRIPT = "no transcript of the response"
 _NO_CONTEXT = "(no context)"  # a word of its own: no column is ever without words
 _MOST_WORDS = 50_000  # kept per column and kind, the most frequent ones
@@ -36,7 +37,8 @@ class FittedModel(Protocol):
 
 
 Learn = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[FittedModel, Mapping[str, Any]]]
-"""Maps features `(n, k)`, targets `(n,)` and groups `(n,)` to a fitted model and a record of what was chosen."""
+"""Maps features `(n, k)`, targets `(n,)` and groups `(n,)` to a fitted model and a record of what was chosen, with
+`_ERRORS`."""
 
 
 Features = Callable[[Sequence[Pair]], tuple[np.ndarray, list[str]]]
@@ -52,7 +54,8 @@ class RegressionJudge:
         name: Name in reports.
         dataset: The training pairs.
         features: Computes the features of pairs.
-        learn: Fits one dimension; gets pairs of two groups or more.
+        learns: Each fits one dimension to pairs of two groups or more; the model with the least squared error on
+            left-out groups is chosen.
         record: Further entries of the judge's record; must fit strict JSON.
 
     Raises:
@@ -61,7 +64,9 @@ class RegressionJudge:
 
     only_given: str | None = None
 
-    def __init__(self, name: str, dataset: PairDataset, features: Features, learn: Learn, **record: Any) -> None:
+    def __init__(
+        self, name: str, dataset: PairDataset, features: Features, learns: Sequence[Learn], **record: Any
+    ) -> None:
         matrix, statuses = features(dataset.pairs)
         usable, means = np.array([status == OK for status in statuses]), dataset.mean_scores()
         groups = np.array([group_of(pair) for pair in dataset.pairs])
@@ -71,9 +76,12 @@ class RegressionJudge:
             rated = np.flatnonzero(usable & means[dimension.name].notna().to_numpy())
             n_groups = len(np.unique(groups[rated]))
             if n_groups >= 2:
-                model, chosen = learn(matrix[rated], means[dimension.name].to_numpy()[rated], groups[rated])
+                target = means[dimension.name].to_numpy()[rated]
+                candidates = [learn(matrix[rated], target, groups[rated]) for learn in learns]
+                model, chosen = min(candidates, key=lambda candidate: min(candidate[1][_ERRORS].values()))
                 self._models.append((dimension, model))
-                fitted[dimension.name] = {**chosen, "pairs": len(rated), "groups": n_groups}
+                errors = {name: error for _, tried in candidates for name, error in tried[_ERRORS].items()}
+                fitted[dimension.name] = {**chosen, _ERRORS: errors, "pairs": len(rated), "groups": n_groups}
         if not fitted:
             names = ", ".join(dimension.name for dimension in dataset.card.dimensions)
             raise DataError(
@@ -106,20 +114,7 @@ def searched(name: str, model: BaseEstimator, settings: Mapping[str, Sequence[fl
             error_score="raise",  # pyright: ignore[reportArgumentType]
         ).fit(features, target, groups=groups)
         errors = {name: float(np.sqrt(-search.best_score_))}
-        chosen = {"model": name, "settings": dict(search.best_params_)}
-        return search.best_estimator_, {**chosen, "cross_validated_rmse": errors}
-
-    return learn
-
-
-def the_best_of(*learns: Learn) -> Learn:
-    """Chooses the model with the least squared error on left-out groups."""
-
-    def learn(features: np.ndarray, target: np.ndarray, groups: np.ndarray) -> tuple[FittedModel, Mapping[str, Any]]:
-        candidates = [learn(features, target, groups) for learn in learns]
-        model, chosen = min(candidates, key=lambda candidate: min(candidate[1]["cross_validated_rmse"].values()))
-        errors = {name: error for _, record in candidates for name, error in record["cross_validated_rmse"].items()}
-        return model, {**chosen, "cross_validated_rmse": errors}
+        return search.best_estimator_, {"model": name, "settings": dict(search.best_params_), _ERRORS: errors}
 
     return learn
 
@@ -153,7 +148,7 @@ class Standardised:
         spread, record = float(np.std(target)), solution.record
         errors = {name: spread * max(0.0, share) ** 0.5 for name, share in record["unexplained"].items()}
         chosen = {name: record[name] for name in ("kernel", "width", "ranks")} | {"penalty": record["penalty"][0]}
-        return cls(mean, scale, solution), {**chosen, "cross_validated_rmse": errors}
+        return cls(mean, scale, solution), {**chosen, _ERRORS: errors}
 
     def predict(self, features: np.ndarray) -> np.ndarray:
         return self.solution.predict(_standardised(features, self.mean, self.scale))[:, 0]
@@ -184,7 +179,7 @@ class TextJudge(RegressionJudge):
                 f"{dataset.root}: judge text reads transcripts, and none of the {len(dataset.pairs)} pairs to fit it "
                 "on has a response_text; expected pairs with transcripts"
             )
-        super().__init__("text", dataset, _documents, _ridge(seed))
+        super().__init__("text", dataset, _documents, [_ridge(seed)])
 
 
 def _documents(pairs: Sequence[Pair]) -> tuple[np.ndarray, list[str]]:

@@ -144,7 +144,7 @@ def test_missing_measures_have_scores_and_no_warning(judge, delivered):
 def fitted(dataset: PairDataset, features: np.ndarray) -> Any:
     """What a judge on these features says of its regressions."""
     learn = partial(Standardised.learn, seed=0)
-    return RegressionJudge("x", dataset, lambda pairs: (features, [OK] * len(pairs)), learn).record["fitted"]
+    return RegressionJudge("x", dataset, lambda pairs: (features, [OK] * len(pairs)), [learn]).record["fitted"]
 
 
 def test_a_kernel_wins_where_the_fit_of_the_two_decides(delivered):
