@@ -19,9 +19,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from .agreement import CONSTANT_TOLERANCE, MIN_ITEMS, Function, Statistic, kendall, spearman, why_constant
 from .bootstrap import Resamples, complete, with_interval
@@ -61,15 +61,11 @@ def item_pairs(score: np.ndarray, human: np.ndarray, resamples: Resamples, seed:
         return ItemPairs(point, point, None, None)
     epsilon, epsilon_reason = tie_calibration(x, y, seed)
 
-    def rule(judge: np.ndarray, people: np.ndarray) -> tuple[np.ndarray, ...]:
-        first, second = signs(judge), signs(people)
-        return first * second, second != 0, signs(judge, epsilon) == second
-
     pairs = len(x) * (len(x) - 1) // 2
     counts = np.ones((1, seen.counts.shape[1]))  # every item once, for the values; then the resamples
     if pairs <= MAX_PAIRS:
         counts = np.concatenate([counts, seen.counts])
-    surplus, ordered, agreeing = pair_sums(x, y, seen.codes, counts, rule)
+    surplus, ordered, agreeing = _pair_sums(x, y, epsilon, seen.codes, counts)
     sizes = np.bincount(seen.codes, minlength=counts.shape[1])
     drawn = ((counts @ sizes) ** 2 - counts**2 @ sizes) / 2
 
@@ -85,47 +81,32 @@ def item_pairs(score: np.ndarray, human: np.ndarray, resamples: Resamples, seed:
     return ItemPairs(found((ordered + surplus) / 2, ordered), found(agreeing, drawn), epsilon, epsilon_reason)
 
 
-PairRule = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, ...]]
-"""Maps the differences of judge and human scores of pairs (any shape) to the terms of each pair in several sums."""
+def _pair_sums(
+    x: np.ndarray, y: np.ndarray, epsilon: float, groups: np.ndarray, counts: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """Sums over the pairs of items, each as often as both of its items were drawn, shape (rows of counts,) each.
 
-
-def signs(differences: np.ndarray, epsilon: float = 0.0) -> np.ndarray:
-    """1, -1, or 0 up to epsilon; one byte each, as there are very many pairs."""
-    return (differences > epsilon).view(np.int8) - (differences < -epsilon).view(np.int8)
-
-
-def pair_sums(x: np.ndarray, y: np.ndarray, groups: np.ndarray, counts: np.ndarray, rule: PairRule) -> np.ndarray:
-    """Sums over the pairs of items, each as often as both of its items were drawn; shape (sums, resamples).
-
-    Each sum is c' S c, with c the counts of a resample over groups and S the sums over the pairs between two groups. S
-    is built from a few rows of items at a time, so that memory stays bounded whatever the sizes of the groups.
-
-    Args:
-        x: Judge.
-        y: Human.
-        groups: The group of each item as a column of `counts`.
-        counts: Shape (resamples, groups), how often each group was drawn.
-        rule: Applied to each pair.
+    Pairs in the right order less those in the wrong one; pairs that people order; pairs on which both sides say the
+    same at this epsilon. `groups` are columns of `counts`. A few rows of items are paired at a time, so that memory
+    stays bounded.
     """
-    order = np.argsort(groups, kind="stable")
-    x, y, groups = x[order], y[order], groups[order]
-    present, starts = np.unique(groups, return_index=True)
-    counts = counts[:, present].astype(np.float64)
-    sums: Any = 0.0
+    weights, sums = counts.T.astype(np.float64), np.zeros((3, len(counts)))
+    group_of_item = sparse.csr_array((np.ones(len(x)), (np.arange(len(x)), groups)), shape=(len(x), len(weights)))
     step = max(1, _PAIRS // len(x))
     for first in range(0, len(x), step):
-        values = rule(x[first : first + step, None] - x[first:], y[first : first + step, None] - y[first:])
-        rows = len(values[0])
-        low, high = np.searchsorted(starts, (first, first + rows - 1), side="right") - 1
-        columns = np.maximum(starts[low:] - first, 0)
-        block = []
-        for side in values:
-            side[:, :rows] = np.triu(side[:, :rows], 1)  # each pair once
-            between = np.add.reduceat(side, columns, axis=1, dtype=np.float64)
-            between = np.add.reduceat(between, columns[: high - low + 1], axis=0)
-            block.append(((counts[:, low:] @ between.T) * counts[:, low : high + 1]).sum(axis=1))
-        sums = sums + np.stack(block)
-    return sums
+        drawn, later = weights[groups[first : first + step]], group_of_item[first:]
+        judge, people = (side[first : first + step, None] - side[first:] for side in (x, y))
+        preferred = _signs(people)
+        terms = _signs(judge) * preferred, preferred != 0, _signs(judge, epsilon) == preferred
+        for total, term in zip(sums, terms, strict=True):
+            term[:, : len(drawn)] = np.triu(term[:, : len(drawn)], 1)  # each pair once
+            total += (drawn * (term @ later @ weights)).sum(axis=0)
+    return tuple(sums)
+
+
+def _signs(differences: np.ndarray, epsilon: float = 0.0) -> np.ndarray:
+    """1, -1, or 0 up to epsilon; one byte each, as there are very many pairs."""
+    return (differences > epsilon).view(np.int8) - (differences < -epsilon).view(np.int8)
 
 
 def tie_calibration(score: np.ndarray, human: np.ndarray, seed: int = 0) -> tuple[float, str | None]:
