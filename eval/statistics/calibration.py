@@ -16,7 +16,8 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import PredefinedSplit, cross_val_predict
 
-from .agreement import CONSTANT_TOLERANCE, Statistic, is_constant, mae, rmse
+from ...data_modules.ratings import tied
+from .agreement import Statistic, is_constant, mae, rmse
 from .bootstrap import Resamples, complete, estimate, estimate_share, estimates
 
 BINS = 10
@@ -85,13 +86,9 @@ def calibration_line(score: np.ndarray, human: np.ndarray) -> tuple[float, float
 def _bin_of(score: np.ndarray, bins: int = BINS) -> np.ndarray:
     """The bin of each item, from 0, by the mean rank of its ties, so that items of equal score share a bin."""
     # A mapping may turn equal scores into scores that differ by rounding: these count as equal
-    order = np.argsort(score, kind="stable")
-    apart = np.diff(score[order], prepend=-np.inf) > CONSTANT_TOLERANCE * np.abs(score).max()
-    starts = np.flatnonzero(apart)
-    middle = (starts + np.append(starts[1:], len(score))) / 2
-    bin_numbers = np.empty(len(score), dtype=np.intp)
-    bin_numbers[order] = np.minimum(middle * bins // len(score), bins - 1)[np.cumsum(apart) - 1]
-    return bin_numbers
+    _, code, counts = np.unique(tied(score), return_inverse=True, return_counts=True)
+    middle = np.cumsum(counts) - counts / 2
+    return np.minimum(middle * bins // len(score), bins - 1).astype(np.intp)[code]
 
 
 def _standard_error(values: np.ndarray, groups: np.ndarray) -> float | None:

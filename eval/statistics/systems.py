@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from .agreement import CONSTANT_TOLERANCE, STATISTICS, Statistic, is_constant
+from ...data_modules.ratings import tied
+from .agreement import STATISTICS, Statistic, is_constant
 from .bootstrap import Resamples, estimate, with_interval
 
 MIN_SYSTEMS = 3
@@ -78,9 +79,6 @@ def pairs_in_order(score: np.ndarray, human: np.ndarray) -> float:
     Means that are equal up to rounding are tied; a tie is right where both sides tie the pair. A pair with a very small
     difference counts like one with a clear winner.
     """
-    means = np.stack([score, human])
     first, second = np.triu_indices(len(score), 1)
-    apart = means[:, first] - means[:, second]
-    apart[np.abs(apart) <= CONSTANT_TOLERANCE * np.abs(means).max(axis=1, keepdims=True)] = 0
-    judge, people = np.sign(apart)
+    judge, people = (np.sign(means[first] - means[second]) for means in (tied(score), tied(human)))
     return float((judge == people).mean())
