@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.ratings import Dimension
-from empathy_judge.data_modules.schema import Pair, Turn
+from empathy_judge.data_modules.schema import Pair, PairDataset, Turn
 from empathy_judge.eval.judges.prompted.cache import AnswerCache
+from empathy_judge.eval.judges.prompted.factory import open_prompted
 from empathy_judge.eval.judges.prompted.gemini import GeminiProvider
 from empathy_judge.eval.judges.prompted.judges import PairwiseJudge, PointwiseJudge
 from empathy_judge.eval.judges.prompted.openai import OpenAIProvider
@@ -80,6 +81,16 @@ def make_judge(store) -> Callable[..., PointwiseJudge | PairwiseJudge]:
         session = Session(provider, parsed, store, budget)
         judge = PairwiseJudge if parsed.mode == "pairwise" else PointwiseJudge
         return judge(vendor, session, dimensions)
+
+    return make
+
+
+@pytest.fixture
+def opened(store) -> Callable[..., Any]:
+    """Spec, dataset, options of `open_prompted` -> judge, whose examples come from the training split."""
+
+    def make(spec: str, dataset: PairDataset, dry_run: bool = False, **loading: Any) -> Any:
+        return open_prompted(spec, dataset, ["train"], {"answers": store.path, **loading}, dry_run=dry_run)
 
     return make
 

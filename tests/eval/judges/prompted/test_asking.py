@@ -12,7 +12,7 @@ from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.eval.judges.prompted.cache import cache_key
 from empathy_judge.eval.judges.prompted.costs import check_budget, disclosure
-from empathy_judge.eval.judges.prompted.factory import choose_examples, open_prompted
+from empathy_judge.eval.judges.prompted.factory import choose_examples
 from empathy_judge.eval.judges.prompted.questions import AnswerForm, Sound, Unread, describe, score_question
 from empathy_judge.eval.judges.prompted.settings import Price, PromptedSettings, parse_settings
 
@@ -24,6 +24,8 @@ from .servers import Response, answer, serve
 def test_settings():
     settings = parse_settings(["rubric=support", "samples=5", "price=2.5:32:10", "base_url=http://h:1/v1/"], "x")
     assert settings == PromptedSettings(rubric="support", samples=5, price=Price(2.5, 32, 10), base_url="http://h:1/v1")
+    here = parse_settings([], "local:nano", local=True)  # where waiting takes as long as it takes
+    assert (here.samples, here.concurrency, here.timeout) == (1, 1, None)
     for words, temperature in (([], 1), (["samples=1"], 0), (["samples=1", "temperature=0.7"], 0.7)):
         assert parse_settings(words, "x").sampling_temperature == temperature
 
@@ -152,21 +154,20 @@ def test_examples_stand_before_the_question():
         ("openai:m,base_url=http://h,mode=pairwise,answers=logprobs", "is for mode=pointwise alone"),
     ],
 )
-def test_judges_that_cannot_be_opened(spec, told, store):
+def test_judges_that_cannot_be_opened(spec, told, opened):
     with pytest.raises(UserError, match=told):
-        open_prompted(spec, rated(22), ["train"], {"answers": store.path})
+        opened(spec, rated(22))
 
 
 @pytest.mark.parametrize("spec", ["openai:gpt-audio-1.5", "gemini:gemini-3.1-pro-preview"])
-def test_a_dry_run_needs_no_key(spec, store):
-    found = open_prompted(spec, rated(22), ["train"], {"answers": store.path}, dry_run=True)
-    assert found.session.provider.told == ", with no key"
+def test_a_dry_run_needs_no_key(spec, opened):
+    assert opened(spec, rated(22), dry_run=True).session.provider.told == ", with no key"
 
 
-def test_probabilities_need_single_digits(store):
+def test_probabilities_need_single_digits(opened):
     dataset = dataset_of(rated(22).pairs, [], Dimension("vocal_empathy", 0, 100))
     with pytest.raises(UserError, match="single digits"):
-        open_prompted("openai:m,base_url=http://h,answers=logprobs", dataset, ["train"], {"answers": store.path})
+        opened("openai:m,base_url=http://h,answers=logprobs", dataset)
 
 
 VENDORS = {
@@ -178,7 +179,7 @@ VENDORS = {
 }  # fmt: skip
 
 
-def test_answers_of_earlier_versions_stay_valid(store, make_pairs):
+def test_answers_of_earlier_versions_stay_valid(opened, make_pairs):
     """The key of an answer that was paid for must not move: who is asked, every word, parameter and clip."""
     keys = {
         "openai:m,base_url=http://h/v1": "6bf1cb61dc86a9a7",
@@ -189,29 +190,29 @@ def test_answers_of_earlier_versions_stay_valid(store, make_pairs):
     first, second = make_pairs(2)
     pairs = [first, replace(second, context=first.context)]
     for spec, key in keys.items():
-        judge = open_prompted(spec, rated(22), ["train"], {"answers": store.path})
+        judge = opened(spec, rated(22))
         task = judge.tasks(pairs)[-1]
         assert cache_key(judge.session.provider, task.build(), task.sample).startswith(key), spec
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
-def test_another_server_is_another_one_however_it_was_named(vendor, store, make_pairs, monkeypatch):
+def test_another_server_is_another_one_however_it_was_named(vendor, opened, make_pairs, monkeypatch):
     """Name, price, disclosure and answers that are kept are those of the server; only the key differs."""
     model, variable, key, official = VENDORS[vendor]
     monkeypatch.setenv(key, "sk-of-the-vendor")
     monkeypatch.setenv("EMPATHY_JUDGE_API_KEY", "sk-of-another")
 
-    def opened(*settings: str) -> Any:
-        return open_prompted(",".join([f"{vendor}:{model}", *settings]), rated(22), ["train"], {"answers": store.path})
+    def judged(*settings: str) -> Any:
+        return opened(",".join([f"{vendor}:{model}", *settings]), rated(22))
 
     def told(judge: Any) -> str:
         return disclosure(judge, judge.session.plan(judge.tasks(make_pairs(1))), 1).splitlines()[0]
 
-    usual, in_settings = opened(), opened("base_url=http://host:8000/v1/")
+    usual, in_settings = judged(), judged("base_url=http://host:8000/v1/")
     monkeypatch.setenv(variable, "http://host:8000/v1/")
-    in_variable = opened()
+    in_variable = judged()
     monkeypatch.setenv(variable, f"{official}/")
-    assert opened().name == opened(f"base_url={official}/").name == usual.name == f"{vendor}:{model}"
+    assert judged().name == judged(f"base_url={official}/").name == usual.name == f"{vendor}:{model}"
     assert told(usual) == f"{vendor}:{model} asks {official.split('/')[2]}, with the key in {key}"
     assert usual.session.budget.price is not None
     for judge, chosen, own in (
@@ -228,13 +229,12 @@ def test_another_server_is_another_one_however_it_was_named(vendor, store, make_
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
-def test_a_budget_needs_a_price_on_any_server(vendor, store, make_pairs, monkeypatch):
+def test_a_budget_needs_a_price_on_any_server(vendor, opened, make_pairs, monkeypatch):
     model, variable, _, _ = VENDORS[vendor]
     monkeypatch.setenv(variable, "http://host:8000/v1")
 
     def check(*settings: str, budget: float | None) -> None:
-        loading: Any = {"answers": store.path, "budget": budget}
-        judge = open_prompted(",".join([f"{vendor}:{model}", *settings]), rated(22), ["train"], loading)
+        judge = opened(",".join([f"{vendor}:{model}", *settings]), rated(22), budget=budget)
         check_budget(judge, judge.session.plan(judge.tasks(make_pairs(1))))
 
     with pytest.raises(UserError, match=r"no price is known .*price=0:0:0 for a free server"):
@@ -244,13 +244,13 @@ def test_a_budget_needs_a_price_on_any_server(vendor, store, make_pairs, monkeyp
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
-def test_the_key_of_the_sdk_goes_to_the_server_of_the_sdk(vendor, store, make_pairs, monkeypatch):
+def test_the_key_of_the_sdk_goes_to_the_server_of_the_sdk(vendor, opened, make_pairs, monkeypatch):
     model, variable, key, _ = VENDORS[vendor]
     with serve(lambda request: Response(answer(vendor, GOOD))) as server:
         monkeypatch.setenv(variable, f"{server.url}/v1" if vendor == "openai" else server.url)
         for value in ("sk-of-the-vendor", None):
             monkeypatch.setenv(key, value) if value else monkeypatch.delenv(key)
-            judge = open_prompted(f"{vendor}:{model},samples=1", rated(22), ["train"], {"answers": store.path})
+            judge = opened(f"{vendor}:{model},samples=1", rated(22))
             assert judge.score(make_pairs(1 if value else 2))["score"].iloc[-1] == 4
             assert disclosure(judge, judge.session.plan([]), 1).splitlines()[0].endswith("no key") == (value is None)
     sent = [{**request.headers} for request in server.requests]
@@ -258,7 +258,7 @@ def test_the_key_of_the_sdk_goes_to_the_server_of_the_sdk(vendor, store, make_pa
     assert "sk-of-the-vendor" not in str(sent[1:])
 
 
-def test_a_variable_without_an_address_is_named(store, monkeypatch):
+def test_a_variable_without_an_address_is_named(opened, monkeypatch):
     monkeypatch.setenv("OPENAI_BASE_URL", "localhost:8000")
     with pytest.raises(UserError, match=r"the variable OPENAI_BASE_URL is 'localhost:8000'; expected http://HOST"):
-        open_prompted("openai:m", rated(22), ["train"], {"answers": store.path})
+        opened("openai:m", rated(22))

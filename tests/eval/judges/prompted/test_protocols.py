@@ -286,15 +286,6 @@ def test_each_dimension_is_asked_alone_for_its_probabilities(scored):
     assert table["score"].tolist() == [5, 2] * 2
 
 
-@pytest.mark.parametrize(
-    ("vendor", "price", "dollars"),
-    [("openai", "2.5:32:10", 250 * 2.5 + 100 * 32 + 25 * 10), ("gemini", "2:1:12", 100 * 2 + 320 * 1 + 220 * 12)],
-)
-def test_tokens_are_charged_by_kind(vendor, price, dollars, scored):
-    found = scored(vendor, answer(vendor, GOOD), settings=["samples=1", f"price={price}"])
-    assert found.row["meta"]["cost"] == pytest.approx(dollars / 1e6)
-
-
 def test_a_cost_of_some_answers_is_no_cost_of_the_pair(scored):
     answers = [openai_answer(json.dumps(GOOD), **changes) for changes in ({"usage": None}, {})]
     found = scored("openai", *answers, settings=["samples=2", "concurrency=1", OPENAI_PRICE])
@@ -308,6 +299,8 @@ IN_ALL = {"promptTokenCount": 420, "totalTokenCount": 640}
 @pytest.mark.parametrize(
     ("vendor", "usage", "price", "dollars"),
     [
+        ("openai", {}, "2.5:32:10", 250 * 2.5 + 100 * 32 + 25 * 10),
+        ("gemini", {}, "2:1:12", 100 * 2 + 320 * 1 + 220 * 12),
         ("openai", {"usage": NO_KINDS}, "2.5:32:10", None),
         ("openai", {"usage": NO_KINDS}, "2:2:10", 350 * 2 + 25 * 10),
         ("gemini", {"usageMetadata": {"promptTokenCount": 420}}, "2:2:12", None),
@@ -315,7 +308,7 @@ IN_ALL = {"promptTokenCount": 420, "totalTokenCount": 640}
         ("gemini", {"usageMetadata": IN_ALL}, "2:1:12", None),
     ],
 )
-def test_tokens_that_are_not_told_apart_count_with_the_most(vendor, usage, price, dollars, scored, make_pairs):
+def test_tokens_are_charged_by_kind_and_unknown_kinds_with_the_most(vendor, usage, price, dollars, scored, make_pairs):
     found = scored(vendor, answer(vendor, GOOD, **usage), settings=["samples=1", f"price={price}"])
     budget = found.judge.session.budget
     most = budget.estimate(found.judge.tasks(make_pairs(1))[0].build(), likely=False)
