@@ -178,15 +178,13 @@ def compared(found: HeldOut, resamples: Resamples, n: int | None = None) -> Like
         resamples: The draws behind it, selected for the items that count.
         n: The `n` of the statistics, where that is not the number of items (dimensions of `pooled`).
     """
-    groups = resamples.n_groups
     counted = found.n_items if n is None else n
+    counts = found.n_items, len(found.raters), resamples.n_groups, found.left_out
     verdict: Verdict = "too few items to tell"
     if not found.raters:
         reasons = "; ".join(dict.fromkeys(found.left_out.values())) or "there are no ratings"
         undefined = Statistic(None, n=counted, reason=f"no rater can be compared: {reasons}")
-        return LikeForLike(
-            undefined, undefined, undefined, undefined, undefined, None, verdict, 0, 0, groups, found.left_out
-        )
+        return LikeForLike(undefined, undefined, undefined, undefined, undefined, None, verdict, *counts)
     share = found.weights[:, 0] / found.weights[:, 0].sum()
     judge, rater = float(share @ found.judge[:, 0]), float(share @ found.rater[:, 0])
     difference, ratio = Statistic(judge - rater, n=counted), Statistic(None, n=counted)
@@ -209,19 +207,9 @@ def compared(found: HeldOut, resamples: Resamples, n: int | None = None) -> Like
             verdict = "worse than one rater"
         if ratio.value is not None:
             ratio = _fieller(ratio, judge, rater, spread, half)
-    return LikeForLike(
-        Statistic(judge, n=counted),
-        Statistic(rater, n=counted),
-        difference,
-        ratio,
-        _effective_raters(ratio, rater, found.one_over_others),
-        p,
-        verdict,
-        found.n_items,
-        len(found.raters),
-        groups,
-        found.left_out,
-    )
+    effective_raters = _effective_raters(ratio, rater, found.one_over_others)
+    sides = Statistic(judge, n=counted), Statistic(rater, n=counted)
+    return LikeForLike(*sides, difference, ratio, effective_raters, p, verdict, *counts)
 
 
 class _Spread(NamedTuple):

@@ -102,26 +102,23 @@ class HttpProvider(Provider):
         status, headers, content = await self._post(question)
         try:
             body = pydantic_core.from_json(content)
+            reply = self.reply(body) if status == 200 else None
         except ValueError as error:
             if status == 200:
                 raise self._malformed(str(error)) from None
-            body = None
-        if status == 200:
-            try:
-                reply = self.reply(body)
-            except ValueError as error:
-                raise self._malformed(str(error)) from None
-            version = reply.version and self._without_key(reply.version)
-            reply = replace(reply, content=self._without_key(reply.content), version=version)
-            try:
-                return replace(reply, usage=self.usage(body))
-            except ValueError:  # the reply is used without its usage
-                return reply
-        inner = body.get("error", body) if isinstance(body, dict) else None
-        fields = inner if isinstance(inner, dict) else {}
-        message = fields.get("message")
-        text = message if isinstance(message, str) else content.decode(errors="replace")
-        raise self.error(status, headers, fields, self._redact(text))
+            body = reply = None
+        if reply is None:
+            inner = body.get("error", body) if isinstance(body, dict) else None
+            fields = inner if isinstance(inner, dict) else {}
+            message = fields.get("message")
+            text = message if isinstance(message, str) else content.decode(errors="replace")
+            raise self.error(status, headers, fields, self._redact(text))
+        version = reply.version and self._without_key(reply.version)
+        reply = replace(reply, content=self._without_key(reply.content), version=version)
+        try:
+            return replace(reply, usage=self.usage(body))
+        except ValueError:  # the reply is used without its usage
+            return reply
 
     async def _post(self, question: Question) -> tuple[int, Mapping[str, str], bytes]:
         """Status, headers and content of the answer."""
