@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,6 +36,9 @@ def asked_about(request: Request) -> str:
     return hashlib.sha256(json.dumps(request.body.get("messages") or request.body.get("contents")).encode()).hexdigest()
 
 
+FAULTS = [openai_error(500, "oops"), openai_error(503, "busy"), Response(answer("openai", GOOD), cut=True)]
+
+
 class LimitedServer:
     """Lets `rate` requests a second through (a bucket of one second), and fails a fifth of those, each question once.
 
@@ -44,13 +46,13 @@ class LimitedServer:
         charged: Question -> answers with a bill.
     """
 
-    def __init__(self, vendor: str, rate: float, hints: bool, seed: int = 0) -> None:
-        self.vendor, self.rate, self.hints = vendor, rate, hints
+    def __init__(self, rate: float = 1e9, hints: bool = True) -> None:
+        self.rate, self.hints = rate, hints
         self.charged: Counter[str] = Counter()
         self.begun: float | None = None
         self.refused = 0
         self._tokens, self._filled = rate, time.monotonic()
-        self._random = random.Random(seed)
+        self._random = random.Random(0)
         self._failed: set[str] = set()
         self._lock = threading.Lock()
 
@@ -62,42 +64,27 @@ class LimitedServer:
             self._filled = now
             if self._tokens < 1:
                 self.refused += 1
-                return self._limit((1 - self._tokens) / self.rate)
+                headers = {"retry-after-ms": f"{1000 * (1 - self._tokens) / self.rate:.0f}"} if self.hints else {}
+                return openai_error(429, "slow down", "rate_limit_exceeded", headers)
             self._tokens -= 1
             key = asked_about(request)
             if key not in self._failed and self._random.random() < 0.2:
                 self._failed.add(key)
-                return self._random.choice(self._faults())
+                return self._random.choice(FAULTS)
             self.charged[key] += 1
-        return Response(answer(self.vendor, GOOD), delay=0.05)
-
-    def _faults(self) -> list[Response]:
-        if self.vendor == "openai":
-            return [openai_error(500, "oops"), openai_error(503, "busy"), Response(answer(self.vendor, GOOD), cut=True)]
-        return [gemini_error(500, "INTERNAL", "oops"), Response(answer(self.vendor, GOOD), cut=True)]
-
-    def _limit(self, wait: float) -> Response:
-        if self.vendor == "openai":
-            headers = {"retry-after-ms": f"{1000 * wait:.0f}"} if self.hints else {}
-            return openai_error(429, "slow down", "rate_limit_exceeded", headers)
-        details = [{"retryDelay": f"{wait:.3f}s"}] if self.hints else []
-        return gemini_error(429, "RESOURCE_EXHAUSTED", "slow down", details)
+        return Response(answer("openai", GOOD), delay=0.05)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("vendor", "hints", "count"),
-    [
-        pytest.param("openai", True, 1000, marks=pytest.mark.long),
-        pytest.param("openai", False, 300, marks=pytest.mark.long),
-        ("gemini", True, 300),
-    ],
+    ("hints", "count"),
+    [pytest.param(True, 1000, marks=pytest.mark.long), pytest.param(False, 300, marks=pytest.mark.long), (True, 300)],
 )
-def test_a_thousand_pairs_at_the_limit_with_a_fifth_failing(vendor, hints, count, scored, monkeypatch):
+def test_a_thousand_pairs_at_the_limit_with_a_fifth_failing(hints, count, scored, monkeypatch):
     monkeypatch.setattr(f"{RUNNER}._FIRST_DELAY", 0.1)
     rate = 60.0
-    limited = LimitedServer(vendor, rate, hints)
-    table = scored(vendor, limited, pairs=count, settings=["samples=1", "concurrency=32"]).table
+    limited = LimitedServer(rate, hints)
+    table = scored("openai", limited, pairs=count, settings=["samples=1", "concurrency=32"]).table
     wall = time.monotonic() - limited.begun
     assert (table["status"] == OK).all()
     assert len(table) == count
@@ -121,7 +108,7 @@ def test_refusals_for_want_of_speed_do_not_use_up_the_attempts(scored, monkeypat
 
 
 def test_a_known_limit_is_never_met(scored):
-    limited = LimitedServer("openai", 30.0, hints=True)
+    limited = LimitedServer(30.0)
     limited._tokens = 1.0
     scored("openai", limited, pairs=40, settings=["samples=1", "rpm=1200"])
     assert limited.refused == 0
@@ -290,21 +277,6 @@ def rated_folder(tmp_path_factory) -> Path:
     return folder
 
 
-def counting() -> tuple[Counter[str], Callable[[Request], Response]]:
-    """How often each question got an answer with a bill, and a server that fails one in five times."""
-    charged: Counter[str] = Counter()
-    lock, chance = threading.Lock(), random.Random(1)
-
-    def behave(request: Request) -> Response:
-        with lock:
-            if chance.random() < 0.2:
-                return openai_error(503, "busy", headers={"retry-after": "0.01"})
-            charged[asked_about(request)] += 1
-        return Response(answer("openai", GOOD), delay=0.05)
-
-    return charged, behave
-
-
 def command(url: str, data: Path, answers: Path, *more: str) -> list[str]:
     spec = f"openai:m,base_url={url}/v1,samples=2,concurrency=4,price=2.5:32:10"
     words = ["compare", spec, "constant", "--data", str(data), "--answers", str(answers), "--budget", "5"]
@@ -315,8 +287,9 @@ def command(url: str, data: Path, answers: Path, *more: str) -> list[str]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_stopped_twice_and_resumed_nothing_is_paid_twice(number, rated_folder, tmp_path, capsys):
     """Killed without warning, at most what was under way is lost."""
-    charged, behave = counting()
-    with serve(behave) as server:
+    limited = LimitedServer()
+    charged = limited.charged
+    with serve(limited) as server:
         arguments = command(server.url, rated_folder, tmp_path / "answers.sqlite")
         for wanted in (40, 110):
             process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
