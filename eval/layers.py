@@ -35,7 +35,7 @@ from ..models.judge import EmpathyJudge
 from ..models.probe import ClipReader, shuffled, without_adapters
 from ..models.scoring import choose_device
 from .judges.baselines.probe import settings_of
-from .pages.charts import ACCENT, LIGHT, LIGHT_STYLE, MUTED, png
+from .pages.charts import ACCENT, MUTED, STYLE, png
 from .rendering import percent, ranged
 from .results import Report, write_files
 from .statistics.agreement import Statistic, spearman
@@ -270,18 +270,18 @@ def picture(found: Report) -> Figure:
     """Spearman with intervals against depth, a panel for each dimension."""
     frame = pd.DataFrame(found["rows"])
     names = list(frame["dimension"].unique())
-    with matplotlib.rc_context(LIGHT_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(1.0 + 4.0 * len(names), 3.4), layout="constrained")
         panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
         for axes, name in zip(panels, names, strict=True):
-            for part, colour, marker in ((LANGUAGE_MODEL, LIGHT[ACCENT], "o"), (ENCODER, LIGHT[MUTED], "s")):
+            for part, colour, marker in ((LANGUAGE_MODEL, ACCENT, "o"), (ENCODER, MUTED, "s")):
                 rows = frame[(frame["dimension"] == name) & (frame["part"] == part)]
                 depths, value, low, high = (rows[key].astype(float) for key in ("depth", "spearman", "low", "high"))
                 if len(rows):
                     axes.plot(depths, value, marker=marker, color=colour, label=part)
                     axes.fill_between(depths, low, high, color=colour, alpha=0.15, linewidth=0)
             if found["depth"] is not None:
-                axes.axvline(found["depth"], color=LIGHT[MUTED], linestyle=":", label=f"depth {found['depth']}")
+                axes.axvline(found["depth"], color=MUTED, linestyle=":", label=f"depth {found['depth']}")
             axes.set_title(name)
             axes.set_xlabel("layers read")
             axes.xaxis.get_major_locator().set_params(integer=True)

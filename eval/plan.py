@@ -36,7 +36,7 @@ from scipy import stats
 
 from ..data_modules.errors import UserError
 from .frame import Frame, Panel
-from .pages.charts import INK, LIGHT, LIGHT_STYLE, png
+from .pages.charts import INK, STYLE, png
 from .rendering import filled_table, number, percent, ranged, signed
 from .results import Report, write_files
 from .statistics.agreement import Statistic, spearman
@@ -331,14 +331,14 @@ def plan_views(report: Report) -> Iterator[Table | str]:
 
 def save_plan(report: Report, folder: Path) -> None:
     """Writes ``plan.csv``, ``plan.json`` and ``plan.png``."""
-    with matplotlib.rc_context(LIGHT_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(10, 4), dpi=100, layout="constrained")
         left, right = figure.subplots(1, 2)
         _draw(left, report, "standard_error", "standard error of a judge's Spearman")
         _draw(right, report, "power", f"power for a difference of {report['difference']:g}")
-        right.axhline(report["power"], color=LIGHT[INK], linewidth=0.8, linestyle=":")
+        right.axhline(report["power"], color=INK, linewidth=0.8, linestyle=":")
         right.set_ylim(0, 1.02)
-        figure.suptitle(report["sentence"], fontsize=10, color=LIGHT[INK])
+        figure.suptitle(report["sentence"], fontsize=10, color=INK)
         image = png(figure, facecolor="white")
     write_files(folder, {"plan.csv": pd.DataFrame(report["rows"]), "plan.json": report, "plan.png": image})
 

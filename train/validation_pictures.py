@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from ..data_modules.audio import AudioSource, decode
 from ..data_modules.errors import AudioError
 from ..data_modules.schema import Dimension, Pair
-from ..eval.pages.charts import ACCENT, LIGHT, LIGHT_STYLE, MUTED, PALE, pixels, rating_axes, shortened
+from ..eval.pages.charts import ACCENT, MUTED, PALE, STYLE, pixels, rating_axes, shortened
 from ..eval.statistics.calibration import calibration_curve
 from .module import JudgeModule
 from .validation import Validation
@@ -48,7 +48,7 @@ def draw(
     """
     with_coverage = bool(np.isfinite(deviations).all())
     panels = 3 if with_coverage else 2
-    with matplotlib.rc_context(LIGHT_STYLE):
+    with matplotlib.rc_context(STYLE):
         width, height = panels * (_LEFT + _SIDE + _RIGHT), _BELOW + _SIDE + _ABOVE
         figure = Figure(figsize=(width, height), dpi=100)
         starts = [number * (_LEFT + _SIDE + _RIGHT) + _LEFT for number in range(panels)]
@@ -76,10 +76,10 @@ def _scatter(axes: Axes, scores: np.ndarray, ratings: np.ndarray, scale: tuple[f
         chosen = np.random.default_rng(0).choice(count, MAX_POINTS, replace=False)
         scores, ratings = scores[chosen], ratings[chosen]
     alpha = float(np.clip(6 / np.sqrt(len(scores)), 0.15, 0.75))
-    axes.scatter(scores, ratings, s=14, color=LIGHT[ACCENT], alpha=alpha, linewidths=0, zorder=2)
-    rating_axes(axes, scores, ratings, scale, LIGHT[MUTED])
+    axes.scatter(scores, ratings, s=14, color=ACCENT, alpha=alpha, linewidths=0, zorder=2)
+    rating_axes(axes, scores, ratings, scale)
     shown = f"{len(scores):,} of {count:,}" if count > len(scores) else f"{count:,}"
-    axes.set_title(f"{shown} pairs", color=LIGHT[MUTED], fontsize=10, y=1.02)
+    axes.set_title(f"{shown} pairs", color=MUTED, fontsize=10, y=1.02)
 
 
 def _calibration(
@@ -88,23 +88,23 @@ def _calibration(
     curve = calibration_curve(scores, ratings, groups)
     x, y = np.array([point.score for point in curve]), np.array([point.human for point in curve])
     errors = [0.0 if point.standard_error is None else 1.96 * point.standard_error for point in curve]
-    axes.plot(x, y, color=LIGHT[PALE], linewidth=1.2, zorder=2)
-    axes.errorbar(x, y, errors, fmt="o", color=LIGHT[ACCENT], markersize=5, elinewidth=1.6, zorder=3)
-    rating_axes(axes, x, y, scale, LIGHT[MUTED])
-    axes.set_title("calibration, 95 % intervals", color=LIGHT[MUTED], fontsize=10, y=1.02)
+    axes.plot(x, y, color=PALE, linewidth=1.2, zorder=2)
+    axes.errorbar(x, y, errors, fmt="o", color=ACCENT, markersize=5, elinewidth=1.6, zorder=3)
+    rating_axes(axes, x, y, scale)
+    axes.set_title("calibration, 95 % intervals", color=MUTED, fontsize=10, y=1.02)
 
 
 def _coverage(axes: Axes, distances: np.ndarray) -> None:
-    axes.plot([0, 1], [0, 1], color=LIGHT[MUTED], linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
+    axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
     shares = [coverage(distances, level) for level in _LEVELS]
-    axes.plot(_LEVELS, shares, "o-", color=LIGHT[ACCENT], markersize=5, linewidth=1.2, zorder=2)
+    axes.plot(_LEVELS, shares, "o-", color=ACCENT, markersize=5, linewidth=1.2, zorder=2)
     axes.set(xlim=(-0.04, 1.04), ylim=(-0.04, 1.04), aspect="equal")
     axes.set(xlabel="level of the interval", ylabel="share of ratings inside")
     axes.grid(True, zorder=0)
     axes.set_axisbelow(True)
     axes.tick_params(length=0)
     inside = f"{NAMED_LEVEL:.0%} intervals hold {coverage(distances, NAMED_LEVEL):.0%}".replace("%", " %")
-    axes.set_title(inside, color=LIGHT[MUTED], fontsize=10, y=1.02)
+    axes.set_title(inside, color=MUTED, fontsize=10, y=1.02)
 
 
 WORST = 8

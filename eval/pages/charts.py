@@ -20,8 +20,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from ..rendering import Statistic, number, plain
 
-# Placeholders that never occur as real colours -> variables of the page's style sheet.
-INK, MUTED, GRID, ACCENT, PALE = "#010201", "#010202", "#010203", "#010204", "#010205"
+# The page's light colours; in an SVG they become variables of its style sheet, which are other colours in the dark.
+INK, MUTED, GRID, ACCENT, PALE = "#1b2330", "#5d6878", "#dfe3ea", "#2563c9", "#b9c7de"
 _VARIABLES = {INK: "--ink", MUTED: "--muted", GRID: "--line", ACCENT: "--accent", PALE: "--pale"}
 PIXEL_BLUE = "#5b8def"  # points drawn as pixels cannot follow the page; this blue is visible on light and dark
 
@@ -43,11 +43,6 @@ STYLE: Any = {
     "grid.linewidth": 0.6,
 }
 
-LIGHT = {INK: "#1b2330", MUTED: "#5d6878", GRID: "#dfe3ea", ACCENT: "#2563c9", PALE: "#b9c7de"}
-"""The page's light colours."""
-LIGHT_STYLE: Any = {name: LIGHT.get(value, value) for name, value in STYLE.items()}
-"""`STYLE` for `pixels`."""
-
 
 @contextmanager
 def _any_letter() -> Iterator[None]:
@@ -66,7 +61,7 @@ def plot(width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
 
 
 def pixels(figure: Figure) -> np.ndarray:
-    """The figure as `(height, width, 3)`, uint8; draw it under `LIGHT_STYLE`, in colours of `LIGHT`."""
+    """The figure as `(height, width, 3)`, uint8; draw it under `STYLE`."""
     canvas = FigureCanvasAgg(figure)
     with _any_letter():
         canvas.draw()
@@ -88,8 +83,8 @@ def svg(figure: Figure, alt: str) -> Markup:
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
     element = text[text.index("<svg") :]
-    for placeholder, variable in _VARIABLES.items():
-        element = element.replace(placeholder, f"var({variable})")
+    for color, variable in _VARIABLES.items():
+        element = element.replace(color, f"var({variable})")
     return Markup(element.replace("<svg", f'<svg role="img" aria-label="{html.escape(alt)}"', 1))
 
 
@@ -232,13 +227,11 @@ def risk_coverage(verdicts: Mapping[str, Any], alt: str) -> Markup:
         return svg(figure, alt)
 
 
-def rating_axes(
-    axes: Axes, score: np.ndarray, human: np.ndarray, scale: tuple[float, float], diagonal: str = MUTED
-) -> None:
-    """Square axes of judge and human scores with the line where they agree, in the colour `diagonal`."""
+def rating_axes(axes: Axes, score: np.ndarray, human: np.ndarray, scale: tuple[float, float]) -> None:
+    """Square axes of judge and human scores with the line where they agree."""
     low, high = min(scale[0], *score, *human), max(scale[1], *score, *human)
     margin = 0.04 * (high - low)
-    axes.plot([low, high], [low, high], color=diagonal, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
+    axes.plot([low, high], [low, high], color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
     axes.set_xlim(low - margin, high + margin)
     axes.set_ylim(low - margin, high + margin)
     axes.set_aspect("equal")

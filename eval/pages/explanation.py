@@ -23,7 +23,7 @@ from ..explain import Curve, Explanation, explain
 from ..probes.voice import RATE
 from ..rendering import read, render
 from ..results import Results
-from .charts import ACCENT, GRID, INK, LIGHT, LIGHT_STYLE, MUTED, PALE, plot, png, svg
+from .charts import ACCENT, GRID, INK, MUTED, PALE, STYLE, plot, png, svg
 from .report import worst_items
 from .sound import embedded
 
@@ -40,12 +40,12 @@ def write_picture(explanation: Explanation, context: Audio | None, response: Aud
         OSError: If it cannot be written.
     """
     samples = _samples(context, response)
-    with matplotlib.rc_context(LIGHT_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9, 2.6 * len(explanation.curves)), layout="constrained")
         for curve, axes in zip(
             explanation.curves, figure.subplots(len(explanation.curves), squeeze=False), strict=True
         ):
-            _draw(axes[0], curve, samples[curve.clip], LIGHT)
+            _draw(axes[0], curve, samples[curve.clip])
             axes[0].set_title(f"{curve.clip}: {curve.dimension}", loc="left", fontsize=10)
         drawn = png(figure, dpi=120)
     replace_file(file, lambda path: path.write_bytes(drawn))
@@ -98,14 +98,13 @@ def _samples(context: Audio | None, response: Audio) -> dict[str, np.ndarray]:
 
 def _picture(curve: Curve, samples: np.ndarray) -> Markup:
     with plot(8, 2.4) as (figure, axes):
-        _draw(axes, curve, samples, {})
+        _draw(axes, curve, samples)
         reasons = "; ".join(span.reason for span in (*curve.worst, *curve.best)) or "nothing stands out"
         return svg(figure, f"What the seconds of the {curve.clip} contribute to {curve.dimension}: {reasons}")
 
 
-def _draw(axes: Axes, curve: Curve, samples: np.ndarray, colors: dict[str, str]) -> None:
+def _draw(axes: Axes, curve: Curve, samples: np.ndarray) -> None:
     """The waveform, the null band, and the mean contribution of the windows around each moment."""
-    ink, muted, grid, accent, pale = (colors.get(color, color) for color in (INK, MUTED, GRID, ACCENT, PALE))
     starts, ends, values = (np.array(numbers) for numbers in (curve.starts, curve.ends, curve.contributions))
     time = np.linspace(0, curve.seconds, 200)
     inside = (time[:, None] >= starts - 1e-9) & (time[:, None] <= ends + 1e-9)
@@ -113,12 +112,12 @@ def _draw(axes: Axes, curve: Curve, samples: np.ndarray, colors: dict[str, str])
     edges = np.linspace(0, len(samples), min(_COLUMNS, len(samples)) + 1).astype(int)
     peaks = np.maximum.reduceat(np.abs(samples), edges[:-1]) / max(float(np.abs(samples).max()), 1e-9)
     middle = (edges[:-1] + edges[1:]) / 2 / RATE
-    axes.fill_between(middle, -0.9 * height * peaks, 0.9 * height * peaks, color=pale, linewidth=0)
-    axes.axhspan(curve.low, curve.high, color=grid, alpha=0.6, linewidth=0)
-    axes.axhline(0, color=muted, linewidth=0.8)
-    axes.plot(time, inside @ values / inside.sum(1), color=accent, linewidth=2)
+    axes.fill_between(middle, -0.9 * height * peaks, 0.9 * height * peaks, color=PALE, linewidth=0)
+    axes.axhspan(curve.low, curve.high, color=GRID, alpha=0.6, linewidth=0)
+    axes.axhline(0, color=MUTED, linewidth=0.8)
+    axes.plot(time, inside @ values / inside.sum(1), color=ACCENT, linewidth=2)
     for index, span in enumerate((*curve.worst, *curve.best)):
-        axes.plot([span.start, span.end], [span.contribution] * 2, color=ink, linewidth=3, solid_capstyle="butt")
+        axes.plot([span.start, span.end], [span.contribution] * 2, color=INK, linewidth=3, solid_capstyle="butt")
         axes.annotate("worst" if index < len(curve.worst) else "best", (span.start, span.contribution), (0, 4),
-                      textcoords="offset points", color=ink)  # fmt: skip
+                      textcoords="offset points", color=INK)  # fmt: skip
     axes.set(xlim=(0, curve.seconds), ylim=(-height, height), xlabel="seconds", ylabel="points")

@@ -13,7 +13,7 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval import layers
 from empathy_judge.eval.layers import ENCODER, LANGUAGE_MODEL
-from empathy_judge.eval.pages.charts import ACCENT, LIGHT, MUTED
+from empathy_judge.eval.pages.charts import ACCENT, MUTED
 from empathy_judge.eval.statistics.bootstrap import Resamples
 
 GROUPS, EACH = 40, 4
@@ -32,7 +32,7 @@ def test_the_fewest_layers_that_are_not_told_apart_from_the_best_are_named():
     assert layers._enough(rows, LANGUAGE_MODEL) == 3
     assert layers._enough(rows, ENCODER) is None
     (panel,) = layers.picture({"rows": rows, "depth": 3}).axes
-    assert [line.get_color() for line in panel.lines] == [LIGHT[ACCENT], LIGHT[MUTED]]
+    assert [line.get_color() for line in panel.lines] == [ACCENT, MUTED]
 
 
 def test_a_ridge_predicts_groups_that_it_was_not_fitted_to():
