@@ -98,6 +98,12 @@ def statistic(value: float | None, low: float | None, high: float | None, reason
     return {**own, "n": 60, "dropped": 0, "undefined_resamples": 0}
 
 
+def assert_near(found: Mapping[str, Any], value: float, **tolerance: float) -> None:
+    """A statistic has a value, and an interval around it."""
+    assert found["value"] == pytest.approx(value, **tolerance)
+    assert found["low"] < found["value"] < found["high"]
+
+
 def check_of(name: str, left: Any, drop: Any, *, p95: float = 1.2, n: int = 60) -> dict[str, Any]:
     """A listening check, as it stands in a report: what is left of the Spearman, and what it lost."""
     probe = PROBES[name]

@@ -13,12 +13,11 @@ import pandas as pd
 import pytest
 import soundfile
 from empathy_judge.data_modules.audio import Clip, decode
-from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset, Turn
 from empathy_judge.eval import evaluate as module
 from empathy_judge.eval.evaluate import LEFT_OUT, evaluate
 from empathy_judge.eval.listening import VOICE_PROBE, WORDS_PROBE, check_view, voice_and_words
-from empathy_judge.eval.probes import DEFAULT_PROBES, PROBES, choose
+from empathy_judge.eval.probes import DEFAULT_PROBES, PROBES
 from empathy_judge.eval.probes.pairs import context_only, context_swapped, response_only, response_swapped, silent
 from empathy_judge.eval.probes.recording import change_clips
 from empathy_judge.eval.statistics.bootstrap import Resamples
@@ -95,11 +94,6 @@ def test_another_group_with_the_same_context_is_avoided_where_possible():
     ]
     for before, after in zip(shared, context_swapped(shared, seed=3), strict=True):
         assert tone_of(before.context[0].audio) != tone_of(after.context[0].audio)
-
-
-def test_one_group_cannot_be_swapped():
-    assert PROBES["context_swapped"].refuses(pairs_in_groups([4])) == "all pairs are of one group"
-    assert PROBES["context_swapped"].refuses(pairs_in_groups([1, 1])) is None
 
 
 def test_silence_lasts_as_long_as_the_clip_it_replaces(tmp_path):
@@ -214,23 +208,8 @@ def test_a_probe_of_clips_changes_clips_and_depends_on_nothing_but_them(name):
         for one, other in zip(sounds(pairs).values(), sounds(changed).values(), strict=True)
         for own, new in zip(one, other, strict=True)
     )
-
-
-@pytest.mark.parametrize("name", ["noise", "gain", "speaker", "flat_prosody"])
-def test_draws_follow_the_seed(name):
-    found = [sounds(PROBES[name].apply(noisy_pairs(), seed)) for seed in (0, 0, 1, 2, 3)]
-    assert found[0] == found[1]
-    assert any(found[0] != other for other in found[2:])
-
-
-def test_probes_are_chosen_by_name():
-    assert [probe.name for probe in choose(["silent", "gain", "silent"])] == ["silent", "gain"]
-    assert [probe.name for probe in choose("all")] == list(PROBES)
-    assert choose(()) == ()
-    assert {probe.name for probe in choose(DEFAULT_PROBES)} == set(DEFAULT_PROBES)
-    assert [probe.name for probe in choose("silent")] == ["silent"]
-    with pytest.raises(DataError, match="probe 'humm'; expected one of response_only, context_only"):
-        choose(["silent", "humm"])
+    if name in ("noise", "gain", "speaker", "flat_prosody"):  # what they draw follows the seed
+        assert any(sounds(probe.apply(pairs, seed)) != sounds(changed) for seed in (0, 1, 2))
 
 
 # ---------------------------------------------------------------- judges of known hearing are told apart by the checks
@@ -338,6 +317,5 @@ def test_probes_are_run_as_asked_for(make_dataset):
     everything = evaluate(judge, dataset, split=None, probes="all", resamples=5).report["checks"]
     assert list(everything) == list(PROBES)
     assert everything["silent"]["empathy"]["mean_change"] == 0  # silence is as long
-    assert evaluate(judge, dataset, split=None, probes=(), resamples=5).report["checks"] == {}
-    with pytest.raises(DataError, match="probe 'mono'; expected one of response_only"):
-        evaluate(judge, dataset, split=None, probes=["mono"], resamples=5)
+    for probes, run in (((), []), ("silent", ["silent"]), (["gain", "silent", "gain"], ["silent", "gain"])):
+        assert list(evaluate(judge, dataset, split=None, probes=probes, resamples=5).report["checks"]) == run
