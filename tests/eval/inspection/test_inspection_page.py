@@ -16,12 +16,13 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.inspection import inspect_dataset
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import DatasetCard, PairDataset, write_dataset, write_splits
-from empathy_judge.eval.inspection.facts import inspection_facts, most_disputed, rating_bins
+from empathy_judge.eval import rendering
+from empathy_judge.eval.inspection.facts import inspection_facts, inspection_tables, most_disputed, rating_bins
 from empathy_judge.eval.inspection.page import check_page_folder, write_inspection_page
 from empathy_judge.eval.pages import charts
 
 from ...conftest import encoded, tone
-from ..conftest import Page
+from ..conftest import Page, printed_at
 
 EMPATHY = Dimension("empathy", 1, 5, 1)
 HOSTILE = "<script>alert('1')</script><img src=x onerror=alert(2)>\"&$x_{$"
@@ -31,19 +32,16 @@ PAIRS, GROUPS, RATERS = 30, 6, 4
 
 def pair_rows(context: bool = True) -> list[dict[str, Any]]:
     """Pairs with different responses, in groups that share a context."""
-    rows = []
-    for number in range(PAIRS):
-        group = number % GROUPS
-        rows.append(
-            {
-                "pair_id": f"pair-{number:02d}",
-                "group_id": f"group-{group}",
-                "system_id": f"system-{number % 2}",
-                "response_audio": encoded(tone(0.2 + number / 100, 300 + 10 * number, 0.4)),
-                **({"context_audio": encoded(tone(0.2, 150 + group, 0.4))} if context else {}),
-            }
-        )
-    return rows
+    return [
+        {
+            "pair_id": f"pair-{number:02d}",
+            "group_id": f"group-{number % GROUPS}",
+            "system_id": f"system-{number % 2}",
+            "response_audio": encoded(tone(0.2 + number / 100, 300 + 10 * number, 0.4)),
+            **({"context_audio": encoded(tone(0.2, 150 + number % GROUPS, 0.4))} if context else {}),
+        }
+        for number in range(PAIRS)
+    ]
 
 
 def rating_rows(dimensions: tuple[Dimension, ...] = (EMPATHY,), raters: int = RATERS) -> pd.DataFrame:
@@ -160,6 +158,45 @@ def test_facts_of_ratings_and_preferences(tmp_path):
     }  # fmt: skip
     assert facts["skipped"] == [{"where": "a.csv, row 3", "reason": 'cut off, "badly"'}]
     assert json.loads(json.dumps(facts, allow_nan=False))["ratings"]["empathy"]["pairs_by_raters"]["0"] == 1
+
+
+def test_tables_for_the_terminal(inspected, tmp_path):
+    """Names come from outside and are no markup; long lists are cut."""
+    silence = {"response_audio": encoded(np.zeros(RATE, np.float32))}
+    rows = [{**row, "group_id": f"[red]{row['group_id']}"} for row in pair_rows()]
+    ratings = rating_rows(raters=29).query("pair_id != 'pair-29'")
+    odd = ratings.query("rater_id == 'rater-0'").assign(rater_id="[b]odd", score=3.0)
+    compared = [("pair-00", "pair-01", "a", "empathy", 1.0), ("pair-00", "pair-01", "b", "empathy", 0.0)]
+    inspected(
+        [{**row, **(silence if n < 12 else {})} for n, row in enumerate(rows)],
+        pd.concat([ratings, odd]),
+        pd.DataFrame(compared, columns=["chosen_id", "rejected_id", "rater_id", "dimension", "strength"]),
+        splits=["train"] * 20 + ["test"] * 10,
+    )
+    dataset = PairDataset.load(tmp_path / "data")
+    found, facts = inspect_dataset(dataset), inspection_facts(dataset)
+    text = printed_at(150, inspection_tables(found, facts))
+    lines = [[cell.strip() for cell in line.strip("│┃ ").split("│")] for line in text.splitlines()]
+    cells = {own[0]: own[1:] for own in lines}
+    panel, rater = facts["reliability"]["empathy"], facts["ratings"]["empathy"]["raters"][0]
+    assert "tones (human ratings)" in text
+    assert cells["pairs"] == ["30", "20", "10"]
+    assert cells["leave-one-out human agreement (Spearman)"] == [rendering.ranged(panel["spearman"])]
+    assert cells["noise ceiling of the panel mean"] == [rendering.ranged(panel["panel_mean"])]
+    assert cells["raters per pair"] == ["30 to 30, median 30"]
+    seconds = found.seconds["response"]
+    assert cells["response"][1:3] == [f"{seconds.minimum:.2f}", f"{seconds.median:.2f}"]
+    assert (cells["ties"], cells["unanimous couples"]) == (["1"], ["0"])
+    mean, spread = (rendering.number(rater[name]) for name in ("mean", "spread"))
+    severity, agreement = rendering.signed(rater["severity"]["value"]), rendering.ranged(rater["agreement"])
+    assert cells["[b]odd"] == ["29", mean, severity, spread, agreement, rendering.percent(rater["scale_share"])]
+    assert cells["constant"] == ["[b]odd", rater["flags"][0]["evidence"]]
+    assert "rater-9" not in text
+    assert "and 5 more (--json lists all)" in " ".join(text.split())
+    assert ["silent", "pair-00, response"] in [own[:2] for own in lines]
+    assert cells["silent"][0] == "and 2 more"
+    assert ["group_id in several splits", "[red]group-0", "test, train"] in lines
+    assert cells["without rating"][0] == "pair-29"
 
 
 # ---------------------------------------------------------------- charts
