@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
+import pandas as pd
 
 from .frame import Panel
 from .judge_report import share_of_panel_ceiling
@@ -125,16 +126,12 @@ class Overall:
     @classmethod
     def of(cls, panels: Sequence[Panel], resamples: int, seed: int, interval: Interval) -> Overall:
         """Draws whole clusters within each dataset."""
-        position: dict[tuple[str, str], int] = {}
-        clusters: list[str] = []
-        places = []
-        for panel in panels:
-            keys = [(panel.dataset or "", pair_id) for pair_id in panel.items["pair_id"]]
-            for key, cluster in zip(keys, panel.items["cluster"], strict=True):
-                if position.setdefault(key, len(position)) == len(clusters):
-                    clusters.append(cluster)
-            places.append(np.array([position[key] for key in keys], dtype=np.intp))
-        draws = affordable_draws(clusters, resamples, seed, interval, [dataset for dataset, _ in position])
+        rows = pd.concat([panel.items.assign(dataset=panel.dataset or "") for panel in panels])
+        key = ["dataset", "pair_id"]
+        items = rows.drop_duplicates(key)
+        positions = pd.MultiIndex.from_frame(items[key]).get_indexer(pd.MultiIndex.from_frame(rows[key]))
+        places = np.split(positions, np.cumsum([len(panel.items) for panel in panels])[:-1])
+        draws = affordable_draws(items["cluster"].tolist(), resamples, seed, interval, items["dataset"].tolist())
         redrawn = [
             replace(panel, draws=draws.select(positions)) for panel, positions in zip(panels, places, strict=True)
         ]

@@ -105,7 +105,7 @@ def results_frame(reports: Sequence[Report], rankings: Mapping[str, Report] | No
     for dimension, ranking in (rankings or {}).items():
         shared = joined([report["signature"] for report in reports])
         for comparison in ranking["comparisons"]:
-            (difference,) = _statistics({"difference": comparison["difference"]})
+            (difference,) = statistic_rows({"difference": comparison["difference"]})
             rows.append(
                 (f"{comparison['first']} against {comparison['second']}", dimension, None, None, *difference, shared)
             )
@@ -227,13 +227,13 @@ def _of_judge(report: Report) -> Iterator[tuple[Any, ...]]:
                 trees.append((part, None, by_dimension[dimension] | {"checks": None}))
                 trees += [(part, check, after) for check, after in by_dimension[dimension]["checks"].items()]
         for part, check, tree in trees:
-            yield from ((dimension, part, check, *row) for row in _statistics(tree))
+            yield from ((dimension, part, check, *row) for row in statistic_rows(tree))
 
 
-def _statistics(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[Any, ...]]:
-    """All statistics in a report, at any depth."""
+def statistic_rows(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[Any, ...]]:
+    """All statistics in a report, at any depth: name, value, low, high, n, reason."""
     for name, value in tree.items():
         if isinstance(value, Mapping) and set(value) == _STATISTIC:
             yield f"{prefix}{name}", value["value"], value["low"], value["high"], value["n"], value["reason"]
         elif isinstance(value, Mapping):
-            yield from _statistics(value, f"{prefix}{name}.")
+            yield from statistic_rows(value, f"{prefix}{name}.")

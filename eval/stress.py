@@ -33,7 +33,7 @@ from .judges.trained import TrainedJudge
 from .probes import recording, voice
 from .probes.pairs import group_of
 from .rendering import filled_table, percent, ranged
-from .results import COLUMNS, Report, signature_on
+from .results import COLUMNS, Report, signature_on, statistic_rows
 from .statistics.agreement import Statistic, as_report
 from .statistics.bootstrap import Resamples, estimate
 
@@ -360,12 +360,11 @@ def _whisper_features(judge: EmpathyJudge, samples: Tensor, frames: int) -> Tens
 def stress_frame(found: Report) -> pd.DataFrame:
     """The statistics of a report of `stress` as rows of `results.COLUMNS`."""
     rows = [
-        (found["judge"], dimension, None, check, name, result[name]["value"], result[name]["low"], result[name]["high"],
-         result[name]["n"], result[name]["reason"] or result["reason"], found["signature"])
+        (found["judge"], dimension, None, check, *row, found["signature"])
         for dimension, checks in found["dimensions"].items()
         for check, result in checks.items()
-        for name in ("gain", "raised")
-    ]  # fmt: skip
+        for row in statistic_rows(result)
+    ]
     return pd.DataFrame(rows, columns=pd.Index(COLUMNS))
 
 

@@ -22,7 +22,6 @@ from ...data_modules.audio import AudioSource, Clip, audio_hash, decode, probe
 from ...data_modules.encodings import MP3_RATES
 from ...data_modules.errors import AudioError
 from ...data_modules.folders import replace_file
-from ...data_modules.ratings import RatingTable
 from ...data_modules.schema import Pair, PairDataset
 from ...data_modules.stored_clips import StoredClip
 from ..rendering import plain, render
@@ -204,14 +203,11 @@ def disagreements(
     """Adds to rows of `results.Results.items` of a dimension their players with embedded clips and single ratings."""
     low, high = scale
     pairs = {pair.pair_id: pair for pair in dataset.pairs}
-    table = RatingTable.of(dataset.ratings, dimension, [row["pair_id"] for row in rows])
+    given = dataset.ratings.loc[dataset.ratings["dimension"] == dimension].sort_values(["score", "rater_id"])
+    ratings_of = {pair_id: own[["rater_id", "score"]].values.tolist() for pair_id, own in given.groupby("pair_id")}
     entries = []
-    for index, row in enumerate(rows):
-        mask = table.items == index
-        ratings = sorted(
-            zip((table.rater_ids[rater] for rater in table.raters[mask]), map(float, table.scores[mask]), strict=True),
-            key=lambda rating: (rating[1], rating[0]),
-        )
+    for row in rows:
+        ratings = ratings_of[row["pair_id"]]
         inside = min(max(row["score"], low), high)
         ticks = [end for end in scale if abs(end - inside) > _CLEAR_OF * (high - low)]
         ticks.append(round(row["score"], 2))  # last, as the page marks it

@@ -45,8 +45,9 @@ def response_only(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:
 def context_only(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:
     """The context alone: the response is silence of its duration and rate; its transcript and speaker are removed."""
     silence = _silence([pair.response for pair in pairs])
-    removed = {"response_text": None, "response_speaker": None}
-    return tuple(replace(pair, response=silence[pair.response], **removed) for pair in pairs)
+    return tuple(
+        replace(pair, response=silence[pair.response], response_text=None, response_speaker=None) for pair in pairs
+    )
 
 
 def silent(pairs: Sequence[Pair], seed: int = 0) -> tuple[Pair, ...]:

@@ -106,8 +106,6 @@ def test_few_raters_are_named_where_there_is_an_interval(table):
 
 def test_a_narrow_spread_is_not_said_to_lie_in_the_middle():
     """A judge that gives 5 to nearly everything has it too."""
-    from empathy_judge.eval.rendering import sentences
-
     coverage = {"pairs": 9, "rated": 9, "scored": 9, "missing": 0, "failed": {}, "out_of_scale": 0}
     beside = {"difference": {"low": None}, "n_raters": 3}
     top = {"coverage": coverage, "judge": {"mean": 4.9, "sd": 0.1}, "human": {"mean": 3.0, "sd": 1.0}}
