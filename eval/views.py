@@ -37,6 +37,10 @@ _EXPLAINED = ("no_scores", "constant", "against", "beyond_possible")  # verdicts
 # ---------------------------------------------------------------- rows that all views share
 
 PANEL_HEAD = ("level", "n", "ICC(A,1) [95 %]", "ICC(C,1) [95 %]", "bias [95 %]", "limits of agreement")
+PANEL_NOTE = (
+    "Judge and panel mean as two raters. ICC(A,1): absolute agreement; ICC(C,1): consistency, a bias costs nothing. "
+    "Bias and limits of agreement in rating points, judge minus people."
+)
 
 
 def panel_levels(own: Report) -> dict[str, Report]:
@@ -63,6 +67,9 @@ PROMPTED_HEAD = (
     "judge", "dimension", "$ per 1,000 pairs", "seconds per pair", "failures", "ICC of repeats", "orders disagree",
     "prefers the first",
 )  # fmt: skip
+PROMPTED_NOTE = (
+    "Seconds: what requests took, several at a time, or the time of the whole pass where nobody is prompted."
+)
 
 
 def prompted_rows(reports: Sequence[Report]) -> list[list[str]]:
@@ -81,7 +88,7 @@ def prompted_rows(reports: Sequence[Report]) -> list[list[str]]:
     return rows
 
 
-def failed_questions(reports: Sequence[Report]) -> list[str]:
+def failed_questions(reports: Iterable[Report]) -> list[str]:
     """A sentence for each prompted judge with questions that failed: how many, and why."""
     failed = (report for report in reports if report["asking"] and report["asking"]["failed"])
     return [f"{report['judge']}: {sentences('prompted', report=report)[0]}" for report in failed]
@@ -194,7 +201,7 @@ def comparison_views(reports: Sequence[Report], rankings: Mapping[str, Report]) 
         for row in rows:
             table.add_row(*map(Text, row))
         yield table
-        yield from sentences("prompted_seconds")
+        yield PROMPTED_NOTE
         yield from failed_questions(reports)
     few_raters: dict[str, None] = {}
     for report in reports:

@@ -14,13 +14,13 @@ import pandas as pd
 
 from ...data_modules.rows import TAG_PREFIX
 from ...models.description import start_in_words
+from .. import views
 from ..dimension_report import judged_rows
 from ..listening import Listening, check_view, listening_sentence
 from ..overall import told_apart, turned
 from ..probes import PROBES
 from ..rendering import read, render, sentences
 from ..results import Report, Results, joined
-from ..views import PANEL_HEAD, PROMPTED_HEAD, failed_questions, notes, panel_rows, prompted_rows, split_name
 from . import charts
 from .sound import EMBEDDED_RULE, disagreements
 
@@ -42,7 +42,7 @@ SHOWN_SLICES = 20
 
 def markdown_report(report: Report) -> str:
     """Agreement per dimension as a table, the verdicts below it, and the listening checks as a second table."""
-    return _render_markdown("agreement.md", report=report, notes=notes(report))
+    return _render_markdown("agreement.md", report=report)
 
 
 def markdown_comparison(reports: Sequence[Report], rankings: Mapping[str, Report]) -> str:
@@ -57,16 +57,12 @@ def markdown_comparison(reports: Sequence[Report], rankings: Mapping[str, Report
         reports={report["judge"]: report for report in reports},
         rankings=rankings,
         dimensions=list(dict.fromkeys(name for report in reports for name in report["dimensions"])),
-        prompted=prompted_rows(reports),
-        prompted_head=PROMPTED_HEAD,
-        failed_questions=failed_questions(reports),
     )
 
 
 def _render_markdown(template: str, **values: Any) -> str:
-    titles = {name: probe.title for name, probe in PROBES.items()}
-    shared = {"panel_head": PANEL_HEAD, "panel_rows": panel_rows, "listening": listening, "titles": titles}
-    return render(template, **values, **shared, drawn_whole=drawn_whole, split_name=split_name).rstrip("\n") + "\n"
+    shared = {"views": views, "probes": PROBES, "listening": listening, "drawn_whole": drawn_whole}
+    return render(template, **values, **shared).rstrip("\n") + "\n"
 
 
 def render_page(found: Results) -> str:
@@ -82,9 +78,9 @@ def render_page(found: Results) -> str:
     return render(
         "report",
         read("sound.css") + read("report.css"),
+        views=views,
         report=report,
         dimensions=sections,
-        scored=split_name(report),
         drawn=drawn_whole(report),
         provenance=_provenance(report),
         audio_rule=EMBEDDED_RULE if any(section["heard"] for section in sections) else "",
@@ -213,8 +209,8 @@ def render_comparison(reports: Sequence[Report], rankings: Mapping[str, Report])
     return render(
         "compare",
         read("compare.css"),
+        views=views,
         reports=reports,
-        scored=split_name(first),
         drawn=drawn_whole(first),
         dimensions=[_comparison_view(name, ranking, reports) for name, ranking in rankings.items()],
         alone=[  # dimensions that only one judge scores
@@ -223,10 +219,6 @@ def render_comparison(reports: Sequence[Report], rankings: Mapping[str, Report])
             for name, dimension in report["dimensions"].items()
             if name not in rankings
         ],
-        panel_head=PANEL_HEAD,
-        prompted=prompted_rows(reports),
-        prompted_head=PROMPTED_HEAD,
-        failed_questions=failed_questions(reports),
         provenance=[(name, value) for name, value in provenance.items() if value],
     )
 
@@ -265,6 +257,6 @@ def _comparison_view(name: str, ranking: Report, reports: Sequence[Report]) -> d
         "clusters": clusters,
         "unranked": [entry for entry in entries if entry["cluster"] is None],
         "chart": chart,
-        "panel": [(entry["judge"], panel_rows(entry["report"])) for entry in entries],
+        "panel": [(entry["judge"], views.panel_rows(entry["report"])) for entry in entries],
         "comparisons": [{**pair, "told_apart": told_apart(pair)} for pair in better_first],
     }

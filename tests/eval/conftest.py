@@ -181,16 +181,14 @@ def spoken_pairs() -> tuple[Pair, ...]:
     return tuple(found)
 
 
-_heard: dict[bytes, prosody.Prosody] = {}
+@cache
+def _heard(samples: bytes) -> prosody.Prosody:
+    return prosody.summarise(prosody.track(np.frombuffer(samples, np.float32)))
 
 
 def heard(source: AudioSource) -> prosody.Prosody:
     """Its prosody, measured once for each sound."""
-    samples = decode(source, prosody.RATE)
-    key = samples.tobytes()
-    if key not in _heard:
-        _heard[key] = prosody.summarise(prosody.track(samples))
-    return _heard[key]
+    return _heard(decode(source, prosody.RATE).tobytes())
 
 
 def pitch_range(source: AudioSource) -> float:

@@ -29,12 +29,9 @@ def test_shares_of_a_judge_that_adds_voice_and_words(a, b):
     voice, words, _ = parts()
     found = voice_and_words(a * voice + b * words, 5 + 0.1 * voice, 3 * words, resamples_of(N, 400))
     total = a * a + b * b
-    assert found["voice"].value == pytest.approx(a * a / total, abs=1e-9)
-    assert found["words"].value == pytest.approx(b * b / total, abs=1e-9)
-    assert found["common"].value == pytest.approx(0, abs=1e-9)
-    assert found["neither"].value == pytest.approx(0, abs=1e-9)
-    assert found["index"].value == pytest.approx(a * a / total, abs=1e-9)
-    assert found["words_r"].value == pytest.approx(b / np.sqrt(total), abs=1e-9)
+    shares = {"voice": a * a / total, "words": b * b / total, "common": 0, "neither": 0, "index": a * a / total}
+    for name, value in (shares | {"words_r": b / np.sqrt(total)}).items():
+        assert found[name].value == pytest.approx(value, abs=1e-9), name
     for statistic in (found["voice"], found["words"], found["index"]):
         assert statistic.low - 1e-6 <= statistic.value <= statistic.high + 1e-6
         assert statistic.n == N
@@ -54,20 +51,16 @@ def test_the_parts_are_those_of_three_regressions():
 
     both, own_voice, own_words = r2(only_voice, only_words), r2(only_voice), r2(only_words)
     found = voice_and_words(full, only_voice, only_words, resamples_of(300, 60))
-    assert found["voice"].value == pytest.approx(both - own_words, abs=1e-9)
-    assert found["words"].value == pytest.approx(both - own_voice, abs=1e-9)
-    assert found["common"].value == pytest.approx(own_voice + own_words - both, abs=1e-9)
-    assert found["neither"].value == pytest.approx(1 - both, abs=1e-9)
-    index = (both - own_words) / (2 * both - own_words - own_voice)
-    assert found["index"].value == pytest.approx(index, abs=1e-9)
+    only, other = both - own_words, both - own_voice
+    shares = {"voice": only, "words": other, "common": own_voice - only, "neither": 1 - both}
+    for name, value in (shares | {"index": only / (only + other)}).items():
+        assert found[name].value == pytest.approx(value, abs=1e-9), name
 
 
 def test_a_judge_of_timing_is_all_common_and_has_no_index():
     _, _, timing = parts(0, 200)
     found = voice_and_words(timing, 2 * timing + 1, -timing, resamples_of(200))
-    assert found["common"].value == pytest.approx(1)
-    assert found["voice"].value == pytest.approx(0, abs=1e-9)
-    assert found["words"].value == pytest.approx(0, abs=1e-9)
+    assert [found[name].value for name in ("common", "voice", "words")] == pytest.approx([1, 0, 0], abs=1e-9)
     assert found["index"].value is None
     assert found["index"].reason == "voice and words explain almost nothing apart"
     assert found["words_r"].value == pytest.approx(-1)
@@ -76,11 +69,7 @@ def test_a_judge_of_timing_is_all_common_and_has_no_index():
 def test_constant_scores_on_a_probe_explain_nothing():
     voice, _, _ = parts(0, 100)
     found = voice_and_words(voice, voice, np.full(100, 3.0), resamples_of(100))
-    assert (found["voice"].value, found["words"].value, found["index"].value) == (
-        pytest.approx(1),
-        0.0,
-        pytest.approx(1),
-    )
+    assert [found[name].value for name in ("voice", "words", "index")] == pytest.approx([1, 0, 1], abs=1e-9)
     assert (found["words_r"].value, found["words_r"].reason) == (None, "the scores without voice are constant")
     nothing = voice_and_words(voice, np.full(100, 2.0), np.full(100, 3.0), resamples_of(100))
     assert (nothing["voice"].value, nothing["neither"].value, nothing["index"].value) == (0.0, 1.0, None)

@@ -15,6 +15,9 @@ from empathy_judge.eval import layers
 from empathy_judge.eval.layers import ENCODER, LANGUAGE_MODEL
 from empathy_judge.eval.pages.charts import ACCENT, MUTED
 from empathy_judge.eval.statistics.bootstrap import Resamples
+from empathy_judge.models.judge import EmpathyJudge
+from empathy_judge.models.probe import without_adapters
+from empathy_judge.models.settings import JudgeSettings
 
 GROUPS, EACH = 40, 4
 
@@ -96,10 +99,6 @@ def test_the_layer_that_carries_the_ratings_is_found(dataset_folder, backbone_fo
 
 def test_what_a_layer_says_is_what_a_judge_of_that_depth_would_read(dataset_folder, backbone_folder):
     """The pooled state behind the norm: of a judge with so many layers, the one that its head reads."""
-    from empathy_judge.models.judge import EmpathyJudge
-    from empathy_judge.models.probe import without_adapters
-    from empathy_judge.models.settings import JudgeSettings
-
     data = PairDataset.load(dataset_folder)
 
     def judge_of(**settings) -> EmpathyJudge:

@@ -156,15 +156,11 @@ def test_items_that_a_judge_left_out_are_left_out_of_its_comparisons(toy, tmp_pa
     assert found["text"][-1] == "near has no rank: its mean is not over the dimensions of the others."
 
 
-def test_one_dimension_or_no_judge_has_nothing_over_all(toy, tmp_path):
+def test_one_dimension_or_no_judge_has_nothing_over_all_and_a_constant_judge_no_rank(toy, tmp_path):
     frame = pd.read_csv(toy)
     frame.loc[(frame["dataset"] == "a") & (frame["dimension"] == "d0")].to_csv(tmp_path / "t.csv", index=False)
     assert found_in(tmp_path / "t.csv", resamples=10)["overall"] is None
     assert found_in(toy, (), resamples=0)["overall"] is None
-
-
-def test_a_judge_that_says_the_same_of_everything_has_no_rank(toy, tmp_path):
-    frame = pd.read_csv(toy)
     frame.loc[frame["annotator"] == "bad", "score"] = 2.0
     frame.to_csv(tmp_path / "t.csv", index=False)
     found = found_in(tmp_path / "t.csv", resamples=10)["overall"]
