@@ -11,7 +11,7 @@ from itertools import pairwise
 from rich.table import Table
 from rich.text import Text
 
-from .listening import listening_sentence
+from .listening import Listening, listening_sentence
 from .overall import turned
 from .probes import PROBES
 from .rendering import (
@@ -109,6 +109,21 @@ def split_name(report: Report) -> str:
     return f"split {report['split']}" if report["split"] is not None else "all pairs"
 
 
+def drawn_whole(report: Report) -> str:
+    """The clusters that the intervals of a report draw as wholes, as a plural noun."""
+    return f"{report['cluster'].removesuffix('_id').replace('_', ' ')}s"
+
+
+def checks_of(report: Report, dimension: str) -> dict[str, Report]:
+    """The listening checks of a dimension."""
+    return {check: results[dimension] for check, results in report["checks"].items()}
+
+
+def listening(report: Report, dimension: str) -> Listening:
+    """The joint verdict of the listening checks of a dimension."""
+    return listening_sentence(checks_of(report, dimension), report["dimensions"][dimension]["spearman"])
+
+
 # ---------------------------------------------------------------- evaluate and compare
 
 
@@ -158,8 +173,7 @@ def evaluation_views(report: Report) -> Iterator[Table | str]:
     yield from (f"Not possible, as {reason}: {', '.join(checks)}." for reason, checks in impossible.items())
     yield panel_table((name, report["judge"], result) for name, result in report["dimensions"].items())
     for name, result in report["dimensions"].items():
-        checks = {check: results[name] for check, results in report["checks"].items()}
-        text = f"{result['verdict']['text']} {listening_sentence(checks, result['spearman']).text}"
+        text = f"{result['verdict']['text']} {listening(report, name).text}"
         yield f"{name}: {text}" if len(dimensions) > 1 else text
     yield from notes(report)
     yield report["signature"]

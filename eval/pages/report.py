@@ -16,7 +16,7 @@ from ...data_modules.rows import TAG_PREFIX
 from ...models.description import start_in_words
 from .. import views
 from ..dimension_report import judged_rows
-from ..listening import Listening, check_view, listening_sentence
+from ..listening import check_view
 from ..overall import told_apart, turned
 from ..probes import PROBES
 from ..rendering import read, render, sentences
@@ -42,7 +42,7 @@ SHOWN_SLICES = 20
 
 def markdown_report(report: Report) -> str:
     """Agreement per dimension as a table, the verdicts below it, and the listening checks as a second table."""
-    return _render_markdown("agreement.md", report=report)
+    return render("agreement.md", views=views, report=report).rstrip("\n") + "\n"
 
 
 def markdown_comparison(reports: Sequence[Report], rankings: Mapping[str, Report]) -> str:
@@ -52,17 +52,10 @@ def markdown_comparison(reports: Sequence[Report], rankings: Mapping[str, Report
         reports: One per judge, on the same pairs.
         rankings: Dimension -> its judges against each other.
     """
-    return _render_markdown(
-        "comparison.md",
-        reports={report["judge"]: report for report in reports},
-        rankings=rankings,
-        dimensions=list(dict.fromkeys(name for report in reports for name in report["dimensions"])),
-    )
-
-
-def _render_markdown(template: str, **values: Any) -> str:
-    shared = {"views": views, "probes": PROBES, "listening": listening, "drawn_whole": drawn_whole}
-    return render(template, **values, **shared).rstrip("\n") + "\n"
+    by_judge = {report["judge"]: report for report in reports}
+    dimensions = list(dict.fromkeys(name for report in reports for name in report["dimensions"]))
+    text = render("comparison.md", views=views, reports=by_judge, rankings=rankings, dimensions=dimensions)
+    return text.rstrip("\n") + "\n"
 
 
 def render_page(found: Results) -> str:
@@ -81,7 +74,7 @@ def render_page(found: Results) -> str:
         views=views,
         report=report,
         dimensions=sections,
-        drawn=drawn_whole(report),
+        check_view=check_view,
         provenance=_provenance(report),
         audio_rule=EMBEDDED_RULE if any(section["heard"] for section in sections) else "",
     )
@@ -91,16 +84,6 @@ def worst_items(rows: pd.DataFrame) -> pd.DataFrame:
     """The judged items of a dimension on which judge and people differ most."""
     difference = (rows["score"] - rows["human_mean"]).to_numpy(np.float64)
     return rows.iloc[np.argsort(-np.abs(difference), kind="stable")[:WORST_ITEMS]]
-
-
-def drawn_whole(report: Report) -> str:
-    """The clusters that the intervals of a report draw as wholes, as a plural noun."""
-    return f"{report['cluster'].removesuffix('_id').replace('_', ' ')}s"
-
-
-def listening(report: Report, dimension: str) -> Listening:
-    """The joint verdict of the listening checks of a dimension."""
-    return listening_sentence(_checks_of(report, dimension), report["dimensions"][dimension]["spearman"])
 
 
 def _origin_of(report: Report) -> dict[str, str]:
@@ -116,7 +99,7 @@ def _origin_of(report: Report) -> dict[str, str]:
         "split hash": report["split_hash"],
         "command": report["command"],
         "seed, resamples": f"{report['seed']}, {report['resamples']}",
-        "intervals": f"95 %, {report['interval']}, draws of whole {drawn_whole(report)}",
+        "intervals": f"95 %, {report['interval']}, draws of whole {views.drawn_whole(report)}",
         "versions": ", ".join(f"{name} {version}" for name, version in report["versions"].items()),
     }
 
@@ -139,25 +122,13 @@ def _provenance(report: Report) -> list[tuple[str, str]]:
     return [(name, value) for name, value in rows.items() if value]
 
 
-def _checks_of(report: Report, dimension: str) -> dict[str, Report]:
-    return {check: results[dimension] for check, results in report["checks"].items()}
-
-
 def _dimension_view(name: str, report: Report, rows: pd.DataFrame) -> dict[str, Any]:
     """The section of one dimension; `rows` are its judged items."""
-    dimension, checks = report["dimensions"][name], _checks_of(report, name)
+    dimension, checks = report["dimensions"][name], views.checks_of(report, name)
     score, human = rows["score"].to_numpy(np.float64), rows["human_mean"].to_numpy(np.float64)
     scale, curve = (dimension["scale"]["minimum"], dimension["scale"]["maximum"]), dimension["calibration"]["curve"]
-    view: dict[str, Any] = {"name": name, "report": dimension, "listening": listening(report, name)}
-    view["checks"] = [
-        {
-            "expects": check["expects"],
-            "view": check_view(probe, check, dimension["spearman"]),
-            "probe": PROBES[probe],
-            "failed": check["failed"] if check["n"] else {},
-        }
-        for probe, check in checks.items()
-    ]
+    view: dict[str, Any] = {"name": name, "report": dimension, "checks": checks}
+    view["listening"] = views.listening(report, name)
     bars = [("Full input", dimension["spearman"])]
     bars += [(PROBES[key].title, check["spearman"]) for key, check in checks.items() if check["expects"] != "same"]
     ceiling = "noise ceiling", dimension["ceiling"]["panel_mean"]["value"]
@@ -211,7 +182,6 @@ def render_comparison(reports: Sequence[Report], rankings: Mapping[str, Report])
         read("compare.css"),
         views=views,
         reports=reports,
-        drawn=drawn_whole(first),
         dimensions=[_comparison_view(name, ranking, reports) for name, ranking in rankings.items()],
         alone=[  # dimensions that only one judge scores
             (name, report["judge"], dimension["verdict"]["text"])
@@ -227,7 +197,7 @@ def _comparison_view(name: str, ranking: Report, reports: Sequence[Report]) -> d
     """The section of one dimension."""
     by_judge = {report["judge"]: report for report in reports if name in report["dimensions"]}
     entries = [
-        {**entry, "report": by_judge[judge]["dimensions"][name], "listening": listening(by_judge[judge], name)}
+        {**entry, "report": by_judge[judge]["dimensions"][name], "listening": views.listening(by_judge[judge], name)}
         for entry in ranking["judges"]
         if (judge := entry["judge"]) in by_judge
     ]

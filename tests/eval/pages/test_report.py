@@ -19,10 +19,10 @@ from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.listening import check_view
-from empathy_judge.eval.pages.report import listening, render_page
+from empathy_judge.eval.pages.report import render_page
 from empathy_judge.eval.rendering import counted_statuses
 from empathy_judge.eval.results import Results
-from empathy_judge.eval.views import evaluation_views
+from empathy_judge.eval.views import evaluation_views, listening
 
 from ..conftest import AnyJudge, Page, check_of, printed_at, statistic
 
