@@ -62,9 +62,9 @@ class Comparison:
 
         reports = self.reports
         files: dict[str, Any] = {
-            pages.COMPARISON_FILE: {"reports": reports, "rankings": self.rankings},
-            pages.RESULTS_FILE: self.to_frame(),
-            pages.COMPARISON_TABLE_FILE: pages.markdown_comparison(reports, self.rankings),
+            "comparison.json": {"reports": reports, "rankings": self.rankings},
+            "results.csv": self.to_frame(),
+            "comparison.md": pages.markdown_comparison(reports, self.rankings),
             pages.PAGE_FILE: pages.render_comparison(reports, self.rankings),
         }
         write_files(Path(folder), files)

@@ -81,8 +81,8 @@ class Results:
         files: dict[str, Any] = {
             REPORT_FILE: self.report,
             ITEMS_FILE: self.items,
-            pages.RESULTS_FILE: self.to_frame(),
-            pages.TABLE_FILE: pages.markdown_report(self.report),
+            "results.csv": self.to_frame(),
+            "agreement.md": pages.markdown_report(self.report),
             pages.PAGE_FILE: pages.render_page(self),
         }
         write_files(Path(folder), files)

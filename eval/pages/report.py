@@ -24,10 +24,6 @@ from ..results import Report, Results, joined
 from . import charts
 from .sound import EMBEDDED_RULE, disagreements
 
-TABLE_FILE = "agreement.md"
-COMPARISON_FILE = "comparison.json"
-COMPARISON_TABLE_FILE = "comparison.md"
-RESULTS_FILE = "results.csv"
 PAGE_FILE = "index.html"
 
 WORST_ITEMS = 10
