@@ -1,4 +1,5 @@
-"""Tables and sentences that commands print on judges and people. Pages and Markdown share the rows of the tables.
+"""Tables and sentences that commands print on judges and people. Templates of pages and Markdown take rows and notes
+from here, too: they know this module as ``views``.
 
 The notes below a table say why a value is missing.
 """
