@@ -59,6 +59,8 @@ def _clip_of(samples: Any, rate: Any) -> Clip:
             samples = (samples.float() if samples.is_floating_point() else samples).numpy()
         if rate != int(rate):
             raise ValueError("expected a whole number of Hz")
+        if np.ma.is_masked(samples):
+            raise ValueError("some are masked; expected samples without a mask, as of .filled(0)")
         return Clip(np.array(samples), int(rate))  # a copy: pairs wait for a batch, and callers reuse their buffers
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # ragged lists; a rate that is NaN
         raise AudioError(f"samples at {shown(rate)} Hz cannot be read ({error})", "not a clip") from None

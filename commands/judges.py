@@ -251,7 +251,7 @@ def explain(options: argparse.Namespace) -> int:
         for stretch in (*curve.worst, *curve.best):
             print(f"  {stretch.reason}")
         if not curve.worst and not curve.best:
-            print(f"  nothing stands out; {curve.lowest} contribute least")
+            print(f"  nothing stands out; {curve.lowest} add the fewest points")
     return DONE
 
 

@@ -144,14 +144,18 @@ def create_app(load: Callable[[], Scorer], settings: ServiceSettings | None = No
 
     page, headers = page_of(needs_token=token)
 
+    # probes of load balancers ask with HEAD
+    @app.head("/", include_in_schema=False)
     @app.get("/", summary="A page to try the judge", operation_id="page", response_class=HTMLResponse)
     async def index() -> Response:
         return HTMLResponse(page, headers=headers)
 
+    @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", summary="Whether the service is alive", operation_id="healthz")
     async def healthz() -> schemas.Health:
         return schemas.Health(status="ok")
 
+    @app.head("/readyz", include_in_schema=False)
     @app.get(
         "/readyz", summary="Whether requests are let in", operation_id="readyz", responses=responses(503, token=False)
     )

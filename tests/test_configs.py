@@ -229,6 +229,8 @@ def test_what_is_no_setting_or_value_is_refused_in_one_line(words, message, caps
         ("judge:\n  lora: null\n", "bad.yaml: judge.lora without a value"),
         ("data:\n  target: null\n", "bad.yaml: data.target without a value"),
         ("seed: null\n", "bad.yaml: seed without a value"),
+        ("judge: 3\n", "bad.yaml: judge 3; expected settings and their values"),
+        ("data: [1, 2]\n", "bad.yaml: data [1, 2]; expected settings and their values"),
         ("seed: [1\n", "not readable as YAML"),
         ("judge: a: b\n", "bad.yaml: not readable as YAML (mapping values are not allowed here, line 1, column 9)"),
         ("judge:\n  pooling: median\n", "judge.pooling median; expected last_token"),

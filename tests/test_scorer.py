@@ -290,6 +290,7 @@ def test_audio_states_are_kept_in_a_folder(judge_folder, clips, tmp_path, monkey
         (lambda s, c: Scorer.from_pretrained("judge", kept_bytes=-1), "kept_bytes -1; expected a whole number, 0 or"),
         (lambda s, c: s.rank(None, [c], by="vocal_empathy"), "dimension 'vocal_empathy'; expected empathy, warmth"),
         (lambda s, c: s.score(None, (c.samples, 16_000.7)), r"at 16000\.7 Hz .*expected a whole number of Hz"),
+        (lambda s, c: s.score(None, (np.ma.masked_less(c.samples, 0.0), RATE)), r"some are masked; .* \.filled\(0\)"),
         (lambda s, c: s.score(None, {"array": c.samples}), "array and sampling_rate"),
         (lambda s, c: s.score(None, io.StringIO()), "text"),
         (lambda s, c: s.score(None, (np.zeros((2, 8_000), dtype=np.float32), RATE)), "one-dimensional"),

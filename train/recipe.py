@@ -12,7 +12,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from ..data_modules.errors import UserError, nearest
+from ..data_modules.errors import UserError, nearest, shown
 from ..data_modules.folders import read_yaml
 from ..data_modules.parallel import available_cores
 from ..models.settings import MOST_RANK
@@ -227,6 +227,8 @@ class RecipeParser:
                 of_one = name in self._names and self.parser.get_default(name) is not None
                 if value is None and (of_one or self._is_group(name)):  # jsonargparse accepts it
                     raise UserError(f"{where}: {name} without a value; expected one, or no such line")
+                if self._is_group(name) and not isinstance(value, str):  # of a file jsonargparse reads the tree
+                    raise UserError(f"{where}: {name} {shown(value)}; expected settings and their values")
 
     def _is_group(self, name: str) -> bool:
         return any(known.startswith(f"{name}.") for known in self._names)

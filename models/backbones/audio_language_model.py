@@ -235,7 +235,7 @@ def messages(pair: Pair, question: str = QUESTION) -> list[Message]:
     Audio comes in the order of the context turns, the response last.
     """
     content: list[dict[str, Any]] = []
-    if pair.situation:
+    if pair.situation and pair.situation.strip():  # blanks are no text
         content.append(_text(f"Situation: {pair.situation}\n"))
     for turn in pair.context:
         # one turn needs no role; several need to be told apart

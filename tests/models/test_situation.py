@@ -42,6 +42,7 @@ def test_the_question_names_each_clip_in_order(voice):
     assert text.startswith("Context, user: *\nContext, assistant: *\nContext, user: *\nResponse: *\n")
     (message,) = messages(Pair("situation", voice, turns[:1], situation="Late again."))
     assert message["content"][0]["text"] == "Situation: Late again.\n"
+    assert messages(Pair("blank", voice, situation=" \n")) == messages(Pair("none", voice))
 
 
 @pytest.mark.parametrize("name", UNREADABLE)

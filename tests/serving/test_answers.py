@@ -282,6 +282,8 @@ def test_who_has_no_token_gets_no_score(caplog):
         assert service("GET", "/metrics", headers=right).status_code == 200
         for path in ("/healthz", "/readyz", "/", "/openapi.json"):
             assert service("GET", path).status_code == 200
+        for path in ("/healthz", "/readyz", "/"):
+            assert (service("HEAD", path).status_code, service("HEAD", path).content) == (200, b"")
         assert "sesame" not in service("GET", "/").text
         schemes = service("GET", "/openapi.json").json()["components"]["securitySchemes"]
         assert schemes["HTTPBearer"]["scheme"] == "bearer"

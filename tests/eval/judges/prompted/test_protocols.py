@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,8 @@ def test_turns_situation_and_samples(vendor, scored, make_pairs):
     for said in ("Situation: After a funeral.", "Context, user (audio):", "Context, assistant (audio):"):
         assert said in json.dumps(body)
     assert body.get("generationConfig", body)["temperature"] == 1
+    blank = scored(vendor, answer(vendor, GOOD), pairs=[replace(pair, situation=" ")]).requests[0].body
+    assert "Situation" not in json.dumps(blank)
 
 
 # ---------------------------------------------------------------- what comes back
