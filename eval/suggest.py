@@ -62,9 +62,14 @@ def suggest(
         raise UserError(f"--ratings {ratings}: expected at most {_MOST} for each of {len(part.pairs)} pairs")
     table = scored(judge, part.pairs)
     ids = [pair.pair_id for pair in part.pairs]
-    falls, counts, squares, known = [], [], [], np.ones(len(ids), dtype=bool)
-    limit = min(ratings, 20 + 4 * math.ceil(ratings / len(ids)))  # of one pair
-    for dimension in shared_dimensions(judge, dataset):
+    dimensions = shared_dimensions(judge, dataset)
+    scores = table.pivot(index="pair_id", columns="dimension", values="score").reindex(index=ids)
+    scored_pairs = np.flatnonzero(np.isfinite(scores[[dimension.name for dimension in dimensions]]).all(axis=1))
+    if len(scored_pairs) == 0:
+        raise UserError(f"judge {judge.name}: none of the {len(ids)} pairs has a score; expected some")
+    falls, counts, squares = [], [], []
+    limit = min(ratings, 20 + 4 * math.ceil(ratings / len(scored_pairs)))  # of one pair
+    for dimension in dimensions:
         rows = table[table["dimension"] == dimension.name].set_index("pair_id").reindex(ids)
         rating_table = RatingTable.of(part.ratings, dimension.name, ids)
         where = f"{dataset.root}, {dimension.name}"
@@ -72,13 +77,9 @@ def suggest(
         errors, noise = _variances(score, uncertainty, rating_table, where)
         k = rating_table.counts[:, None] + np.arange(limit + 1)
         variances = 1 / (1 / errors[:, None] + k / noise) / (dimension.maximum - dimension.minimum) ** 2
-        known &= np.isfinite(errors)
         falls.append(-np.diff(variances))
         counts.append(rating_table.counts)
         squares.append(variances[:, 0])
-    if not known.any():
-        raise UserError(f"judge {judge.name}: none of the {len(ids)} pairs has a score; expected some")
-    scored_pairs = np.flatnonzero(known)
     fall, square = np.mean(falls, axis=0)[scored_pairs], np.mean(squares, axis=0)[scored_pairs]
     best = np.argsort(-fall, axis=None, kind="stable")[:ratings]  # falls of a pair shrink: no later one comes first
     suggested = np.bincount(best // limit, minlength=len(scored_pairs))

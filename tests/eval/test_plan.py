@@ -341,3 +341,12 @@ def test_suggesting_says_what_is_missing():
     rows = suggest(guessing(score, None), rated(scores, 1 + np.arange(60) % 2), ratings=30)["rows"]
     assert [row["ratings"] for row in rows] == [1] * 30 + [2] * 30  # nothing else tells pairs apart
     assert [row["suggested"] for row in rows] == [1] * 30 + [0] * 30
+
+
+def test_all_ratings_are_suggested_where_few_pairs_have_scores():
+    _, score, _, scores = simulated_ratings(0)
+    few = np.where(np.arange(60) < 10, score, np.nan)
+    rows = suggest(guessing(few, None), rated(scores, np.full(60, 2)), ratings=600)["rows"]
+    assert (len(rows), sum(row["suggested"] for row in rows)) == (10, 600)
+    with pytest.raises(UserError, match="guessing: none of the 60 pairs has a score"):
+        suggest(guessing(np.full(60, np.nan), None), rated(scores, np.full(60, 2)))
