@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -276,6 +277,27 @@ def test_this_machine(capsys, monkeypatch, tmp_path):
     assert " GB free at " in found["disks", "models of the hub"]["detail"]  # of the folder above, which is there
     assert found["cached models", "none"]["state"] == "missing"
     assert "optional parts" in output_of(capsys, "doctor")
+
+
+def test_a_card_without_bf16_is_told_what_to_set(capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda _: SimpleNamespace(name="T4", total_memory=15 << 30)
+    )
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (14 << 30, 15 << 30))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
+
+    def refused(*_, **__):
+        raise RuntimeError("no kernel image is available\nmore")
+
+    monkeypatch.setattr(torch, "ones", refused)
+    found = _findings(capsys, 1)
+    card = found["GPUs", "cuda:0"]["detail"]
+    assert card == "T4, 14 of 15 GiB free, no bf16: trainer.precision 16-mixed, judge.dtype float16"
+    assert found["GPUs", "a product of matrices"] == {
+        "part": "GPUs", "name": "a product of matrices", "state": "broken", "detail": "no kernel image is available"
+    }  # fmt: skip
 
 
 def test_keys_are_not_shown(capsys, monkeypatch):

@@ -212,6 +212,7 @@ def test_torchrun_on_one_machine_and_on_several(tmp_path):
     words = arguments(tmp_path, "our-python")
     options = ("--nnodes", "--rdzv-endpoint", "--rdzv-backend", "--max-restarts")
     assert given(words, *options) == ["4", "first:29400", "c10d", "3"]
+    assert given(words, "--rdzv-conf") == ["join_timeout=1800,read_timeout=900"]
     check_train(words[words.index("train") + 1 :], nodes=4, gpus=8)
 
 
