@@ -257,7 +257,7 @@ def page(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
             )
         yield (
             "\n| training | pairs a batch | pairs/s | of the matrix rate | peak GiB (dry run) | waiting for data | "
-            "padding |\n|---|---|---|---|---|---|---|"
+            "padding | host syncs a step |\n|---|---|---|---|---|---|---|---|"
         )
         yield from (line for result in results if "pairs_per_second" in result for line in step_lines(result))
         yield "\n| scoring | way | pairs/s | of the matrix rate |\n|---|---|---|---|"
@@ -271,21 +271,22 @@ def page(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 def step_lines(row: dict[str, Any]) -> Iterator[str]:
     """A way of training, and the naive loop if it took turns with it."""
     predicted = "" if row["predicted_bytes"] is None else f" ({row['predicted_bytes'] / GIB:.1f})"
+    syncs = "not on a CPU" if row["syncs_per_step"] is None else f"{row['syncs_per_step']:.1f}"
     yield (
         f"| {row['way']} | {row['batch']} | {spread(row['pairs_per_second'])} | {spread(row['share'], '.0%')} | "
         f"{row['peak_bytes'] / GIB:.1f}{predicted} | {statistics.median(row['waiting']):.1%} | "
-        f"{row['padding']:.0%} |"
+        f"{row['padding']:.0%} | {syncs} |"
     )
     if "naive_pairs_per_second" in row:
         yield (
             f"| naive, in the same rounds | {row['batch']} | {spread(row['naive_pairs_per_second'])} | "
-            f"{spread(row['naive_share'], '.0%')} | {row['naive_peak_bytes'] / GIB:.1f} | | |"
+            f"{spread(row['naive_share'], '.0%')} | {row['naive_peak_bytes'] / GIB:.1f} | | | |"
         )
-        yield f"| {row['way']} by naive | | {spread(row['times_naive'])} times | | | | |"
+        yield f"| {row['way']} by naive | | {spread(row['times_naive'])} times | | | | | |"
 
 
 def remarks(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """What was left out, and what failed."""
+    """What was left out, what failed, and where the host waits for the GPU."""
     for row in rows:
         name = " ".join(filter(None, [f"{row['backbone']}:", row["piece"], row["way"]]))
         for kind in ("left_out", "naive_left_out"):
@@ -293,6 +294,8 @@ def remarks(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
                 yield f"{name}: {kind.replace('_', ' ')}: {row[kind]}"
         if "failed" in row:
             yield f"{name}: failed: {row['failed'].strip().splitlines()[-1]}"
+        if row.get("sync_lines"):
+            yield f"{name}: the host waits at " + ", ".join(f"{where} ({n})" for where, n in row["sync_lines"].items())
 
 
 if __name__ == "__main__":

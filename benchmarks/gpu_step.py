@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import re
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
@@ -204,6 +205,25 @@ WAYS: dict[str, dict[str, str]] = {
 """Ways of training, with the values by which they differ from the recipe."""
 
 
+@contextmanager
+def watched_syncs(device: torch.device) -> Iterator[Counter[str]]:
+    """Counts where the host waits for a GPU, by line of code."""
+    counts: Counter[str] = Counter()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if device.type == "cuda":
+            torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield counts
+        finally:
+            if device.type == "cuda":
+                torch.cuda.set_sync_debug_mode("default")
+            for warning in caught:
+                file = Path(warning.filename).name
+                if "synchroniz" in str(warning.message) and file != "timing.py":  # which measures
+                    counts[f"{file}:{warning.lineno}"] += 1
+
+
 def naive_turns(bench: Bench) -> Iterator[TimedTurn]:
     """The naive loop, a turn at a time."""
     before = torch.cuda.memory_allocated(bench.device) if bench.device.type == "cuda" else 0
@@ -230,7 +250,7 @@ def step(bench: Bench, way: str, values: dict[str, str]) -> dict[str, Any]:
     recomputed, options = values.get("gradient_checkpointing") == "true", bench.options
     turns, naive, machine = list[TimedTurn](), list[TimedTurn](), list[float]()
     seen: list[tuple[int, Inputs]] = []
-    failure = ""
+    syncs, failure = Counter[str](), ""
 
     def orders() -> Generator[Order | None, TimedTurn]:
         nonlocal failure
@@ -245,6 +265,9 @@ def step(bench: Bench, way: str, values: dict[str, str]) -> dict[str, Any]:
                     naive.append(next(naive_loop))
             except torch.OutOfMemoryError as error:
                 failure = "out of memory: " + str(error).partition(".")[0]
+        with watched_syncs(bench.device) as counts:
+            yield Order(options.steps)
+        syncs.update(counts)
         yield None
 
     def look(trainer: Any, module: Any, batch: Batch, number: int) -> None:
@@ -271,6 +294,8 @@ def step(bench: Bench, way: str, values: dict[str, str]) -> dict[str, Any]:
         "peak_bytes": max(turn.peak for turn in turns),
         # for a batch of as many of the longest clips
         "predicted_bytes": None if way == RECIPE else predicted_bytes(bench.predicted[recomputed], bench.batch),
+        "syncs_per_step": syncs.total() / options.steps if bench.device.type == "cuda" else None,
+        "sync_lines": dict(syncs.most_common(5)),
     }
     if failure:
         result["naive_left_out"] = failure

@@ -6,6 +6,7 @@ import argparse
 import json
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -195,6 +196,17 @@ class TestGpu:
         # the formula knows neither the head nor that the first layer's input needs no gradient
         assert sum(work) == pytest.approx(counter.get_total_flops(), rel=0.05)
         assert work.backward > work.forward > 8 * work.tower > 0
+
+    def test_waits_for_a_gpu_are_counted_by_line(self, programs, monkeypatch):
+        modes: list[str] = []
+        monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+        with programs("gpu_step").watched_syncs(torch.device("cuda")) as found:
+            for _ in range(3):
+                warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+            warnings.warn("something else", stacklevel=1)
+        assert modes == ["warn", "default"]
+        assert list(found.values()) == [3]
+        assert next(iter(found)).startswith("test_benchmarks.py:")
 
 
 class TestSmallData:
