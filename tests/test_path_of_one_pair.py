@@ -54,8 +54,8 @@ def written(kind: str) -> list[str]:
     return [re.sub(r"^\d+\. `([^`]*)`.*", r"\1", line) for line in lines.splitlines()]
 
 
-def check(kind: str, path: list[str], most: int) -> None:
-    assert len(path) <= most
+def check(kind: str, path: list[str]) -> None:
+    assert len(path) <= 6
     assert len({step.split(":")[0] for step in path[:-1]}) <= 6
     assert path == written(kind), f"docs/architecture.md, path: {kind}; expected\n" + "\n".join(path)
 
@@ -68,7 +68,7 @@ def test_from_score_to_the_network(judge_folder, dataset_folder, watch, capsys):
     assert lines[1].endswith(",ok")
     manifest.unlink()
     (path,) = seen
-    check("score", path[path.index("commands/judges.py: score") :], 6)
+    check("score", path[path.index("commands/judges.py: score") :])
 
 
 def test_from_a_worker_to_the_network(judge_folder, dataset_folder, tmp_path, watch):
@@ -84,7 +84,7 @@ def test_from_a_worker_to_the_network(judge_folder, dataset_folder, tmp_path, wa
     Worker(parts, Scorer.from_pretrained(judge_folder, device="cpu")).run()
     manifest.unlink()
     (path,) = seen
-    check("worker", path, 6)
+    check("worker", path)
 
 
 def test_from_a_request_to_the_network(judge_folder, dataset_folder, watch):
@@ -97,7 +97,7 @@ def test_from_a_request_to_the_network(judge_folder, dataset_folder, watch):
         seen = watch(AudioLanguageModel, "hidden_states")
         assert service.score((dataset_folder / "p00.wav").read_bytes()).status_code == 200
     (path,) = seen
-    check("request", path, 6)
+    check("request", path)
 
 
 @pytest.mark.slow
@@ -107,4 +107,4 @@ def test_from_train_to_the_loss(train_arguments, tmp_path, watch):
 
     seen = watch(objective, "mse")
     train(train_arguments(tmp_path / "run", trainer__max_epochs=1, trainer__logger="false"))
-    check("train", seen[0], 6)
+    check("train", seen[0])
