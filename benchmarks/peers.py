@@ -173,7 +173,7 @@ def table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
 UPPER = "training, LoRA in the upper quarter"
 
 
-def ways_of(batch: int) -> dict[str, dict[str, dict[str, object] | None]]:
+def ways_of(batch: int) -> dict[str, dict[str, Mapping[str, object] | None]]:
     """Ways of training of each race, with the values of `train` by which they differ; None = the naive way."""
     groups = {"data.batches": "groups"}  # the responses to a context, which is read once then
     tokens = {"data.batch_tokens": batch * TOKENS_OF_A_PAIR}
@@ -196,7 +196,7 @@ def ways_of(batch: int) -> dict[str, dict[str, dict[str, object] | None]]:
     }
 
 
-def run_way(turns: Turns, place: Place, folder: Path, in_upper: bool, values: dict[str, object] | None) -> None:
+def run_way(turns: Turns, place: Place, folder: Path, in_upper: bool, values: Mapping[str, object] | None) -> None:
     """Train by the command `train` with further values, or by the loop of `naive`."""
     if values is not None:
         train(command_line(place, folder, in_upper, {"cache.what": "none", **values}), watching=[taking_turns(turns)])
