@@ -127,14 +127,13 @@ class Overall:
     def of(cls, panels: Sequence[Panel], resamples: int, seed: int, interval: Interval) -> Overall:
         """Draws whole clusters within each dataset."""
         rows = pd.concat([panel.items.assign(dataset=panel.dataset or "") for panel in panels])
-        key = ["dataset", "pair_id"]
-        items = rows.drop_duplicates(key)
-        positions = pd.MultiIndex.from_frame(items[key]).get_indexer(pd.MultiIndex.from_frame(rows[key]))
+        rows = rows.set_index(["dataset", "pair_id"])
+        items = rows.loc[~rows.index.duplicated()]
+        positions = items.index.get_indexer(rows.index)
         places = np.split(positions, np.cumsum([len(panel.items) for panel in panels])[:-1])
-        draws = affordable_draws(items["cluster"].tolist(), resamples, seed, interval, items["dataset"].tolist())
-        redrawn = [
-            replace(panel, draws=draws.select(positions)) for panel, positions in zip(panels, places, strict=True)
-        ]
+        datasets = items.index.get_level_values("dataset").tolist()
+        draws = affordable_draws(items["cluster"].tolist(), resamples, seed, interval, datasets)
+        redrawn = [replace(panel, draws=draws.select(place)) for panel, place in zip(panels, places, strict=True)]
         return cls(redrawn, draws, places)
 
     def mean(self, statistics: Sequence[Statistic]) -> Statistic:
