@@ -194,8 +194,8 @@ def calibration(curve: Sequence[dict[str, Any]], scale: tuple[float, float], alt
     score, human = np.array([point["score"] for point in curve]), np.array([point["human"] for point in curve])
     with plot(4.3, 4.0) as (figure, axes):
         axes.plot(score, human, color=PALE, linewidth=1.2, zorder=2)
-        halves = [1.96 * (point["standard_error"] or 0.0) for point in curve]
-        axes.errorbar(score, human, halves, fmt="o", color=ACCENT, markersize=6.5, elinewidth=1.6, zorder=3)
+        margins = [1.96 * (point["standard_error"] or 0.0) for point in curve]
+        axes.errorbar(score, human, margins, fmt="o", color=ACCENT, markersize=6.5, elinewidth=1.6, zorder=3)
         rating_axes(axes, score, human, scale)
         return svg(figure, alt)
 
