@@ -13,10 +13,11 @@ from empathy_judge.cli import main
 from empathy_judge.eval.agreement_table import measure_agreement
 from empathy_judge.eval.frame import read_frame
 from empathy_judge.eval.statistics.bootstrap import Resamples
+from empathy_judge.eval.views import agreement_views
 from scipy.stats import spearmanr
 
 from ..conftest import output_of
-from .conftest import assert_near, long_table
+from .conftest import assert_near, long_table, printed_at
 
 PEOPLE = ("ann", "bob", "cy")
 
@@ -120,6 +121,14 @@ def test_differences_are_paired_and_corrected(toy, overall):
     adjusted = [pairs["good", "bad"]["p_adjusted"], pairs["near", "bad"]["p_adjusted"]]
     assert adjusted == [pytest.approx(6 / 301)] * 2
     assert pairs["good", "near"]["p_adjusted"] == pairs["good", "near"]["p"] > 0.05
+
+
+def test_the_table_says_p_to_the_next_judge(found):
+    table = printed_at(120, agreement_views(found)).partition("judges over 5 dimensions")[2]
+    rows = [line.split() for line in table.partition("Over 5 dimensions")[0].splitlines()]
+    last = {row[0]: row[-1] for row in rows if row}
+    assert (last["near"], last["bad"]) == ("0.020", "−0.29]")
+    assert float(last["good"]) > 0.05
 
 
 def test_the_answer_in_words(overall):
