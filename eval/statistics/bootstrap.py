@@ -2,7 +2,8 @@
 
 Items of one group (same context or script) are not independent, so groups are drawn, never items. A statistic is a
 plain function; `estimate` calls it on the items, and in each resample on the drawn items, each as often as its group
-was drawn. Spearman, which is reported everywhere, has a faster way to the same numbers (`rank_draws`).
+was drawn. Two statistics have a faster way to the same numbers (`rank_draws`): Spearman, which is reported everywhere,
+for many resamples at a time, and Kendall, whose pairs of items are compared once and not anew in each resample.
 
 Intervals are at the 95 % level. Those of **correlations** (Spearman, Pearson, Kendall and the like, leave-one-out human
 agreement, noise ceiling, ICC, alpha) are t intervals on Fisher's scale (1921): artanh(value) +- t * sd / (1 - value^2)
@@ -27,8 +28,8 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
-from .agreement import CORRELATIONS, Function, Statistic, spearman, why_undefined
-from .rank_draws import spearman_draws
+from .agreement import CORRELATIONS, Function, Statistic, kendall, spearman, why_undefined
+from .rank_draws import kendall_draws, spearman_draws
 
 MIN_GROUPS = 5
 """Fewest groups for an interval."""
@@ -81,9 +82,15 @@ class Resamples:
                 groups, also under one name. None = one stratum.
         """
         names, codes = np.unique(np.asarray(groups, dtype=str), return_inverse=True)
-        stratum = 0 if strata is None else np.unique(np.asarray(strata, dtype=str), return_inverse=True)[1]
-        columns, codes = np.unique(stratum * len(names) + codes, return_inverse=True)
-        n_groups, sizes = len(columns), np.bincount(columns // len(names))  # the columns of one stratum are adjacent
+        if strata is None:
+            sizes = [len(names)]
+        else:  # the columns of one stratum are adjacent
+            stratum = np.unique(np.asarray(strata, dtype=str), return_inverse=True)[1]
+            columns, codes = np.unique(stratum * len(names) + codes, return_inverse=True)
+            sizes = np.bincount(columns // len(names)).tolist()
+        n_groups = sum(sizes)
+        if n_groups == 0:
+            return cls(codes, np.zeros((resamples, 0)))
         rng = np.random.default_rng(seed)
         left_out = min(n_groups, _JACKKNIFE_ROWS) if interval == "bca" and resamples else 0
         counts = np.ones((resamples + left_out, n_groups), np.float32)  # exact, and half the memory
@@ -136,6 +143,8 @@ class Resamples:
         """A function of vectors of the n items (finite) in every resample, shape (rows of `counts`,)."""
         if function is spearman:
             return spearman_draws(vectors[0][None], vectors[1], self.codes, self.counts)[0]
+        if function is kendall:
+            return kendall_draws(vectors[0], vectors[1], self.codes, self.counts)
         return self.draws(lambda items: function(*(vector[items] for vector in vectors)))
 
 
@@ -182,7 +191,7 @@ def spearmans(scores: Sequence[np.ndarray], human: np.ndarray, resamples: Resamp
 
 
 def estimate_share(values: np.ndarray, resamples: Resamples) -> Statistic:
-    """The mean of values from 0 to 1, shape (n,), such as 1 = right and 0 = wrong.
+    """The mean of values from 0 to 1, shape (n,), such as 1 = right and 0 = wrong; NaN is dropped and counted.
 
     Where all are 0 or all are 1 all draws are alike, which says nothing of other items: then the interval has the exact
     end for as many trials as there are groups (Clopper and Pearson, 1934).

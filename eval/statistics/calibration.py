@@ -12,12 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
-from sklearn.isotonic import IsotonicRegression
-from sklearn.linear_model import LinearRegression
-from sklearn.model_selection import PredefinedSplit, cross_val_predict
+from scipy.optimize import isotonic_regression
 
-from ...data_modules.ratings import tied
-from .agreement import Statistic, is_constant, mae, rmse
+from .agreement import CONSTANT_TOLERANCE, Statistic, is_constant, mae, rmse
 from .bootstrap import Resamples, complete, estimate, estimate_share, estimates
 
 BINS = 10
@@ -39,7 +36,14 @@ class CalibrationBin:
 def calibration_curve(
     score: np.ndarray, human: np.ndarray, groups: np.ndarray, bins: int = BINS
 ) -> tuple[CalibrationBin, ...]:
-    """Mean human score by judge score: at most so many bins with items, by rising score; none with infinite scores."""
+    """Mean human score by judge score: the bins with items, by rising score; empty where a score is infinite.
+
+    Args:
+        score: Shape (n,), judge, rating points; items with a NaN are left out.
+        human: Shape (n,), the same items.
+        groups: Shape (n,), the group of each item, names or numbers.
+        bins: How many, at most.
+    """
     valid, point = complete(score, human)
     if point.reason is not None:
         return ()
@@ -56,7 +60,7 @@ def calibration_curve(
 def calibration_error(score: np.ndarray, human: np.ndarray) -> float:
     """Expected calibration error: mean over items of the distance between mean judge and mean human score of their bin.
 
-    Scores are finite. Chance differences add up: even for a perfectly calibrated judge
+    In rating points, for finite scores of shape (n,). Chance differences add up: even for a perfectly calibrated judge
     the error is above 0, by about the mean `CalibrationBin.standard_error`. It is higher in resamples (which are binned
     anew) than in the data, so that the interval tends to lie too high. Compare it between judges, or before and after a
     mapping, on the same items. For a constant judge, which has one bin, it is the distance of the means.
@@ -65,7 +69,7 @@ def calibration_error(score: np.ndarray, human: np.ndarray) -> float:
 
 
 def expected_calibration_error(score: np.ndarray, human: np.ndarray, resamples: Resamples) -> Statistic:
-    """`calibration_error` with its interval."""
+    """`calibration_error` with its interval; `resamples` are draws over the same n items."""
     order = np.argsort(score, kind="stable")  # drawn items are then sorted, too, which saves most of the time
     return estimate(calibration_error, score[order], human[order], resamples=resamples.select(order))
 
@@ -86,9 +90,13 @@ def calibration_line(score: np.ndarray, human: np.ndarray) -> tuple[float, float
 def _bin_of(score: np.ndarray, bins: int = BINS) -> np.ndarray:
     """The bin of each item, from 0, by the mean rank of its ties, so that items of equal score share a bin."""
     # A mapping may turn equal scores into scores that differ by rounding: these count as equal
-    _, code, counts = np.unique(tied(score), return_inverse=True, return_counts=True)
-    middle = np.cumsum(counts) - counts / 2
-    return np.minimum(middle * bins // len(score), bins - 1).astype(np.intp)[code]
+    order = np.argsort(score, kind="stable")
+    apart = np.diff(score[order], prepend=-np.inf) > CONSTANT_TOLERANCE * np.abs(score).max()
+    starts = np.flatnonzero(apart)
+    middle = (starts + np.append(starts[1:], len(score))) / 2
+    bin_numbers = np.empty(len(score), dtype=np.intp)
+    bin_numbers[order] = np.minimum(middle * bins // len(score), bins - 1)[np.cumsum(apart) - 1]
+    return bin_numbers
 
 
 def _standard_error(values: np.ndarray, groups: np.ndarray) -> float | None:
@@ -107,7 +115,14 @@ QUANTILES = (0.05, 0.95)
 def scale_use(
     score: np.ndarray, human: np.ndarray, minimum: float, maximum: float, resamples: Resamples
 ) -> dict[str, Any]:
-    """How judge and people use a scale from minimum to maximum; means over raters vary less than single ratings.
+    """How judge and people use a scale from minimum to maximum, over the items that both scored.
+
+    Args:
+        score: Shape (n,), judge, rating points; NaN is dropped with its item and counted.
+        human: Shape (n,), the same items. Means over raters vary less than single ratings.
+        minimum: Lowest point of the scale.
+        maximum: Highest point of the scale, above it.
+        resamples: Draws over the same n items.
 
     Returns:
         For ``judge`` and ``human``: ``mean`` and ``sd`` (over n) in rating points; ``range_used``, the distance between
@@ -173,21 +188,35 @@ def mapped_scores(
     A judge may use another scale than people, or part of it. This shows how near its scores come after a correction.
 
     Args:
-        score: In any unit; NaN = the item does not count.
-        human: Rating points.
-        groups: At least two of the items that count.
+        score: Shape (n,), judge, any unit; NaN = the item does not count.
+        human: Shape (n,), rating points of the same items.
+        groups: Shape (n,), the group of each item, names or numbers; at least two of the items that count.
         mapping: ``linear`` (least squares) or ``isotonic`` (the rising step function of least squares, interpolated
             between the scores that it was fitted on and constant beyond them; Barlow et al., 1972). Both map a constant
             judge to the mean human score.
         seed: Seed of the division of the groups into `FOLDS` folds, or as many as there are groups.
     """
     valid, _ = complete(score, human)
+    x, y = score[valid], human[valid]
     names, codes = np.unique(groups[valid], return_inverse=True)
-    fold = np.random.default_rng(seed).permutation(len(names)) % min(FOLDS, len(names))
-    model = LinearRegression() if mapping == "linear" else IsotonicRegression(out_of_bounds="clip")
+    folds = min(FOLDS, len(names))
+    fold = (np.random.default_rng(seed).permutation(len(names)) % folds)[codes]
+    predicted = np.empty(len(codes))
+    for index in range(folds):
+        held_out = fold == index
+        predicted[held_out] = _mapped(mapping, x[~held_out], y[~held_out], x[held_out])
     mapped = np.full(len(valid), np.nan)
-    mapped[valid] = cross_val_predict(model, score[valid][:, None], human[valid], cv=PredefinedSplit(fold[codes]))
+    mapped[valid] = predicted
     return mapped
+
+
+def _mapped(mapping: MappingKind, x: np.ndarray, y: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """New scores by the mapping that is fitted on judge scores x and human scores y."""
+    if mapping == "linear":
+        slope = np.nan_to_num(calibration_line(x, y)[0])
+        return y.mean() + slope * (new - x.mean())
+    distinct, code, times = np.unique(x, return_inverse=True, return_counts=True)
+    return np.interp(new, distinct, isotonic_regression(np.bincount(code, weights=y) / times, weights=times).x)
 
 
 _ROUNDING = 1e-9  # rating points: an end that is the rating itself holds it
@@ -196,7 +225,8 @@ _ROUNDING = 1e-9  # rating points: an end that is the rating itself holds it
 def coverage(low: np.ndarray, high: np.ndarray, human: np.ndarray, resamples: Resamples) -> Statistic:
     """Share of the n items whose mean rating lies inside its interval, ends included.
 
-    Low and high ends have shape (n,), in rating points. The interval is that of `estimate_share`.
+    Low and high ends and ratings have shape (n,), in rating points; items with a NaN are dropped and counted. The
+    interval is that of `estimate_share`.
     """
     inside = ((low - _ROUNDING <= human) & (human <= high + _ROUNDING)).astype(np.float64)
     known = np.isfinite(low) & np.isfinite(high) & ~np.isnan(human)
@@ -211,7 +241,7 @@ def mean_width(low: np.ndarray, high: np.ndarray, human: np.ndarray, resamples: 
 def error_ratio(score: np.ndarray, standard_error: np.ndarray, human: np.ndarray, resamples: Resamples) -> Statistic:
     """Root mean square of the errors, each divided by its standard error: 1 = as large as stated, above 1 = larger.
 
-    Items without a standard error above 0 are dropped and counted.
+    All have shape (n,), rating points; items without a standard error above 0 are dropped and counted.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         squared = np.where(standard_error > 0, ((score - human) / standard_error) ** 2, np.nan)

@@ -42,9 +42,9 @@ _RIDGE = 1e-10  # share of the largest diagonal element; makes the singular equa
 
 
 def icc(table: RatingTable, resamples: Resamples) -> dict[Form, Statistic]:
-    """All forms; ``n`` counts items, ``dropped`` those with a single rating.
+    """All forms, from ratings and draws over their items.
 
-    Undefined with fewer than two items of two ratings,
+    ``n`` counts items, ``dropped`` those with a single rating. Undefined with fewer than two items of two ratings,
     where the ratings do not vary, and, in the two-way forms, where no degree of freedom is left for the error.
     """
     panel = _Panel(table)
@@ -115,13 +115,14 @@ class _Panel:
         scores = scores - scores.mean() if len(scores) else scores
         self.n_items, self.n_raters = len(item_positions), len(rater_positions)
         self.complete = len(scores) == self.n_items * self.n_raters
-        names = tuple(table.rater_ids[position] for position in rater_positions)
-        panel = RatingTable(items, raters, scores, self.n_items, names)
-        self.sizes, self._sums, self._model = panel.counts, panel.sums, fit_rater_model(panel)
+        self.sizes = np.bincount(items, minlength=self.n_items)
+        self._sums = np.bincount(items, weights=scores, minlength=self.n_items)
         self._squares = np.bincount(items, weights=scores**2, minlength=self.n_items)
         shape = (self.n_raters, self.n_items)
         self._scores = sparse.csr_array((scores, (raters, items)), shape=shape)
         self._rated = sparse.csr_array((np.ones(len(items)), (raters, items)), shape=shape)
+        names = tuple(table.rater_ids[position] for position in rater_positions)
+        self._model = fit_rater_model(RatingTable(items, raters, scores, self.n_items, names))
 
     def components(self, weights: np.ndarray | None = None) -> _Components:
         """Components where item i counts as weights[i] different items, not all 0; None = every item once."""

@@ -27,7 +27,7 @@ DISTANCES: tuple[Distance, ...] = get_args(Distance)
 
 
 def krippendorff_alpha(table: RatingTable, distance: Distance, resamples: Resamples) -> Statistic:
-    """Alpha with a bootstrap interval over groups.
+    """Alpha with a bootstrap interval over groups, from ratings and draws over their items.
 
     ``n`` counts items, ``dropped`` those with a single rating, which do not count. Undefined without an item with two
     ratings, and where all ratings are equal.

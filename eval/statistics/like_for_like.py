@@ -9,9 +9,9 @@ judge would still differ from these raters for two reasons: the choice of items,
 - Items: groups are drawn with replacement. Raters are not, because a rater drawn twice would be compared with itself.
   The covariance of judge and raters over the draws is multiplied by g / (g - 1), where g is the number of groups.
 - Raters: the true variance of judge - rater between raters is estimated by its covariance, over raters, between two
-  equal parts of the groups: chance in one part is not chance in the other. It is averaged over random divisions and
-  is at least 0. Times 1 + 1 / raters, it is the variance for a further rater and the mean, as in the prediction
-  interval of random effects (Higgins, Thompson and Spiegelhalter, 2009).
+  halves of the groups: chance in one half is not chance in the other. It is averaged over random halvings and is at
+  least 0. Times 1 + 1 / raters, it is the variance for a further rater and the mean, as in the prediction interval of
+  random effects (Higgins, Thompson and Spiegelhalter, 2009).
 
 The difference has a t interval with the degrees of freedom of Satterthwaite (1946). The variance from raters is the
 part of their spread beyond chance; an estimate of 0 is no more certain than the spread itself. In the degrees of
@@ -61,7 +61,7 @@ _LEVEL = 0.95
 class HeldOut:
     """Judge and raters against the mean of the other raters, one row for each rater that can be compared.
 
-    The first column is observed; then come the rows of `Resamples.counts`, then both parts of `HALVINGS` divisions.
+    The first column is observed; then come the rows of `Resamples.counts`, then `HALVINGS` times two halves.
     """
 
     raters: tuple[str, ...]  # the raters, K of them
@@ -93,10 +93,15 @@ class LikeForLike:
 
 
 def like_for_like(score: np.ndarray, table: RatingTable, resamples: Resamples) -> LikeForLike:
-    """A judge and one rater on one dimension; an item without a score does not count.
+    """A judge and one rater on one dimension.
 
-    Undefined where no rater can be compared; without intervals with fewer than `MIN_GROUPS` groups or `MIN_RATERS`
-    raters that can be compared.
+    Undefined, with the reason, where no rater can be compared; without intervals with fewer than `MIN_GROUPS` groups or
+    `MIN_RATERS` raters that can be compared.
+
+    Args:
+        score: Shape (n,), judge scores of the n items of `table`; NaN = not scored, the item does not count.
+        table: The ratings.
+        resamples: Draws over the n items.
     """
     correlations = held_out(score, table, resamples)
     return compared(correlations, resamples.select(correlations.items))
@@ -178,13 +183,15 @@ def compared(found: HeldOut, resamples: Resamples, n: int | None = None) -> Like
         resamples: The draws behind it, selected for the items that count.
         n: The `n` of the statistics, where that is not the number of items (dimensions of `pooled`).
     """
+    groups = resamples.n_groups
     counted = found.n_items if n is None else n
-    counts = found.n_items, len(found.raters), resamples.n_groups, found.left_out
     verdict: Verdict = "too few items to tell"
     if not found.raters:
         reasons = "; ".join(dict.fromkeys(found.left_out.values())) or "there are no ratings"
         undefined = Statistic(None, n=counted, reason=f"no rater can be compared: {reasons}")
-        return LikeForLike(undefined, undefined, undefined, undefined, undefined, None, verdict, *counts)
+        return LikeForLike(
+            undefined, undefined, undefined, undefined, undefined, None, verdict, 0, 0, groups, found.left_out
+        )
     share = found.weights[:, 0] / found.weights[:, 0].sum()
     judge, rater = float(share @ found.judge[:, 0]), float(share @ found.rater[:, 0])
     difference, ratio = Statistic(judge - rater, n=counted), Statistic(None, n=counted)
@@ -207,9 +214,19 @@ def compared(found: HeldOut, resamples: Resamples, n: int | None = None) -> Like
             verdict = "worse than one rater"
         if ratio.value is not None:
             ratio = _fieller(ratio, judge, rater, spread, half)
-    effective_raters = _effective_raters(ratio, rater, found.one_over_others)
-    sides = Statistic(judge, n=counted), Statistic(rater, n=counted)
-    return LikeForLike(*sides, difference, ratio, effective_raters, p, verdict, *counts)
+    return LikeForLike(
+        Statistic(judge, n=counted),
+        Statistic(rater, n=counted),
+        difference,
+        ratio,
+        _effective_raters(ratio, rater, found.one_over_others),
+        p,
+        verdict,
+        found.n_items,
+        len(found.raters),
+        groups,
+        found.left_out,
+    )
 
 
 class _Spread(NamedTuple):

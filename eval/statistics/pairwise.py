@@ -21,18 +21,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import sparse
 
 from .agreement import CONSTANT_TOLERANCE, MIN_ITEMS, Function, Statistic, kendall, spearman, why_constant
 from .bootstrap import Resamples, complete, with_interval
+from .rank_draws import pair_sums, signs
 
 MAX_PAIRS = 250_000_000
 """Most pairs that are resampled (as many as 22,360 items have); with more there is no interval."""
 
 CALIBRATED_PAIRS = 5_000_000
 """Most pairs that epsilon is chosen on (as many as 3,162 items have)."""
-
-_PAIRS = 1 << 20  # pairs of items at a time: 8 MB, of which the processor's cache keeps a part
 
 
 @dataclass(frozen=True)
@@ -48,10 +46,17 @@ class ItemPairs:
 
 
 def item_pairs(score: np.ndarray, human: np.ndarray, resamples: Resamples, seed: int = 0) -> ItemPairs:
-    """How often a judge orders two items as people do; the seed is that of `tie_calibration`.
+    """How often a judge orders two items as people do.
 
-    Undefined without a pair, and where the scores of either side are constant; without intervals where there are more
-    than `MAX_PAIRS` pairs.
+    Args:
+        score: Shape (n,), judge; NaN is dropped with its item and counted.
+        human: Shape (n,), the same items.
+        resamples: Draws over the same n items.
+        seed: Of `tie_calibration`.
+
+    Returns:
+        Undefined, with the reason, without a pair, and where the scores of either side are constant; without intervals
+        where there are more than `MAX_PAIRS` pairs.
     """
     valid, point = complete(score, human)
     x, y, seen = score[valid], human[valid], resamples.select(valid)
@@ -61,11 +66,15 @@ def item_pairs(score: np.ndarray, human: np.ndarray, resamples: Resamples, seed:
         return ItemPairs(point, point, None, None)
     epsilon, epsilon_reason = tie_calibration(x, y, seed)
 
+    def rule(judge: np.ndarray, people: np.ndarray) -> tuple[np.ndarray, ...]:
+        first, second = signs(judge), signs(people)
+        return first * second, second != 0, signs(judge, epsilon) == second
+
     pairs = len(x) * (len(x) - 1) // 2
     counts = np.ones((1, seen.counts.shape[1]))  # every item once, for the values; then the resamples
     if pairs <= MAX_PAIRS:
         counts = np.concatenate([counts, seen.counts])
-    surplus, ordered, agreeing = _pair_sums(x, y, epsilon, seen.codes, counts)
+    surplus, ordered, agreeing = pair_sums(x, y, seen.codes, counts, rule)
     sizes = np.bincount(seen.codes, minlength=counts.shape[1])
     drawn = ((counts @ sizes) ** 2 - counts**2 @ sizes) / 2
 
@@ -81,34 +90,6 @@ def item_pairs(score: np.ndarray, human: np.ndarray, resamples: Resamples, seed:
     return ItemPairs(found((ordered + surplus) / 2, ordered), found(agreeing, drawn), epsilon, epsilon_reason)
 
 
-def _pair_sums(
-    x: np.ndarray, y: np.ndarray, epsilon: float, groups: np.ndarray, counts: np.ndarray
-) -> tuple[np.ndarray, ...]:
-    """Sums over the pairs of items, each as often as both of its items were drawn, shape (rows of counts,) each.
-
-    Pairs in the right order less those in the wrong one; pairs that people order; pairs on which both sides say the
-    same at this epsilon. `groups` are columns of `counts`. A few rows of items are paired at a time, so that memory
-    stays bounded.
-    """
-    weights, sums = counts.T.astype(np.float64), np.zeros((3, len(counts)))
-    group_of_item = sparse.csr_array((np.ones(len(x)), (np.arange(len(x)), groups)), shape=(len(x), len(weights)))
-    step = max(1, _PAIRS // len(x))
-    for first in range(0, len(x), step):
-        drawn, later = weights[groups[first : first + step]], group_of_item[first:]
-        judge, people = (side[first : first + step, None] - side[first:] for side in (x, y))
-        preferred = _signs(people)
-        terms = _signs(judge) * preferred, preferred != 0, _signs(judge, epsilon) == preferred
-        for total, term in zip(sums, terms, strict=True):
-            term[:, : len(drawn)] = np.triu(term[:, : len(drawn)], 1)  # each pair once
-            total += (drawn * (term @ later @ weights)).sum(axis=0)
-    return tuple(sums)
-
-
-def _signs(differences: np.ndarray, epsilon: float = 0.0) -> np.ndarray:
-    """1, -1, or 0 up to epsilon; one byte each, as there are very many pairs."""
-    return (differences > epsilon).view(np.int8) - (differences < -epsilon).view(np.int8)
-
-
 def tie_calibration(score: np.ndarray, human: np.ndarray, seed: int = 0) -> tuple[float, str | None]:
     """Chooses epsilon among 0 and all observed differences of judge scores, exactly (Deutsch et al., 2023).
 
@@ -118,8 +99,8 @@ def tie_calibration(score: np.ndarray, human: np.ndarray, seed: int = 0) -> tupl
     where that is more than half).
 
     Args:
-        score: Finite.
-        human: Finite.
+        score: Shape (n,), judge, finite.
+        human: Shape (n,), the same items.
         seed: Seed of the random subset of items with about `CALIBRATED_PAIRS` pairs, used where all items have more.
 
     Returns:
@@ -186,9 +167,18 @@ WITHIN_GROUPS: Mapping[str, tuple[Function, int, Callable[[np.ndarray], float]]]
 def within_groups(
     name: str, score: np.ndarray, human: np.ndarray, groups: np.ndarray, resamples: Resamples
 ) -> GroupLevel:
-    """Mean over groups of a statistic within the group, a key of `WITHIN_GROUPS`; undefined where no group is left.
+    """Mean over groups of a statistic within the group.
 
-    For ``top_1`` the highest score is the best; where the lowest is, negate both sides.
+    Args:
+        name: A key of `WITHIN_GROUPS`. For ``top_1`` the highest score is the best; where the lowest is, negate both
+            sides.
+        score: Shape (n,), judge; NaN is dropped with its item and counted.
+        human: Shape (n,), the same items.
+        groups: Shape (n,), the group of each item, names or numbers.
+        resamples: Draws over the same n items.
+
+    Returns:
+        Undefined, with the reason, where no group is left.
     """
     function, fewest, chance = WITHIN_GROUPS[name]
     valid, point = complete(score, human)

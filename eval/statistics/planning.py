@@ -53,13 +53,15 @@ def group_size(groups: Sequence[str] | np.ndarray) -> float:
 def influence(score: np.ndarray, human: np.ndarray) -> np.ndarray:
     """Influence of each item on Spearman's correlation (Croux and Dehon, 2010), up to scale, with mean 0, shape (n,).
 
-    Scores are finite and not constant.
+    Scores have shape (n,) and are finite and not constant.
     """
     n = len(score)
     first, second = ((stats.rankdata(values) - 0.5) / n for values in (score, human))
     influences = first * second
-    for values, other_ranks in ((score, second), (human, first)):
-        # mean of the other side over the items that lie above
+    for values, other_ranks in (
+        (score, second),
+        (human, first),
+    ):  # mean of the other side over the items that lie above
         order = np.argsort(values, kind="stable")
         above = np.append(np.cumsum(other_ranks[order][::-1])[::-1], 0.0)
         start, end = (np.searchsorted(values[order], values, side) for side in ("left", "right"))
@@ -75,7 +77,11 @@ def design_effect(
 ) -> float:
     """Variance of Spearman's correlation over that with independent items; NaN = cannot be estimated.
 
-    Scores are finite. `systems` has the system of each item; None = no systems, or none that several groups share.
+    Args:
+        score: Shape (n,), finite.
+        human: Shape (n,), finite, mean ratings.
+        groups: Length n, the group of each item.
+        systems: Length n, the system of each item; None = no systems, or none that several groups share.
     """
     if len(score) < MIN_ITEMS or is_constant(score) or is_constant(human):
         return math.nan

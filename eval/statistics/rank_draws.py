@@ -1,4 +1,4 @@
-"""Spearman in every resample, without sorting anew and without copies of items.
+"""Spearman and Kendall in every resample, without sorting anew and without copies of items.
 
 An item that was drawn w times counts as w tied items. With t the total weight of each group of ties and C the running
 sum of t in the order of the values, the doubled, centred rank is 2 C - t - N, where N is the total weight; the sum of
@@ -9,8 +9,9 @@ many resamples at a time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -19,6 +20,7 @@ from ...data_modules.parallel import available_cores
 from .agreement import MIN_ITEMS
 
 _ROWS = 128  # resamples at a time
+_PAIRS = 1 << 20  # pairs of items at a time: 8 MB, of which the processor's cache keeps a part
 _RUNS = 256  # number of runs into which sorted items are cut and summed in parallel: arrays stay in a core's cache
 
 
@@ -156,3 +158,63 @@ def _untied_covariance(runs: _Runs, human_ranks: np.ndarray, weights: np.ndarray
         inside += np.multiply(product, running, out=latest)
     before = np.cumsum(running, axis=0, dtype=np.float64) - running
     return 2 * (inside + products * before).sum(axis=0)
+
+
+PairRule = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, ...]]
+"""Maps the differences of judge and human scores of pairs (any shape) to the terms of each pair in several sums."""
+
+
+def signs(differences: np.ndarray, epsilon: float = 0.0) -> np.ndarray:
+    """1, -1, or 0 up to epsilon; one byte each, as there are very many pairs."""
+    return (differences > epsilon).view(np.int8) - (differences < -epsilon).view(np.int8)
+
+
+def pair_sums(x: np.ndarray, y: np.ndarray, groups: np.ndarray, counts: np.ndarray, rule: PairRule) -> np.ndarray:
+    """Sums over the pairs of items, each as often as both of its items were drawn; shape (sums, resamples).
+
+    Each sum is c' S c, with c the counts of a resample over groups and S the sums over the pairs between two groups. S
+    is built from a few rows of items at a time, so that memory stays bounded whatever the sizes of the groups.
+
+    Args:
+        x: Shape (n,), judge.
+        y: Shape (n,), human.
+        groups: Shape (n,), the group of each item as a column of `counts`.
+        counts: Shape (resamples, groups), how often each group was drawn.
+        rule: Applied to each pair.
+    """
+    order = np.argsort(groups, kind="stable")
+    x, y, groups = x[order], y[order], groups[order]
+    present, starts = np.unique(groups, return_index=True)
+    counts = counts[:, present].astype(np.float64)
+    sums: Any = 0.0
+    step = max(1, _PAIRS // len(x))
+    for first in range(0, len(x), step):
+        values = rule(x[first : first + step, None] - x[first:], y[first : first + step, None] - y[first:])
+        rows = len(values[0])
+        low, high = np.searchsorted(starts, (first, first + rows - 1), side="right") - 1
+        columns = np.maximum(starts[low:] - first, 0)
+        block = []
+        for side in values:
+            side[:, :rows] = np.triu(side[:, :rows], 1)  # each pair once
+            between = np.add.reduceat(side, columns, axis=1, dtype=np.float64)
+            between = np.add.reduceat(between, columns[: high - low + 1], axis=0)
+            block.append(((counts[:, low:] @ between.T) * counts[:, low : high + 1]).sum(axis=1))
+        sums = sums + np.stack(block)
+    return sums
+
+
+def kendall_draws(score: np.ndarray, human: np.ndarray, groups: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Kendall's tau-b of one judge in every resample, shape (resamples,); NaN and arguments as in `spearman_draws`.
+
+    Tau-b = sum of sign products over pairs / root of (pairs untied in x times those in y).
+    """
+
+    def rule(dx: np.ndarray, dy: np.ndarray) -> tuple[np.ndarray, ...]:
+        first, second = signs(dx), signs(dy)
+        return first * second, first != 0, second != 0
+
+    agreeing, x_untied, y_untied = pair_sums(score, human, groups, counts, rule)
+    drawn = counts @ np.bincount(groups, minlength=counts.shape[1])
+    defined = (drawn >= MIN_ITEMS) & (x_untied > 0) & (y_untied > 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(defined, agreeing / np.sqrt(x_untied * y_untied), np.nan)

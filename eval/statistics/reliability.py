@@ -9,11 +9,11 @@ Two ceilings, both for Spearman's correlation:
 
 The section "Raters" in docs/reference/statistics.md says how they are computed and how accurate the second one is in
 simulated panels. The Spearman-Brown formula (Horst, 1951) steps up to the numbers of ratings that the items really
-have, items with a single rating included. With two equal parts of every item it is 2 r / (1 + r).
+have, items with a single rating included. With two equal halves of every item it is 2 r / (1 + r).
 
 Each halving divides the raters. Only where this leaves the ratings of an item unbalanced are raters of this item moved
 to the other half at random. Halving each item on its own would be wrong for a panel that rates (nearly) all items: its
-raters' biases cancel between items, but between such parts they would count as noise, and the ceiling would be too
+raters' biases cancel between items, but between such halves they would count as noise, and the ceiling would be too
 low.
 """
 
@@ -125,7 +125,7 @@ def affordable_draws(
 
 
 def measure(table: RatingTable, resamples: Resamples, seed: int) -> Reliability:
-    """Computes all fields of `Reliability`; the seed is that of the halvings."""
+    """Computes all fields of `Reliability` from ratings, draws over their items, and the seed of the halvings."""
     single, raters = leave_one_rater_out(table, resamples)
     split_half = _split_half(table, resamples, seed, by_item=False)
     reliability = _stepped_up(split_half, table.counts)
@@ -135,7 +135,7 @@ def measure(table: RatingTable, resamples: Resamples, seed: int) -> Reliability:
 
 
 def leave_one_rater_out(table: RatingTable, resamples: Resamples) -> tuple[Statistic, dict[str, Statistic]]:
-    """Spearman of each rater with the mean of the others.
+    """Spearman of each rater with the mean of the others, from ratings and draws over their items.
 
     Returns the mean over raters, weighted by items, and a dict of rater id -> Spearman of this rater and number of its
     items. Raters with fewer than `MIN_RATER_ITEMS` shared items are left out of the mean.
@@ -313,7 +313,7 @@ def raters_ceiling(
     Args:
         table: The ratings.
         panel_reliability: Reliability of the panel mean over all rated items, from `measure`.
-        resamples: The draws behind it.
+        resamples: The draws behind it, over the items.
         k: Number of raters, at least 1.
         seed: Seed of the choices.
 

@@ -67,10 +67,10 @@ def compare_all(
     """Compares every two judges, in the order of `scores`.
 
     Args:
-        scores: Judge -> its scores, on a scale of its own. NaN = not scored: the item is left out of this judge's
-            comparisons and counted as dropped.
-        human: NaN likewise.
-        resamples: Their groups are what permutations exchange.
+        scores: Judge -> its scores, shape (n,), on a scale of its own. NaN = not scored: the item is left out of this
+            judge's comparisons and counted as dropped.
+        human: Shape (n,), human scores of the same items; NaN likewise.
+        resamples: Draws over the same n items; their groups are what permutations exchange.
         permutations: Number of random permutations, at least 1; where no more exist, each is used once.
         seed: Seed of the permutations.
 
@@ -128,7 +128,7 @@ def permutation_test(
     `permutations` is at least this number, each is used once, and p is exact. With random ones, p = (as extreme + 1)
     / (permutations + 1) (Phipson and Smyth, 2010). A permutation that makes a judge constant counts as extreme.
 
-    Scores are finite and not constant; `units`, shape (n,), are exchanged as wholes.
+    Scores have shape (n,) and are finite and not constant; `units`, shape (n,), are exchanged as wholes.
     """
     # Every sum in the correlations is linear in the exchanges: a permutation costs the number of units, not of items
     x, y, z = (np.asarray(stats.zscore(stats.rankdata(scores))) for scores in (first, second, human))

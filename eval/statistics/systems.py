@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ...data_modules.ratings import tied
-from .agreement import STATISTICS, Statistic, is_constant
+from .agreement import CONSTANT_TOLERANCE, STATISTICS, Statistic, is_constant
 from .bootstrap import Resamples, estimate, with_interval
 
 MIN_SYSTEMS = 3
@@ -31,7 +30,13 @@ SYSTEM_STATISTICS = ("spearman", "pearson", "kendall", "icc_a1", "icc_c1", "bias
 
 
 def system_level(systems: Sequence[str], score: np.ndarray, human: np.ndarray, resamples: Resamples) -> dict[str, Any]:
-    """All statistics of the means of systems; `systems` has the system of each item, and all scores are finite.
+    """All statistics of the means of systems.
+
+    Args:
+        systems: Length n, the system of each item.
+        score: Shape (n,), finite, rating points.
+        human: Shape (n,), finite, rating points.
+        resamples: Draws over the same n items.
 
     Returns:
         ``n_systems``; the `SYSTEM_STATISTICS` and ``pairwise_accuracy`` (`pairs_in_order`), whose ``n`` counts systems,
@@ -79,6 +84,9 @@ def pairs_in_order(score: np.ndarray, human: np.ndarray) -> float:
     Means that are equal up to rounding are tied; a tie is right where both sides tie the pair. A pair with a very small
     difference counts like one with a clear winner.
     """
+    means = np.stack([score, human])
     first, second = np.triu_indices(len(score), 1)
-    judge, people = (np.sign(means[first] - means[second]) for means in (tied(score), tied(human)))
+    apart = means[:, first] - means[:, second]
+    apart[np.abs(apart) <= CONSTANT_TOLERANCE * np.abs(means).max(axis=1, keepdims=True)] = 0
+    judge, people = np.sign(apart)
     return float((judge == people).mean())

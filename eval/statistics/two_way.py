@@ -10,8 +10,8 @@ All is computed on Fisher's scale z = artanh(r), with the quantiles of t:
 
 - other raters, the same items: the variance is that of the jackknife over raters.
 - other items and other raters: the variance is the sum of two parts. The first is that of the bootstrap over groups,
-  which already contains the chance in single ratings. The second is the covariance of the jackknife between two parts
-  of the groups, averaged over random divisions and at least 0: the differences between raters that hold on any items.
+  which already contains the chance in single ratings. The second is the covariance of the jackknife between two halves
+  of the groups, averaged over random halvings and at least 0: the differences between raters that hold on any items.
   The degrees of freedom are those of Satterthwaite (1946).
 """
 
@@ -34,7 +34,11 @@ _LEFT_OUT = 100  # most jackknife samples; where there are more raters, several 
 def for_other_raters(score: np.ndarray, table: RatingTable) -> Statistic:
     """Spearman with the mean of the raters, with the interval for other raters of the same items.
 
-    Scores are finite, and every item has a rating. Without an interval with fewer than `MIN_RATERS`.
+    Without an interval, and with the reason, with fewer than `MIN_RATERS`.
+
+    Args:
+        score: Shape (n,), finite, for the n items of `table`.
+        table: The ratings; every item has at least one.
     """
     point = _point(score, table)
     if point.value is None or point.reason is not None:
@@ -48,7 +52,7 @@ def for_other_items_and_raters(
 ) -> Statistic:
     """As `for_other_raters`, for other items and other raters; also without an interval where `own` has none.
 
-    `own` is the Spearman of the score with the mean of the raters, with its draws.
+    `own` is the Spearman of the score with the mean of the raters, with its draws over the n items, `resamples`.
     """
     point = _point(score, table)
     if point.value is None or point.reason is not None:

@@ -111,7 +111,7 @@ def test_draws_are_the_statistic_of_repeated_items(epsilon, monkeypatch):
     x, y = scores(30, 3)
     resamples = Resamples.draw(np.arange(30) % 6, 12, 5)
     for block in (1 << 20, 70):
-        monkeypatch.setattr(pairwise, "_PAIRS", block)
+        monkeypatch.setattr("empathy_judge.eval.statistics.rank_draws._PAIRS", block)
         found = item_pairs(x, y, resamples)
         for statistic, rule in ((found.concordance, concordance), (found.accuracy, accuracy(epsilon))):
             expected = [by_loop(x[origin], y[origin], rule, origin) for origin in redrawn(resamples)]

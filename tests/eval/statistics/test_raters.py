@@ -214,9 +214,16 @@ def test_rapid_responding_needs_times_items_and_others():
     assert flags(timed(np.zeros((4, 30)))) == {}
 
 
-def test_no_rater_has_no_facts_and_a_rater_alone_no_comparison():
-    table, groups = long(honest(30, 3)[1]), {f"p{item}": "g" for item in range(30)}
+def test_other_dimensions_and_pairs_do_not_count_and_nothing_gives_nothing():
+    _, scores = honest(30, 3)
+    table = long(scores)
+    groups = {f"p{item}": "g" for item in range(30)}
+    more = pd.concat([table, table.assign(dimension="e", score=1.0), table.assign(pair_id="x" + table["pair_id"])])
+    assert facts_of(more, SCALE, groups, 20) == facts_of(table, SCALE, groups, 20)
     assert facts_of(table, Dimension("e", 1, 7), groups, 20) == []
+
+
+def test_a_rater_alone_on_all_items_has_no_comparison():
     alone = report({"r0": np.arange(1, 8.0)})["r0"]
     assert (alone.n_shared, alone.severity.value, alone.spread, alone.agreement.value) == (0, None, None, None)
     assert alone.severity.reason
