@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from .errors import DataError, Locate, bad_value, place
 from .folders import DataPath, RemotePath, data_path, path_version, replace_file, resolve_inside, resolve_remote
 from .parquet import batches, open_parquet, parquet_errors, python_values, read_parquet, write_parquet
 from .ratings import is_name
-from .rows import NAME_COLUMNS, OPTIONAL_PAIR_COLUMNS, PAIRS_SCHEMA, TAGS, TEXT_COLUMNS, Tags, checked_pairs
+from .rows import NAME_COLUMNS, OPTIONAL_PAIR_COLUMNS, PAIRS_SCHEMA, TAGS, TEXT_COLUMNS, Tags, checked_pairs, hash_order
 from .stored_clips import CONTEXT, RESPONSE, StoredClip, StoredFile, bytes_leaf
 
 PAIRS_FILE = "pairs.parquet"
@@ -38,6 +38,13 @@ _ROWS_WITHOUT_AUDIO = 50_000
 _TEXT_SHARE = 16  # a row group may hold so much more text than audio: it is read once
 _BATCH_ROWS = 8_192
 _SPLITS_SCHEMA = pa.schema([("pair_id", pa.string()), ("split", pa.string())])
+_BYTES_LEAVES = (f"{CONTEXT}.list.element.bytes", f"{RESPONSE}.bytes")
+_LEAVES_WITHOUT_BYTES = (
+    *(f"{CONTEXT}.list.element.{name}" for name in ("role", "path", "sha256")),
+    *(f"{RESPONSE}.{name}" for name in ("path", "sha256")),
+    *(f"{TAGS}.list.element.{name}" for name in ("name", "value")),
+    *("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS),
+)
 _SHARD_NAME = re.compile(r"part-\d{5}\.parquet")
 _AT = "at"  # beside the columns of a row that was read: its file, row group, and position in that
 
@@ -119,8 +126,8 @@ def write_pairs(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
 
 
 def _writer(path: Path) -> pq.ParquetWriter:
-    # The others hold encoded audio, hashes and dictionaries of a few words, which do not get smaller
-    compression: Any = dict.fromkeys(("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS), "snappy")
+    # encoded audio does not get smaller
+    compression: Any = dict.fromkeys(_LEAVES_WITHOUT_BYTES, "snappy") | dict.fromkeys(_BYTES_LEAVES, "none")
     return pq.ParquetWriter(path, PAIRS_SCHEMA, compression=compression, dictionary_pagesize_limit=2 * ROW_GROUP_BYTES)
 
 
@@ -224,6 +231,17 @@ def load_pairs(root: DataPath) -> tuple[tuple[Pair, ...], dict[str, tuple[str, .
     if splits is not None and next(splits, None) is not None:
         raise mismatch
     return tuple(pairs), fingerprints
+
+
+def hashed_rows(pairs: Sequence[Pair], prints: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, Any]]:
+    """The rows that `content_hash` takes, made one at a time."""
+    names = ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS, TAGS)
+    values_of = attrgetter(*names)
+    for pair in sorted(pairs, key=lambda pair: hash_order(pair.pair_id)):
+        *context, response = prints[pair.pair_id]
+        turns = [{"role": turn.role, "sha256": sha256} for turn, sha256 in zip(pair.context, context, strict=True)]
+        row: dict[str, Any] = dict(zip(names, values_of(pair), strict=True))
+        yield {**row, CONTEXT: turns, RESPONSE: {"sha256": response}}
 
 
 def _pairs_files(root: DataPath) -> list[DataPath]:

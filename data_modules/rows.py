@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,8 +20,6 @@ from .ratings import A_NAME, PREFERENCE_COLUMNS, RATING_COLUMNS, SECONDS, Dimens
 
 if TYPE_CHECKING:
     import pandas as pd  # takes 0.2 s: not for the help of the importers
-
-    from .pairs_file import Pair
 
 # The optional text columns of pairs.parquet: names, and texts that may have line breaks.
 NAME_COLUMNS = ("system_id", "context_speaker", "response_speaker", "setting", "language", "split")
@@ -188,28 +185,37 @@ def to_arrow(table: pd.DataFrame, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_pandas(table[schema.names], schema, preserve_index=False).replace_schema_metadata(None)
 
 
+def hash_order(pair_id: str) -> str:
+    """Sort key of pairs, in the order of their lines in `content_hash`: a line begins with it."""
+    return json.dumps(pair_id)
+
+
 def content_hash(
     dimensions: Sequence[Dimension],
-    pairs: Sequence[Pair],
-    fingerprints: Mapping[str, Sequence[str]],
+    rows: Iterable[Mapping[str, Any]],
     ratings: pd.DataFrame,
     preferences: pd.DataFrame | None,
 ) -> str:
     """SHA-256 (hex) over scales, pairs without their split, ratings and preferences, whatever the order of rows.
 
-    Audio counts by its content (`PairDataset.fingerprints`), not by its name or how it is stored, and `SECONDS` where
-    a time is known. All is checked already.
+    Audio counts by its content, not by its name or by how it is stored, and `SECONDS` where a time is known. Rows are
+    the pairs as they are stored, sorted by `hash_order`, so that none need be kept; the tables are checked.
     """
     scales = [
         [d.name, float(d.minimum), float(d.maximum), d.step and float(d.step), d.higher_is_better] for d in dimensions
     ]
     digest = hashlib.sha256(json.dumps(scales).encode())
-    texts_of = attrgetter("pair_id", "group_id", *(name for name in (*NAME_COLUMNS, *TEXT_COLUMNS) if name != "split"))
-    for pair in sorted(pairs, key=lambda pair: json.dumps(pair.pair_id)):
-        roles = [turn.role for turn in pair.context]
-        tags = [pair.tags] if pair.tags else []
-        line = json.dumps([*texts_of(pair), roles, fingerprints[pair.pair_id], *tags])
+    columns = [name for name in ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS) if name != "split"]
+    previous_line = ""
+    for row in rows:
+        turns = row["context_audio"] or ()
+        hashes = [clip["sha256"] for clip in (*turns, row["response_audio"])]
+        tags = [row[TAGS]] if row[TAGS] else []
+        line = json.dumps([*(row[name] for name in columns), [turn["role"] for turn in turns], hashes, *tags])
+        if line < previous_line:
+            raise ValueError("content_hash: the pairs are not sorted")
         digest.update(line.encode() + b"\n")
+        previous_line = line
     digest.update(b"\n")
     compared = [] if preferences is None else [(preferences, PREFERENCES_SCHEMA)]
     for table, schema in [(ratings, ratings_schema(ratings)), *compared]:

@@ -13,14 +13,14 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from .errors import DataError, first_problem, shown, system_errors
 from .folders import CARD_FILE, DataPath, RemotePath, data_path, read_yaml, replace_text
-from .pairs_file import PAIRS_FILE, Pair, Turn, load_pairs, write_pairs, write_splits
+from .pairs_file import PAIRS_FILE, Pair, Turn, hashed_rows, load_pairs, write_pairs, write_splits
 from .parquet import read_parquet, write_parquet
 from .ratings import SECONDS, Dimension, check_preferences, check_ratings
 from .rows import (
@@ -29,6 +29,7 @@ from .rows import (
     RATINGS_SCHEMA,
     checked_pairs,
     content_hash,
+    hash_order,
     ratings_schema,
     to_arrow,
     to_row,
@@ -135,7 +136,7 @@ class PairDataset:
             compared = (root / PREFERENCES_FILE).exists()
             preferences = read_parquet(root / PREFERENCES_FILE, PREFERENCES_SCHEMA).to_pandas() if compared else None
         check_annotations(card, [pair.pair_id for pair in pairs], ratings, preferences, root)
-        computed_hash = content_hash(card.dimensions, pairs, fingerprints, ratings, preferences)
+        computed_hash = content_hash(card.dimensions, hashed_rows(pairs, fingerprints), ratings, preferences)
         if computed_hash != card.content_hash:
             raise DataError(
                 f"{root / CARD_FILE}: content_hash {card.content_hash[:12]}... is not that of the tables "
@@ -287,18 +288,23 @@ def write_dataset(
     check_annotations(card, [row["pair_id"] for row in rows], ratings, preferences, root)
     root.mkdir(parents=True, exist_ok=True)
     write_pairs(rows, file)
-    return complete_dataset(root, card, ratings, preferences)
+    rows.sort(key=lambda row: hash_order(row["pair_id"]))
+    return complete_dataset(root, card, rows, ratings, preferences)
 
 
 def complete_dataset(
-    root: Path, card: DatasetCard, ratings: pd.DataFrame, preferences: pd.DataFrame | None
+    root: Path,
+    card: DatasetCard,
+    rows: Iterable[Mapping[str, Any]],
+    ratings: pd.DataFrame,
+    preferences: pd.DataFrame | None,
 ) -> DatasetCard:
     """Writes what belongs to pairs that were written before: ratings, preferences, and ``dataset.yaml`` last.
 
-    All is checked already, as by `write_dataset`. Returns the card with its content hash.
+    All is checked already, as by `write_dataset`; `rows` are the pairs as stored, sorted by `hash_order`; their
+    bytes are not looked at. Returns the card with its content hash.
     """
-    hashed = content_hash(card.dimensions, *load_pairs(root), ratings, preferences)
-    card = dataclasses.replace(card, content_hash=hashed)
+    card = dataclasses.replace(card, content_hash=content_hash(card.dimensions, rows, ratings, preferences))
     write_parquet(to_arrow(ratings, ratings_schema(ratings)), root / RATINGS_FILE)
     if preferences is not None:
         write_parquet(to_arrow(preferences, PREFERENCES_SCHEMA), root / PREFERENCES_FILE)

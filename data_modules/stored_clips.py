@@ -30,6 +30,7 @@ _KEPT_BYTES = 128 * 2**20
 """Per process, of encoded audio. Row groups hold at most 4 MiB per column (`pairs_file`), so that the 16 that a
 shuffled epoch reads from at a time (`sampling.WINDOW_BLOCKS`) fit."""
 _TABLES_READ = 4  # at a time: importers take one file after the other
+_WINDOW_BYTES = 64 * 2**20
 _WINDOW_ROWS = 16 + 4 * available_cores()  # threads ask for rows a little out of order
 
 
@@ -233,14 +234,17 @@ class _Window:
         self._lock = threading.Lock()
         self._rest: Tables = iter(())
         self._kept: deque[tuple[int, pa.Table]] = deque()
+        self._next = 0
+        self._bytes = 0
 
     def cell(self, row: int, column: str) -> pa.Scalar[Any]:
         with self._lock:
             if not self._kept or row < self._kept[0][0]:
-                self._rest = self._table.read_from(row)
+                self._rest, self._next = self._table.read_from(row), 0
                 self._kept.clear()
+                self._bytes = 0
             try:
-                while not self._kept or row >= self._kept[-1][0] + self._kept[-1][1].num_rows:
+                while row >= self._next:
                     self._advance()
             except Exception:
                 self._kept.clear()
@@ -254,8 +258,10 @@ class _Window:
             raise IndexError("no such row any more")
         part.validate(full=True)
         self._kept.append((start, part))
-        while len(self._kept) > 1 and start + part.num_rows - self._kept[1][0] >= _WINDOW_ROWS:
-            self._kept.popleft()
+        self._next = start + part.num_rows
+        self._bytes += part.nbytes
+        while self._bytes > _WINDOW_BYTES and len(self._kept) > 1 and self._next - self._kept[1][0] >= _WINDOW_ROWS:
+            self._bytes -= self._kept.popleft()[1].nbytes
 
 
 @lru_cache(_TABLES_READ)

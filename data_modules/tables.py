@@ -256,8 +256,8 @@ def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def read_embedding(path: Path) -> SourceTable:
-    """A Parquet file. Bytes stay in it: an `EmbeddedClip` stands in place of each."""
+def _read_parquet(path: Path) -> SourceTable:
+    """Bytes stay in the file: an `EmbeddedClip` stands in place of each."""
     with parquet_errors(path):
         columns = pq.read_schema(path).names
         check_header(columns, path)
@@ -265,13 +265,8 @@ def read_embedding(path: Path) -> SourceTable:
         return SourceTable(path, tuple(columns), list(table.rows()))
 
 
-_READERS = {
-    ".csv": _read_csv,
-    ".tsv": _read_csv,
-    ".json": _read_json,
-    ".jsonl": _read_jsonl,
-    ".parquet": read_embedding,
-}
+_READERS = {".csv": _read_csv, ".tsv": _read_csv, ".json": _read_json, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
+SUFFIXES = tuple(_READERS)
 
 
 def full_mapping(

@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Sequence
+from tempfile import SpooledTemporaryFile
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from pydantic.functional_validators import AfterValidator, BeforeValidator
 from python_multipart.multipart import parse_options_header
+from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
@@ -24,6 +26,7 @@ from .settings import MAX_RESPONSES, MAX_SITUATION, MAX_TURNS, ServiceSettings, 
 _FILES = ("response", "context")
 MAX_DEVIATIONS = 10.0
 _MAX_PARTS = MAX_TURNS + MAX_RESPONSES + 4  # and the texts
+_MAX_TEXT_BYTES = 2 * MAX_SITUATION  # of all texts together
 _CONTENT_TYPES = "audio/wav, audio/flac, audio/ogg, audio/mpeg, audio/aiff"
 
 
@@ -179,12 +182,7 @@ async def receive(
         Problem: If it is too large, too slow, or not what is expected.
         ClientGone: If the client hung up.
     """
-    headers = request.headers.mutablecopy()
-    headers["Content-Type"] += "; charset=latin-1"  # of parts without a file name, whose bytes come back as they were
-    parser = _Parser(
-        headers, _chunks(request, settings, count),
-        max_files=_MAX_PARTS, max_fields=_MAX_PARTS, max_part_size=settings.max_bytes,
-    )  # fmt: skip
+    parser = _Parser(request.headers, _chunks(request, settings, count), form, settings.max_bytes)
     try:
         form_data = await parser.parse()
     except MultiPartException as error:
@@ -193,11 +191,9 @@ async def receive(
         raise Problem("bad_request", "the form cannot be read: its end is missing")
     files: dict[str, list[bytes]] = {}
     for name, part in form_data.multi_items():
-        files.setdefault(name, []).append(part.encode("latin-1") if isinstance(part, str) else await part.read())
+        assert isinstance(part, UploadFile)  # as `_Parser` makes them
+        files.setdefault(name, []).append(await part.read())
     await form_data.close()
-    known = [*_FILES, *(name for name in form.model_fields if name not in _FILES)]
-    if not files.keys() <= set(known):
-        raise Problem("invalid", f"a part of the form is not known; expected {', '.join(known)}")
     values: dict[str, Any] = {}
     for name, contents in files.items():
         if form.model_fields[name].annotation == list[bytes]:
@@ -246,10 +242,36 @@ async def _chunks(
 
 
 class _Parser(MultiPartParser):
-    """Starlette's parser that writes nothing to disk and notes whether the end was there."""
+    """Starlette's parser with the rules of our forms: names are known, texts are short, and the end has to be there.
 
-    spool_max_size = 2**32
-    is_complete = False
+    Every part is a file in memory: clips may come without a file name, and nothing is written to disk.
+    """
+
+    def __init__(self, headers: Headers, chunks: AsyncGenerator[bytes, None], form: type[Form], max_bytes: int) -> None:
+        super().__init__(headers, chunks)
+        self.is_complete = False
+        self._names = [*_FILES, *(name for name in form.model_fields if name not in _FILES)]
+        self._max_bytes, self._text_bytes = max_bytes, 0
+
+    def on_headers_finished(self) -> None:
+        """Open the file of a part that begins, if its name is known."""
+        part = self._current_part
+        name = parse_options_header(part.content_disposition)[1].get(b"name", b"").decode("utf-8", "replace")
+        if name not in self._names:
+            raise Problem("invalid", f"a part of the form is not known; expected {', '.join(self._names)}")
+        if len(self.items) >= _MAX_PARTS:
+            raise Problem("invalid", f"more than {_MAX_PARTS} parts; expected fewer")
+        file = SpooledTemporaryFile(max_size=self._max_bytes)  # noqa: SIM115 closed by `parse` or `receive`
+        self._files_to_close_on_error.append(file)
+        part.field_name, part.file = name, UploadFile(file, size=0)  # pyright: ignore[reportArgumentType] as Starlette
+
+    def on_part_data(self, data: bytes, start: int, end: int) -> None:
+        """Take further bytes of a part, within the limit of texts."""
+        if (name := self._current_part.field_name) not in _FILES:
+            self._text_bytes += end - start
+            if self._text_bytes > _MAX_TEXT_BYTES:
+                raise Problem("invalid", f"{name}: more than {_MAX_TEXT_BYTES} bytes; expected at most {MAX_SITUATION}")
+        super().on_part_data(data, start, end)
 
     def on_end(self) -> None:
         """Note that the form is complete."""

@@ -22,7 +22,7 @@ from ..folders import path_version, replace_text, staged_folder
 from ..pairs_file import PAIRS_FILE, SHARD_FOLDER, SHARD_ROWS, shard_name, write_pairs
 from ..parallel import map_threads
 from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS
-from ..rows import PAIR_COLUMNS, TAGS, checked_pairs, ratings_schema, sorted_tags
+from ..rows import PAIR_COLUMNS, TAGS, checked_pairs, hash_order, ratings_schema, sorted_tags
 from ..schema import SCHEMA_VERSION, DatasetCard, PairDataset, check_annotations, complete_dataset, hash_of_splits
 from ..stored_clips import CONTEXT, RESPONSE, EmbeddedClip, StoredClip
 from .clips import CheckedClip, ClipCell, Content, check_clips, read_clip
@@ -131,13 +131,14 @@ def assemble(
             note = f"{len(skipped)} pairs skipped, see {SKIPPED_FILE}."
             card = dataclasses.replace(card, description=f"{card.description} {note}".strip())
         _write_rows(usable, clips, stage, shard_rows if embed_audio else len(usable))
+        usable.sort(key=lambda row: hash_order(row["pair_id"]))
         if split_facts is not None:
             from ..audit import SPLIT_FILE  # takes pandas
 
             splits = ((row["pair_id"], row.get("split")) for row in usable)
             facts = {**split_facts, "split_hash": hash_of_splits(splits)}
             replace_text(stage / SPLIT_FILE, yaml.safe_dump(facts))
-        complete_dataset(stage, card, ratings, preferences)
+        complete_dataset(stage, card, (_stored(row, clips) for row in usable), ratings, preferences)
     return PairDataset.load(out)
 
 

@@ -16,7 +16,7 @@ import argparse
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -26,9 +26,9 @@ import pyarrow.parquet as pq
 
 from ..errors import DataError, UserError, bad_value, shown
 from ..folders import path_version
-from ..parquet import Tables
+from ..parquet import Tables, parquet_tables
 from ..stored_clips import EmbeddingTable
-from ..tables import SourceTable, read_embedding, read_table
+from ..tables import SourceTable, read_table
 from . import table
 from .assemble import Imported
 from .clips import ClipCell, find_clip, path_or_bytes
@@ -44,6 +44,8 @@ EXAMPLE = (
 RATINGS = "ratings"
 """Column in which a row holds the ratings of its pair, in long form."""
 _ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+_Split = tuple[Callable[[], Mapping[str, Any]], Callable[[int], Tables]]
+"""Two functions: features by column name, and the rows from a position on. Nothing is read before they are called."""
 # What `Dataset.save_to_disk` and `DatasetDict.save_to_disk` leave.
 _SAVED = ("state.json", "dataset_dict.json")
 
@@ -64,7 +66,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
 
     Raises:
         DataError: If the dataset cannot be read or breaks the contract; row and column are named.
-        UserError: If there is no such dataset, configuration or split.
+        UserError: If the package ``datasets`` is missing, or there is no such dataset, configuration or split.
     """
     mapping = table.mapping_from(options)
     folder, root = _folder(path, options.revision, options.files)
@@ -109,15 +111,23 @@ def _folder(path: Path, revision: str | None, files: list[str] | None) -> tuple[
 
 def _read_split(name: Path, folder: Path, config: str | None, split: str | None) -> SourceTable:
     """The rows of a split, audio undecoded."""
+    import datasets  # takes a second
+
     try:
-        splits = _splits(folder, config)
+        splits = _splits(datasets, folder, config)
     except Exception as error:  # the library has no common base for what damaged files make it raise
         raise DataError(f"{name}: cannot be read as a Hugging Face dataset ({_reason(error)})") from None
     chosen = split if split is not None or len(splits) != 1 else next(iter(splits))
     if chosen is None or chosen not in splits:
         raise UserError(f"{name}: --split {shown(chosen)}; expected {', '.join(map(str, splits))}")
     try:
-        rows = list(splits[chosen]())
+        features, read_from = splits[chosen]
+        labels = {
+            name: feature.names for name, feature in features().items() if isinstance(feature, datasets.ClassLabel)
+        }
+        rows = list(EmbeddingTable(f"{folder} {config} {chosen} {_version(folder)}", read_from).rows())
+        for row in rows:
+            row |= {name: None if row[name] is None else classes[row[name]] for name, classes in labels.items()}
     except Exception as error:
         raise DataError(f"{name}: split {shown(chosen)} cannot be read ({_reason(error)})") from None
     if not rows:
@@ -125,9 +135,8 @@ def _read_split(name: Path, folder: Path, config: str | None, split: str | None)
     return SourceTable.of(name, rows)
 
 
-def _splits(folder: Path, config: str | None) -> Mapping[str, Callable[[], Iterator[dict[str, Any]]]]:
-    """Split -> what reads its rows; nothing is read before."""
-    import datasets  # takes a second
+def _splits(datasets: Any, folder: Path, config: str | None) -> Mapping[str, _Split]:
+    """Split -> what it holds; nothing is read yet."""
     from datasets.packaged_modules.parquet.parquet import ParquetConfig
 
     if any((folder / file).is_file() for file in _SAVED):
@@ -137,36 +146,37 @@ def _splits(folder: Path, config: str | None) -> Mapping[str, Callable[[], Itera
         builder: Any = datasets.load_dataset_builder(str(folder), config)
         if isinstance(builder.config, ParquetConfig) and builder.config.data_files:
             # Not as the library streams them: it would hold whole row groups, several times, and load torch
-            return {str(name): partial(_parquet_rows, files) for name, files in builder.config.data_files.items()}
+            files = {str(split): [Path(file) for file in paths] for split, paths in builder.config.data_files.items()}
+            read_features = datasets.Features.from_arrow_schema
+            return {
+                split: (lambda file=paths[0]: read_features(pq.read_schema(file)), partial(_parquet_tables, paths))
+                for split, paths in files.items()
+            }
         # Streamed: the other way would copy all of it into a cache, and encode audio files with torchcodec.
         splits = builder.as_streaming_dataset()
-    version = f"{folder} {config} {_version(folder)}"
-    return {str(name): partial(_rows, split, f"{version} {name}") for name, split in splits.items()}
+    return {
+        str(name): (lambda split=split: split.features or {}, partial(_arrow_tables, split))
+        for name, split in splits.items()
+    }
 
 
-def _parquet_rows(files: Sequence[str]) -> Iterator[dict[str, Any]]:
-    from datasets import Features
+def _arrow_tables(split: Dataset | IterableDataset, row: int) -> Tables:
+    """The split from a row on. Arrow tables come without decoding."""
+    remaining = (split.skip(row) if row else split).with_format("arrow")
+    # One row each: those of CSV metadata differ in type, 1 and 1.0
+    return enumerate(cast(Iterable[pa.Table], remaining.iter(batch_size=1)), row)
 
+
+def _parquet_tables(files: Sequence[Path], row: int) -> Tables:
+    """The files one after the other, from a row on."""
+    offset = 0
     for file in files:
-        yield from _labelled(read_embedding(Path(file)).rows, Features.from_arrow_schema(pq.read_schema(file)))
-
-
-def _rows(split: Dataset | IterableDataset, version: str) -> Iterator[dict[str, Any]]:
-    def read_from(row: int) -> Tables:
-        """Arrow tables come without decoding. One row each: those of CSV metadata differ in type, 1 and 1.0."""
-        remaining = (split.skip(row) if row else split).with_format("arrow")
-        return enumerate(cast(Iterable[pa.Table], remaining.iter(batch_size=1)), row)
-
-    return _labelled(EmbeddingTable(version, read_from).rows(), split.features or {})
-
-
-def _labelled(rows: Iterable[dict[str, Any]], features: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The rows with the name of each class label in its place."""
-    from datasets import ClassLabel
-
-    labels = {name: feature.names for name, feature in features.items() if isinstance(feature, ClassLabel)}
-    for row in rows:
-        yield row | {name: None if row[name] is None else names[row[name]] for name, names in labels.items()}
+        with pq.ParquetFile(file) as opened:
+            count = opened.metadata.num_rows
+        if offset + count > row:
+            for start, table in parquet_tables(file, row - offset if row > offset else 0):
+                yield offset + start, table
+        offset += count
 
 
 def _version(folder: Path) -> str:

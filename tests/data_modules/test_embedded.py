@@ -117,6 +117,7 @@ def test_what_is_read_holds_no_audio(read, clips):
 
 
 def test_clips_in_any_order(parquet, clips, monkeypatch):
+    monkeypatch.setattr(stored_clips, "_WINDOW_BYTES", 10**6)
     monkeypatch.setattr(stored_clips, "_WINDOW_ROWS", 8)
     responses = [row["response_audio"].content for row in read_parquet(parquet).pairs]
     order = list(range(PAIRS))
@@ -128,6 +129,7 @@ def test_clips_in_any_order(parquet, clips, monkeypatch):
 def test_only_a_part_is_kept(parquet, clips, monkeypatch):
     # By itself pyarrow writes pages and dictionaries of 1024 values, however long these are; who reads holds a page.
     pq.write_table(columns(clips), parquet, write_batch_size=8, use_dictionary=False)
+    monkeypatch.setattr(stored_clips, "_WINDOW_BYTES", 10**6)
     monkeypatch.setattr(stored_clips, "_WINDOW_ROWS", 8)
     opened = []
     parquet_file = pq.ParquetFile

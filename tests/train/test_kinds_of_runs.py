@@ -17,7 +17,7 @@ from empathy_judge import Scorer
 from empathy_judge.cli import main
 from empathy_judge.data_modules import pairs_file
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.data_modules.rows import to_row
+from empathy_judge.data_modules.rows import hash_order, to_row
 from empathy_judge.data_modules.schema import Dimension, PairDataset, complete_dataset, write_dataset, write_splits
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.eval.statistics.agreement import spearman
@@ -46,7 +46,8 @@ def embedded_folder(dataset_folder, tmp_path, monkeypatch) -> Path:
     (folder / "pairs").mkdir(parents=True)
     for number in range(3):
         pairs_file.write_pairs(rows[8 * number : 8 * number + 8], folder / pairs_file.shard_name(number))
-    card = complete_dataset(folder, files.card, files.ratings, None)
+    rows.sort(key=lambda row: hash_order(row["pair_id"]))
+    card = complete_dataset(folder, files.card, rows, files.ratings, None)
     assert card.content_hash == files.card.content_hash
     write_splits(folder, [pair.split for pair in files.pairs])
     (folder / "split.yaml").write_bytes((dataset_folder / "split.yaml").read_bytes())
