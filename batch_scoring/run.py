@@ -244,7 +244,8 @@ def _progress(parts: Parts, done: int, quiet: bool) -> Iterator[Look]:
     def look() -> int:
         nonlocal chunks, looked
         if time.monotonic() - looked >= _LOOK:
-            chunks, looked = parts.done(), time.monotonic()
+            now, looked = parts.done(), time.monotonic()
+            chunks = max(chunks, now, key=len)  # whoever joins the parts deletes them
             bar.update(sum(chunk.rows for chunk in chunks))
         return len(chunks)
 

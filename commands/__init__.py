@@ -26,7 +26,11 @@ def tell(options: argparse.Namespace, found: Any, views: Callable[[Any], Iterabl
 
 def first_given(options: argparse.Namespace, *names: str) -> str | None:
     """The first of some options that was given, as it is written; they may mean nothing beside others."""
-    return next((f"--{name.replace('_', '-')}" for name in names if getattr(options, name)), None)
+    for name in names:
+        value = getattr(options, name)
+        if value or (value == 0 and value is not False):  # of numbers 0 was given, too
+            return f"--{name.replace('_', '-')}"
+    return None
 
 
 def chosen(options: argparse.Namespace, *names: str) -> dict[str, Any]:

@@ -272,7 +272,10 @@ def _add_evaluation_options(one: argparse.ArgumentParser) -> None:
         "context_swapped, silent, flat_prosody, low_pass)"
     )
     add(one, "--probes", probes, many="NAME")
-    slices = "what to slice the report by, such as tag:cue (default: setting, system_id, language and all tags)"
+    slices = (
+        "what to slice the report by, such as response_speaker or tag:cue (default: setting, system_id, language and "
+        "all tags)"
+    )
     add(one, "--slices", slices, many="COLUMN")
     clusters = ["group_id", "context_speaker", "response_speaker", "system_id"]
     add(one, "--cluster", "what intervals and tests keep whole", clusters, "group_id")

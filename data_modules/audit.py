@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -101,7 +101,7 @@ class SplitAudit:
             }
             for kind, values in self.crossings.items()
         }
-        return {**asdict(self), "crossings": crossings}
+        return {**vars(self), "crossings": crossings}
 
 
 def audit_splits(dataset: PairDataset, by: Sequence[str] = ("group_id",)) -> SplitAudit:

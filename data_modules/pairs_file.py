@@ -95,6 +95,11 @@ class Pair:
     tags: Tags = ()
 
     @property
+    def told(self) -> str | None:
+        """The situation as it is read: blanks are none."""
+        return self.situation if self.situation and self.situation.strip() else None
+
+    @property
     def clips(self) -> tuple[AudioSource, ...]:
         """The audio of each turn, then of the response, as `PairDataset.fingerprints` has their hashes."""
         return (*(turn.audio for turn in self.context), self.response)

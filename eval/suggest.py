@@ -63,8 +63,9 @@ def suggest(
     table = scored(judge, part.pairs)
     ids = [pair.pair_id for pair in part.pairs]
     dimensions = shared_dimensions(judge, dataset)
-    scores = table.pivot(index="pair_id", columns="dimension", values="score").reindex(index=ids)
-    scored_pairs = np.flatnonzero(np.isfinite(scores[[dimension.name for dimension in dimensions]]).all(axis=1))
+    scores = table.pivot(index="pair_id", columns="dimension", values="score")
+    scores = scores.reindex(index=ids, columns=[dimension.name for dimension in dimensions])
+    scored_pairs = np.flatnonzero(np.isfinite(scores).all(axis=1))
     if len(scored_pairs) == 0:
         raise UserError(f"judge {judge.name}: none of the {len(ids)} pairs has a score; expected some")
     falls, counts, squares = [], [], []
@@ -75,12 +76,13 @@ def suggest(
         where = f"{dataset.root}, {dimension.name}"
         score, uncertainty = (rows[name].to_numpy(np.float64) for name in ("score", "uncertainty"))
         errors, noise = _variances(score, uncertainty, rating_table, where)
-        k = rating_table.counts[:, None] + np.arange(limit + 1)
-        variances = 1 / (1 / errors[:, None] + k / noise) / (dimension.maximum - dimension.minimum) ** 2
+        rated = rating_table.counts[scored_pairs]
+        k = rated[:, None] + np.arange(limit + 1)
+        variances = 1 / (1 / errors[scored_pairs, None] + k / noise) / (dimension.maximum - dimension.minimum) ** 2
         falls.append(-np.diff(variances))
-        counts.append(rating_table.counts)
+        counts.append(rated)
         squares.append(variances[:, 0])
-    fall, square = np.mean(falls, axis=0)[scored_pairs], np.mean(squares, axis=0)[scored_pairs]
+    fall, square = np.mean(falls, axis=0), np.mean(squares, axis=0)
     best = np.argsort(-fall, axis=None, kind="stable")[:ratings]  # falls of a pair shrink: no later one comes first
     suggested = np.bincount(best // limit, minlength=len(scored_pairs))
     total, rng = np.cumsum(np.pad(fall, ((0, 0), (1, 0))), axis=1), np.random.default_rng(seed)
@@ -97,7 +99,7 @@ def suggest(
         {
             "pair_id": [ids[position] for position in scored_pairs],
             "group_id": [group_of(part.pairs[position]) for position in scored_pairs],
-            "ratings": np.min(counts, axis=0)[scored_pairs],
+            "ratings": np.min(counts, axis=0),
             "error": np.sqrt(square),
             "gain": fall[:, 0],
             "suggested": suggested,

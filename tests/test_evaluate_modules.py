@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ def test_agreement_equals_ours(agreement):
     score, groups = truth + rng.normal(size=60), [f"g{item // 2}" for item in range(60)]
     given: dict[str, Any] = {"predictions": score.tolist(), "references": ratings.tolist(), "resamples": 200}
     own = agreement.compute(**given, groups=groups)
+    json.dumps(own)  # no scalars of NumPy
     draws = Resamples.draw(np.array(groups), 200, seed=0)
     expected = estimate(spearman, score, np.nanmean(ratings, axis=1), resamples=draws)
     item, rater = np.nonzero(~np.isnan(ratings))

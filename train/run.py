@@ -388,7 +388,7 @@ def _print_parts(judge: EmpathyJudge, raters: RaterEmbedding | None, recipe: Rec
     counts = count_parameters(judge.backbone, {**judge.own_modules(), **learned})
     if _is_first():
         say(parameter_table(counts))
-        unread = sum(pair.situation is not None for pair in data.train.pairs)
+        unread = sum(pair.told is not None for pair in data.train.pairs)
         if unread and not judge.backbone.reads_text:
             text = f"{unread} training pairs have a situation text, which backbone {judge.backbone.name} cannot read"
             say(text, "yellow")

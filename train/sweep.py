@@ -12,7 +12,6 @@ import json
 import shlex
 import statistics
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,8 +24,8 @@ from jsonargparse import Namespace, get_loader
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 from rich.table import Table
 
-from ..data_modules.errors import UserError, first_problem, shown, system_errors
-from ..data_modules.folders import read_yaml, replace_file, replace_text
+from ..data_modules.errors import DataError, UserError, shown, system_errors
+from ..data_modules.folders import check_unique_keys, replace_file, replace_text, yaml_reason
 from ..data_modules.parallel import say
 from ..data_modules.schema import PairDataset
 from ..models.hub import require_backbone
@@ -39,19 +38,14 @@ try:
     from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
-    from optuna.trial import TrialState
+    from optuna.trial import FrozenTrial, TrialState
 except ImportError:
     raise UserError("sweep: Optuna is not installed; pip install 'empathy-judge[sweep]'") from None
 
 BEST_FILE = "best.yaml"
 _SWEEP_FILE, _RECIPE_FILE, _JOURNAL, _LOCK = "sweep.json", "recipe.yaml", "journal.log", ".lock"
 _OURS = ("run", "resume", "seed", "profile", "dry_run", "json", "clip_seconds", "gpu_gib")  # what a sweep sets itself
-State = Literal["complete", "failed", "running"]
-_STATES: Mapping[TrialState, State] = {
-    TrialState.COMPLETE: "complete",
-    TrialState.FAIL: "failed",
-    TrialState.RUNNING: "running",
-}
+_STATES = {TrialState.COMPLETE: "complete", TrialState.FAIL: "failed", TrialState.RUNNING: "running"}
 
 
 class _Strict(BaseModel):
@@ -101,11 +95,12 @@ class Space(_Strict):
         return drawn if self.choices is None else json.loads(drawn)
 
     def examples(self) -> Sequence[Any]:
-        """Values that the recipe must accept: all choices, or both ends as Optuna draws them."""
+        """Values that the recipe must accept: all choices, or both ends."""
+        if self.choices is not None:
+            return self.choices
         distribution = self.distribution()
-        if isinstance(distribution, FloatDistribution | IntDistribution):
-            return distribution.low, distribution.high
-        return self.choices or ()
+        assert isinstance(distribution, FloatDistribution | IntDistribution)
+        return distribution.low, distribution.high
 
 
 def _check_distinct(values: Sequence[Any]) -> None:
@@ -149,11 +144,17 @@ def read_sweep(path: Path) -> Sweep:
     Raises:
         UserError: If the file is missing or broken, or a key or value is not what a sweep has.
     """
-    read_yaml(path)  # what is broken is told as anywhere; its numbers are not those of recipes
     try:
-        return Sweep.model_validate(get_loader("yaml")(path.read_text(encoding="utf-8")))
+        with system_errors(path, "read"):
+            check_unique_keys(text := path.read_text(encoding="utf-8"))
+        return Sweep.model_validate(get_loader("yaml")(text))
     except ValidationError as error:
-        raise UserError(f"{path}: {first_problem(error)}") from None
+        first = error.errors()[0]
+        message = first["msg"].removeprefix("Value error, ")
+        detail = "" if "expected" in message or first["type"] == "missing" else f" (found {shown(first['input'])})"
+        raise UserError(": ".join([str(path), *map(str, first["loc"]), message]) + detail) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not readable as YAML ({yaml_reason(error)})") from None
 
 
 def check_recipe(sweep: Sweep, path: Path) -> Namespace:
@@ -198,15 +199,29 @@ def _laid_over(sweep: Sweep, path: Path, parser: RecipeParser) -> Namespace:
 
 @dataclass(frozen=True)
 class Trial:
-    """What is known of a trial."""
+    """What is known of a trial: its parameters (dotted name -> value), by seed the agreement of the best checkpoint on
+    the validation split, by which training chose it, and why it failed, if it did. "running" may also be one that was
+    killed and will go on."""
 
     number: int
-    state: State  # "running" may also be one that was killed and will go on
-    parameters: dict[str, Any]  # dotted name -> value
-    values: dict[int, float]  # by seed: agreement of the best checkpoint on the validation split, which chose it
-    reason: str | None  # why it failed
-    mean: float | None  # over the seeds; None unless it is complete
-    sd: float | None  # over the seeds (divisor: seeds - 1); None with one seed, too
+    state: Literal["complete", "failed", "running"]
+    parameters: dict[str, Any]
+    values: dict[int, float]
+    reason: str | None = None
+
+    @property
+    def mean(self) -> float | None:
+        """Mean over the seeds; None unless the trial is complete."""
+        return statistics.fmean(self.values.values()) if self.state == "complete" else None
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation over the seeds (divisor: seeds - 1); None with one seed, or if it is not complete."""
+        return None if self.mean is None or len(self.values) < 2 else statistics.stdev(self.values.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {**vars(self), "mean": self.mean, "sd": self.spread}
 
 
 def run_sweep(path: Path, out: Path) -> tuple[Sweep, list[Trial]]:
@@ -233,14 +248,12 @@ def run_sweep(path: Path, out: Path) -> tuple[Sweep, list[Trial]]:
         finally:
             lock.release()
         with FileLock(out / _LOCK):
-            _write_results(sweep, _trials(study, sweep), out)
-    return sweep, _trials(study, sweep)
+            _write_results(sweep, _all_trials(study, sweep), out)
+    return sweep, _all_trials(study, sweep)
 
 
 def _prepare(sweep: Sweep, out: Path) -> None:
     """Make the folder, or check that it holds this sweep; only the number of trials may differ."""
-    from ..models.description import read_json  # loads torch
-
     values = sweep.model_dump(mode="json", exclude={"trials"})
     values["train"] = {path: hashlib.sha256(find_recipe(path).read_bytes()).hexdigest() for path in sweep.train}
     file = out / _SWEEP_FILE
@@ -252,8 +265,11 @@ def _prepare(sweep: Sweep, out: Path) -> None:
                 raise UserError(f"{out}: not empty, and no sweep; expected another --out")
             replace_text(file, json.dumps(values, indent=2) + "\n")
             return
-        before = read_json(file)
-        changed = [key for key in values if not isinstance(before, dict) or before.get(key) != values[key]]
+        try:
+            before = json.loads(file.read_text(encoding="utf-8"))
+            changed = [key for key in values if before[key] != values[key]]
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise DataError(f"{file}: not what a sweep wrote: {error}") from None
     if changed:
         raise UserError(
             f"{out}: holds a sweep with other {', '.join(changed)}; expected another --out (only trials may change)"
@@ -264,34 +280,36 @@ def _trial_folder(out: Path, number: int) -> Path:
     return out / f"trial-{number:04d}"
 
 
-def _trials(study: optuna.Study, sweep: Sweep) -> list[Trial]:
+def _begun(study: optuna.Study, sweep: Sweep) -> list[FrozenTrial]:
     """Trials with all their parameters; one whose process was killed while it drew them is left out."""
-    notes, trials = study.user_attrs, []  # a trial that another process began takes no notes itself
-    for trial in study.get_trials(deepcopy=False):
-        if trial.params.keys() != sweep.search.keys():
-            continue
-        note, state = f"trial {trial.number}:", _STATES[trial.state]
-        parameters = {name: space.value(trial.params[name]) for name, space in sweep.search.items()}
-        values = {seed: notes[f"{note} {seed}"] for seed in sweep.seeds if f"{note} {seed}" in notes}
-        scores = list(values.values()) if state == "complete" else []
-        mean = statistics.fmean(scores) if scores else None
-        sd = statistics.stdev(scores) if len(scores) > 1 else None
-        trials.append(Trial(trial.number, state, parameters, values, notes.get(f"{note} reason"), mean, sd))
-    return trials
+    return [trial for trial in study.get_trials(deepcopy=False) if trial.params.keys() == sweep.search.keys()]
+
+
+def _all_trials(study: optuna.Study, sweep: Sweep) -> list[Trial]:
+    return [_known(study, sweep, trial) for trial in _begun(study, sweep)]
+
+
+def _known(study: optuna.Study, sweep: Sweep, trial: FrozenTrial) -> Trial:
+    # notes are kept in the study: a trial that another process began takes none
+    noted = {what: study.user_attrs.get(f"trial {trial.number}: {what}") for what in (*sweep.seeds, "reason")}
+    parameters = {name: space.value(trial.params[name]) for name, space in sweep.search.items()}
+    values, state = {seed: noted[seed] for seed in sweep.seeds if noted[seed] is not None}, _STATES[trial.state]
+    return Trial(trial.number, state, parameters, values, noted["reason"])  # pyright: ignore[reportArgumentType]
 
 
 def _claim(study: optuna.Study, sweep: Sweep, out: Path) -> tuple[int, FileLock] | None:
     """A trial that a killed process left, or else a new one; None if all are done or with other processes."""
     with FileLock(out / _LOCK):
-        begun = _trials(study, sweep)
-        for number in [trial.number for trial in begun if trial.state == "running"]:
+        for number in [trial.number for trial in _begun(study, sweep) if trial.state == TrialState.RUNNING]:
             lock = FileLock(_trial_folder(out, number) / _LOCK)
-            with suppress(Timeout):
+            try:
                 lock.acquire(timeout=0)
-                if study.trials[number].state == TrialState.RUNNING:
-                    return number, lock
-                lock.release()  # its process has finished it meanwhile
-        if len(begun) >= sweep.trials:
+            except Timeout:
+                continue
+            if study.trials[number].state == TrialState.RUNNING:
+                return number, lock
+            lock.release()  # its process has finished it meanwhile
+        if len(_begun(study, sweep)) >= sweep.trials:
             return None
         # a seed for each trial: a sweep that is continued would otherwise repeat its first draws
         seed = np.random.SeedSequence([sweep.sampler_seed, len(study.trials)]).generate_state(1)[0]
@@ -309,8 +327,8 @@ def _train_trial(study: optuna.Study, sweep: Sweep, number: int, out: Path) -> N
 
     from .checkpointing import CannotWrite
 
-    (trial,) = (trial for trial in _trials(study, sweep) if trial.number == number)
-    recipe = _trial_folder(out, number) / _RECIPE_FILE
+    folder = _trial_folder(out, number)
+    trial, recipe = _known(study, sweep, study.trials[number]), folder / _RECIPE_FILE
     replace_text(recipe, sweep.recipe(trial.parameters))
     values = dict(trial.values)
     try:
@@ -319,7 +337,7 @@ def _train_trial(study: optuna.Study, sweep: Sweep, number: int, out: Path) -> N
                 say(f"trial {number}, seed {seed}: {trial.parameters}")
                 gc.collect()  # trainer and module of the last run refer to each other: their memory must be freed
                 torch.cuda.empty_cache()
-                values[seed] = _train_seed([*sweep.train, str(recipe)], recipe.with_name(f"seed-{seed}"), seed)
+                values[seed] = _train_seed([*sweep.train, str(recipe)], folder / f"seed-{seed}", seed)
                 study.set_user_attr(f"trial {number}: {seed}", values[seed])
     except CannotWrite:  # not a fault of these settings: the trial continues when the sweep does
         raise
@@ -356,14 +374,15 @@ def _write_results(sweep: Sweep, trials: Sequence[Trial], out: Path) -> None:
         row: dict[str, Any] = {"trial": trial.number, "state": trial.state}
         row |= {name: _text(trial.parameters[name]) for name in sweep.search}
         row |= {f"seed {seed}": trial.values.get(seed) for seed in sweep.seeds}
-        names = [run.relative_to(out).as_posix() for run in runs if run.is_dir()]
-        rows.append({**row, "mean": trial.mean, "sd": trial.sd, "runs": " ".join(names), "reason": trial.reason})
+        row |= {"mean": trial.mean, "sd": trial.spread}
+        row["runs"] = " ".join(run.relative_to(out).as_posix() for run in runs if run.is_dir())
+        rows.append({**row, "reason": trial.reason})
     replace_file(out / "sweep.csv", lambda path: pd.DataFrame(rows).to_csv(path, index=False))
     best = best_of(trials)
     if best is None:
         return
     files = [word for recipe in [*sweep.train, out / BEST_FILE] for word in ("--config", str(recipe))]
-    spread = "" if best.sd is None else f" (sd {best.sd:.3f})"
+    spread = "" if best.spread is None else f" (sd {best.spread:.3f})"
     text = (
         f"# {shlex.join(['empathy-judge', 'train', *files, '--run', str(out / 'best')])}\n"
         f"# Trial {best.number} of a sweep: agreement on the validation split {best.mean:.3f}{spread} over seeds "
@@ -381,7 +400,7 @@ def results_table(sweep: Sweep, trials: Sequence[Trial]) -> Table:
         table.add_row(
             str(trial.number),
             *(f"{v:.4g}" if isinstance(v, float) else _text(v) for v in trial.parameters.values()),
-            *("-" if value is None else f"{value:.3f}" for value in (trial.mean, trial.sd)),
+            *("-" if value is None else f"{value:.3f}" for value in (trial.mean, trial.spread)),
             trial.state if trial.reason is None else f"{trial.state}: {shown(trial.reason)}",
             style="bold" if trial is best else None,
         )

@@ -124,7 +124,7 @@ class Throughput(Callback):
 
     def __init__(self) -> None:
         self._total, self._work = Work(), Work()  # of the whole training, and of this process since the last time
-        self._tokens: Tensor | float = 0.0  # of this process, where they are counted: a GPU is not waited for
+        self._tokens: Tensor | int = 0  # of this process, where they are counted: a GPU is not waited for
         self._waiting = Waiting(PassThroughProfiler())
         self._memory = 0.0
         self._last = 0
@@ -172,7 +172,7 @@ class Throughput(Callback):
     def _take(self, trainer: Trainer) -> Work:
         """The work of all processes since the last time."""
         own = replace(self._work, tokens=float(self._tokens), waiting=self._waiting.seconds)
-        self._work, self._tokens, self._waiting.seconds = Work(), 0.0, 0.0
+        self._work, self._tokens, self._waiting.seconds = Work(), 0, 0.0
         everyone = of_all((own, memory_bytes(trainer.strategy.root_device)))
         self._memory = max(memory for _, memory in everyone)
         work = sum((work for work, _ in everyone), Work())

@@ -106,9 +106,10 @@ def mapping_from(options: argparse.Namespace) -> TableMapping:
 
 def read(path: Path, options: argparse.Namespace) -> Imported:
     """Reads the tables that the command line names."""
+    mapping = mapping_from(options)  # a wrong option is told before a large table is read
     ratings = None if options.ratings is None else read_table(options.ratings)
     find = partial(find_clip, folder=path.parent.resolve(), root=options.audio_root)
-    return read_pairs(read_table(path), ratings, mapping_from(options), find)
+    return read_pairs(read_table(path), ratings, mapping, find)
 
 
 def read_pairs(

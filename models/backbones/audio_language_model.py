@@ -235,8 +235,8 @@ def messages(pair: Pair, question: str = QUESTION) -> list[Message]:
     Audio comes in the order of the context turns, the response last.
     """
     content: list[dict[str, Any]] = []
-    if pair.situation and pair.situation.strip():  # blanks are no text
-        content.append(_text(f"Situation: {pair.situation}\n"))
+    if pair.told:
+        content.append(_text(f"Situation: {pair.told}\n"))
     for turn in pair.context:
         # one turn needs no role; several need to be told apart
         content.append(_text("Context: " if len(pair.context) == 1 else f"Context, {turn.role}: "))

@@ -94,7 +94,7 @@ def test_clips_are_not_checked_again_after_a_kill(large, embed, monkeypatch, tmp
         file.write(b'["cut off by th')
     decoded = counting(monkeypatch, clips, "decode")
     resumed = large.load(**options)
-    assert decoded.call_count == CLIPS - done
+    assert len(decoded.call_args_list) == CLIPS - done
     assert resumed.card.content_hash == whole(large, tmp_path, **options).card.content_hash
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dataset", "other", "source"]
     assert STAGE_NOTES not in {path.name for path in large.out.iterdir()}
@@ -144,7 +144,7 @@ def test_other_input_begins_anew(large, monkeypatch):
         with monkeypatch.context() as patch:
             decoded = counting(patch, clips, "decode")
             large.load(embed_audio=change == "layout", overwrite=True)
-            assert decoded.call_count == CLIPS
+            assert len(decoded.call_args_list) == CLIPS
         assert not stage_of(large).exists()
 
 

@@ -179,7 +179,7 @@ class TestClips:
 def test_inspect_goes_on_and_decodes_nothing_a_second_time(sharded, monkeypatch):
     first = inspect_dataset(PairDataset.load(sharded.out))
     path = sharded.out / measuring.MEASURED_FILE
-    assert len(path.read_text().split()) >= 72
+    assert sum(map(bool, path.read_text().splitlines())) == 72
     path.write_bytes(path.read_bytes()[:1_000])  # as after a kill
     known = path.read_text().count("}")
     assert 0 < known < 20
@@ -187,10 +187,10 @@ def test_inspect_goes_on_and_decodes_nothing_a_second_time(sharded, monkeypatch)
     monkeypatch.setattr(measuring, "decode", decoded)
     for _ in range(2):
         assert inspect_dataset(PairDataset.load(sharded.out)) == first
-        assert decoded.call_count == 72 - known
+        assert len(decoded.call_args_list) == 72 - known
     loud = inspect_dataset(PairDataset.load(sharded.out), max_seconds=0.1)
     assert len(loud.problems) == 2 * PAIRS  # thresholds are applied anew
-    assert decoded.call_count == 72 - known
+    assert len(decoded.call_args_list) == 72 - known
 
 
 def test_where_audio_is_not_embedded_the_order_is_as_ever(sharded):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.eval import results as described
 from empathy_judge.eval.compare import compare
@@ -303,19 +303,32 @@ def test_the_same_seed_gives_the_same_report(make_dataset, make_judge):
 def test_what_a_user_can_mend_is_a_user_error(make_dataset, make_judge):
     dataset = make_dataset()
     bare = replace(dataset, ratings=dataset.ratings[:0])
-    for judge, data, options, message in [
-        (make_judge(), dataset, {"slices": ("color",)}, r"slice 'color'; expected group_id, .*, setting, language"),
+    for judge, data, options, message, kind in [
+        (
+            make_judge(),
+            dataset,
+            {"slices": ("color",)},
+            r"slice 'color'; expected group_id, .*, setting, language",
+            DataError,
+        ),
         (
             make_judge(dimensions=("charm",)),
             dataset,
             {},
             "tone judge scores charm; .* tones has ratings of empathy",
+            DataError,
         ),
-        (make_judge(), dataset, {"split": "dev"}, "no pair is in split 'dev'"),
-        (make_judge(), dataset, {"probes": ["mono"]}, "probe 'mono'; expected one of response_only, context_only"),
-        (make_judge(), bare, {}, "none of the 60 pairs has a rating of empathy"),
+        (make_judge(), dataset, {"split": "dev"}, "no pair is in split 'dev'", DataError),
+        (
+            make_judge(),
+            dataset,
+            {"probes": ["mono"]},
+            "probe 'mono'; expected one of response_only, context_only",
+            DataError,
+        ),
+        (make_judge(), bare, {}, "none of the 60 pairs has a rating of empathy", UserError),
     ]:
-        with pytest.raises(UserError, match=message):
+        with pytest.raises(kind, match=message):
             evaluate(judge, data, **options)
 
 

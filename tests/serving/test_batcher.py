@@ -157,6 +157,15 @@ def test_a_long_pair_gives_the_others_as_much_time_as_it_took(batcher, scorer):
     assert order(scorer) == ["1", "uvwx", "y", "a", "b"]
 
 
+def test_closing_scores_what_waits(batcher, scorer):
+    first = held_up(batcher, scorer)
+    batcher.announce(1)
+    waiting = submitted(batcher, jobs("abcde"))
+    scorer.open.set()
+    batcher.close()
+    assert all(job.future.done() and job.future.result() for job in (first, *waiting))
+
+
 def test_nothing_is_let_in_that_would_have_to_wait_too_long(scorer):
     batcher = Batcher(scorer, 100, 0.0, lambda pairs, seconds: None, pytest.fail, patience=30.0)  # type: ignore[arg-type]
     held_up(batcher, scorer)

@@ -46,7 +46,7 @@ def table(out: Path) -> list[dict[str, str]]:
     ("changes", "text"),
     [
         ({"trials": None}, "trials: Field required"),
-        ({"trials": 0}, "trials 0: Input should be greater than 0"),
+        ({"trials": 0}, "trials: Input should be greater than 0 (found 0)"),
         ({"train": ["absent.yaml"]}, "absent.yaml"),
         ({"seeds": [0, 0]}, "0 stands there twice"),
         ({"search": {"optimizer.learning_rte": RATE}}, "did you mean optimizer.learning_rate?"),
@@ -54,7 +54,7 @@ def table(out: Path) -> list[dict[str, str]]:
         ({"search": {"run": RATE}}, "run: a sweep sets it itself"),
         ({"search": {"judge.head": {"choices": ["regression", "regresion"]}}}, "regresion"),
         ({"search": {"judge.lora.rank": {"choices": [8, 8]}}}, "8 stands there twice"),
-        ({"search": {"judge.lora.rank": {"choices": [8], "low": 1}}}, "choices beside a range"),
+        ({"search": {"judge.lora.rank": {"choices": [8], "low": 1}}}, "judge.lora.rank: choices beside a range"),
         ({"search": {"judge.lora.rank": {"low": 1.5, "high": 2.5}}}, "judge.lora.rank 1.5; expected int"),
         ({"search": {"judge.lora.rank": {"low": 1, "high": 8, "step": 0.5}}}, "step 0.5 between integers"),
         ({"search": {"judge.lora.rank": {"low": 8}}}, "expected choices, or low and high"),
@@ -201,7 +201,7 @@ def test_a_trial_of_another_process_is_left_to_it(trained, fails, sweep_file, tm
     with FileLock(out / "trial-0000" / ".lock"):  # as if that process still trained it
         _, results = run_sweep(sweep_file, out)
     assert [result.state for result in results] == ["running", "complete", "complete", "complete"]
-    assert (results[0].mean, results[0].sd) == (None, None)
+    assert (results[0].mean, results[0].spread) == (None, None)
     assert "trial-0000/seed-0" not in trained
 
 

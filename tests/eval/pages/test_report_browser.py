@@ -102,6 +102,7 @@ def test_a_report_in_a_browser(make_dataset, make_judge, tmp_path):
     np.testing.assert_allclose(min(durations), 0.05, atol=0.02)
     assert min(durations) > 0.04
     text = page.read_text(encoding="utf-8")
+    assert '<meta name="viewport" content="width=device-width' in text  # a phone would lay it out 980 wide
     start = text.index("base64,") + 7
     page.write_text(f"{text[:start]}AAAA{text[start + 4 :]}", encoding="utf-8")
     assert -1 in measured(page, "light", tmp_path)[0][0]["players"]  # the test sees a player that does not load

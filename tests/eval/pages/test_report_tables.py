@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -84,14 +85,19 @@ def test_the_markdown_holds_agreement_verdict_and_listening(evaluation):
     assert f"| {rendering.ranged(check['drop'])} |" in text
 
 
-def test_names_do_not_break_a_markdown_table(evaluation):
-    hostile = "a|b\n| --- |\n<img src=x> [x](http://x) `y`"
-    report = {**evaluation.report, "judge": hostile, "dataset": {**evaluation.report["dataset"], "name": hostile}}
+def test_names_do_not_break_a_markdown_table(make_dataset, make_judge):
+    judge, hostile = make_judge(0.4), "a|b\n| --- |\n<img src=x> [x](http://x) `y`"
+    judge.name = hostile
+    data = make_dataset(noise=0.4)
+    data = replace(data, card=replace(data.card, name=hostile))
+    report = evaluate(judge, data, split="test", probes=(), resamples=10).report
     text = markdown_report(report)
-    assert [{len(row) for row in rows_of(text, table)} for table in (0, 1)] == [{8}, {7}]
+    assert {len(row) for row in rows_of(text)} == {8}
+    assert {len(row) for row in rows_of(text, 1)} == {7}
+    assert "<img" not in text.replace("\\<", "")
     assert "[x](" not in text
-    for written in (text, markdown_comparison([report], {})):
-        assert "<img" not in written.replace("\\<", "")
+    text = markdown_comparison([report], {})
+    assert "<img" not in text.replace("\\<", "")
 
 
 def test_judges_are_listed_by_cluster(make_dataset, make_judge):

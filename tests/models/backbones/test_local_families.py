@@ -14,13 +14,12 @@ from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.eval.judges.prompted.local import LocalProvider
 from empathy_judge.eval.judges.prompted.questions import Example, Question, expected_score, score_question
 from empathy_judge.eval.judges.prompted.settings import PromptedSettings
-from empathy_judge.models.backbones.audio_language_model import as_text
 from transformers import AutoProcessor, Qwen2_5OmniProcessor
 
 from .conftest import RATE
 from .families.qwen2_5_omni import CHAT_TEMPLATE
 from .families.voxtral import FEATURES
-from .tools import omni_processor
+from .tools import joined, omni_processor
 
 EMPATHY = Dimension("empathy", 1, 5, 1)
 SETTINGS = PromptedSettings(samples=1, rubric="plain", answers="logprobs")
@@ -43,7 +42,7 @@ def processed(processor, model, turns, clips):
 
 def granite_speech(family, turns, clips):
     processor = AutoProcessor.from_pretrained(family.folder)
-    said = [{"role": turn["role"], "content": as_text(turn, "<|audio|>")} for turn in turns]
+    said = [{"role": turn["role"], "content": joined(turn, "<|audio|>")} for turn in turns]
     text = processor.tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
     inputs = processor(text, clips, return_tensors="pt")  # clips of one length: none hears the padding of another
     return processor.tokenizer, family.model(**inputs).logits
@@ -52,10 +51,10 @@ def granite_speech(family, turns, clips):
 def voxtral(family, turns, clips):
     processor = AutoProcessor.from_pretrained(family.folder, mistral_format=False)
     system, *turns = turns
-    said = f"{as_text(system, '')}\n\n"
+    said = f"{joined(system, '')}\n\n"
     text = "<s>"
     for turn in turns:
-        content = as_text(turn, "[BEGIN_AUDIO]" + "[AUDIO]" * 25)  # a window of 2 s each
+        content = joined(turn, "[BEGIN_AUDIO]" + "[AUDIO]" * 25)  # a window of 2 s each
         text += f"[INST]{said}{content}[/INST]" if turn["role"] == "user" else f"{content}</s>"
         said = ""
     ids = processor.tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]

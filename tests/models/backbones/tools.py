@@ -35,6 +35,11 @@ def small_tokenizer(kind: Any, special_tokens: Sequence[str], vocabulary: int = 
     return tokenizer
 
 
+def joined(message: Mapping[str, Any], audio_token: str) -> str:
+    """The content of a message as one text; apart from the code that is tested, which writes it by itself."""
+    return "".join(piece.get("text", audio_token) for piece in message["content"])
+
+
 def omni_processor(kind: Any, folder: Path, template: str) -> Any:
     """The official processor without those of images and videos, which need torchvision."""
     nothing = SimpleNamespace(model_input_names=[], merge_size=2)

@@ -1,7 +1,7 @@
 """Audio Flamingo 3: at most three windows of 1 s in the miniature, twenty of 30 s on the hub."""
 
 import torch
-from empathy_judge.models.backbones.audio_language_model import as_text, messages
+from empathy_judge.models.backbones.audio_language_model import messages
 from transformers import (
     AudioFlamingo3Config,
     AudioFlamingo3ForConditionalGeneration,
@@ -11,7 +11,7 @@ from transformers import (
     WhisperFeatureExtractor,
 )
 
-from ..tools import louder, small_tokenizer, with_spans
+from ..tools import joined, louder, small_tokenizer, with_spans
 
 MAX_SECONDS = 3.0
 LORA_LAYERS = {"language_model": 2 * 7, "projector": 2, "audio_tower": 2 * 6}
@@ -55,7 +55,7 @@ def official(folder):
     processor = AutoProcessor.from_pretrained(folder)
 
     def run(pair):
-        content = as_text(*messages(pair), "<sound>")
+        content = joined(*messages(pair), "<sound>")
         chat = processor.apply_chat_template(
             [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
         )

@@ -1,7 +1,7 @@
 """Granite Speech 3: hears 32 s in the miniature, as long as its language model has positions for; LoRA of its own."""
 
 import torch
-from empathy_judge.models.backbones.audio_language_model import as_text, messages
+from empathy_judge.models.backbones.audio_language_model import messages
 from peft import LoraConfig
 from transformers import (
     AutoProcessor,
@@ -12,7 +12,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from ..tools import louder, small_tokenizer
+from ..tools import joined, louder, small_tokenizer
 
 MAX_SECONDS = 32.0
 # Q-Former layer: self-attention 4, cross-attention 4, feed-forward 2; encoder layer: 2 * 2 and 3, and 3 outside
@@ -77,7 +77,7 @@ def official(folder, model_class=GraniteSpeechForConditionalGeneration):
     processor = AutoProcessor.from_pretrained(folder)
 
     def run(pair):
-        content = as_text(*messages(pair), "<|audio|>")
+        content = joined(*messages(pair), "<|audio|>")
         chat = processor.tokenizer.apply_chat_template(
             [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}],
             tokenize=False,

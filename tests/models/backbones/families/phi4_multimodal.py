@@ -4,7 +4,7 @@ import copy
 import json
 
 import torch
-from empathy_judge.models.backbones.audio_language_model import as_text, messages
+from empathy_judge.models.backbones.audio_language_model import messages
 from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import (
@@ -17,7 +17,7 @@ from transformers import (
 )
 from transformers.image_processing_utils import BaseImageProcessor
 
-from ..tools import louder, small_tokenizer
+from ..tools import joined, louder, small_tokenizer
 
 MAX_SECONDS = 1800.0
 LORA_LAYERS = {"language_model": 2 * 4, "projector": 2, "audio_tower": 2 * 8}
@@ -104,7 +104,7 @@ def official(folder):
     embedding = model.model.embed_tokens_extend.audio_embed
 
     def run(pair):
-        content = as_text(*messages(pair), "<|audio|>")
+        content = joined(*messages(pair), "<|audio|>")
         chat = processor.apply_chat_template(
             [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
         )

@@ -7,10 +7,10 @@ prompt is written out, and everything else is official: tokenizer, spectrograms,
 import base64
 import json
 
-from empathy_judge.models.backbones.audio_language_model import as_text, messages
+from empathy_judge.models.backbones.audio_language_model import messages
 from transformers import AutoProcessor, VoxtralConfig, VoxtralForConditionalGeneration, WhisperFeatureExtractor
 
-from ..tools import louder, with_spans
+from ..tools import joined, louder, with_spans
 
 MAX_SECONDS = 2_400.0
 LORA_LAYERS = {"language_model": 2 * 7, "projector": 2, "audio_tower": 2 * 6}
@@ -80,7 +80,7 @@ def official(folder):
     def run(pair):
         clips = [clip.samples for clip in pair.clips]
         spans = ["[BEGIN_AUDIO]" + "[AUDIO]" * (25 * -(-len(clip) // (16_000 * SECONDS))) for clip in clips]
-        text = with_spans(as_text(*messages(pair), "[AUDIO]"), "[AUDIO]", spans)
+        text = with_spans(joined(*messages(pair), "[AUDIO]"), "[AUDIO]", spans)
         ids = processor.tokenizer(f"<s>[INST]{text}[/INST]", add_special_tokens=False, return_tensors="pt")["input_ids"]
         features = processor._retrieve_input_features(clips, **FEATURES)
         return ids, model.model(input_ids=ids, input_features=features).last_hidden_state
