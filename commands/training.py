@@ -125,7 +125,7 @@ def sweep(options: argparse.Namespace) -> int:
 
     settings, results = run_sweep(find_recipe(options.config), options.out)
     best = best_of(results)
-    facts = {"trials": [vars(result) for result in results], "best": None if best is None else best.number}
+    facts = {"trials": [result.to_dict() for result in results], "best": None if best is None else best.number}
     where = [] if best is None else [f"best: trial {best.number}, {options.out / BEST_FILE}"]
     tell(options, facts, lambda _: [results_table(settings, results), *where])
     return FAILED_CHECKS if best is None else DONE

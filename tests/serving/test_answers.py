@@ -252,8 +252,8 @@ def test_pages_and_methods_that_are_not_there(shared):
     ("text", "message"),
     [
         ("a <|AUDIO|>", "situation text may not contain <|AUDIO|>"),
-        # tokens of a judge are at most as many as bytes: 4,000 emoji are 16,000 of them
-        ("\N{BOUQUET}" * 4000, "situation: 16000 bytes in UTF-8; expected at most 4000"),
+        # tokens of a judge are at most as many as bytes: 1,500 emoji are 6,000 of them
+        ("\N{BOUQUET}" * 1500, "situation: 6000 bytes in UTF-8; expected at most 4000"),
     ],
 )
 def test_a_text_that_the_judge_cannot_read_is_refused_before_any_work(text, message):
