@@ -33,17 +33,23 @@ _SMALLEST_DEVIATION = 1e-6  # rating points: members that agree exactly still gi
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a head computes of a batch, float32."""
+    """What a head computes of a batch, float32.
 
-    score: Tensor  # rating points inside the scale `(batch, dimensions)`
-    # standard deviation around the score in rating points `(batch, dimensions)`, above 0: of the target (a Gaussian
-    # head) or of single ratings (heads over the steps of a scale). It is not calibrated; `models.calibration` turns it
-    # into a standard error that held on held-out ratings. None where a head has none.
+    Attributes:
+        score: Rating points inside the scale `(batch, dimensions)`.
+        deviation: Standard deviation around the score in rating points `(batch, dimensions)`, above 0: of the target (a
+            Gaussian head) or of single ratings (heads over the steps of a scale). It is not calibrated;
+            `models.calibration` turns it into a standard error that held on held-out ratings. None where a head has
+            none.
+        log_probabilities: Of each step of the scale, the lowest first `(batch, dimensions, steps)`; of steps that only
+            a longer scale has, the lowest finite number. None where a head predicts no distribution.
+        thresholds: Logits of an ordinal head `(batch, dimensions, steps - 1)`: of a rating above each step, as the head
+            defines them.
+    """
+
+    score: Tensor
     deviation: Tensor | None = None
-    # of each step of the scale, the lowest first `(batch, dimensions, steps)`; of steps that only a longer scale has,
-    # the lowest finite number. None where a head predicts no distribution.
     log_probabilities: Tensor | None = None
-    # logits of an ordinal head `(batch, dimensions, steps - 1)`: of a rating above each step, as the head defines them
     thresholds: Tensor | None = None
 
     @classmethod
@@ -99,18 +105,32 @@ class ScaleRange(nn.Module):
 
 
 class ScaleSteps(nn.Module):
-    """The scores that raters can give, of several scales side by side."""
+    """The scores that raters can give, of several scales side by side.
 
-    def __init__(self, dimensions: Sequence[Dimension]) -> None:
-        """Take the steps of these scales, all of which have some."""
+    Attributes:
+        values: Rating points `(dimensions, steps)`, the lowest first; a shorter scale goes on beyond its maximum.
+        exists: False there `(dimensions, steps)`.
+    """
+
+    def __init__(self, head: str, dimensions: Sequence[Dimension]) -> None:
+        """Take the steps of these scales.
+
+        Raises:
+            UserError: If a scale has no steps; the text names the `head` that needs them.
+        """
         super().__init__()
+        for dimension in dimensions:
+            if dimension.step is None:
+                raise UserError(
+                    f"{head} head: dimension {dimension.name} goes from {dimension.scale}; expected a scale with "
+                    "steps, such as 1:5:1, or the regression or gaussian head"
+                )
         counts = torch.tensor([dimension.steps for dimension in dimensions])
         index = torch.arange(int(counts.max()))
         minimum = torch.tensor([dimension.minimum for dimension in dimensions])
         step = torch.tensor([dimension.step for dimension in dimensions])
-        # rating points `(dimensions, steps)`, the lowest first; a shorter scale goes on beyond its maximum
         self.values = nn.Buffer(minimum[:, None] + step[:, None] * index, persistent=False)
-        self.exists = nn.Buffer(index < counts[:, None], persistent=False)  # False there
+        self.exists = nn.Buffer(index < counts[:, None], persistent=False)
 
     def __len__(self) -> int:
         return self.values.shape[-1]
@@ -138,9 +158,13 @@ class ScaleSteps(nn.Module):
 
 
 class Head(nn.Module):
-    """Layer norm and linear layer; subclasses define what the outputs of the linear layer mean."""
+    """Layer norm and linear layer; subclasses define what the outputs of the linear layer mean.
 
-    OUTPUT: str  # how scores are computed, for `judge.json`
+    Attributes:
+        OUTPUT: How scores are computed, for `judge.json`.
+    """
+
+    OUTPUT: str
 
     def __init__(self, features: int, outputs: int, standardised: bool) -> None:
         super().__init__()
@@ -185,10 +209,9 @@ class RegressionHead(Head):
     """One score per dimension: a sigmoid stretched from the minimum to the maximum of the scale."""
 
     OUTPUT = "minimum + (maximum - minimum) * sigmoid"
-    OUTPUTS = 1  # of the linear layer for each dimension
 
     def __init__(self, features: int, dimensions: Sequence[Dimension], standardised: bool = False) -> None:
-        super().__init__(features, len(dimensions) * self.OUTPUTS, standardised)
+        super().__init__(features, len(dimensions), standardised)
         self.range = ScaleRange(dimensions)
 
     def predict(self, features: Tensor) -> Prediction:
@@ -203,7 +226,7 @@ class RegressionHead(Head):
         return self.range.per_point(means)[:, None]
 
 
-class GaussianHead(RegressionHead):
+class GaussianHead(Head):
     """Mean and standard deviation of the target, each from the pooled vector (Nix & Weigend 1994).
 
     A sigmoid stretched over the scale for the mean and a softplus in units of the scale for the deviation. No gradient
@@ -213,7 +236,10 @@ class GaussianHead(RegressionHead):
     """
 
     OUTPUT = "minimum + (maximum - minimum) * sigmoid; deviation (maximum - minimum) * softplus"
-    OUTPUTS = 2
+
+    def __init__(self, features: int, dimensions: Sequence[Dimension], standardised: bool = False) -> None:
+        super().__init__(features, len(dimensions) * 2, standardised)
+        self.range = ScaleRange(dimensions)
 
     def predict(self, features: Tensor) -> Prediction:
         """Scores and deviations."""
@@ -231,7 +257,8 @@ class GaussianHead(RegressionHead):
 
     def per_point(self, means: Tensor) -> Tensor:
         """See `Head`; the deviation stays the same for all pairs."""
-        return pad(super().per_point(means), (0, 1))
+        rise = self.range.per_point(means)
+        return torch.stack([rise, torch.zeros_like(rise)], -1)
 
 
 class HistogramHead(Head):
@@ -240,7 +267,7 @@ class HistogramHead(Head):
     OUTPUT = "mean of softmax over the steps of the scale"
 
     def __init__(self, features: int, dimensions: Sequence[Dimension], standardised: bool = False) -> None:
-        steps = ScaleSteps(dimensions)
+        steps = ScaleSteps("histogram", dimensions)
         super().__init__(features, len(dimensions) * len(steps), standardised)
         self.steps = steps
 
@@ -270,7 +297,7 @@ class CoralHead(Head):
     OUTPUT = "mean over the steps of the scale, from logits of a rating above each step with common weights"
 
     def __init__(self, features: int, dimensions: Sequence[Dimension], standardised: bool = False) -> None:
-        steps = ScaleSteps(dimensions)
+        steps = ScaleSteps("coral", dimensions)
         super().__init__(features, len(dimensions), standardised)
         self.steps = steps
         self.gaps = nn.Parameter(torch.ones(len(dimensions), max(len(steps) - 2, 0)))
@@ -309,7 +336,7 @@ class CornHead(Head):
     OUTPUT = "mean over the steps of the scale, from logits of a rating above each step among those that reached it"
 
     def __init__(self, features: int, dimensions: Sequence[Dimension], standardised: bool = False) -> None:
-        steps = ScaleSteps(dimensions)
+        steps = ScaleSteps("corn", dimensions)
         super().__init__(features, len(dimensions) * (len(steps) - 1), standardised)
         self.steps = steps
 
@@ -335,7 +362,7 @@ class CornHead(Head):
         return (2 / self.steps.bell_width[:, None]).expand(-1, len(self.steps) - 1)
 
 
-_HEADS: Mapping[HeadName, type[RegressionHead | CoralHead | CornHead | HistogramHead]] = {
+_HEADS: Mapping[HeadName, type[RegressionHead | GaussianHead | CoralHead | CornHead | HistogramHead]] = {
     "regression": RegressionHead,
     "gaussian": GaussianHead,
     "coral": CoralHead,
@@ -362,10 +389,5 @@ def build_head(name: HeadName, features: int, dimensions: Sequence[Dimension], s
             raise UserError(
                 f"dimension {dimension.name}: scale {dimension.scale}; expected ends within {_FURTHEST:g} of 0 and at "
                 f"most {_MOST_STEPS:,} steps"
-            )
-        if dimension.step is None and not issubclass(_HEADS[name], RegressionHead):
-            raise UserError(
-                f"{name} head: dimension {dimension.name} goes from {dimension.scale}; expected a scale with steps, "
-                "such as 1:5:1, or the regression or gaussian head"
             )
     return _HEADS[name](features, dimensions, standardised)
