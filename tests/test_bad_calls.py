@@ -23,6 +23,7 @@ BAD_ENDS: dict[str, tuple[str, ...]] = {
     "split {data} --overwrite": (
         "--folds 0", "--folds 1000000", "--fractions 0.5 0.5 nan", "--fractions -1 1 1", "--by nothing",
         "--hold-out system_id", "--leave-out nothing", "--folds 5 --leave-out system_id",
+        "--folds 0 --leave-out system_id",
     ),
     "combine {data} --out {tmp}/both": (
         "{bad}/text.wav", "--names a b c", "{data} --rename nothing", "--shard-rows 0 --embed-audio",

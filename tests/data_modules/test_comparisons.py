@@ -112,6 +112,8 @@ def test_the_same_clip_after_another_situation_is_another_context():
     told = dataclasses.replace(made.pairs[1], situation="after a loss")
     found = counterfactuals(dataclasses.replace(made, pairs=(made.pairs[0], told)), 0.5)
     assert [(c.rejected.pair_id, c.rejected.situation) for c in found] == [("cf:p0:p1", None)]
+    blank = dataclasses.replace(made.pairs[1], situation=" ")
+    assert counterfactuals(dataclasses.replace(made, pairs=(made.pairs[0], blank)), 0.5) == []
 
 
 def test_a_large_group_gives_few_each_and_uses_all_responses_alike():
