@@ -197,7 +197,11 @@ def _in_threads(
 
 
 def _finish(parts: Parts, start: float, before: int) -> Summary:
-    """Put the parts together; raises `DamagedError` if one is missing or damaged."""
+    """Put the parts together.
+
+    Raises:
+        DamagedError: If one is missing or damaged.
+    """
     job, (failed, windowed, audio) = parts.job, parts.join()
     seconds = time.monotonic() - start
     summary = Summary(

@@ -28,7 +28,7 @@ def first_given(options: argparse.Namespace, *names: str) -> str | None:
     """The first of some options that was given, as it is written; they may mean nothing beside others."""
     for name in names:
         value = getattr(options, name)
-        if value or (value == 0 and value is not False):  # of numbers 0 was given, too
+        if value is not None and value is not False and value != []:  # 0 was given
             return f"--{name.replace('_', '-')}"
     return None
 

@@ -6,11 +6,13 @@ Results are kept under the content hash, in the dataset folder or, where that ca
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import IO, Annotated, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, Field
@@ -114,37 +116,35 @@ def measure_clips(dataset: PairDataset) -> dict[str, Measured | AudioError]:
         Fingerprint of the clip (`PairDataset.fingerprints`) -> the measures, or why the clip is unusable.
     """
     sources = distinct_clips(dataset)
-    path = kept_file(dataset.root, dataset.card.content_hash, MEASURED_FILE)
-    known = _read_measures(path)
+    with _remembered(dataset) as (known, notes):
 
-    def measure(item: tuple[str, AudioSource]) -> tuple[str, Measured | AudioError]:
-        """Hash of the present content of the clip, and its measures."""
-        fingerprint, source = item
-        try:
-            if isinstance(source, StoredClip):
-                data, name = source.read(), source.name
-            else:
-                assert isinstance(source, Path)  # a loaded dataset holds nothing else
-                data, name = source.read_bytes(), str(source)
-            content = hashlib.sha256(data).hexdigest()
-            measured = known.get(content) or _measure(data, name)
-            return content, replace(measured, changed=content != fingerprint)
-        except AudioError as error:
-            return "", error
-        except OSError as error:
-            return "", AudioError(f"{source}: cannot be read ({os_reason(error)})", "cannot be read")
+        def measure(item: tuple[str, AudioSource]) -> tuple[str, Measured | AudioError]:
+            """Hash of the present content of the clip, and its measures."""
+            fingerprint, source = item
+            try:
+                if isinstance(source, StoredClip):
+                    data, name = source.read(), source.name
+                else:
+                    assert isinstance(source, Path)  # a loaded dataset holds nothing else
+                    data, name = source.read_bytes(), str(source)
+                content = hashlib.sha256(data).hexdigest()
+                measured = known.get(content) or _measure(data, name)
+                return content, replace(measured, changed=content != fingerprint)
+            except AudioError as error:
+                return "", error
+            except OSError as error:
+                return "", AudioError(f"{source}: cannot be read ({os_reason(error)})", "cannot be read")
 
-    by_clip: dict[str, Measured | AudioError] = {}
-    results = map_threads(measure, sources.items(), "Inspecting audio", len(sources))
-    for fingerprint, (content, measured) in zip(sources, results, strict=True):
-        by_clip[fingerprint] = measured
-        if isinstance(measured, Measured) and content not in known:
-            known[content] = measured
-            values = {name: value for name, value in asdict(measured).items() if name != "changed"}
-            line = json.dumps({"sha256": content, **values})
-            with suppress(OSError), path.open("a", encoding="utf-8") as file:  # on a full disk the line is lost alone
-                file.write(f"\n{line}\n")  # the first break ends a line that a kill cut off
-    return by_clip
+        by_clip: dict[str, Measured | AudioError] = {}
+        results = map_threads(measure, sources.items(), "Inspecting audio", len(sources))
+        for fingerprint, (content, measured) in zip(sources, results, strict=True):
+            by_clip[fingerprint] = measured
+            if isinstance(measured, Measured) and content not in known:
+                known[content] = measured
+                values = {name: value for name, value in asdict(measured).items() if name != "changed"}
+                with suppress(OSError):
+                    notes.write(json.dumps({"sha256": content, **values}).encode() + b"\n")
+        return by_clip
 
 
 def _measure(data: bytes, name: str) -> Measured:
@@ -155,13 +155,20 @@ def _measure(data: bytes, name: str) -> Measured:
     return Measured(len(samples) / rate, 10 * float(np.log10(max(power, 1e-20))), clipped)
 
 
-def _read_measures(path: Path) -> dict[str, Measured]:
-    """SHA-256 -> the measures that were stored."""
+@contextmanager
+def _remembered(dataset: PairDataset) -> Iterator[tuple[dict[str, Measured], IO[bytes]]]:
+    """The measures that were stored, and the open file to which more are appended."""
+    path = kept_file(dataset.root, dataset.card.content_hash, MEASURED_FILE)
     known: dict[str, Measured] = {}
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    for line in text.splitlines():
-        with suppress(ValueError, TypeError, KeyError, AttributeError):  # cut off by a kill
-            values = json.loads(line)
-            sha256 = values.pop("sha256")
-            known[sha256] = Measured(**values)
-    return known
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError, TypeError, KeyError, AttributeError):  # cut off by a kill
+                values = json.loads(line)
+                sha256 = values.pop("sha256")
+                known[sha256] = Measured(**values)
+    with ExitStack() as opened:
+        notes: IO[bytes] = io.BytesIO()  # on a full disk the notes are lost, not the call
+        with suppress(OSError):
+            notes = opened.enter_context(path.open("ab", buffering=0))
+            notes.write(b"\n")  # ends a line that a kill cut off
+        yield known, notes

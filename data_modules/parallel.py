@@ -110,7 +110,7 @@ class ProgressBar:
         self._bar.update(self._task, completed=done, rate=rate_text, more=more)
         if self._in_lines and not self._quiet and now - self._said >= LINE_SECONDS:
             self._said = now
-            remaining = f"{duration((self._total - done) / rate)} left" if rate else "no telling when it ends"
+            remaining = f"{_duration((self._total - done) / rate)} left" if rate else "no telling when it ends"
             parts = [f"{done:,} of {self._total:,}", rate_text, remaining, *([more] if more else [])]
             print(f"{self._label}: {', '.join(parts)}", file=sys.stderr, flush=True)
 
@@ -132,8 +132,7 @@ def progress(
             bar.update(count)
 
 
-def duration(seconds: float) -> str:
-    """Seconds as people say them: 70 s, 3 min, 2 h 5 min."""
+def _duration(seconds: float) -> str:
     minutes = round(seconds / 60)
     if minutes < 2:
         return f"{seconds:.0f} s"

@@ -123,7 +123,11 @@ class Service:
             await self._judge.decoders.stop()
 
     async def _start(self) -> None:
-        """Load the judge and try it on half a second of noise."""
+        """Load the judge and try it on half a second of noise.
+
+        Raises:
+            UserError: If it cannot be loaded, or the limits do not fit it.
+        """
         start, settings, loop = time.monotonic(), self.settings, asyncio.get_running_loop()
 
         def lost(error: Exception) -> None:

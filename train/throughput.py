@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.profilers import PassThroughProfiler, Profiler
 from torch import Tensor
 
-from ..data_modules.parallel import ProgressBar, duration, say
+from ..data_modules.parallel import ProgressBar, say
 from .collate import Batch
-from .features import of_all
 
 FETCH = "[_TrainingEpochLoop].train_dataloader_next"
 """Lightning's name for asking the data loader for the next training batch; no hook stands before it."""
@@ -30,7 +29,7 @@ _IN_THE_BAR = {
 }
 
 
-@dataclass
+@dataclass(frozen=True)
 class Work:
     """What was done, of one or of all processes: rows of batches (a comparison is two), tokens that are not padding,
     tokens with padding (rows times the longest row of each batch), seconds of training steps and of waiting for their
@@ -123,10 +122,10 @@ class Throughput(Callback):
     """
 
     def __init__(self) -> None:
-        self._total, self._work = Work(), Work()  # of the whole training, and of this process since the last time
-        self._tokens: Tensor | int = 0  # of this process, where they are counted: a GPU is not waited for
+        self._total = Work()
+        self._steps: list[tuple[int, int, Tensor]] = []  # pairs, padded tokens, tokens
         self._waiting = Waiting(PassThroughProfiler())
-        self._memory = 0.0
+        self._seconds = self._memory = 0.0
         self._last = 0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -142,14 +141,12 @@ class Throughput(Callback):
     ) -> None:
         """Note the sizes of the batch; log the figures when they are due."""
         mask = batch.inputs.attention_mask
-        self._work.pairs += len(batch.labels.targets)
-        self._work.padded += mask.numel()
-        self._tokens = self._tokens + mask.sum()
+        self._steps.append((len(batch.labels.targets), mask.numel(), mask.sum()))
         interval: int = trainer.log_every_n_steps  # pyright: ignore[reportAttributeAccessIssue]
         due = trainer.global_step > self._last and trainer.global_step % interval == 0
         if due:
             synchronize(trainer.strategy.root_device)
-        self._work.seconds += time.perf_counter() - self._waiting.asked
+        self._seconds += time.perf_counter() - self._waiting.asked
         if due:
             self._last = trainer.global_step
             figures = {**self._take(trainer).rates(trainer.world_size), "memory_gb": self._memory / 1e9}
@@ -161,7 +158,7 @@ class Throughput(Callback):
         """Wait for the GPU: what it still computes belongs to training."""
         start = time.perf_counter()
         synchronize(trainer.strategy.root_device)
-        self._work.seconds += time.perf_counter() - start
+        self._seconds += time.perf_counter() - start
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the summary of the training."""
@@ -171,20 +168,28 @@ class Throughput(Callback):
 
     def _take(self, trainer: Trainer) -> Work:
         """The work of all processes since the last time."""
-        own = replace(self._work, tokens=float(self._tokens), waiting=self._waiting.seconds)
-        self._work, self._tokens, self._waiting.seconds = Work(), 0, 0.0
-        everyone = of_all((own, memory_bytes(trainer.strategy.root_device)))
-        self._memory = max(memory for _, memory in everyone)
-        work = sum((work for work, _ in everyone), Work())
+        work = Work(
+            pairs=sum(pairs for pairs, _, _ in self._steps),
+            tokens=sum(float(tokens) for _, _, tokens in self._steps),  # this waits for a GPU, at the latest
+            padded=sum(padded for _, padded, _ in self._steps),
+            seconds=self._seconds,
+            waiting=self._waiting.seconds,
+        )
+        self._steps, self._seconds, self._waiting.seconds = [], 0.0, 0.0
+        of_all = torch.tensor([[*astuple(work), memory_bytes(trainer.strategy.root_device)]], dtype=torch.float64)
+        if trainer.world_size > 1:
+            of_all = trainer.strategy.all_gather(of_all[0].to(trainer.strategy.root_device)).cpu()
+        self._memory = of_all[:, -1].max().item()
+        work = Work(*of_all.sum(0)[:-1].tolist())
         self._total += work
         return work
 
 
 def summary(work: Work, processes: int, memory: float) -> str:
     """One line about a whole training: the work of all processes, and the bytes of the one that held most."""
-    rates, seconds = work.rates(processes), work.seconds / processes
+    rates = work.rates(processes)
     return (
-        f"trained on {work.pairs:,.0f} pairs in {duration(seconds) if seconds >= 90 else f'{_three(seconds)} s'}: "
+        f"trained on {work.pairs:,.0f} pairs in {_duration(work.seconds / processes)}: "
         f"{_three(rates['pairs_per_second'])} pairs/s, {_three(rates['tokens_per_second'])} tokens/s, "
         f"{rates['padding']:.1%} padding, {rates['waiting']:.1%} waiting for data, {memory / 1e9:.1f} GB"
     ).replace("%", " %")
@@ -208,3 +213,10 @@ def synchronize(device: torch.device) -> None:
 def _three(value: float) -> str:
     """Three significant digits, no exponent."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{_three(seconds)} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"

@@ -24,11 +24,11 @@ Nothing is downloaded.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote
 
 from ..errors import AudioError, DataError, UserError, bad_value, shown
@@ -39,7 +39,6 @@ from ..tables import parse_mapping, plain_text, read_records, to_number
 from .assemble import Imported
 from .clips import ClipCell, add_audio_root, find_clip
 from .collector import Collector
-from .table import FindClip
 
 EXAMPLE = (
     "label-studio export.json --response answer --context question --dimension empathy=1:5:1 "
@@ -63,9 +62,32 @@ class _Mapping:
     preferences: Mapping[str, str]  # control -> dimension
     choices: Mapping[str, str]  # label -> what it stands for
 
-    def pair_ids(self, task: str) -> dict[str, str]:
-        """Response field -> id of its pair."""
-        return {name: task if len(self.responses) == 1 else f"{task}-{name}" for name in self.responses}
+    @property
+    def task_fields(self) -> list[str]:
+        return [*self.responses, *(field for _, field in self.context), *self.fields.values()]
+
+    def pair_id(self, task: str, response: str) -> str:
+        return task if len(self.responses) == 1 else f"{task}-{response}"
+
+
+class _Task(NamedTuple):
+    """What was shown to people: its ``id``, its fields, and its place for messages."""
+
+    number: str
+    data: Mapping[str, Any]
+    where: str
+
+
+class _Answer(NamedTuple):
+    """What one person set one control (``from_name``) to, such as ``{"rating": 4}``; `seconds` is ``lead_time`` as
+    exported, for the whole annotation."""
+
+    task: str
+    rater: str
+    seconds: Any
+    control: str
+    value: Mapping[str, Any]
+    where: str
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,70 +128,39 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     folder = (options.audio or path.parent).resolve()
     if not folder.is_dir():
         raise UserError(f"--audio {options.audio}: no such folder")
-    rows = read_records(path)
-    if not all(isinstance(row.values.get("data"), dict) for row in rows):
-        raise DataError(f"{path}: not a JSON export of Label Studio; expected a list of annotated tasks (not JSON-MIN)")
-
-    find = partial(find_clip, folder=folder, root=options.audio_root)
-    collector = Collector()
-    pairs: list[tuple[str, dict[str, Any]]] = []  # each with its place
-    ratings: list[tuple[str, tuple[Any, ...]]] = []
-    fields: dict[str, None] = {}
-    controls: dict[str, None] = {}
-    cancelled = 0
-    for row in rows:
-        where, data = f"{path}, task {shown(row.values.get('id'))}", row.values["data"]
-        pair_ids = mapping.pair_ids(row.name("id"))
-        group = f"task-{row.name('id')}" if len(pair_ids) > 1 else None
-        fields |= dict.fromkeys(data)
-        for response, pair_id in pair_ids.items():
-            pair = {"pair_id": pair_id, "group_id": group, **_columns(data, where, response, mapping, find)}
-            pairs.append((where, dict.fromkeys(PAIR_COLUMNS) | pair))
-        annotations = row.values.get("annotations")
-        if not isinstance(annotations, list) or not all(isinstance(item, dict) for item in annotations):
-            raise row.error("annotations", "a list of annotations; the export is JSON with all of them")
-        for annotation in annotations:
-            if annotation.get("was_cancelled") not in (None, False):
-                cancelled += 1
-                continue
-            rater, answers = _answers(annotation, f"{where}, annotation {shown(annotation.get('id'))}")
-            for control, value, place in answers:
-                controls[control] = None
-                if control in mapping.ratings:
-                    response, dimension = mapping.ratings[control]
-                    score, seconds = _score(value, mapping.choices, place), to_number(annotation.get("lead_time"))
-                    ratings.append((place, (pair_ids[response], rater, dimension, score, seconds)))
-                if control in mapping.preferences:
-                    side, (chosen, rejected) = _side(value, mapping.choices, place), pair_ids.values()
-                    if side == "right":
-                        chosen, rejected = rejected, chosen
-                    strength = float(side != "tie")
-                    collector.add_preference(chosen, rejected, rater, mapping.preferences[control], strength, place)
-
-    used_fields = [*mapping.responses, *(field for _, field in mapping.context), *mapping.fields.values()]
-    for field in used_fields:
+    tasks, answers, cancelled = _read_export(path)
+    controls = dict.fromkeys(answer.control for answer in answers)
+    fields = dict.fromkeys(name for task in tasks for name in task.data)
+    for field in mapping.task_fields:
         if field not in fields:
             raise DataError(f"{path}: no task has a field {shown(field)}; they have {', '.join(map(shown, fields))}")
     used_controls = {*mapping.ratings, *mapping.preferences}
     for control in sorted(used_controls - controls.keys()) if controls else ():
         present = ", ".join(map(shown, sorted(controls)))
         raise DataError(f"{path}: no annotation has a control {shown(control)}; they have {present}")
-    if used_controls.isdisjoint(controls):
-        raise DataError(f"{path}: no annotation that counts ({cancelled} cancelled)")
-    checked = checked_pairs(
-        (pair for _, pair in pairs),
-        path,
-        lambda position, column: f"{pairs[position][0]}, column {column!r}",
-        grouped=any(ours == "group_id" for ours, _ in mapping.fields),  # elsewhere `assemble` makes groups
+
+    find = partial(find_clip, folder=folder, root=options.audio_root)
+    rows = [(task.where, _pair_row(task, response, mapping, find)) for task in tasks for response in mapping.responses]
+    grouped = any(ours == "group_id" for ours, _ in mapping.fields)  # elsewhere `assemble` makes groups
+    pairs = list(
+        checked_pairs(
+            (row for _, row in rows), path, lambda n, column: f"{rows[n][0]}, column {column!r}", grouped=grouped
+        )
     )
-    checked_rows = list(checked)
-    frame = pd.DataFrame([rating for _, rating in ratings], columns=pd.Index(_RATING), dtype=object)
+    scored = [answer for answer in answers if answer.control in mapping.ratings]
+    ratings = pd.DataFrame([_rating(answer, mapping) for answer in scored], columns=pd.Index(_RATING), dtype=object)
 
     def locate(position: int, column: str) -> str:
-        return ratings[position][0] + (", lead_time of its annotation" if column == SECONDS else "")
+        return scored[position].where + (", lead_time of its annotation" if column == SECONDS else "")
 
-    check_ratings(frame, [pair["pair_id"] for pair in checked_rows], dimensions, path, locate)
-    ignored_fields = [name for name in fields if name not in used_fields]
+    check_ratings(ratings, [row["pair_id"] for row in pairs], dimensions, path, locate)
+    collector = Collector()
+    compared = [answer for answer in answers if answer.control in mapping.preferences]
+    for answer in compared:
+        collector.add_preference(*_preference(answer, mapping), answer.where)
+    if not scored and not compared:
+        raise DataError(f"{path}: no annotation that counts ({cancelled} cancelled)")
+    ignored_fields = [name for name in fields if name not in mapping.task_fields]
     ignored_controls = [control for control in controls if control not in used_controls]
     notes = [
         f"Fields not imported: {', '.join(ignored_fields)}." if ignored_fields else "",
@@ -178,8 +169,8 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     ]
     description = " ".join(filter(None, notes))
     card = DatasetCard("", tuple(dimensions), "unknown", "unknown", options.synthetic, description)
-    imported = collector.imported(card, checked_rows, compared=bool(mapping.preferences))
-    return replace(imported, ratings=frame.astype({"score": "float64", SECONDS: "float64"}))
+    imported = collector.imported(card, pairs, compared=bool(mapping.preferences))
+    return replace(imported, ratings=ratings.astype({"score": "float64", SECONDS: "float64"}))
 
 
 def _mapping(options: argparse.Namespace, names: Sequence[str]) -> _Mapping:
@@ -231,8 +222,31 @@ def _check_known(option: str, name: str, known: Sequence[str]) -> None:
         raise UserError(f"{option}: {shown(name)}; expected {', '.join(known)}")
 
 
-def _answers(annotation: Mapping[str, Any], where: str) -> tuple[str, list[tuple[str, Mapping[str, Any], str]]]:
-    """Who rated, and what each control (``from_name``) was set to, such as ``{"rating": 4}``, with its place."""
+def _read_export(path: Path) -> tuple[list[_Task], list[_Answer], int]:
+    """Tasks in the order of the export, the answers to them without drafts and predictions, and the number of cancelled
+    annotations, which are left out."""
+    rows = read_records(path)
+    if not all(isinstance(row.values.get("data"), dict) for row in rows):
+        raise DataError(f"{path}: not a JSON export of Label Studio; expected a list of annotated tasks (not JSON-MIN)")
+    tasks: list[_Task] = []
+    answers: list[_Answer] = []
+    cancelled = 0
+    for row in rows:
+        task = _Task(row.name("id"), row.values["data"], f"{path}, task {shown(row.values.get('id'))}")
+        tasks.append(task)
+        annotations = row.values.get("annotations")
+        if not isinstance(annotations, list) or not all(isinstance(item, dict) for item in annotations):
+            raise row.error("annotations", "a list of annotations; the export is JSON with all of them")
+        for annotation in annotations:
+            if annotation.get("was_cancelled") in (None, False):
+                answers += _answers(annotation, task)
+            else:
+                cancelled += 1
+    return tasks, answers, cancelled
+
+
+def _answers(annotation: Mapping[str, Any], task: _Task) -> Iterator[_Answer]:
+    where = f"{task.where}, annotation {shown(annotation.get('id'))}"
     results, person = annotation.get("result"), annotation.get("completed_by")
     if not isinstance(results, list):
         raise DataError(f"{where}: result {shown(results)}; expected a list")
@@ -240,33 +254,33 @@ def _answers(annotation: Mapping[str, Any], where: str) -> tuple[str, list[tuple
     rater = plain_text(person.get("id") if isinstance(person, dict) else person)
     if not is_name(rater):
         raise DataError(f"{where}: completed_by {shown(person)}; expected the number or name of who rated")
-    answers = []
     for result in results:
         if not isinstance(result, dict) or not isinstance(result.get("value", {}), dict):
             raise DataError(f"{where}: result {shown(result)}; expected from_name, to_name, type, value")
         control = result.get("from_name")
         if isinstance(control, str):  # relations between regions have none
-            answers.append((control, result.get("value", {}), f"{where}, control {control!r}"))
-    return rater, answers
+            place = f"{where}, control {control!r}"
+            yield _Answer(task.number, rater, annotation.get("lead_time"), control, result.get("value", {}), place)
 
 
-def _columns(data: Mapping[str, Any], where: str, response: str, mapping: _Mapping, find: FindClip) -> dict[str, Any]:
-    """The columns of a response's pair, without its ids unless a field says the group."""
+def _pair_row(task: _Task, response: str, mapping: _Mapping, find: Callable[..., ClipCell]) -> dict[str, Any]:
+    """The row of a pair. Responses to one task are one group, even if no field says so."""
+    row: dict[str, Any] = {**dict.fromkeys(PAIR_COLUMNS), "pair_id": mapping.pair_id(task.number, response)}
+    row["group_id"] = f"task-{task.number}" if len(mapping.responses) > 1 else None
     fields = {ours: field for (ours, of_response), field in mapping.fields.items() if of_response in ("", response)}
-    columns = {ours: plain_text(data.get(field)) for ours, field in fields.items()}
-    tags = {name.removeprefix(TAG_PREFIX): columns.pop(name) for name in fields if name.startswith(TAG_PREFIX)}
-    tag_fields = ", ".join(field for ours, field in fields.items() if ours.startswith(TAG_PREFIX))
-    turns = [(role, field) for role, field in mapping.context if data.get(field) not in (None, "")]
-    return columns | {
-        TAGS: sorted_tags(tags, f"{where}, field {tag_fields!r}"),
-        "context_audio": [{"role": role, "audio": _clip(data, where, field, find)} for role, field in turns],
-        "response_audio": _clip(data, where, response, find),
-    }
+    tags = {ours.removeprefix(TAG_PREFIX): field for ours, field in fields.items() if ours.startswith(TAG_PREFIX)}
+    values = {name: plain_text(task.data.get(field)) for name, field in tags.items()}
+    row[TAGS] = sorted_tags(values, f"{task.where}, field {', '.join(tags.values())!r}")
+    row |= {ours: plain_text(task.data.get(field)) for ours, field in fields.items() if ours in _FIELDS}
+    turns = [(role, field) for role, field in mapping.context if task.data.get(field) not in (None, "")]
+    row["context_audio"] = [{"role": role, "audio": _find(task, field, find)} for role, field in turns]
+    row["response_audio"] = _find(task, response, find)
+    return row
 
 
-def _clip(data: Mapping[str, Any], where: str, field: str, find: FindClip) -> ClipCell:
+def _find(task: _Task, field: str, find: Callable[..., ClipCell]) -> ClipCell:
     """The clip of a field, whose value is an address inside Label Studio or a path."""
-    where, value = f"{where}, field {field!r}", data.get(field)
+    where, value = f"{task.where}, field {field!r}", task.data.get(field)
     if not isinstance(value, str):
         return ClipCell(AudioError(f"value {shown(value)}; expected the path of an audio file"), where)
     if "://" in value:
@@ -274,47 +288,48 @@ def _clip(data: Mapping[str, Any], where: str, field: str, find: FindClip) -> Cl
         return ClipCell(AudioError(f"value {shown(value)} is on another machine; expected {expected}"), where)
     path, _, query = value.partition("?")
     if path.strip("/") == "data/local-files":
-        return find(parse_qs(query).get("d", [""])[0].lstrip("/"), where)
+        return find(parse_qs(query).get("d", [""])[0].lstrip("/"), where=where)
     paths = [value]
     if value.startswith("/data/upload/"):
         parts = value.removeprefix("/data/").split("/")
         # a path that leaves the folder stays whole: it is refused
         starts = range(1 if ".." in unquote(value).split("/") else len(parts))
         paths = ["/".join(parts[start:]) for start in starts]
-    candidates = [find(path, where) for path in dict.fromkeys([*paths, *map(unquote, paths)])]
+    candidates = [find(path, where=where) for path in dict.fromkeys([*paths, *map(unquote, paths)])]
     return next((cell for cell in candidates if isinstance(cell.content, Path)), candidates[0])
 
 
-def _score(value: Mapping[str, Any], choices: Mapping[str, str], where: str) -> Any:
-    """The number that a control was set to; checked later."""
-    if "start" in value or "end" in value:
-        raise DataError(f"{where}: rates a region; expected a control that rates the whole clip")
-    kinds = [key for key in _SCORE_KEYS if key in value]
+def _rating(answer: _Answer, mapping: _Mapping) -> tuple[Any, ...]:
+    """Values of `_RATING`; the score is the number that the control was set to, checked later."""
+    if "start" in answer.value or "end" in answer.value:
+        raise DataError(f"{answer.where}: rates a region; expected a control that rates the whole clip")
+    kinds = [key for key in _SCORE_KEYS if key in answer.value]
     if len(kinds) != 1:
-        raise bad_value(where, value, f"one of {', '.join(_SCORE_KEYS)}")
-    if kinds != ["choices"]:
-        return value[kinds[0]]
-    label = _label(value, where)
-    score = to_number(choices.get(label, label))
-    if not isinstance(score, float):
-        raise DataError(f"{where}: label {shown(label)}; expected a number, or --choice LABEL=SCORE")
-    return score
-
-
-def _side(value: Mapping[str, Any], choices: Mapping[str, str], where: str) -> str:
-    """Which of two responses was preferred."""
-    if "selected" in value:
-        side = value["selected"]
+        raise bad_value(answer.where, answer.value, f"one of {', '.join(_SCORE_KEYS)}")
+    if kinds == ["choices"]:
+        label = _label(answer)
+        score = to_number(mapping.choices.get(label, label))
+        if not isinstance(score, float):
+            raise DataError(f"{answer.where}: label {shown(label)}; expected a number, or --choice LABEL=SCORE")
     else:
-        label = _label(value, where)
-        side = choices.get(label, label)
-    if side not in _SIDES:
-        raise bad_value(where, value, f"{', '.join(_SIDES)}, or --choice LABEL=SIDE")
-    return side
+        score = answer.value[kinds[0]]
+    response, dimension = mapping.ratings[answer.control]
+    return mapping.pair_id(answer.task, response), answer.rater, dimension, score, to_number(answer.seconds)
 
 
-def _label(value: Mapping[str, Any], where: str) -> str:
-    labels = value.get("choices")
+def _label(answer: _Answer) -> str:
+    labels = answer.value.get("choices")
     if not isinstance(labels, list) or len(labels) != 1 or not isinstance(labels[0], str):
-        raise DataError(f"{where}: choices {shown(labels)}; expected one label")
+        raise DataError(f"{answer.where}: choices {shown(labels)}; expected one label")
     return labels[0]
+
+
+def _preference(answer: _Answer, mapping: _Mapping) -> tuple[str, str, str, str, float]:
+    """Chosen and rejected pair, rater, dimension, strength."""
+    label = answer.value["selected"] if "selected" in answer.value else _label(answer)
+    side = label if "selected" in answer.value else mapping.choices.get(label, label)
+    if side not in _SIDES:
+        raise bad_value(answer.where, answer.value, f"{', '.join(_SIDES)}, or --choice LABEL=SIDE")
+    left, right = (mapping.pair_id(answer.task, response) for response in mapping.responses)
+    chosen, rejected = (right, left) if side == "right" else (left, right)
+    return chosen, rejected, answer.rater, mapping.preferences[answer.control], float(side != "tie")

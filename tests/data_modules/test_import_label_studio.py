@@ -192,6 +192,10 @@ class TestComparisons:
         assert dataset.preferences["chosen_id"].tolist() == ["12-other", "13-answer"]
         assert len(dataset.ratings) == 0
 
+    def test_a_task_that_stands_twice(self, export):
+        self.tasks(export)[1].update(id=11)
+        export.refuses(r"task 11, column 'pair_id': value '11-answer'; expected each id once", *self.WORDS)
+
     @pytest.mark.parametrize("value", [{"selected": "none"}, {"selected": None}, {"choices": ["better"]}, {}])
     def test_unknown_side(self, export, value):
         self.tasks(export)[1]["annotations"][0]["result"][0]["value"] = value

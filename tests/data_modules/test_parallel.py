@@ -75,7 +75,7 @@ def test_one_process_of_several_shows_it(terminal, clock, capsys, monkeypatch):
     ("seconds", "words"), [(0, "0 s"), (89, "89 s"), (91, "2 min"), (7_000, "117 min"), (7_500, "2 h 5 min")]
 )
 def test_durations(seconds, words):
-    assert parallel.duration(seconds) == words
+    assert parallel._duration(seconds) == words
 
 
 PROGRAM = """
