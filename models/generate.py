@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,8 @@ from . import NANO
 from .backbones import NANO_FOLDER, load_backbone, read_config
 from .backbones.audio_language_model import AudioLanguageModel, Message
 from .backbones.base import Checkpoint, Inputs
-from .backbones.loading import one_line, own_file
+from .backbones.deferred import own_file, weight_files
+from .backbones.loading import one_line
 from .weight_files import file_hash
 
 _WEIGHTS_AND_WORDS = {".safetensors", ".json", ".jinja", ".model", ".txt"}
@@ -283,11 +283,7 @@ def load_lm_head(checkpoint: Checkpoint, backbone: AudioLanguageModel) -> LMHead
 
 def _stored(checkpoint: Checkpoint) -> Tensor | None:
     """The first LM head weight in the checkpoint; None where it has none of its own."""
-    index, files = own_file(checkpoint, "model.safetensors.index.json"), {"model.safetensors"}
-    if index is not None:
-        weight_map = json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"]
-        files = {file for name, file in weight_map.items() if _KEY.search(name)}
-    for path in filter(None, (own_file(checkpoint, name) for name in sorted(files))):
+    for path in weight_files(checkpoint, _KEY):
         with safe_open(path, framework="pt") as tensors:
             for key in filter(_KEY.search, tensors.keys()):
                 return tensors.get_tensor(key)

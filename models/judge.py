@@ -62,6 +62,7 @@ class EmpathyJudge(nn.Module):
         *,
         device_map: Literal["auto"] | None = None,
         weights: bool = True,
+        deferred: bool = False,
     ) -> None:
         """Load the backbone, freeze it, and add adapters (fresh) and head (fresh, from torch's seed).
 
@@ -70,6 +71,7 @@ class EmpathyJudge(nn.Module):
             dimensions: What it scores.
             device_map: "auto" spreads the backbone over the GPUs that there are, then main memory.
             weights: False = shapes alone, on the meta device, for counting.
+            deferred: Leave weights in their files where possible; whoever shards them calls `deferred.finish`.
 
         Raises:
             UserError: If the backbone cannot be loaded, a part to train does not exist or the head does not fit the
@@ -87,6 +89,7 @@ class EmpathyJudge(nn.Module):
                 settings.quantization,
                 device_map,
                 weights,
+                deferred and settings.lora.method != "dora",  # which reads whole weights when it is made
                 settings.depth,
             )
         )

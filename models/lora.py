@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..data_modules.errors import UserError
 from .backbones.base import Backbone
+from .backbones.deferred import finish, seen_as_float32
 from .settings import LoraSettings, PartName
 
 FUSION: PartName = "fusion"
@@ -42,6 +43,7 @@ def adapt(backbone: Backbone, settings: LoraSettings) -> PeftModel | None:
     handle = _add_lora(backbone, settings) if settings.parts else None
     dtype = torch.float32 if settings.trained_dtype == "float32" else None
     for name in trained_in_full(backbone, settings):
+        finish(backbone.network.get_submodule(backbone.parts[name].path))
         for _, weight in weights_of(backbone, name):
             if not weight.is_floating_point():
                 raise UserError(f"full fine-tuning of {name}: its weights are in 4 bits; use LoRA, or no quantization")
@@ -68,7 +70,8 @@ def _add_lora(backbone: Backbone, settings: LoraSettings) -> PeftModel:
         target_modules=pattern,
     )
     in_float32 = settings.trained_dtype == "float32"
-    handle = get_peft_model(backbone.network, config, autocast_adapter_dtype=in_float32)  # pyright: ignore[reportArgumentType]
+    with seen_as_float32(backbone.network):
+        handle = get_peft_model(backbone.network, config, autocast_adapter_dtype=in_float32)  # pyright: ignore[reportArgumentType]
     if in_float32 and settings.method != "dora":  # DoRA takes norms of rows in the precision of the states
         for module in backbone.network.modules():
             if isinstance(module, LoraLayer):

@@ -76,7 +76,7 @@ class JudgeModule(L.LightningModule):
         """Put the pieces together.
 
         Args:
-            judge: For the dimensions of the data, with whole weights.
+            judge: For the dimensions of the data, with whole weights (or deferred ones).
             objective: What is minimised.
             collate: Makes a batch of items; the data module calls it.
             settings: Of the optimizer.

@@ -57,7 +57,7 @@ from .module import MONITOR, CompileLayers, FillCache, JudgeModule, RunTask, Sto
 from .objective import Objective, RaterEmbedding
 from .probe import StartAtProbe
 from .recipe import Config, Recipe, RecipeParser
-from .strategies import check_strategy, started_by
+from .strategies import ShardedStrategy, check_strategy, started_by
 from .throughput import ProgressLines, Throughput
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def _train_one(
 
         settings = without_adapters(recipe.judge) if recipe.method == "probe" else recipe.judge
         settings = replace(settings, head_input=head_input)
-        judge = EmpathyJudge(settings, datamodule.dimensions)
+        judge = EmpathyJudge(settings, datamodule.dimensions, deferred=isinstance(trainer.strategy, ShardedStrategy))
         judge.head.start_at(datamodule.mean_ratings())
         if recipe.gradient_checkpointing and not recompute_activations(judge.network):
             name = judge.backbone.name

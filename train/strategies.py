@@ -22,6 +22,7 @@ from torch.export import register_dataclass
 from torch.optim import Optimizer
 
 from ..data_modules.errors import UserError
+from ..models.backbones.deferred import finish
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge
 from .recipe import Recipe
@@ -37,14 +38,16 @@ def shard(judge: EmpathyJudge, beside: Iterable[nn.Module], mesh: DeviceMesh) ->
     A group of weights for each layer of each part, one for pooling and one for head (float32, whatever the backbone
     is), each for modules `beside` the judge, and one for what is left: embeddings, projector, fusion. The weights of a
     group may differ in dtype (frozen bfloat16 beside float32 adapters: torch 2.11 gathers both), as long as those that
-    are trained have one.
+    are trained have one. Where a judge was loaded deferred, each group is finished in its turn.
     """
     for part in judge.backbone.parts.values():
         for layer in judge.network.get_submodule(part.layers).children() if part.layers else ():
+            finish(layer)
             fully_shard(layer, mesh=mesh)
     for module in (judge.pooling, judge.head, *beside):
         if any(True for _ in module.parameters()):
             fully_shard(module, mesh=mesh)
+    finish(judge)
     fully_shard(judge, mesh=mesh)
     # training calls this method; the head is called on its own, after raters were added to the pooled states
     register_fsdp_forward_method(judge, "pooled")

@@ -25,10 +25,10 @@ from transformers import (
     TorchAoConfig,
     modeling_utils,
 )
-from transformers.utils.hub import cached_file
 
 from ...data_modules.errors import UserError
 from .base import Backbone, Checkpoint
+from .deferred import keeps, merge_later, own_file, seen_as_float32, short_dtype
 from .layers import KERNEL
 
 _ADAPTER = re.compile(r"\.lora_[AB]\.default(?=\.weight$)")
@@ -54,15 +54,14 @@ def load_model(family: type[Backbone], checkpoint: Checkpoint) -> Any:
     kernels = family.kernels(checkpoint.attention).items()
     ours: dict[str, str] = {part: KERNEL if kernel == "sdpa" else kernel for part, kernel in kernels}
     options: dict[str, Any] = {"dtype": checkpoint.dtype, "attn_implementation": ours if len(ours) > 1 else ours[""]}
+    # `transformers` reads this attribute of the class while it loads: weights rounded first would stay rounded
+    attrs: dict[str, Any] = {"_keep_in_fp32_modules_strict": set(family.float32_parts)} if family.float32_parts else {}
     with _told(checkpoint):
+        if checkpoint.weights and (short := short_dtype(checkpoint)) is not None:
+            attrs |= keeps(short, model_class)
+        attrs |= {"__module__": model_class.__module__} if attrs else {}
         # the stubs know neither output_loading_info nor None for the default revision
-        loader: Any = model_class
-        if family.float32_parts:
-            # `transformers` reads this attribute of the class while it loads: weights rounded first would stay rounded
-            members = {
-                "_keep_in_fp32_modules_strict": set(family.float32_parts), "__module__": model_class.__module__,
-            }  # fmt: skip
-            loader = type(model_class.__name__, (model_class,), members)
+        loader: Any = type(model_class.__name__, (model_class,), attrs) if attrs else model_class
 
         def without_weights() -> Any:
             model_config = config or loader.config_class.from_pretrained(checkpoint.name, revision=checkpoint.revision)
@@ -273,7 +272,7 @@ def merge_own_adapter(
         config = PeftConfig.from_pretrained(checkpoint.name, subfolder=subfolder or None, revision=checkpoint.revision)
         if targets is not None:
             config.target_modules = targets  # pyright: ignore[reportAttributeAccessIssue] LoRA's has it
-        with quiet_transformers():  # what it reports is an error below
+        with seen_as_float32(model), quiet_transformers():  # what it reports is an error below
             report = model.load_adapter(
                 peft_config=config,  # pyright: ignore[reportArgumentType] it takes the object too
                 adapter_state_dict=load_file(str(paths["adapter_model.safetensors"])),
@@ -281,7 +280,7 @@ def merge_own_adapter(
     check_report(f"{checkpoint.name}: adapter", report.to_dict(), r"(?!)", model)
     for name, layer in list(model.named_modules()):
         if isinstance(layer, LoraLayer):
-            layer.merge()
+            merge_later(layer) if checkpoint.deferred else layer.merge()
             model.set_submodule(name, layer.get_base_layer())
     model._hf_peft_config_loaded = False
     del model.peft_config
@@ -365,12 +364,6 @@ class SpeechProcessor:
         """Write what the constructor reads."""
         self.tokenizer.save_pretrained(folder)
         self.feature_extractor.save_pretrained(folder)
-
-
-def own_file(checkpoint: Checkpoint, name: str, **options: Any) -> str | None:
-    """Path of a checkpoint's file on this machine, with further options of `cached_file`; None = there is none."""
-    arguments = {"revision": checkpoint.revision, "_raise_exceptions_for_missing_entries": False, **options}
-    return cached_file(checkpoint.name, name, **arguments)
 
 
 def one_line(error: Exception) -> str:

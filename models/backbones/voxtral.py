@@ -23,8 +23,9 @@ from transformers import VoxtralForConditionalGeneration
 
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, as_text
 from .base import BackbonePart, Checkpoint, Clips
+from .deferred import own_file
 from .layers import LayerStatistics, watching
-from .loading import load_processor, own_file
+from .loading import load_processor
 from .qwen2_audio import WHISPER_TOWER, after_convolutions
 
 

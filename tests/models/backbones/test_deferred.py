@@ -1,0 +1,50 @@
+"""Weights that are converted and merged while they are sharded are those that are converted and merged on loading."""
+
+import shutil
+
+import pytest
+import torch
+from empathy_judge.data_modules.schema import Dimension
+from empathy_judge.models.backbones.deferred import finish
+from empathy_judge.models.judge import EmpathyJudge
+from empathy_judge.models.settings import JudgeSettings, LoraSettings
+from empathy_judge.models.weight_files import fingerprints
+from safetensors.torch import load_file, save_file
+
+FAMILIES = ["granite_speech", "phi4_multimodal", "qwen2_audio", "qwen2_5_omni", "qwen3_omni_moe", "gemma3n", "wavlm"]
+
+
+SETTINGS = [{}, {"full_parts": ["projector"]}, {"method": "dora"}, {"trained_dtype": "backbone"}]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_is_deferred_changes_nothing(name, dtype, settings, make_family, tmp_path):
+    family = make_family(name)
+    if settings and (name not in ("granite_speech", "phi4_multimodal") or dtype == "bfloat16"):
+        pytest.skip("seen in the others")
+    folder = shutil.copytree(family.folder, tmp_path / "copy")
+    for file in folder.glob("model*.safetensors"):  # those of an adapter keep more digits than the weights
+        short = {key: v.bfloat16() if v.is_floating_point() else v for key, v in load_file(file).items()}
+        save_file(short, file, metadata={"format": "pt"})
+    if name == "wavlm":
+        settings = {"parts": ["audio_tower"]}
+    wanted = JudgeSettings(str(folder), dtype=dtype, lora=LoraSettings(**settings))
+    judges = []
+    for deferred in (False, True):
+        torch.manual_seed(0)
+        judges.append(EmpathyJudge(wanted, [Dimension("any", 1, 5, 1)], deferred=deferred))
+    eager, late = judges
+    if dtype == "float32" and settings.keys() <= {"parts"}:
+        weights = [weight.dtype for weight in late.network.parameters()]  # adapters and fusion have no file
+        assert weights.count(torch.bfloat16) > 0.5 * len(weights)
+    assert fingerprints(late) == fingerprints(eager)
+    finish(late)
+    assert late.state_dict().keys() == eager.state_dict().keys()
+    for key, value in eager.state_dict().items():
+        assert torch.equal(late.state_dict()[key], value), key
+        assert late.state_dict()[key].dtype == value.dtype, key
+    buffers = dict(late.named_buffers())
+    assert all(torch.equal(buffers[key], value) for key, value in eager.named_buffers())
+    assert not any(hasattr(module, "own_adapter") for module in late.modules())
