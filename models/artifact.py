@@ -32,7 +32,6 @@ from .description import (
 )
 from .judge import EmpathyJudge
 from .lora import trained_in_full
-from .model_card import render_card
 from .settings import JudgeSettings, Quantization
 from .weight_files import (
     check_hash,
@@ -127,6 +126,8 @@ def writing(path: Path) -> Iterator[None]:
 
 def write_description(description: Mapping[str, Any], folder: Path, report: Mapping[str, Any] | None = None) -> None:
     """Write `judge.json`, and the card as `README.md`."""
+    from .model_card import render_card  # whoever loads a judge writes no card
+
     text = json.dumps(description, indent=2, allow_nan=False) + "\n"
     (folder / JUDGE_FILE).write_text(text, encoding="utf-8")
     (folder / "README.md").write_text(render_card(description, report), encoding="utf-8")
