@@ -26,6 +26,8 @@ from .schema import Pair
 from .settings import Augmentation
 
 _LOUDEST = 1.0  # full scale: codecs clip beyond
+_MOST_VORBIS = 200_000  # Hz: above, libsndfile 1.2 ends the process instead of refusing
+_MOST_MP3 = 0.999  # of the compression: it refuses 1
 _BLOCK = 1 << 20  # samples at a time: libsndfile copies them to the stack, and minutes of audio end the process
 
 
@@ -117,13 +119,13 @@ def _codec(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.ran
     codec = settings.codecs[int(rng.integers(len(settings.codecs)))]
     peak = max(float(samples.abs().max()), _LOUDEST)  # codecs clip at full scale
     scaled = samples / peak
-    if codec == "mu_law":
-        return functional.mu_law_decoding(functional.mu_law_encoding(scaled, 256), 256) * peak
-    if codec == "mp3" and rate not in MP3_RATES:  # MP3 has not every rate, Ogg Vorbis has
+    if codec == "mp3" and rate not in MP3_RATES:  # MP3 has not every rate, Ogg Vorbis has more of them
         codec = "ogg"
+    if codec == "mu_law" or (codec == "ogg" and rate > _MOST_VORBIS):
+        return functional.mu_law_decoding(functional.mu_law_encoding(scaled, 256), 256) * peak
     buffer = io.BytesIO()
     file_format = ("MP3", "MPEG_LAYER_III") if codec == "mp3" else ("OGG", "VORBIS")
-    compression = _draw(settings.codec_compression, rng)
+    compression = min(_draw(settings.codec_compression, rng), _MOST_MP3 if codec == "mp3" else 1.0)
     encoding: Any = {"subtype": file_format[1], "format": file_format[0], "compression_level": compression}
     with soundfile.SoundFile(buffer, "w", rate, 1, **encoding) as file:
         for block in scaled.split(_BLOCK):
