@@ -71,11 +71,12 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     mapping = table.mapping_from(options)
     folder, root = _folder(path, options.revision, options.files)
     pairs = _read_split(path, folder, options.config, options.split)
-    if "pair_id" not in {*mapping.columns, *pairs.columns} and not has_preferences(pairs, mapping.columns):
+    compared = has_preferences(pairs, mapping.columns)
+    if "pair_id" not in {*mapping.columns, *pairs.columns} and not compared:
         numbered = [{"pair_id": str(number), **row} for number, row in enumerate(pairs.rows)]
         pairs = SourceTable.of(pairs.path, numbered)
     ratings = None if options.ratings is None else read_table(options.ratings)
-    if ratings is None and any(isinstance(row.get(RATINGS), list) for row in pairs.rows):
+    if ratings is None and not compared and any(isinstance(row.get(RATINGS), list) for row in pairs.rows):
         pairs, ratings = _without_ratings(pairs, mapping.columns.get("pair_id", "pair_id"))
     find = partial(_find, folder=folder, root=root, audio_root=options.audio_root)
     return table.read_pairs(pairs, ratings, mapping, find)
@@ -88,7 +89,7 @@ def _without_ratings(pairs: SourceTable, pair_id: str) -> tuple[SourceTable, Sou
         for rating in row.pop(RATINGS, None) or ():
             if not isinstance(rating, Mapping):
                 raise bad_value(pairs.place(position, RATINGS), rating, "a list of {rater_id, dimension, score}")
-            rows.append({"pair_id": row[pair_id], **rating})
+            rows.append({"pair_id": row.get(pair_id), **rating})
     return SourceTable.of(pairs.path, pairs.rows), SourceTable.of(Path(f"{pairs.path}: {RATINGS}"), rows)
 
 

@@ -158,6 +158,20 @@ def test_id_in_the_cache(tmp_path):
     check(load(Path("org/name"), tmp_path / "out"), source / "train")
 
 
+def with_ratings(folder: Path) -> Path:
+    values = {"audio": [clip(folder / "x.wav", 1)], "other": [clip(folder / "y.wav", 2)]}
+    datasets.Dataset.from_dict({**values, "ratings": [[{"rater_id": "a", "score": 3.0}]]}).save_to_disk(str(folder))
+    return folder
+
+
+def test_ratings_beside_preferences_are_left_out(tmp_path):
+    words = ["--column", "chosen=audio", "--column", "rejected=other"]
+    dataset = load(with_ratings(tmp_path / "saved"), tmp_path / "out", mapping=words)
+    assert dataset.preferences is not None
+    assert (len(dataset.preferences), len(dataset.ratings)) == (1, 0)
+    assert "Columns not imported: ratings." in dataset.card.description
+
+
 class TestRefused:
     @pytest.mark.parametrize("name", ["org/missing", "missing", "/nowhere/at/all", "a/b/c", "../up", "hf://x/y"])
     def test_no_folder_and_no_id(self, tmp_path, monkeypatch, name):
@@ -190,6 +204,9 @@ class TestRefused:
         table(clips).save_to_disk(str(tmp_path / "saved"))
         with pytest.raises(DataError, match=r"saved: no column 'speech' \(mapped to response_audio\); it has 'id'"):
             load(tmp_path / "saved", tmp_path / "out", mapping=[word.replace("=audio", "=speech") for word in MAPPING])
+        rated, words = with_ratings(tmp_path / "rated"), ["--column", "pair_id=speech", *MAPPING[2:4], *MAPPING[-2:]]
+        with pytest.raises(DataError, match=r"no column 'speech' \(mapped to pair_id\)"):
+            load(rated, tmp_path / "out", mapping=words)
         with pytest.raises(UserError, match="--revision or --files with the folder"):
             load(tmp_path / "saved", tmp_path / "out", "--files", "*.parquet")
 
