@@ -78,7 +78,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
             wanted = options.category in (None, "", category)
             responses[language, key] = row.place("id"), pair if wanted else None
     pairs = [pair for _, pair in responses.values() if pair is not None]
-    if not pairs:
+    if categories and options.category not in (None, "", *categories):  # with none, all were skipped
         present = ", ".join(sorted(categories))
         raise DataError(f"{path}: no ability of category {options.category!r}; it has {present}")
     _add_ratings(Path(options.ratings or root), responses, collector)

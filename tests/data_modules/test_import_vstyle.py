@@ -71,6 +71,14 @@ def test_only_one_category(source):
     source.refuses("no ability of category 'empaty'; it has acoustic_attributes, empathy", category="empaty")
 
 
+def test_of_responses_that_are_all_unusable_the_first_is_named(source):
+    for row in source.rows:
+        del row["instruct_id"]
+        row["instruct_id"] = None
+    for category in ({}, {"category": "empathy"}):
+        source.refuses(r"row 1 \(line 1\), column 'instruct_id': value None; expected text", **category)
+
+
 def test_a_key_that_both_languages_use_is_two_responses(source):
     for row, number in zip(source.rows[4:], (1, 2), strict=True):
         row.update(id=number, instruct_id=1)
