@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from empathy_judge.serving.settings import TOKEN_VARIABLE, read_settings
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.serving.settings import TOKEN_VARIABLE, listen, read_settings
 
 from ..conftest import failed
 
@@ -75,6 +76,12 @@ def test_a_token_is_read_without_blanks_around_it(monkeypatch):
     settings = read_settings(max_queue=3)
     assert (settings.token, settings.max_queue) == ("open sesame", 3)
     assert "sesame" not in repr(settings)
+
+
+@pytest.mark.parametrize("host", ["a" * 64, "judge..example"])
+def test_a_name_that_no_host_can_have_is_refused(host):
+    with pytest.raises(UserError, match=rf"--host {host} --port 0: .*; expected an address of this machine"):
+        listen(host, 0)
 
 
 def test_what_stands_in_the_way_is_said_before_anything_is_loaded(tmp_path, judge_folder):
