@@ -161,8 +161,8 @@ def _remembered(dataset: PairDataset) -> Iterator[tuple[dict[str, Measured], IO[
     path = kept_file(dataset.root, dataset.card.content_hash, MEASURED_FILE)
     known: dict[str, Measured] = {}
     if path.is_file():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            with suppress(ValueError, TypeError, KeyError, AttributeError):  # cut off by a kill
+        for line in path.read_bytes().splitlines():
+            with suppress(ValueError, TypeError, KeyError, AttributeError):  # cut off by a kill, damaged by a disk
                 values = json.loads(line)
                 sha256 = values.pop("sha256")
                 known[sha256] = Measured(**values)
