@@ -223,10 +223,10 @@ class Worker:
                     last_look = time.monotonic()
                     if self._is_done(chunk):
                         return tries.end()
-        except (KeyboardInterrupt, SystemExit):
+            self._parts.write(chunk, self._columns, [results[number] for number in range(chunk.rows)], audio)
+        except (KeyboardInterrupt, SystemExit, UserError):  # the last ends the job, such as a full disk; no row did it
             tries.note("stop")
             raise
-        self._parts.write(chunk, self._columns, [results[number] for number in range(chunk.rows)], audio)
         tries.end()
 
     def _is_done(self, chunk: Chunk) -> bool:
@@ -256,7 +256,7 @@ class Tries:
 
     A chunk whose process died is tried twice again. Then its rows are scored one by one, and one at which the process
     died twice is passed over; where there are many of these, all rows of the chunk are. Each worker writes notes of its
-    own: "start", then one by one the rows, and "stop" if it was asked to stop, which is no death.
+    own: "start", then one by one the rows, and "stop" if it was asked to stop or an error ends the job: no death.
 
     Attributes:
         careful: Whether rows are to be scored one by one.

@@ -108,6 +108,19 @@ def test_what_the_machine_refuses_a_worker_is_no_death(fails, write, make_job, s
         score_manifest(make_job(write([row(0)])), look)
 
 
+def test_a_disk_that_refuses_a_part_is_no_death(write, make_job, in_process, monkeypatch):
+    def refuse(*_):
+        raise UserError("no room")
+
+    job = make_job(write([row(number) for number in range(3)]))
+    with monkeypatch.context() as patched:
+        patched.setattr(Parts, "write", refuse)
+        for _ in range(3 + 2):  # after so many deaths their row is passed over
+            with pytest.raises(UserError, match="no room"):
+                score_manifest(job, in_process)
+    assert score_manifest(job, in_process).failed == {}
+
+
 def test_ranks_take_turns_and_then_what_is_missing(write, make_job, scorer):
     """Rank 1 of 3 begins with its share, goes on with what the others have not done, and leaves the rest to rank 0."""
     job = make_job(write([row(number) for number in range(8 * 5)]))
