@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from ..data_modules.errors import AudioError, UserError
 from ..data_modules.parallel import ProgressBar
+from ..data_modules.tables import plain_text
 from .manifest import COLUMNS, Manifest, Row, RowReader
 
 if TYPE_CHECKING:  # torch and pandas: a process that only puts parts together needs neither
@@ -213,7 +214,7 @@ def score_table(
             cells = {name: row[name] for name in COLUMNS if name in row and not is_missing(row[name])}
             if "response_audio" not in cells:
                 raise UserError(f"row {number}: no response_audio; expected columns {', '.join(COLUMNS)}")
-            pair_id, context = str(cells.get("pair_id", number)), cells.get("context_audio")
+            pair_id, context = str(plain_text(cells.get("pair_id")) or number), cells.get("context_audio")
             try:
                 context = None if context is None else clip(context)
                 yield Row(pair_id, make_pair(pair_id, context, clip(cells["response_audio"]), cells.get("situation")))

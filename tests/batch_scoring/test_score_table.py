@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import pandas as pd
 import pytest
 from datasets import Audio, Dataset
 from empathy_judge import score_table
+from empathy_judge.batch_scoring.scores import print_scores
 from empathy_judge.data_modules.errors import UserError
 
 
@@ -41,6 +44,15 @@ def test_a_data_frame_keeps_its_index_and_names_what_cannot_be_scored(scorer, cl
     for row, scores in zip(("a", "b"), expected, strict=True):
         assert found.loc[row, list(scores)].tolist() == pytest.approx(list(scores.values()), abs=1e-5)
     assert found["empathy_label"]["a"] in ("very poor", "poor", "fair", "good", "excellent")
+
+
+def test_ids_are_those_that_a_manifest_of_the_same_table_has(scorer, clips, tmp_path):
+    table = pd.DataFrame({"pair_id": [7, None, 9], "response_audio": clips})  # pandas makes floats of them
+    table.to_parquet(tmp_path / "table.parquet")
+    written = io.StringIO()
+    print_scores(scorer, tmp_path / "table.parquet", written, None, Path(clips[0]).parent, False)
+    ids = [row["pair_id"] for row in csv.DictReader(io.StringIO(written.getvalue()))]
+    assert list(score_table(scorer, table)["pair_id"]) == ids == ["7", "2", "9"]
 
 
 def test_a_data_set_of_hugging_face_is_scored_without_decoding_it_there(scorer, clips):
