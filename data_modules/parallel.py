@@ -165,7 +165,7 @@ class Launch(NamedTuple):
 ALONE = Launch()
 
 
-def find_launch(environment: Mapping[str, str] = os.environ) -> Launch:
+def find_launch() -> Launch:
     """The `Launch` that the environment describes.
 
     The variables of a SLURM step are read, not those of a job, which a batch script has too that starts one process.
@@ -177,9 +177,9 @@ def find_launch(environment: Mapping[str, str] = os.environ) -> Launch:
         ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
         ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
     ):
-        count = _number(environment, world, 1)
+        count = _number(world)
         if count > 1:
-            launch = Launch(_number(environment, rank, 0), count, _number(environment, local, 0))
+            launch = Launch(_number(rank), count, _number(local))
             if launch.rank >= count:
                 raise UserError(f"{rank}={launch.rank} in the environment; expected less than {world}, {count}")
             return launch
@@ -193,11 +193,11 @@ def check_ranks() -> None:
         UserError: If a variable of torchrun or SLURM is no number.
     """
     for name in _VARIABLES:
-        _number(os.environ, name, 0)
+        _number(name)
 
 
-def _number(environment: Mapping[str, str], name: str, default: int) -> int:
-    text = environment.get(name, str(default))
+def _number(name: str) -> int:
+    text = os.environ.get(name, "0")
     if not re.fullmatch("[0-9]{1,9}", text):
         raise UserError(
             f"{name}={text}: not a number; expected it as torchrun or srun sets it, or not at all (unset {name})"

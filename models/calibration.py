@@ -303,9 +303,9 @@ def uncalibrated(score: np.ndarray) -> Calibrated:
     return Calibrated(score, unknown, unknown, unknown, np.zeros(score.shape, dtype=bool))
 
 
-def no_calibration(reason: str, uses_deviation: bool) -> DimensionCalibration:
-    """For a dimension that was not rated: nothing is known, for a reason."""
-    quantiles = tuple(Quantile(level, None, reason) for level in LEVELS)
+def no_calibration(uses_deviation: bool) -> DimensionCalibration:
+    """For a dimension that was not rated: nothing is known."""
+    quantiles = tuple(Quantile(level, None, "no rated pairs") for level in LEVELS)
     return DimensionCalibration(0, 0, Unmapped(), uses_deviation, None, quantiles)
 
 

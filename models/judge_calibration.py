@@ -234,7 +234,7 @@ def fit_dimension(
     """
     rated = np.isfinite(score) & np.isfinite(human)
     if not rated.any():
-        return no_calibration("no rated pairs", deviation is not None)
+        return no_calibration(deviation is not None)
     score, human, groups = score[rated].astype(np.float64), human[rated], groups[rated]
     scale = np.ones(len(score)) if deviation is None else deviation[rated].astype(np.float64)
     if not (np.isfinite(scale) & (scale > 0)).all():

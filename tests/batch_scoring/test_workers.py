@@ -201,8 +201,9 @@ def test_a_signal_ends_with_a_word_how_to_go_on(write, make_job, in_process, sco
     ],
     ids=["alone", "torchrun", "torchrun of one", "srun", "a batch script that starts one process"],
 )
-def test_who_is_who(environment, launch):
-    assert find_launch(environment) == launch
+def test_who_is_who(environment, launch, monkeypatch):
+    monkeypatch.setattr(os, "environ", environment)
+    assert find_launch() == launch
 
 
 @pytest.mark.parametrize(

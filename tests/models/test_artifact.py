@@ -298,9 +298,7 @@ def test_an_export_that_fails_leaves_nothing(make_judge, tmp_path):
     assert list((tmp_path / "deep").iterdir()) == []
 
 
-UNCALIBRATED = Calibration(
-    "w", "tones", True, "c", "s", None, 0, "none", None, {"empathy": no_calibration("none", False)}
-)
+UNCALIBRATED = Calibration("w", "tones", True, "c", "s", None, 0, "none", None, {"empathy": no_calibration(False)})
 FULL = "No space left on device"
 REFUSED_BY_THE_DISK = {  # what fails, with what, and what is said of it
     "no folder": ("pathlib.Path.mkdir", PermissionError(errno.EACCES, "Permission denied"), "Permission denied"),

@@ -245,7 +245,7 @@ def example() -> Calibration:
     empathy = DimensionCalibration(12, 4, Isotonic((1.5, 3.25, 4.0), (1.0, 3.0, 3.0)), True, 0.75, quantiles, 0.6)
     return Calibration(
         "w" * 64, "tones", True, "c" * 64, "s" * 64, ("validation",), 1, "isotonic", 0.1,
-        {"empathy": empathy, "warmth": no_calibration("no rated pairs", True)},
+        {"empathy": empathy, "warmth": no_calibration(True)},
     )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def of_each_kind(request, judge_folder, make_judge, tmp_path_factory) -> Path:
     if request.param == "plain":
         shutil.copytree(judge_folder, out)
         loaded = artifact.load_any(out)
-        none = dict.fromkeys(["empathy", "warmth"], no_calibration("no rated pairs", False))
+        none = dict.fromkeys(["empathy", "warmth"], no_calibration(False))
         store_calibration(
             Calibration(weights_hash(loaded.judge), "tones", True, "c", "s", None, 0, "none", None, none), out
         )
