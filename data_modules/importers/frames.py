@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import hashlib
 import io
-import math
 import os
 import shutil
 import tempfile
@@ -91,7 +90,7 @@ def _content(value: Any, made: Path) -> Content:
     if isinstance(value, StoredClip):
         return value
     try:
-        if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Real) and math.isfinite(value[1]):
+        if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Real) and float(value[1]).is_integer():
             value = Clip(np.asarray(value[0]), int(float(value[1])))
         if not isinstance(value, Clip | bytes):
             empty = value is None or isinstance(value, str)

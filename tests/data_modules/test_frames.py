@@ -84,6 +84,8 @@ def test_samples_are_kept_as_they_are_and_absent_cells_are_absent(frames):
         ("context_audio", np.zeros(5), "value of type ndarray"),
         ("response_audio", (16_000, np.zeros(9_000)), "value of type tuple"),
         ("response_audio", (np.zeros(9_000), float("nan")), "value of type tuple"),
+        ("response_audio", (np.zeros(9_000), 16_000.7), "value of type tuple"),
+        ("response_audio", (np.zeros(9_000), np.float32(np.inf)), "value of type tuple"),
         ("response_audio", (np.zeros(9_000, np.int16), 16_000), "type int16; expected one-dimensional float samples"),
         ("response_audio", (np.full(9_000, np.nan), 16_000), "sample 0 .* is nan"),
         ("response_audio", (np.zeros(10), 16_000), "lasts 0.001 s"),
