@@ -146,7 +146,8 @@ def folder_files(root: Path) -> dict[str, Path]:
             if (Path(folder) / name).is_symlink():
                 raise DataError(f"{Path(folder) / name}: a link to a folder; expected the folder itself")
         for path in (Path(folder) / name for name in names if not name.startswith(".")):
-            if path.is_symlink() and not path.resolve().is_relative_to(root):
+            # `Path.resolve` fails at a link to itself, which is a clip that cannot be read
+            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root):
                 raise DataError(
                     f"{path}: a link that leaves the folder {root}; expected the file itself "
                     "(`hf download --local-dir` makes no links)"

@@ -103,6 +103,7 @@ class TestAnswers:
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(b"junk")
         (folder / "inside.json").symlink_to("output/._x.json")
+        (folder / "loop.wav").symlink_to("loop.wav")
         assert source.load(fresh=False).card.content_hash == expected
         (folder / "out.json").symlink_to(__file__)
         source.refuses(r"EchoMind/out.json: a link that leaves the folder .*EchoMind; expected", fresh=False)
