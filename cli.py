@@ -5,15 +5,19 @@ from __future__ import annotations
 import io
 import os
 import shlex
+import signal
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from types import FrameType
 
 from .commands import A_BUG, BAD_USAGE, FAILED_CHECKS, data, judges, measuring, training
 from .commands.doctor import doctor
 from .commands.options import build_parser
 from .commands.shared_options import Command, did_you_mean
 from .data_modules.errors import DEBUG, UserError, as_user_error, bug, lost_process
+from .data_modules.parallel import listen, restore
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,6 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         goes on.
     """
     _open_streams()
+    is_usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not where a shell ignores it
+    before = listen(_interrupt, [signal.SIGINT] if is_usual else [])
     try:
         try:
             code = _run(list(sys.argv[1:] if arguments is None else arguments))
@@ -55,6 +61,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         user_error = as_user_error(error)
         print(f"error: {bug(error) if user_error is None else user_error}", file=sys.stderr)
         return A_BUG if user_error is None else BAD_USAGE
+    finally:
+        restore(before)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C. During an import, where libraries swallow a `KeyboardInterrupt` or make another error of it, the program
+    ends at once; nothing is lost, as after a kill."""
+    outer = frame
+    while outer is not None:
+        if outer.f_code.co_filename == "<frozen importlib._bootstrap>":
+            with suppress(OSError):
+                os.write(2, b"interrupted\n")
+            os._exit(130)
+        outer = outer.f_back
+    signal.default_int_handler(number, frame)
 
 
 def _run(words: list[str]) -> int:

@@ -238,6 +238,24 @@ def test_what_no_part_expected_is_one_line_too(error, code, line, capfd, monkeyp
     assert ("Traceback" in capfd.readouterr().err) == (line is not None)
 
 
+@pytest.mark.parametrize("caught", ["except BaseException: pass", "except BaseException: raise ImportError"])
+def test_ctrl_c_ends_also_in_an_import_that_catches_it(caught, tmp_path):
+    (tmp_path / "heavy.py").write_text(f"import signal\ntry: signal.raise_signal(signal.SIGINT)\n{caught}\n")
+    program = (
+        "import sys\n"
+        "from empathy_judge.cli import COMMANDS, main\n"
+        f"sys.path.insert(0, {str(tmp_path)!r})\n"
+        "def run(options):\n"
+        "    'Import.'\n"
+        "    import heavy\n"
+        "    return 0\n"
+        "COMMANDS['doctor'] = run\n"
+        "sys.exit(main(['doctor']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 @pytest.mark.parametrize(
     ("output", "encoding", "code", "said"),
     [
