@@ -364,7 +364,8 @@ def known_by(source: AudioSource) -> Hashable:
     if isinstance(source, str | Path):
         with suppress(OSError):  # the error is raised when the file is read
             facts = Path(source).stat()
-            return str(source), facts.st_mtime_ns, facts.st_size
+            # times may be copied with a file (rsync -t), all but ctime
+            return str(source), facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
     return source
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import threading
 from collections import Counter, OrderedDict
@@ -170,6 +171,19 @@ def test_a_file_that_comes_back_is_heard(scorer, voices, tmp_path):
     assert logged == [("empathy_warmth/without_reward", 0.5)]
     soundfile.write(late, voices[0].samples, RATE, subtype="FLOAT")
     assert reward(["p"], ["0"])[0] == pytest.approx(reward_of(scorer, voices)(["p"], ["0"])[0], abs=1e-6)
+
+
+def test_another_clip_of_the_same_name_size_and_time_is_heard(scorer, voices, make_tone, tmp_path):
+    file, other = tmp_path / "response.wav", tmp_path / "other.wav"
+    for path, tone in ((file, voices[0].samples), (other, make_tone(0.6, 330, 0.4, 0.1))):
+        soundfile.write(path, tone, RATE)
+        os.utime(path, ns=(1, 1))
+    reward = EmpathyReward(scorer, lambda **_: [str(file)])
+    before = reward(["p"], [""])
+    other.replace(file)
+    after = reward(["p"], [""])
+    expected = reward_of(scorer, [file.read_bytes()])(["p"], ["0"])
+    assert after == pytest.approx(expected, abs=1e-6) != before
 
 
 def test_a_trl_that_takes_nothing_for_the_worst_is_refused(scorer, voices, monkeypatch):
