@@ -31,7 +31,7 @@ from .probes.pairs import context_keys, group_of
 from .rendering import filled_table, number, ranged
 from .results import Report, signature_on
 from .statistics.agreement import Statistic, as_report
-from .statistics.bootstrap import Resamples, estimate_share, with_interval
+from .statistics.bootstrap import Resamples, estimate_share, exact_end, with_interval
 
 Challenge = Literal["aeq-bench", "echomind"]
 
@@ -126,8 +126,10 @@ def challenge_scores(
         since nobody knows their answer.
 
     Raises:
-        DataError: If no question has two options or more of which one is rated best.
+        DataError: If no question has two options or more of which one is rated best, or a setting is `ALL_SOURCES`.
     """
+    if any(pair.setting == ALL_SOURCES for pair in pairs):
+        raise DataError(f"setting {ALL_SOURCES!r}: expected another name; the result over all settings has this one")
     rows = items.reindex([pair.pair_id for pair in pairs])
     human, score = rows["human_mean"].to_numpy(np.float64), rows["score"].to_numpy(np.float64)
     sources = np.array([pair.setting or ALL_SOURCES for pair in pairs], dtype=object)
@@ -178,7 +180,8 @@ def grouped_score(right: np.ndarray, groups: np.ndarray, resamples: int = 1000, 
 
     def ratio(above: np.ndarray, below: np.ndarray, n: int) -> Statistic:
         point = Statistic(float(above.sum() / below.sum()), n=n)
-        return with_interval(point, (draws.counts @ above) / (draws.counts @ below), draws)
+        drawn = (draws.counts @ above) / (draws.counts @ below)
+        return exact_end(with_interval(point, drawn, draws), draws.n_groups)
 
     return {
         "score": ratio(wins + all_right, sizes + 1, len(right)),
@@ -191,7 +194,7 @@ def challenge_views(found: Report) -> Iterator[Table | str]:
     """Tables of what `challenge` found (AEQ-Bench: one per dimension), and the signature."""
     parts, rows = ("score", "accuracy", "group_accuracy"), []
     for name, result in found["dimensions"].items():
-        if "value" in result:
+        if ALL_SOURCES not in result:  # EchoMind
             rows.append((name, str(result["n"]), ranged(result), "0.50"))
             continue
         head = ("source", "questions", "score\n(95 %)", "right\nquestions", "groups\nall right", "chance")

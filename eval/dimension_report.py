@@ -292,7 +292,7 @@ def _verdicts(
         undefined = Statistic(None, reason="no verdict is given")
         promised[f"{100 * max_error:g}"] = {
             "max_error": max_error,
-            "given": estimate(mean, decided.astype(np.float64), resamples=draws),
+            "given": estimate_share(decided.astype(np.float64), draws),
             "wrong": estimate_share(wrong[decided], draws.select(decided)) if decided.any() else undefined,
         }
     order = np.argsort(-confidence, kind="stable")

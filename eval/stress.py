@@ -35,7 +35,7 @@ from .probes.pairs import group_of
 from .rendering import filled_table, percent, ranged
 from .results import COLUMNS, Report, signature_on, statistic_rows
 from .statistics.agreement import Statistic, as_report
-from .statistics.bootstrap import Resamples, estimate
+from .statistics.bootstrap import Resamples, estimate, estimate_share
 
 TOLERANCE = 0.25
 """Standard errors by which the mean score may rise: less is no use to a policy before it has unlearned to speak."""
@@ -231,17 +231,15 @@ def _measured(
         for pair, assessment in heard
         if reward_of(assessment, list(units), clipped=is_clipped(load_clip(pair.response))).code is None
     ]
-    draws = Resamples.draw([group_of(pair) for pair, _ in rewarded], resamples, seed) if rewarded else None
+    draws = Resamples.draw([group_of(pair) for pair, _ in rewarded], resamples, seed)
     results = {}
     for name, unit_of in units.items():
         gains = np.array([
             (assessment.scores[name].score - before[pair.pair_id].scores[name].score) / unit_of[pair.pair_id]
             for pair, assessment in rewarded
         ])  # fmt: skip
-        gain, raised = (
-            estimate(lambda vector: float(vector.mean()), values, resamples=draws)
-            for values in (gains, np.where(np.isnan(gains), np.nan, gains > 1))
-        )
+        gain = estimate(np.mean, gains, resamples=draws)
+        raised = estimate_share(np.where(np.isnan(gains), np.nan, gains > 1), draws)
         results[name] = {
             "gain": gain,
             "raised": raised,

@@ -19,6 +19,7 @@ from empathy_judge.eval.challenges import challenge, crossings, matched_accuracy
 from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.statistics.bootstrap import Resamples
+from rich.table import Table
 
 from ..conftest import output_of
 from .conftest import AnyJudge, dataset_of, tone_clip, tone_of
@@ -79,6 +80,14 @@ def contest_data() -> tuple[list[Pair], pd.DataFrame]:
     return pairs, pd.DataFrame(rows, columns=["pair_id", "human_mean", "score"]).set_index("pair_id")
 
 
+@pytest.mark.parametrize(("right", "ends"), [(1, (0.025 ** (1 / 20), 1.0)), (0, (0.0, 1 - 0.025 ** (1 / 20)))])
+def test_all_right_or_all_wrong_is_not_certain(right, ends):
+    """As of any share of 0 or 1: Clopper and Pearson, one trial for each group."""
+    found = challenges.grouped_score(np.full(40, right == 1), np.repeat(np.arange(20), 2).astype(str))
+    for statistic in found.values():
+        assert (statistic.low, statistic.high) == pytest.approx(ends, abs=1e-12)
+
+
 def test_questions_are_found_in_a_dataset():
     pairs, items = contest_data()
     found = challenges.challenge_scores(pairs, items.sample(frac=1, random_state=0))
@@ -114,6 +123,22 @@ def test_questions_without_a_known_answer_are_left_out():
         challenges.challenge_scores(alone, items)
     with pytest.raises(DataError, match="0 pairs hold no question"):
         challenges.challenge_scores([], items)
+
+
+def test_a_setting_may_have_the_name_of_a_field_but_not_of_the_result_over_all():
+    pairs, items = contest_data()
+    ratings = [(pair_id, "r", "fit", score) for pair_id, score in items["human_mean"].items()]
+
+    def found(name: str) -> Any:
+        renamed = [replace(pair, setting=name) if pair.setting == "tone_variant" else pair for pair in pairs]
+        dataset = dataset_of(renamed, ratings, Dimension("fit", 0, 1))
+        return challenge("aeq-bench", ConstantJudge({"fit": 1.0}), dataset, split=None, resamples=50, seed=0)
+
+    table = next(challenges.challenge_views(found("value")))
+    assert isinstance(table, Table)
+    assert table.row_count == 3
+    with pytest.raises(DataError, match="setting 'all': expected another name"):
+        found("all")
 
 
 # ---------------------------------------------------------------- EchoMind
