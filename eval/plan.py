@@ -37,7 +37,7 @@ from scipy import stats
 from ..data_modules.errors import UserError
 from .frame import Frame, Panel
 from .pages.charts import INK, STYLE, png
-from .rendering import filled_table, number, percent, ranged, signed
+from .rendering import dollars, filled_table, number, percent, ranged, signed
 from .results import Report, write_files
 from .statistics.agreement import Statistic, spearman
 from .statistics.planning import (
@@ -305,7 +305,7 @@ def plan_views(report: Report) -> Iterator[Table | str]:
     cells: dict[int, list[tuple[str, ...]]] = {}
     for record in report["rows"]:
         correlations = (number(record[name]) for name in ("ceiling", "leave_one_out", "judge_spearman"))
-        rest = number(record["standard_error"], 3), percent(record["power"]), number(record["cost"])
+        rest = number(record["standard_error"], 3), percent(record["power"]), dollars(record["cost"])
         cells.setdefault(record["raters"], []).append(
             (str(record["raters"]), str(record["items"]), *correlations, *rest)
         )
@@ -314,7 +314,7 @@ def plan_views(report: Report) -> Iterator[Table | str]:
     less = f"{of_judge}, another by {report['difference']:g} less"
     yield filled_table(less, ("raters\nper item", *head), [("", rows) for rows in cells.values()])
     needed = [
-        (*(str(row[name]) for name in ("raters", "items", "ratings")), number(row["cost"])) for row in report["needed"]
+        (*(str(row[name]) for name in ("raters", "items", "ratings")), dollars(row["cost"])) for row in report["needed"]
     ]
     title = f"for {percent(report['power'])} power"
     yield filled_table(title, ("raters\nper item", "items", "ratings", "cost"), [("", needed)])

@@ -33,14 +33,20 @@ Statistic = Mapping[str, Any]
 # ---------------------------------------------------------------- numbers
 
 
-def number(value: float | None, digits: int = 2) -> str:
+_WIDE = 1e5  # from here on three digits and an exponent: tables have no room for all
+
+
+def number(value: float | None, digits: int = 2, sign: str = "") -> str:
     """The number with a true minus sign; an em dash where there is none."""
-    return NONE if value is None else f"{value:.{digits}f}".replace("-", "−")
+    if value is None:
+        return NONE
+    form = f".{digits}f" if abs(value) < _WIDE else ".2e"
+    return f"{value:{sign}{form}}".replace("-", "−")
 
 
 def signed(value: float | None) -> str:
     """The number with its sign."""
-    return NONE if value is None else f"{value:+.2f}".replace("-", "−")
+    return number(value, sign="+")
 
 
 def percent(value: float | None) -> str:

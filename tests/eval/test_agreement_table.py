@@ -358,3 +358,17 @@ def test_long_names_fold_between_their_parts(tmp_path):
     (line,) = [line for line in lines if rendering.ranged(own["like_for_like"]["difference"], rendering.signed) in line]
     assert line.startswith(" openai:gpt-")
     assert rendering.ranged(own["spearman"]) in line
+
+
+@pytest.mark.parametrize("size", [1e6 / 7, 1e49])
+def test_large_scores_leave_names_their_room(tmp_path, size):
+    frame = made()
+    found = measure_agreement(
+        annotations(tmp_path, frame.assign(score=frame["score"] * size)), ["half", "perfect"], resamples=100
+    )
+    lines = printed_at(80, agreement_views(found)).splitlines()
+    own = found["dimensions"][0]["judges"]["half"]
+    (line,) = [line for line in lines if rendering.ranged(own["icc_a1"]) in line and line.startswith(" half ")]
+    assert rendering.signed(own["bias"]["value"]) in line
+    assert rendering.signed(123_456.0) == "+1.23e+05"
+    assert rendering.number(-99_999.0) == "−99999.00"
