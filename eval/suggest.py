@@ -133,7 +133,8 @@ def _variances(score: np.ndarray, uncertainty: np.ndarray, given: RatingTable, w
     residuals = y - (np.polyval(line, x) if line.any() else y.mean())
     error = max(float(np.mean(residuals**2 - noise / counts[rated])), _LEAST * noise)
     known = np.isfinite(score)
-    shape = np.square(uncertainty) if np.isfinite(uncertainty[known]).all() else np.ones(len(score))
+    is_stated = np.isfinite(uncertainty[known]).all() and (uncertainty[known] > 0).all()  # 0 says nothing
+    shape = np.square(uncertainty) if is_stated else np.ones(len(score))
     return np.where(known, error * shape / shape[rated].mean(), np.nan), noise
 
 

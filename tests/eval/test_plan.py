@@ -341,6 +341,8 @@ def test_suggesting_says_what_is_missing():
     rows = suggest(guessing(score, None), rated(scores, 1 + np.arange(60) % 2), ratings=30)["rows"]
     assert [row["ratings"] for row in rows] == [1] * 30 + [2] * 30  # nothing else tells pairs apart
     assert [row["suggested"] for row in rows] == [1] * 30 + [0] * 30
+    # a standard error of 0 says as little as none
+    assert suggest(guessing(score, np.zeros(60)), rated(scores, 1 + np.arange(60) % 2), ratings=30)["rows"] == rows
 
 
 def test_all_ratings_are_suggested_where_few_pairs_have_scores():
