@@ -20,7 +20,8 @@ def tell(options: argparse.Namespace, found: Any, views: Callable[[Any], Iterabl
     from rich.console import Console
 
     for view in views(found):
-        Console().print(view, markup=False, emoji=False, soft_wrap=isinstance(view, str))
+        # for all of a table: `print` passes neither to its title, nor emoji to its cells
+        Console(markup=False, emoji=False).print(view, soft_wrap=isinstance(view, str))
     return DONE
 
 

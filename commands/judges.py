@@ -163,7 +163,8 @@ def rank(options: argparse.Namespace) -> int:
         print(json.dumps([{**row, "over_next": odds and asdict(odds)} for row, odds in zip(rows, beside, strict=True)]))
     else:
         dimensions = [dimension.name for dimension in scorer.dimensions]
-        Console().print(_ranked_table(options.responses, ranked, dimensions, beside), markup=False)
+        table = _ranked_table(options.responses, ranked, dimensions, beside)
+        Console(markup=False, emoji=False).print(table)  # names may hold [ and :
         if len(ranked) == 2 and (odds := beside[0]) is not None:
             first, second = (options.responses[item.index] for item in ranked)
             preferred = {"better": f"prefer {first}", "worse": f"prefer {second}"}.get(odds.verdict, odds.verdict)

@@ -300,7 +300,7 @@ def test_the_command_names_the_best(judge_folder, voices, make_tone, tmp_path, c
     for number, voice in enumerate(voices):
         paths.append(f"r{number}.wav")
         soundfile.write(paths[-1], voice.samples, RATE, subtype="FLOAT")
-    bad = Path("bad.wav")
+    bad = Path("[bad]:cat:.wav")
     bad.write_bytes(b"no sound")
     command = ["rank", str(judge_folder), paths[0], *paths[1:], str(bad), "--device", "cpu"]
     assert main(command) == 1  # one has no score
