@@ -207,7 +207,8 @@ def compared(found: HeldOut, resamples: Resamples, n: int | None = None) -> Like
         error = math.sqrt(_CONTRAST @ spread.items @ _CONTRAST + spread.raters)
         half = float(stats.t.ppf((1 + _LEVEL) / 2, spread.freedom))
         p = float(2 * stats.t.sf(abs(judge - rater) / error, spread.freedom)) if error > 0 else float(judge == rater)
-        low, high = judge - rater - half * error, judge - rater + half * error
+        # two correlations differ by at most 2; with few degrees of freedom the t interval goes far beyond
+        low, high = max(judge - rater - half * error, -2.0), min(judge - rater + half * error, 2.0)
         difference = replace(difference, low=low, high=high)
         verdict = "better than one rater" if low > 0 else "not told apart from one rater"
         if high < 0:

@@ -187,3 +187,11 @@ def test_rounding_of_a_mean_orders_nothing():
     np.testing.assert_allclose(second.judge[:, 0], first.judge[:, 0], rtol=1e-12)
     np.testing.assert_allclose(second.rater[:, 0], first.rater[:, 0], rtol=1e-12)
     assert len(np.unique(written.means)) == len(np.unique(steps.sum(axis=0)))
+
+
+def test_correlations_differ_by_at_most_2():
+    """Two raters: one degree of freedom, whose quantile is 12.7."""
+    rng = np.random.default_rng(1)
+    raters, draws = rng.normal(size=(2, 30)), Resamples.draw(np.arange(30), 200, 0)
+    found = like_for_like(raters[0] + 0.1 * rng.normal(size=30), table_of(raters), draws)
+    assert (found.difference.low, found.difference.high) == (-2.0, 2.0)
