@@ -22,7 +22,6 @@ import yaml
 from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins import CheckpointIO
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from ..data_modules.errors import ASKED_TO_STOP, UserError, disk_error
 from ..data_modules.folders import read_yaml, replace_file
@@ -30,6 +29,7 @@ from ..data_modules.parallel import listen, restore, say
 from ..data_modules.sampling import Position
 from ..models import CONFIG_FILE, LAST
 from ..models.weight_files import damage, read_checkpoint
+from .features import place, signals_received
 
 KEPT = (
     "optimizer.learning_rate", "optimizer.head_learning_rate", "optimizer.weight_decay", "judge.pooling", "judge.depth",
@@ -43,6 +43,7 @@ _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 # Whether any process was asked to stop takes communication between all of them: every so many steps or seconds,
 # whichever is sooner. torchrun kills half a minute after the signal
 _LOOK_STEPS, _LOOK_SECONDS = 8, 4.0
+_GOES_ON = "the same command goes on (train: with --resume auto)"
 
 
 class CannotWrite(UserError):
@@ -100,31 +101,31 @@ def alone_in(run: Path) -> Iterator[None]:
 
 @contextmanager
 def stopped_by_signals() -> Iterator[None]:
-    """Within it, a signal ends the program with `ASKED_TO_STOP`: at once, in training once a checkpoint is saved.
+    """Within it, a signal ends the program with `ASKED_TO_STOP`: at once (of several processes all at their next common
+    operation), in training once a checkpoint is saved.
 
     So whoever started the program can tell at any time that the run is to be started again, and a line says so. Ctrl-C
     is a `KeyboardInterrupt`, as anywhere in Python.
     """
-    received = []
+    signals_received.clear()
 
     def stop(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        raise SystemExit(ASKED_TO_STOP)
+        signals_received.append(number)
+        if place()[1] == 1:
+            raise SystemExit(ASKED_TO_STOP)
 
     handlers = listen(stop)
     if handlers:  # Lightning ignores Ctrl-C after the first one
         handlers[signal.SIGINT] = signal.getsignal(signal.SIGINT)
     try:
         yield
-    except SIGTERMException:  # raised by Lightning's own handler, where that was in force
-        raise SystemExit(ASKED_TO_STOP) from None
     except (SystemExit, Exception) as end:
         if isinstance(end.__context__, KeyboardInterrupt):  # Lightning would end the program with 1
             raise KeyboardInterrupt from None
         # or Lightning fails with an error of its own when it tears down what it had not set up
-        if received and SystemExit in (type(end), type(end.__context__)):
+        if signals_received and SystemExit in (type(end), type(end.__context__)):
             if os.environ.get("LOCAL_RANK", "0") == "0":
-                print("asked to stop: the same command goes on (train: with --resume auto)", file=sys.stderr)
+                print(f"asked to stop: {_GOES_ON}", file=sys.stderr)
             raise SystemExit(ASKED_TO_STOP) from None
         raise
     finally:
@@ -142,8 +143,9 @@ def position_of(checkpoint: Mapping[str, Any]) -> Position:
 class PreemptionCheckpoints(Callback):
     """Saves ``last.ckpt`` every so many steps of the optimizer, and when a signal asks the run to stop.
 
-    A checkpoint in mid-epoch names the next batch; the run that goes on from there reads exactly what was left. Nothing
-    is saved between two steps of the optimizer, where gradients that are being accumulated would be lost.
+    A checkpoint in mid-epoch names the next batch; the run that goes on from there reads exactly what was left. Where a
+    validation is due after a step, that run begins with this validation, of which no part is kept. Nothing is saved
+    between two steps of the optimizer, where gradients that are being accumulated would be lost.
     """
 
     def __init__(self, folder: Path, every: int) -> None:
@@ -156,8 +158,10 @@ class PreemptionCheckpoints(Callback):
         self._before: dict[signal.Signals, Any] = {}
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Listen for signals, instead of Lightning: its own handler talks to other processes from within a signal."""
+        """Listen for signals, from now on to save first."""
         self._before = listen(self._ask)
+        self._asked |= bool(signals_received)
+        signals_received.clear()
         self._looked = time.monotonic()
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
@@ -171,13 +175,44 @@ class PreemptionCheckpoints(Callback):
         Raises:
             SystemExit: With `ASKED_TO_STOP` after a signal, on every rank at the same step.
         """
-        if trainer.is_last_batch or (batch_idx + 1) % trainer.accumulate_grad_batches:
-            return  # the end of an epoch is saved after validation
+        loop = trainer.fit_loop.epoch_loop
+        validates = loop._should_check_val_fx(trainer.fit_loop._data_fetcher)
+        if trainer.is_last_batch or validates or loop._should_accumulate():
+            return  # saved in the validation, or after the epoch
         stop = trainer.global_step >= self._next_look and self._anyone_asked(trainer)
         if stop or (self._every and trainer.global_step % self._every == 0):
             trainer.save_checkpoint(self._path)
         if stop:
             self._stop(trainer)
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Save if it is time to."""
+        progress = trainer.fit_loop.epoch_loop.val_loop.batch_progress
+        progress.total.reset_on_restart()  # Lightning does that for `current` alone
+        if self._every and trainer.global_step % self._every == 0:
+            self._save_before_validation(trainer)
+
+    def on_validation_batch_end(self, trainer: L.Trainer, *args: Any, **kwargs: Any) -> None:
+        """Stop within a validation, which may take longer than a scheduler waits; all ranks have equally many batches.
+
+        Raises:
+            SystemExit: As above.
+        """
+        if self._anyone_asked(trainer):
+            self._stop(trainer, self._save_before_validation(trainer))
+
+    def _save_before_validation(self, trainer: L.Trainer) -> bool:
+        loop = trainer.fit_loop.epoch_loop
+        if not trainer.global_step or loop._should_accumulate():
+            return False
+        progress = loop.val_loop.batch_progress
+        before = progress.state_dict()
+        progress.reset()
+        progress.increment_ready()
+        progress.increment_started()  # within the first batch: a run that goes on from there validates
+        trainer.save_checkpoint(self._path)
+        progress.load_state_dict(before)
+        return True
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """After a signal in the last epoch, stop without waiting for the calibration that follows.
@@ -195,14 +230,17 @@ class PreemptionCheckpoints(Callback):
         now = time.monotonic()
         here = torch.tensor([float(self._asked), now - self._looked], device=trainer.strategy.root_device)
         asked, seconds = trainer.strategy.reduce(here, reduce_op="max").tolist()  # pyright: ignore[reportAttributeAccessIssue]
+        if trainer.validating:
+            return bool(asked)
         self._gap = max(1, min(_LOOK_STEPS, int(self._gap * _LOOK_SECONDS / max(seconds, 1e-9))))
         self._next_look, self._looked = trainer.global_step + self._gap, now
         return bool(asked)
 
     @staticmethod
-    def _stop(trainer: L.Trainer) -> None:
+    def _stop(trainer: L.Trainer, saved: bool = True) -> None:
         if trainer.is_global_zero:
-            say(f"asked to stop: saved after step {trainer.global_step}; --resume auto goes on from there")
+            after = f"saved after step {trainer.global_step}; --resume auto goes on from there"
+            say(f"asked to stop: {after if saved else _GOES_ON}")
         raise SystemExit(ASKED_TO_STOP)
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:

@@ -17,7 +17,7 @@ from torch import distributed as dist
 from torch import nn
 
 from ..data_modules.audio import AudioSource
-from ..data_modules.errors import UserError
+from ..data_modules.errors import ASKED_TO_STOP, UserError
 from ..data_modules.parallel import progress
 from ..data_modules.schema import Pair
 from ..models.backbones.audio_language_model import AudioLanguageModel
@@ -30,6 +30,9 @@ _CLIPS, _PAIRS = 16, 8  # in a forward pass
 _TEMPORARY = "empathy-judge-cache-"
 Item = TypeVar("Item", AudioSource, Pair)
 Own = TypeVar("Own")
+signals_received: list[int] = []
+"""Signals that asked this process to stop, see `train.checkpointing`. One of several may not end alone: others would
+wait for it in a collective operation, with NCCL for ever. They end together, in `of_all`."""
 Precision = Callable[[], AbstractContextManager[None]]
 """The context in which the trainer computes, such as autocast."""
 
@@ -68,9 +71,9 @@ class Features:
     def prepare(self, pairs: Iterable[Pair], precision: Precision, local: tuple[int, int] = (0, 1)) -> None:
         """Compute what is missing of all pairs that training and validation will read.
 
-        Where several processes share the store each computes a part; a model that is spread over processes is run
-        equally often in all. Hidden states are computed in this precision, audio states in that of the tower's weights.
-        `local` = number of this process among those of its machine, and how many these are.
+        Where several processes share the store each computes a part, alone. Hidden states are computed in this
+        precision, audio states in that of the tower's weights. `local` = number of this process among those of its
+        machine, and how many these are.
         """
         pairs, self._local = list(pairs), local
         with evaluating(self._judge):
@@ -78,8 +81,9 @@ class Features:
                 pairs = list({self._pairs.name(pair): pair for pair in pairs if pair not in self._pairs}.values())
             sources = list(dict.fromkeys(source for pair in pairs for source in pair.clips))
             self._in_parts(sources, self._clips, self._encode, _CLIPS, "clips")
-            if self._pairs is not None and _most(len(pairs)):
-                self._check(pairs, precision)
+            if self._pairs is not None:
+                if pairs:
+                    self._check(pairs, precision)
                 self._in_parts(pairs, self._pairs, lambda batch: self._run_lower(batch, precision), _PAIRS, "pairs")
 
     def _in_parts(
@@ -91,10 +95,13 @@ class Features:
         for part, parts in ((rank, ranks), self._local) if ranks > 1 else ((0, 1),):
             missing = [item for item in items if item not in kept]
             share = missing[part::parts]
-            steps = _most(-(-len(share) // size))  # waits for all: each has listed what is missing before any writes
-            for step in progress(range(steps), f"caching activations of {what}, batches", steps, quiet=rank > 0):
-                compute(share[step * size : (step + 1) * size] or items[:1])
-            _most(0)  # waits for all: afterwards all that they wrote is there
+            of_all(None)  # waits for all: each has listed what is missing before any writes
+            starts = range(0, len(share), size)
+            for start in progress(starts, f"caching activations of {what}, batches", len(starts), quiet=rank > 0):
+                if signals_received:
+                    break
+                compute(share[start : start + size])
+            of_all(None)  # waits for all: afterwards all that they wrote is there
 
     def _check(self, pairs: list[Pair], precision: Precision) -> None:
         assert self._pairs is not None
@@ -128,11 +135,6 @@ class Features:
         return self._judge.build_inputs(pairs, available if len(available) == len(stored) else None)
 
 
-def _most(count: int) -> int:
-    """The largest count of all processes."""
-    return max(of_all(count))
-
-
 def place() -> tuple[int, int]:
     """Number of this process among those of the run, and how many these are."""
     spread = dist.is_available() and dist.is_initialized()
@@ -140,12 +142,20 @@ def place() -> tuple[int, int]:
 
 
 def of_all(own: Own) -> list[Own]:
-    """The values of all processes, in their order; a collective operation of all."""
+    """The values of all processes, in their order; a collective operation of all.
+
+    Raises:
+        SystemExit: With `ASKED_TO_STOP` in all of them, if any has `signals_received`.
+    """
     _, ranks = place()
-    gathered: list[Any] = [own] * ranks
-    if ranks > 1:
-        dist.all_gather_object(gathered, own)
-    return gathered
+    if ranks == 1:
+        return [own]
+    gathered: list[Any] = [None] * ranks
+    dist.all_gather_object(gathered, (own, signals_received))
+    if received := [number for _, numbers in gathered for number in numbers]:
+        signals_received.extend(received)
+        raise SystemExit(ASKED_TO_STOP)
+    return [value for value, _ in gathered]
 
 
 @contextmanager

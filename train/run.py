@@ -338,11 +338,11 @@ def _trainer(recipe: Recipe, run: Path, start: StartAtProbe, task: RunTask, watc
             *([] if task.refit else [early]),
             *([] if task.epochs is None else [StopAfter(task.epochs)]),
             FillCache(),
+            Throughput(),  # its clock stops before a checkpoint is written
+            PreemptionCheckpoints(folder, recipe.checkpoint_steps),  # listens before the start is validated
             start,
             *([CompileLayers()] if recipe.compile_layers else []),
-            Throughput(),
             *pictures,
-            PreemptionCheckpoints(folder, recipe.checkpoint_steps),
             *([TQDMProgressBar(leave=True) if terminal else ProgressLines()] if shown else []),
             *watching,
         ],
@@ -353,6 +353,8 @@ def _trainer(recipe: Recipe, run: Path, start: StartAtProbe, task: RunTask, watc
         num_sanity_val_steps=0,
         plugins=[AtomicCheckpoints(), *started_by()],
     )
+    # its own handler of SIGTERM talks to other processes from within the signal, which may wait in another operation
+    trainer._signal_connector.register_signal_handlers = lambda: None
     if task.one_process and trainer.world_size > 1:
         raise UserError(
             f"{trainer.world_size} processes with several runs (folds, method auto, or refit with method lora); "

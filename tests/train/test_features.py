@@ -6,6 +6,7 @@ import inspect
 import os
 import tempfile
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +20,11 @@ from empathy_judge.models.backbones.layers import compile_layers, transformer_la
 from empathy_judge.models.feature_cache import DiskStore
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.scoring import PairScorer
-from empathy_judge.train import module
+from empathy_judge.train import features, module
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 from filelock import FileLock
+from lightning import Trainer
 from lightning.pytorch.callbacks import LambdaCallback
 from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 
@@ -215,6 +217,24 @@ def test_machines_whose_processes_have_the_same_number_share_a_store(tmp_path, m
     assert capsys.readouterr().err == ""
     assert "abd" in store
     assert torch.equal(store.get("abc")["states"], tensors(1)["states"])
+
+
+@pytest.mark.parametrize("cache", ["audio", "layers"])
+def test_a_machine_that_has_everything_computes_nothing_while_another_does(cache, train_arguments, tmp_path, encoded):
+    """With folders of their own, of which one was filled by an earlier run."""
+
+    def again(trainer: Trainer, module: JudgeModule) -> None:
+        encoded.clear()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(features, "place", lambda: (0, 2))
+            patch.setattr(features, "of_all", lambda own: [own, 1])  # the other has a batch to compute
+            module.collate.features.prepare(module.data.train.pairs, nullcontext, (0, 1))
+        assert encoded == []
+
+    options = {"trainer__max_epochs": 1, "trainer__logger": "false", "cache__folder": tmp_path / "kept", **UPPER}
+    train(
+        train_arguments(tmp_path / "run", **options, cache__what=cache), watching=[LambdaCallback(on_fit_start=again)]
+    )
 
 
 def test_what_a_killed_process_left_is_deleted(tmp_path, monkeypatch):

@@ -171,8 +171,10 @@ def test_ctrl_c_in_an_epoch_is_what_it_is_elsewhere(train_arguments, tmp_path, i
 def test_processes_ask_each_other_before_torchrun_loses_patience(seconds, looks, monkeypatch, tmp_path):
     """At steps that all agree on, at most 8 steps or some 4 seconds apart."""
     now, asked_at = [0.0], []
+    loop = SimpleNamespace(_should_accumulate=lambda: False, _should_check_val_fx=lambda _: False)
     trainer = SimpleNamespace(
-        world_size=2, global_step=0, is_last_batch=False, accumulate_grad_batches=1,
+        world_size=2, global_step=0, is_last_batch=False, validating=False,
+        fit_loop=SimpleNamespace(epoch_loop=loop, _data_fetcher=None),
         strategy=SimpleNamespace(root_device=torch.device("cpu"), reduce=lambda own, reduce_op: own),
     )  # fmt: skip
     monkeypatch.setattr(checkpointing.time, "monotonic", lambda: now[0])

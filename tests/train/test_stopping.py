@@ -1,0 +1,127 @@
+"""A signal that comes between two training steps: all processes end together, and what was saved loses nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import Any
+
+import pytest
+from empathy_judge.data_modules.errors import ASKED_TO_STOP
+from empathy_judge.models.weight_files import read_checkpoint
+from empathy_judge.train.checkpointing import find_resumable
+from empathy_judge.train.module import JudgeModule
+from empathy_judge.train.run import train
+
+from ..kills.endings import differing
+from .conftest import BEST_FILE, LAST_FILE, OF_CLIPS, under_torchrun
+
+TWICE_AN_EPOCH = {"data__batch_size": 2, "trainer__val_check_interval": 3}
+
+
+@pytest.mark.parametrize("options", [{}, TWICE_AN_EPOCH, {**TWICE_AN_EPOCH, "checkpoint-steps": 1}])
+@pytest.mark.parametrize("moment", ["training_step", "validation_step"])
+def test_a_signal_before_or_in_a_validation_leaves_it_to_the_run_that_goes_on(
+    moment, options, train_arguments, tmp_path, monkeypatch, capsys
+):
+    """The validation is due after the third step; it has five batches, of which the first is the last that is read."""
+    options = {"trainer__logger": "false", "trainer__max_epochs": 2, "data__eval_batch_size": 2, **options}
+    validated: list[int] = []
+    batches: list[int] = []
+    ended, plain = JudgeModule.on_validation_epoch_end, getattr(JudgeModule, moment)
+
+    def on_validation_epoch_end(module: JudgeModule) -> None:
+        ended(module)
+        validated.append(module.trainer.global_step)
+
+    def step(module: JudgeModule, batch: Any, number: int) -> Any:
+        batches.append(number)
+        if len(batches) == (3 if moment == "training_step" else 1):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return plain(module, batch, number)
+
+    monkeypatch.setattr(JudgeModule, "on_validation_epoch_end", on_validation_epoch_end)
+    train(train_arguments(tmp_path / "whole", **options))
+    whole = validated.copy()
+    validated.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(JudgeModule, moment, step)
+        with pytest.raises(SystemExit) as stopped:
+            train(train_arguments(tmp_path / "run", **options))
+    assert stopped.value.code == ASKED_TO_STOP
+    assert "asked to stop: saved after step 3; --resume auto" in capsys.readouterr().err
+    assert batches == ([0, 1, 2] if moment == "training_step" else [0])
+    assert validated == []
+    train([*train_arguments(tmp_path / "run", **options), "--resume", "auto"])
+    assert validated == whole
+    assert differing(tmp_path / "run", tmp_path / "whole", LAST_FILE, BEST_FILE) == []
+
+
+def test_a_signal_while_the_start_is_validated_saves_nothing(train_arguments, tmp_path, monkeypatch, capsys):
+    plain = JudgeModule.validation_step
+
+    def step(module: JudgeModule, batch: Any, number: int) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        plain(module, batch, number)
+
+    run, options = tmp_path / "run", {"trainer__logger": "false", "trainer__max_epochs": 1, **OF_CLIPS}
+    with monkeypatch.context() as patch:
+        patch.setattr(JudgeModule, "validation_step", step)
+        with pytest.raises(SystemExit) as stopped:
+            train(train_arguments(run, **options))
+    assert stopped.value.code == ASKED_TO_STOP
+    assert "asked to stop: the same command goes on (train: with --resume auto)\n" in capsys.readouterr().err
+    assert find_resumable(run / "checkpoints")[0] is None
+    train([*train_arguments(run, **options), "--resume", "auto"])
+    assert read_checkpoint(run / LAST_FILE)["global_step"] == 3
+
+
+# The signal comes to one of two processes, while the other waits for it
+PROGRAM = """
+import json, os, signal, sys, time
+from pathlib import Path
+from empathy_judge.train import run
+from empathy_judge.train.features import Features
+from empathy_judge.train.module import JudgeModule
+from empathy_judge.train.probe import StartAtProbe
+
+out, rank, begun = Path(sys.argv[1]), int(os.environ["LOCAL_RANK"]), time.monotonic()
+words, moment = json.loads((out / "words.json").read_text()), sys.argv[2]
+owner, name = {
+    "cache": (Features, "_encode"), "probe": (StartAtProbe, "_start"), "measuring": (run, "_measured"),
+    "validation": (JudgeModule, "validation_step"),
+}[moment]
+plain, calls = getattr(owner, name), []
+
+def step(*arguments):
+    calls.append(name)
+    if rank == 1 and len(calls) == 1:
+        time.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+    return plain(*arguments)
+
+setattr(owner, name, step)
+try:
+    end = run.train(words)
+except SystemExit as stopped:
+    end = stopped.code
+except Exception as error:
+    end = repr(error)
+(out / f"{rank}.json").write_text(json.dumps([end, len(calls)]))
+os._exit(0)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("moment", ["cache", "probe", "validation", "measuring"])
+def test_processes_end_together_wherever_one_is_asked_to_stop(moment, train_arguments, tmp_path):
+    options = {"trainer__devices": 2, "trainer__strategy": "ddp", "trainer__logger": "false", "trainer__max_epochs": 1}
+    options |= {"data__batch_size": 2, "data__eval_batch_size": 2, **(OF_CLIPS if moment == "probe" else {})}
+    words = train_arguments(tmp_path / "run", **options, cache__what="audio")
+    (tmp_path / "words.json").write_text(json.dumps(words))
+    done = under_torchrun(tmp_path, PROGRAM, tmp_path, moment)
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    assert found == [[ASKED_TO_STOP, 1]] * 2, done.stderr[-3000:]
+    assert done.stderr.count("asked to stop: ") == 1
+    assert (tmp_path / "run" / LAST_FILE).exists() == (moment in ("validation", "measuring"))
