@@ -352,14 +352,27 @@ def check_continues(
     for key, name in (("backbone_fingerprint", "backbone"), ("dimensions", "rating scales")):
         if description[key] != saved[key]:
             raise UserError(f"checkpoint: was trained with other {name}: {saved[key]!r}, now {description[key]!r}")
-    for key in ("content_hash", "split_hash", "train_splits", "validation_splits", "target"):
-        if description["provenance"][key] != saved["provenance"].get(key):
-            raise UserError(f"checkpoint: was trained on other data: {key} differs from that of {data}")
+    keys = "content_hash", "split_hash", "train_splits", "validation_splits", "target"
+    check_same_data("checkpoint", saved["provenance"], {key: description["provenance"][key] for key in keys}, data)
     for name in order if position_of(checkpoint).batch else ():
         if order[name] != (before := checkpoint["order"].get(name)):
             raise UserError(
                 f"checkpoint: was written in mid-epoch with {name} {before}, now {order[name]}; expected the same, so "
                 "that no item is left out or read twice"
+            )
+
+
+def check_same_data(where: object, saved: Mapping[str, Any], now: Mapping[str, Any], data: str) -> None:
+    """Check that what is known of the data in folder `data` is what a `Provenance` says.
+
+    Raises:
+        UserError: If something differs; it begins with `where`.
+    """
+    for key, value in now.items():
+        if saved.get(key) != value:
+            raise UserError(
+                f"{where}: was trained on other data: {key} differs from that of {data}; expected the same, or another "
+                "--run"
             )
 
 

@@ -40,7 +40,7 @@ from ..models.feature_cache import DiskStore
 from ..models.heads import Prediction
 from ..models.scoring import PairScorer, placed
 from ..models.weight_files import read_checkpoint
-from .checkpointing import check_same_settings
+from .checkpointing import check_same_data, check_same_settings
 from .features import temporary_folder
 from .module import RunTask
 from .recipe import Recipe
@@ -183,12 +183,7 @@ class _Plan:
             check_same_settings(self._folder, text, [""], [*_ELSEWHERE, *unused])
         for part in sorted(finished):
             origin = read_checkpoint(part / CHECKPOINTS / BEST)["description"]["provenance"]
-            for key, now in self._hashes.items():
-                if origin[key] != now:
-                    raise UserError(
-                        f"{part}: was trained on other data: {key} differs from that of {self._recipe.data.path}; "
-                        "expected the same, or another --run"
-                    )
+            check_same_data(part, origin, self._hashes, self._recipe.data.path)
 
     @property
     def ladder(self) -> Mapping[str, Mapping[str, Any]]:
