@@ -227,8 +227,7 @@ def _train_one(
         if (what := recipe.cache.what) not in ("none", "auto"):  # the parser has resolved "auto"
             path = recipe.cache.folder
             cache = Path(path) if path else until_the_end.enter_context(temporary_folder(folder, trainer.local_rank))
-            store = DiskStore(cache, recipe.cache.gigabytes)
-            features = Features(judge, what, store, str(trainer.precision))
+            features = Features(judge, what, DiskStore(cache, recipe.cache.gigabytes), str(trainer.precision))
         compare = recipe.objective.settings.compare
         collate = Collate(judge, features, with_counts=objective.needs_counts, compare=compare)
         module = JudgeModule(judge, objective, collate, recipe.optimizer, raters, task)
@@ -280,7 +279,7 @@ def _starting_point(run: Path, resume: bool | Literal["auto"]) -> Path | None:
     for unfinished in (run / CHECKPOINTS).glob(".*.tmp") if _is_first() else ():
         unfinished.unlink(missing_ok=True)
     checkpoint, passed_over = find_resumable(run / CHECKPOINTS)
-    for line in passed_over:
+    for line in passed_over if _is_first() else ():
         say(f"passed over {line}", "yellow")
     if resume is True and checkpoint is None:
         raise UserError(f"{run / CHECKPOINTS}: nothing to resume from; expected a run with a whole {LAST} or {BEST}")
@@ -407,8 +406,9 @@ def _check_best(run: Path) -> dict[str, Any]:
         )
     # Lightning keeps a first checkpoint although the value it watches is NaN
     checkpoint = read_checkpoint(path)
+    of_all(None)  # waits until all have read it
     if math.isnan(checkpoint["agreement"]):
-        path.unlink()
+        path.unlink(missing_ok=True)
         raise UserError(f"{run}: no best checkpoint: agreement on the validation split was undefined after every epoch")
     return checkpoint
 

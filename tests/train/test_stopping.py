@@ -125,3 +125,31 @@ def test_processes_end_together_wherever_one_is_asked_to_stop(moment, train_argu
     assert found == [[ASKED_TO_STOP, 1]] * 2, done.stderr[-3000:]
     assert done.stderr.count("asked to stop: ") == 1
     assert (tmp_path / "run" / LAST_FILE).exists() == (moment in ("validation", "measuring"))
+
+
+# The second comes later to where a best checkpoint that is none is deleted
+UNDEFINED = """
+import json, os, sys, time
+from pathlib import Path
+from empathy_judge.train import run
+from empathy_judge.train.validation import Agreement
+
+out, rank, plain = Path(sys.argv[1]), int(os.environ["LOCAL_RANK"]), run._check_best
+Agreement.value = float("nan")
+run._check_best = lambda folder: time.sleep(rank) or plain(folder)
+try:
+    run.train(json.loads((out / "words.json").read_text()))
+except Exception as error:
+    (out / f"{rank}.json").write_text(json.dumps(str(error)))
+"""
+
+
+@pytest.mark.long
+def test_all_processes_say_why_there_is_no_best_checkpoint(train_arguments, tmp_path):
+    options = {"trainer__devices": 2, "trainer__strategy": "ddp", "trainer__logger": "false", "trainer__max_epochs": 1}
+    (tmp_path / "words.json").write_text(json.dumps(train_arguments(tmp_path / "run", **options)))
+    done = under_torchrun(tmp_path, UNDEFINED, tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for rank in range(2):
+        assert "was undefined after every epoch" in json.loads((tmp_path / f"{rank}.json").read_text())
+    assert not (tmp_path / "run" / BEST_FILE).exists()
