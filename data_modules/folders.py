@@ -223,7 +223,7 @@ def _begin(stage: Path, key: str | None) -> None:
         path.unlink()
 
 
-def check_unique_keys(text: str) -> None:
+def _check_unique_keys(text: str) -> None:
     """Refuses a key that stands twice in a mapping, of which YAML would keep the last, and a short text whose aliases
     stand for a huge value.
 
@@ -247,7 +247,7 @@ def check_unique_keys(text: str) -> None:
             nodes += [part for pair in node.value for part in pair if not isinstance(part, yaml.ScalarNode)]
 
 
-def yaml_reason(error: Exception) -> str:
+def _yaml_reason(error: Exception) -> str:
     """Why a text is not YAML, with line and column where the parser knows them, in one line."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return f"{error.problem}, {_place(error.problem_mark)}"
@@ -258,8 +258,8 @@ def _place(mark: yaml.Mark) -> str:
     return f"line {mark.line + 1}, column {mark.column + 1}"
 
 
-def read_yaml(path: DataPath) -> Any:
-    """The content of a YAML file in UTF-8. Nothing in it is run.
+def read_yaml(path: DataPath, load: Callable[[str], Any] = yaml.safe_load) -> Any:
+    """The content of a YAML file in UTF-8, as `load` makes it of the text. Nothing in it is run.
 
     Raises:
         DataError: If it cannot be read, or a key stands twice in a mapping.
@@ -267,10 +267,10 @@ def read_yaml(path: DataPath) -> Any:
     try:
         with system_errors(path, "read"):
             text = path.read_bytes().decode()
-        check_unique_keys(text)
-        return yaml.safe_load(text)
+        _check_unique_keys(text)
+        return load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not readable as YAML ({yaml_reason(error)})") from None
+        raise DataError(f"{path}: not readable as YAML ({_yaml_reason(error)})") from None
 
 
 def resolve_inside(

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, 
 from rich.table import Table
 
 from ..data_modules.errors import DataError, UserError, shown, system_errors
-from ..data_modules.folders import check_unique_keys, replace_file, replace_text, yaml_reason
+from ..data_modules.folders import read_yaml, replace_file, replace_text
 from ..data_modules.parallel import say
 from ..data_modules.schema import PairDataset
 from ..models.hub import require_backbone
@@ -145,16 +145,12 @@ def read_sweep(path: Path) -> Sweep:
         UserError: If the file is missing or broken, or a key or value is not what a sweep has.
     """
     try:
-        with system_errors(path, "read"):
-            check_unique_keys(text := path.read_text(encoding="utf-8"))
-        return Sweep.model_validate(get_loader("yaml")(text))
+        return Sweep.model_validate(read_yaml(path, get_loader("yaml")))
     except ValidationError as error:
         first = error.errors()[0]
         message = first["msg"].removeprefix("Value error, ")
         detail = "" if "expected" in message or first["type"] == "missing" else f" (found {shown(first['input'])})"
         raise UserError(": ".join([str(path), *map(str, first["loc"]), message]) + detail) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not readable as YAML ({yaml_reason(error)})") from None
 
 
 def check_recipe(sweep: Sweep, path: Path) -> Namespace:

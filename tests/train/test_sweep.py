@@ -81,12 +81,26 @@ def test_numbers_are_read_as_in_recipes(tmp_path):
     assert isinstance(read_sweep(path).search["optimizer.learning_rate"].examples()[1], float)
 
 
-@pytest.mark.parametrize("text", ["[1", "!!python/object/apply:os.getcwd []", "\x00", "- 1", ""])
-def test_a_file_that_is_no_mapping_is_refused(text, tmp_path):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"[1", "not readable as YAML (expected ',' or ']', but got '<stream end>', line 1, column 3)"),
+        (b"!!python/object/apply:os.getcwd []", "could not determine a constructor for the tag"),
+        (b"\x00", "not readable as YAML (unacceptable character"),
+        (b"\xff", "not readable as YAML ('utf-8' codec"),
+        (b"trials: 1\ntrials: 2", "key 'trials' stands twice in a mapping, line 1, column 1"),
+        (b"- 1", "Input should be"),
+        (b"", "Input should be"),
+    ],
+)
+def test_a_file_that_is_no_mapping_is_refused(text, message, tmp_path):
     path = tmp_path / "sweep.yaml"
-    path.write_text(text)
-    with pytest.raises(UserError, match=r"sweep\.yaml: "):
+    path.write_bytes(text)
+    with pytest.raises(UserError) as found:
         read_sweep(path)
+    assert str(found.value).startswith(f"{path}: ")
+    assert message in str(found.value)
+    assert "\n" not in str(found.value)
 
 
 # ---------------------------------------------------------------- trials, without training
