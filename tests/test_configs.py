@@ -204,6 +204,12 @@ def test_a_tree_is_laid_over_the_recipes_that_it_names_as_words_are(tmp_path, pa
         (["--trainer.max_epochs=many"], "trainer.max_epochs many; expected int or null"),
         (["--trainer.max_epochs=-5"], "trainer.max_epochs -5; expected -1 to 1000000000"),
         (["--trainer.devices=1000"], "trainer.devices 1000; expected -1 to "),
+        (
+            ["--trainer.val_check_interval=00:00:10:00"],
+            "trainer.val_check_interval 00:00:10:00; expected batches, or a share of an epoch",
+        ),
+        (["--judge.lora.rank=0"], "judge.lora.rank 0; expected 1 to 4,096"),
+        (["--larger_lora.dropout=1"], "larger_lora.dropout 1; expected at least 0 and less than 1"),
         (["--data.num_workers=1000000000"], "data.num_workers 1000000000; expected 0 to "),
         (["--optimizer.learning_rate=nan"], "optimizer.learning_rate nan; expected "),
         (["--config", "absent.yaml"], "--config absent.yaml: no such file or recipe"),

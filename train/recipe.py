@@ -15,7 +15,7 @@ from jsonargparse import ArgumentParser, Namespace
 from ..data_modules.errors import UserError, nearest, shown
 from ..data_modules.folders import read_yaml
 from ..data_modules.parallel import available_cores
-from ..models.settings import MOST_RANK
+from ..models.settings import LoraSettings
 from .settings import Recipe, nested, new_name
 from .shipped import find_recipe
 
@@ -40,10 +40,6 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "folds": (0, 10**6),
     "clip_seconds": (0.1, 3_600),
     "gpu_gib": (0.1, 10**6),
-    "judge.lora.rank": (1, MOST_RANK),
-    "judge.lora.dropout": (0, 1),
-    "larger_lora.rank": (1, MOST_RANK),
-    "larger_lora.dropout": (0, 1),
     "objective.rater_embedding": (0, 4_096),
     "optimizer.learning_rate": (0, 10**3),
     "optimizer.head_learning_rate": (0, 10**3),
@@ -275,6 +271,14 @@ def _check_ranges(found: Namespace, where: str) -> None:
                 high = max(8, _CORES)  # a process for each; Lightning knows how many GPUs there are
         if isinstance(value, int | float) and not low <= value <= high:  # NaN is refused, too
             raise UserError(f"{where}{name} {value}; expected {low:g} to {high:.10g}")
+    interval = found.get("trainer.val_check_interval")
+    if not isinstance(interval, int | float | None):  # a time, with which Lightning's early stopping fails
+        raise UserError(f"{where}trainer.val_check_interval {interval}; expected batches, or a share of an epoch")
+    for prefix in ("judge.", "larger_"):
+        try:
+            LoraSettings(**found[f"{prefix}lora"].as_dict())
+        except UserError as error:
+            raise UserError(f"{where}{prefix}{error}") from None
 
 
 def _in_one_line(message: str) -> str:
