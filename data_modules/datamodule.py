@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ from .audit import check_splits
 from .errors import DataError
 from .items import ComparedPair, RatedPair, RatedPairs, TrainingItems, counterfactuals, human_comparisons
 from .measuring import clip_seconds
-from .parallel import end_with_parent, say
+from .parallel import end_with_parent, listen, say
 from .ratings import MIN_ITEMS
 from .sampling import (
     WINDOW,
@@ -327,10 +328,16 @@ class PairDataModule(L.LightningDataModule):
             collate_fn=list if self._model is None else self._model.collate,
             num_workers=workers,
             multiprocessing_context=method,
-            worker_init_fn=None if method in (None, "fork") else end_with_parent,
+            worker_init_fn=_begin_reading if workers else None,
             persistent_workers=workers > 0,  # each imports and starts once, not in every epoch
             pin_memory=torch.cuda.is_available(),
         )
+
+
+def _begin_reading(_: int) -> None:
+    """Leave it to the trainer when this process ends: SLURM and torchrun send signals to all processes."""
+    listen(signal.SIG_IGN)
+    end_with_parent()
 
 
 def _start_method() -> str:

@@ -61,7 +61,7 @@ def map_threads(
         pool.shutdown(cancel_futures=True)
 
 
-def end_with_parent(_: int = 0) -> None:
+def end_with_parent() -> None:
     """Let this process end if the one that started it is killed.
 
     A process of the forkserver is no child of the process that asked for it, and torch's data workers watch their
@@ -140,7 +140,8 @@ def _duration(seconds: float) -> str:
 
 
 def listen(
-    handler: Callable[[int, FrameType | None], None], signals: Sequence[signal.Signals] = SCHEDULER_SIGNALS
+    handler: Callable[[int, FrameType | None], None] | signal.Handlers,
+    signals: Sequence[signal.Signals] = SCHEDULER_SIGNALS,
 ) -> dict[signal.Signals, Any]:
     """Set handlers and return the earlier ones. Only the main thread can do that: in others nothing is set."""
     if threading.current_thread() is not threading.main_thread():

@@ -142,7 +142,7 @@ def train(
         return None
     _check_accelerator(recipe)
     folder = _run_folder(recipe)
-    with ExitStack() as until_the_end:
+    with stopped_by_signals(), ExitStack() as until_the_end:
         if _is_first():
             until_the_end.enter_context(alone_in(folder))
 
@@ -182,7 +182,6 @@ def _train_one(
     L.seed_everything(recipe.seed, workers=True, verbose=False)
     hush()
     with ExitStack() as until_the_end:
-        until_the_end.enter_context(stopped_by_signals())
         position, reading, head_input = Position(), recipe.data, recipe.judge.head_input
         if start is not None:
             resumed = read_checkpoint(start)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 from empathy_judge.data_modules.errors import ASKED_TO_STOP
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.checkpointing import find_resumable
+from empathy_judge.train.folds import LEFT_OUT, _Plan
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 
 from ..kills.endings import differing
-from .conftest import BEST_FILE, LAST_FILE, OF_CLIPS, under_torchrun
+from .conftest import BEST_FILE, LAST_FILE, OF_CLIPS, PROBE, under_torchrun
 
 TWICE_AN_EPOCH = {"data__batch_size": 2, "trainer__val_check_interval": 3}
 
@@ -75,6 +78,30 @@ def test_a_signal_while_the_start_is_validated_saves_nothing(train_arguments, tm
     assert find_resumable(run / "checkpoints")[0] is None
     train([*train_arguments(run, **options), "--resume", "auto"])
     assert read_checkpoint(run / LAST_FILE)["global_step"] == 3
+
+
+def test_a_signal_between_the_runs_of_folds_is_heard(train_arguments, tmp_path, monkeypatch, capsys):
+    """While the judge of a fold scores the pairs that it was not trained on."""
+    run, plain = tmp_path / "run", _Plan._scored
+    words = train_arguments(run, **PROBE, folds=2, trainer__logger="false")
+
+    def scored(*arguments: Any) -> Any:
+        signal.raise_signal(signal.SIGUSR1)
+        return plain(*arguments)
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: pytest.fail("nobody listens"))
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(_Plan, "_scored", scored)
+            with pytest.raises(SystemExit) as stopped:
+                train(words)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert stopped.value.code == ASKED_TO_STOP
+    assert "asked to stop: the same command goes on" in capsys.readouterr().err
+    assert not list(run.rglob(LEFT_OUT))
+    assert train([*words, "--resume", "auto"]) is not None
+    assert len(list(run.rglob(LEFT_OUT))) == 3
 
 
 # The signal comes to one of two processes, while the other waits for it
@@ -153,3 +180,35 @@ def test_all_processes_say_why_there_is_no_best_checkpoint(train_arguments, tmp_
     for rank in range(2):
         assert "was undefined after every epoch" in json.loads((tmp_path / f"{rank}.json").read_text())
     assert not (tmp_path / "run" / BEST_FILE).exists()
+
+
+# As SLURM sends a signal: to all processes of a step, those that read data too
+EVERYONE = """
+import json, os, subprocess, sys, time
+from pathlib import Path
+from empathy_judge.data_modules import datamodule
+from empathy_judge.train.run import train
+from lightning.pytorch.callbacks import LambdaCallback
+
+def to_all(trainer, *_):
+    if trainer.global_step == 2:
+        command = ["kill", f"-{sys.argv[3]}", "--", f"-{os.getpgrp()}"]
+        subprocess.run(command, start_new_session=True, check=True)
+        time.sleep(1)
+
+datamodule._start_method = lambda: sys.argv[2]
+if __name__ == "__main__":
+    train(json.loads(Path(sys.argv[1]).read_text()), watching=[LambdaCallback(on_train_batch_start=to_all)])
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("method", "name"), [("fork", "USR1"), ("fork", "TERM"), ("forkserver", "USR1")])
+def test_a_signal_to_all_processes_ends_none_that_reads_data_first(method, name, train_arguments, tmp_path):
+    options = {"trainer__logger": "false", "trainer__max_epochs": 2, "data__num_workers": 2, "data__batch_size": 2}
+    (tmp_path / "words.json").write_text(json.dumps(train_arguments(tmp_path / "run", **options)))
+    (tmp_path / "program.py").write_text(EVERYONE)
+    command = [sys.executable, tmp_path / "program.py", tmp_path / "words.json", method, name]
+    done = subprocess.run(command, start_new_session=True, capture_output=True, text=True, timeout=300)
+    assert done.returncode == ASKED_TO_STOP, done.stderr[-3000:]
+    assert "asked to stop: saved after step 3" in done.stderr
