@@ -176,7 +176,7 @@ class PreemptionCheckpoints(Callback):
             SystemExit: With `ASKED_TO_STOP` after a signal, on every rank at the same step.
         """
         loop = trainer.fit_loop.epoch_loop
-        validates = loop._should_check_val_fx(trainer.fit_loop._data_fetcher)
+        validates = loop._should_check_val_fx(trainer.fit_loop._data_fetcher)  # pyright: ignore[reportArgumentType]
         if trainer.is_last_batch or validates or loop._should_accumulate():
             return  # saved in the validation, or after the epoch
         stop = trainer.global_step >= self._next_look and self._anyone_asked(trainer)
