@@ -39,7 +39,7 @@ _ROW = re.compile("[0-9]{1,9}")
 
 def worker_devices(launch: Launch, device: str | None, workers: int | None) -> list[str | None]:
     """The device of each worker that this process starts: by default GPUs if there are some, and a worker for each. One
-    process of several has one worker, on the GPU of its local rank.
+    process of several has one worker, or as many as it is told, on the GPUs after those of lower local ranks.
 
     Raises:
         UserError: If the workers would be in each other's way.
@@ -58,8 +58,8 @@ def worker_devices(launch: Launch, device: str | None, workers: int | None) -> l
         gpus = torch.cuda.device_count()
     if not gpus:
         return [device] * (workers or 1)
-    first, count = (launch.local_rank, workers or 1) if launch.world > 1 else (0, workers or gpus)
-    return [f"cuda:{(first + worker) % gpus}" for worker in range(count)]
+    count = workers or (gpus if launch.world == 1 else 1)
+    return [f"cuda:{(launch.local_rank * count + worker) % gpus}" for worker in range(count)]
 
 
 class _Member(NamedTuple):

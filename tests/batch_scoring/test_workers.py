@@ -217,6 +217,7 @@ def test_who_is_who(environment, launch, monkeypatch):
         (2, Launch(), "cuda:1", None, ["cuda:1"]),
         (8, Launch(), "auto", None, ["auto"]),
         (8, Launch(11, 16, 3), None, None, ["cuda:3"]),
+        (8, Launch(3, 4, 3), None, 2, ["cuda:6", "cuda:7"]),
         (1, Launch(3, 4, 3), None, None, ["cuda:0"]),
         (0, Launch(1, 2, 1), None, None, [None]),
     ],
