@@ -104,6 +104,7 @@ def fit(
     blocks: np.ndarray,
     portions: Iterable[Portion] | None = None,
     widths: Sequence[float | None] = WIDTHS,
+    seed: int = 0,
     may_omit_first: bool = False,
     may_rank: bool = False,
 ) -> Solution:
@@ -115,6 +116,7 @@ def fit(
             has.
         portions: All pairs, where `sample` is not all of them.
         widths: Kernels to choose from.
+        seed: Seed of the division into folds.
         may_omit_first: Block 0 gets no weight where that does better on groups left out. A kernel cannot learn by
             itself that a block says nothing: all its features enter the distance.
         may_rank: Ranks among the ratings of the sample, with the mean and deviation of these, replace the ratings of
@@ -139,7 +141,7 @@ def fit(
 
     def equations_of(width: float | None, omitted: bool, division: int = 0) -> _Equations:
         reach = reaches[omitted]
-        return _Equations(subset.features * reach, width, division).add(subset, reach)
+        return _Equations(subset.features * reach, width, seed + division).add(subset, reach)
 
     candidates = {(width, omitted): equations_of(width, omitted) for omitted in omit for width in widths}
     losses = {candidate: equations.losses for candidate, equations in candidates.items()}
@@ -157,7 +159,7 @@ def fit(
     chosen, reach, equations = best[0], reaches[best[1]], candidates[best]
     scaled = sample.features * reach
     if portions is not None or len(subset.groups) < len(scaled):
-        equations, kind = _Equations(scaled, chosen), slice(count)
+        equations, kind = _Equations(scaled, chosen, seed), slice(count)
         for portion in [sample] if portions is None else portions:
             equations.add(portion._replace(targets=ranked(portion)) if ranks else portion, reach)
     weights, bias, penalties = (values[..., kind] for values in equations.solve())
@@ -179,8 +181,8 @@ def fit(
 class _Equations:
     """Normal equations of each fold, summed over portions, in coordinates whose penalty is the plain squared norm."""
 
-    def __init__(self, landmarks: np.ndarray, width: float | None, division: int = 0) -> None:
-        self._landmarks, self._width, self._division = landmarks, width, division
+    def __init__(self, landmarks: np.ndarray, width: float | None, seed: int) -> None:
+        self._landmarks, self._width, self._seed = landmarks, width, seed
         values, vectors = np.linalg.eigh(self._compare(landmarks))
         significant = values > _LEAST * values[-1]
         self._map = vectors[:, significant] / np.sqrt(values[significant])  # from comparisons to coordinates
@@ -220,7 +222,7 @@ class _Equations:
         new = np.array([group for group in dict.fromkeys(groups.tolist()) if group not in self._folds])
         if not self._folds and len(new) > 1:
             unassigned = np.isin(groups, new)
-            splits = GroupKFold(min(FOLDS, len(new)), shuffle=True, random_state=self._division)
+            splits = GroupKFold(min(FOLDS, len(new)), shuffle=True, random_state=self._seed)
             for fold, (_, left_out) in enumerate(splits.split(groups[unassigned], groups=groups[unassigned])):
                 self._folds |= dict.fromkeys(groups[unassigned][left_out].tolist(), fold)
         else:
