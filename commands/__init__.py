@@ -12,8 +12,8 @@ DONE, FAILED_CHECKS, BAD_USAGE, A_BUG = 0, 1, 2, 70
 
 
 def tell(options: argparse.Namespace, found: Any, views: Callable[[Any], Iterable[Any]]) -> int:
-    """Print what was found, as JSON or as its views: tables, and text without wrapping, since a signature that is
-    broken into lines cannot be copied."""
+    """Print what was found, as JSON or as its views: tables, whose numbers are never cut, and text without wrapping,
+    since a signature that is broken into lines cannot be copied."""
     if options.json:
         print(json.dumps(found, indent=2, allow_nan=False))
         return DONE
@@ -21,7 +21,7 @@ def tell(options: argparse.Namespace, found: Any, views: Callable[[Any], Iterabl
 
     for view in views(found):
         # for all of a table: `print` passes neither to its title, nor emoji to its cells
-        Console(markup=False, emoji=False).print(view, soft_wrap=isinstance(view, str))
+        Console(markup=False, emoji=False).print(view, soft_wrap=isinstance(view, str), crop=False)
     return DONE
 
 

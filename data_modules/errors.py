@@ -19,6 +19,7 @@ Locate = Callable[[int, str], str]
 """Position of a row (from 0) and our name of a column -> where the cell stands, for the head of a message."""
 
 _ADVICE = {
+    errno.ENOENT: "expected a file or folder that exists",
     errno.ENOSPC: "free some room and start the same command again",
     errno.EDQUOT: "free some room and start the same command again",
     errno.EROFS: "expected a place that can be written",
@@ -181,7 +182,7 @@ def as_user_error(error: BaseException) -> UserError | None:
         return None
     reason = os_error.strerror or str(os_error) or type(os_error).__name__
     where = "" if os_error.filename is None else f"{os_error.filename}: "
-    return UserError(f"{where}{reason}; {_ADVICE.get(os_error.errno or 0, 'see what the system says')}")
+    return UserError(f"{where}{reason}; {_ADVICE.get(os_error.errno or 0, 'check paths, disk and network')}")
 
 
 def raised_in(error: BaseException, package: str) -> bool:

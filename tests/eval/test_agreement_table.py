@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import csv
 import json
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from empathy_judge.commands import tell
 from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.rasch import fit_rasch
 from empathy_judge.data_modules.ratings import Dimension
@@ -282,6 +284,17 @@ def test_printed_tables_fit_and_say_why_values_are_missing(tmp_path, width):
     assert "a_long_name/[bold]demonstrating_understanding" in "".join(text.split())
     assert "constant: the judge scores are constant" in " ".join(text.split())
     assert "more values or intervals that are missing (see --json)" in " ".join(text.split())
+
+
+def test_numbers_of_a_table_are_never_cut(capsys, monkeypatch):
+    """In a pipe there are 80 columns, and an interval without its end would say something else."""
+    monkeypatch.setenv("COLUMNS", "50")
+    numbers = ["−0.73 [−1.40, −0.07]", "0.2 [0.0, 1.3]", "−0.03 [−0.61, 0.57]"]
+    head = ("judge", "Spearman", "effective\nnumber", "difference")
+    table = rendering.filled_table("judges", head, [("warmth", [("runs/mine", *numbers)])])
+    assert tell(argparse.Namespace(json=False), None, lambda _: [table]) == 0
+    shown = capsys.readouterr().out
+    assert all(number in shown for number in (*numbers, "effective"))
 
 
 # ---------------------------------------------------------------- published values
