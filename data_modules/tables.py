@@ -270,9 +270,11 @@ SUFFIXES = tuple(_READERS)
 
 
 def full_mapping(
-    given: Mapping[str, str], ours: Sequence[str], table: SourceTable, required: Sequence[str]
+    given: Mapping[str, str], ours: Sequence[str], table: SourceTable, required: Sequence[str], option: str = "--column"
 ) -> dict[str, str]:
     """Our name -> theirs for every column that the table has; a name that is not mapped (`given`) stands for itself.
+
+    Messages name the option that maps on the command line.
 
     Raises:
         DataError: If a column is missing or a name to map is unknown.
@@ -286,7 +288,7 @@ def full_mapping(
     mapping = {our: given.get(our, our) for our in ours if given.get(our, our) in table.columns}
     for our in required:
         if our not in mapping:
-            raise DataError(f"{table.path}: no column {our!r}; {present}; expected a mapping {our}=COLUMN")
+            raise DataError(f"{table.path}: no column {our!r}; {present}; expected a mapping {our}=COLUMN ({option})")
     return mapping
 
 

@@ -86,7 +86,7 @@ def test_agreement_names_what_is_wrong(scores, capsys):
     words = ["agreement", str(scores), "--column", "item=clip", "annotator=who"]
     has = "it has 'clip', 'who', 'dimension', 'score'"
     assert failed(capsys, "agreement", str(scores)) == (
-        f"error: {scores}: no column 'item'; {has}; expected a mapping item=COLUMN"
+        f"error: {scores}: no column 'item'; {has}; expected a mapping item=COLUMN (--column)"
     )
     assert failed(capsys, *words[:3], "item=file") == f"error: {scores}: no column 'file' (mapped to item); {has}"
     where = f"not among the annotators of {scores} that count"

@@ -222,12 +222,12 @@ def _ratings(
     """
     import pandas as pd
 
-    names = full_mapping(given, _RATING_NAMES, table, ("pair_id",))
+    names = full_mapping(given, _RATING_NAMES, table, ("pair_id",), "--rating-column")
     scores = _score_columns(table, names, [dimension.name for dimension in mapping.dimensions], mapping.wide, taken)
     has_rater_id = any(column.rater is None for column in scores)
     required = ["rater_id"] if has_rater_id else []
     required += ["dimension"] if any(column.dimension is None for column in scores) else []
-    full_mapping(names, _RATING_NAMES, table, required)
+    full_mapping(names, _RATING_NAMES, table, required, "--rating-column")
     used = {names["pair_id"], *(column.name for column in scores), *(names[name] for name in required)}
     if SECONDS in given and not has_rater_id:
         raise DataError(
