@@ -164,7 +164,7 @@ def _dataset_lines(facts: dict[str, Any]) -> Iterator[str]:
     )
     if facts["description"]:
         yield facts["description"]
-        if "Columns not imported" in facts["description"]:
+        if "skipped" in facts and "Columns not imported" in facts["description"]:  # combine has no --column
             yield "To import one, with --overwrite: --column OURS=THEIRS, as in --column response_speaker=speaker"
     if facts.get("skipped"):
         yield f"What was skipped, and why: {facts['skipped']}"

@@ -259,6 +259,8 @@ def layer_views(found: Report) -> Iterator[Table | str]:
     for (part, depth, cost), spearman in cells.items():
         table.add_row(part, str(depth), percent(cost), *spearman)
     yield table
+    if any("*" in text for spearman in cells.values() for text in spearman):
+        yield "* worse than the best layer of its part (95 % interval of the difference above 0)"
     if found["depth"] is None:
         yield "no depth stands out: there are too few groups for intervals"
     else:

@@ -82,7 +82,7 @@ def alone_in(run: Path) -> Iterator[None]:
             raise UserError(
                 f"{run}: another process trains here; expected another --run, or --resume auto once it has ended"
             ) from None
-        raise CannotWrite(f"{run}: cannot be written ({error.strerror}); expected a folder that can") from None
+        raise CannotWrite(f"{run}: cannot be written ({error.strerror}); expected a folder to write") from None
     try:
         yield
     except OSError as error:  # such as from a logger, whose errors name no file

@@ -14,6 +14,7 @@ import pytest
 import soundfile
 import yaml
 from empathy_judge.cli import main
+from empathy_judge.commands.data import _dataset_lines
 from empathy_judge.data_modules.audio import audio_hash, decode
 from empathy_judge.data_modules.audit import split_columns
 from empathy_judge.data_modules.combine import combine, parse_renames
@@ -256,6 +257,9 @@ def test_the_command(lab, crowd, tmp_path, capsys):
     assert facts["content_hash"] == PairDataset.load(out).card.content_hash
     assert main([*words, "--names", "a", "b"]) == 2
     assert capsys.readouterr().err.startswith(f"error: {out}: exists; expected a folder that does not exist ye")
+    described = {**facts, "description": "lab: Columns not imported: age."}
+    assert "--column" not in "".join(_dataset_lines(described))  # combine has no such option
+    assert "--column" in "".join(_dataset_lines({**described, "skipped": None}))
     with pytest.raises(SystemExit):
         main(["combine", "--help"])
     assert "example: empathy-judge combine lab crowd" in capsys.readouterr().out

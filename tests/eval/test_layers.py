@@ -83,7 +83,10 @@ def test_the_layer_that_carries_the_ratings_is_found(dataset_folder, backbone_fo
     found = json.loads((out / "layers.json").read_text())
     depth = found["depth"]
     line = f"A judge of depth {depth} (of 4) is not told apart from the best. In a recipe: judge: {{depth: {depth}}}"
-    assert line in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert line in shown
+    starred = shown.replace("* worse than the best layer of its part (95 % interval of the difference above 0)", "")
+    assert ("*" in starred) == (starred != shown) == any((row["behind_low"] or 0) > 0 for row in found["rows"])
     for dimension in ("empathy", "warmth"):
         own = [row for row in found["rows"] if row["part"] == LANGUAGE_MODEL and row["dimension"] == dimension]
         best = max(own, key=lambda row: row["spearman"])

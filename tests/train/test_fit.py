@@ -367,7 +367,7 @@ def test_a_run_folder_that_cannot_be_written_is_one_line(train_arguments, tmp_pa
     (tmp_path / "file").touch()
     run = tmp_path / "file" / "run"
     assert failed(capsys, "train", *train_arguments(run)) == (
-        f"error: {run}: cannot be written (Not a directory); expected a folder that can"
+        f"error: {run}: cannot be written (Not a directory); expected a folder to write"
     )
 
 
