@@ -222,7 +222,7 @@ class _Name:
 
     def __init__(self, name: Text) -> None:
         self._name = name
-        self._parts = re.split(r"(?<=[-:,/_@\s])", name.plain)  # 1.5 and samples=5 stay whole
+        self._parts = re.split(r"(?<=[-:,/_@\s])(?!\n)", name.plain)  # 1.5 and samples=5 stay whole
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         return Measurement(max(map(cell_len, self._parts)), max(map(cell_len, self._name.plain.split("\n"))))

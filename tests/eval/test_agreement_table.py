@@ -286,6 +286,12 @@ def test_printed_tables_fit_and_say_why_values_are_missing(tmp_path, width):
     assert "more values or intervals that are missing (see --json)" in " ".join(text.split())
 
 
+def test_a_name_that_is_wider_than_its_column_leaves_no_line_empty():
+    table = rendering.filled_table("", ("judge", "n"), [("empatheticdialogues/empathy", [("gpt", "1")])], min_width=13)
+    lines = [line.split("  ")[0].strip() for line in printed_at(17, [table]).splitlines()]
+    assert lines[lines.index("logues/") + 1] == "empathy"
+
+
 def test_numbers_of_a_table_are_never_cut(capsys, monkeypatch):
     """In a pipe there are 80 columns, and an interval without its end would say something else."""
     monkeypatch.setenv("COLUMNS", "50")
