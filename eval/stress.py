@@ -8,7 +8,7 @@ also add laughter; no check does, since there are no recordings of it here and s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal, NamedTuple
@@ -23,7 +23,7 @@ from ..data_modules.audio import Clip, is_clipped, load_clip
 from ..data_modules.errors import AudioError, DataError, UserError, shown
 from ..data_modules.parallel import progress
 from ..data_modules.schema import Pair, PairDataset
-from ..models.assessment import Assessment, reward_of
+from ..models.assessment import Assessment, Reward, reward_of
 from ..models.backbones.audio_encoders import Whisper
 from ..models.backbones.layers import LayerStatistics
 from ..models.backbones.qwen2_audio import WhisperTowerModel
@@ -154,7 +154,7 @@ def stress(
 
     Raises:
         UserError: If there is no check of a name.
-        DataError: If no pair can be heard.
+        DataError: If no pair can be heard, or none gets a reward as it is.
     """
     names = list(CHECKS) if checks is None else list(dict.fromkeys(checks))
     if unknown := [name for name in names if name not in CHECKS]:
@@ -172,6 +172,12 @@ def stress(
     usable = [pair for pair in chosen if pair.pair_id in before]
     calibrated = scorer.calibration is not None
     units = {name: _units(name, before, calibrated) for name in scorer.dimension_names(None)}
+    unchanged = [_reward(pair, before[pair.pair_id], units) for pair in usable]
+    if all(reward.code for reward in unchanged):  # whatever is done to such pairs would count as caught
+        raise DataError(
+            f"{dataset.card.name}: none of {len(usable)} pairs gets a reward as it is (first: {unchanged[0].text}); "
+            "expected pairs like those that the judge was calibrated on"
+        )
     results: dict[str, dict[str, Report]] = {name: {} for name in units}
     for check in names:
         changed, reason = _changed(check, scorer, usable, seed)
@@ -204,6 +210,10 @@ def _assessed(scorer: Scorer, pairs: Sequence[Pair], label: str) -> list[Assessm
     return list(progress(scorer.assess_pairs(pairs), label, len(pairs)))
 
 
+def _reward(pair: Pair, found: Assessment, dimensions: Iterable[str]) -> Reward:
+    return reward_of(found, list(dimensions), clipped=is_clipped(load_clip(pair.response)))
+
+
 def _units(name: str, before: Mapping[str, Assessment], calibrated: bool) -> dict[str, float]:
     """Rating points that the gain of a pair is divided by; NaN = there are none. Below 0 where a low score is good."""
     scores = {pair_id: assessment.scores[name] for pair_id, assessment in before.items()}
@@ -226,11 +236,7 @@ def _measured(
     heard = [
         (pair, assessment) for pair, assessment in zip(pairs, after, strict=True) if isinstance(assessment, Assessment)
     ]
-    rewarded = [
-        (pair, assessment)
-        for pair, assessment in heard
-        if reward_of(assessment, list(units), clipped=is_clipped(load_clip(pair.response))).code is None
-    ]
+    rewarded = [(pair, assessment) for pair, assessment in heard if _reward(pair, assessment, units).code is None]
     draws = Resamples.draw([group_of(pair) for pair, _ in rewarded], resamples, seed)
     results = {}
     for name, unit_of in units.items():

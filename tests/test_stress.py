@@ -141,6 +141,20 @@ def test_what_a_reward_catches_is_no_gain(scorer, dataset_folder):
     assert found["text"] == "0 of 1 changes raise the score and should not."
 
 
+def test_pairs_that_get_no_reward_as_they_are_prove_nothing(scorer, dataset_folder):
+    """All that is done to them would count as caught, and the judge would pass."""
+    data, unlike = PairDataset.load(dataset_folder), Caution("unlike_training", "turns of context: 1", "pair")
+
+    def assess(pairs):
+        return (replace(one, warnings=(unlike,)) for one in by_length(pairs) if isinstance(one, Assessment))
+
+    with (
+        mock.patch.object(scorer, "assess_pairs", side_effect=assess),
+        pytest.raises(DataError, match=r"none of \d+ pairs gets a reward as it is \(first: turns of context: 1\); exp"),
+    ):
+        stress(scorer, data, split=None, checks=["twice"], resamples=20)
+
+
 def test_what_is_not_possible_is_said(scorer, dataset_folder):
     data = PairDataset.load(dataset_folder)
     with pytest.raises(UserError, match="check 'laughter'; expected one of silence, twice"):
