@@ -107,10 +107,10 @@ def _results(report: Mapping[str, Any]) -> Iterator[EvalResult]:
             facts: dict[str, Any] = {"dimension": name, "level": "item"}
             facts |= {end: statistic[end] for end in ("low", "high") if statistic.get(end) is not None}
             facts |= {count: results[count] for count in ("n_items", "n_groups", "n_raters") if count in results}
-            ceiling = results.get("ceiling", {}).get("spearman", {})
-            if kind == "spearman" and ceiling.get("value") is not None:
-                facts["ceiling"] = {
-                    end: ceiling[end] for end in ("value", "low", "high") if ceiling.get(end) is not None
+            one_rater = results.get("ceiling", {}).get("spearman", {})
+            if kind == "spearman" and one_rater.get("value") is not None:
+                facts["one_rater"] = {
+                    end: one_rater[end] for end in ("value", "low", "high") if one_rater.get(end) is not None
                 }
             yield EvalResult(
                 task_type=_TASK,

@@ -61,7 +61,7 @@ def test_programs_find_what_was_measured(description, report, tmp_path):
     assert spearman.dataset_split == "test"
     assert spearman.metric_args == {
         "dimension": "empathy", "level": "item", "low": 0.61, "high": 0.83, "n_items": 9, "n_groups": 3, "n_raters": 4,
-        "ceiling": {"value": 0.8, "low": 0.7, "high": 0.9},
+        "one_rater": {"value": 0.8, "low": 0.7, "high": 0.9},
     }  # fmt: skip
     ModelCard.load(tmp_path / "README.md")
 
