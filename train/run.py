@@ -371,10 +371,7 @@ def _check_data(recipe: Recipe, data: PairDataModule) -> None:
     if recipe.judge.head_input.landmarks:
         raise UserError(f"judge.head_input.landmarks {recipe.judge.head_input.landmarks}: training sets it; expected 0")
     if recipe.method == "probe" and not recipe.judge.head_input.of_clips:
-        raise UserError(
-            "method probe with judge.head_input.audio none; expected --config small, or --judge.head_input.audio "
-            "all_layers, or --judge.head_input.functionals true"
-        )
+        raise UserError("method probe with judge.head_input.audio none; expected --judge.head_input.audio all_layers")
     if recipe.method == "probe" and recipe.data.augmentation.active:
         raise UserError("method probe with augmentation: it hears every clip once; expected none")
     data.check_supervision()

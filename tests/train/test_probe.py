@@ -182,7 +182,7 @@ def test_every_head_starts_where_a_regression_has_ended(name):
     [
         (
             {"judge__head_input__audio": "none", "judge__head_input__functionals": "false"},
-            "method probe with judge.head_input.audio none; expected --config small, or --judge.head_input.audio all_l",
+            "method probe with judge.head_input.audio none; expected --judge.head_input.audio all_layers",
         ),
         ({"data__augmentation__noise": "0.5"}, "augmentation"),
         ({"method": "lora", "judge__head_input__landmarks": 3}, "judge.head_input.landmarks 3: training sets it"),
