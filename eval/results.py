@@ -158,11 +158,12 @@ def summary_html(reports: Sequence[Report]) -> str:
     return f"<p>{html.escape(where)}</p>{table}"
 
 
-def identified(name: str, digest: str | None, **more: str) -> str:
-    """A part of a signature: a name, the first of the hash of what it names (None = unknown), and what else counts."""
+def identified(name: str, content: Any, **more: str) -> str:
+    """A part of a signature: a name, the short hash of what it names (None = unknown), and what else counts."""
     text = re.sub(r"[^\w.:/+-]", "_", name)  # stands in Markdown and between bars
-    if digest:
-        text += f"@{digest[:8]}"
+    if content is not None:
+        plain = content if isinstance(content, str) else json.dumps(content, sort_keys=True)
+        text += f"@{hashlib.sha256(plain.encode()).hexdigest()[:8]}"
     return ",".join([text, *(f"{key}={value}" for key, value in more.items())])
 
 
@@ -191,10 +192,8 @@ def signature_on(
     left_out = (provenance or {}).get("raters_left_out", ())
     without = {"without": "+".join(left_out)} if left_out else {}
     record = getattr(judge, "record", None) or provenance  # judges of users may have no record
-    identity = getattr(judge, "identity", record)
-    digest = None if identity is None else hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     return signature(
-        identified(judge.name, digest),
+        identified(judge.name, getattr(judge, "identity", record)),
         identified(dataset.card.name, dataset.card.content_hash, **without),
         identified(split or "all", dataset.split_hash() if split else None),
         **drawn,
