@@ -184,7 +184,10 @@ def to_hugging_face(dataset: PairDataset) -> Dataset:
 
 def _cell(source: AudioSource) -> dict[str, Any]:
     """A clip as Hugging Face datasets store it; the name is that of its content."""
+    if isinstance(source, Clip):
+        return {"bytes": _wav(source), "path": "clip.wav"}
+    if isinstance(source, bytes):
+        return {"bytes": source, "path": None}
     if isinstance(source, StoredClip):
         return {"bytes": read_clip(source), "path": source.sha256}
-    assert isinstance(source, Path)  # a loaded dataset holds nothing else
-    return {"bytes": read_clip(source), "path": source.name}
+    return {"bytes": read_clip(Path(source)), "path": Path(source).name}
