@@ -67,10 +67,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Ctrl-C. During an import, where libraries swallow a `KeyboardInterrupt` or make another error of it, the program
-    ends at once; nothing is lost, as after a kill."""
+    ends at once, as after a kill; what it has printed is kept."""
     outer = frame
     while outer is not None:
         if outer.f_code.co_filename == "<frozen importlib._bootstrap>":
+            with suppress(Exception):  # such as a broken pipe, or a print that the signal came into
+                sys.stdout.flush()
             with suppress(OSError):
                 os.write(2, b"interrupted\n")
             os._exit(130)

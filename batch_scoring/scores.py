@@ -214,7 +214,8 @@ def score_table(
             cells = {name: row[name] for name in COLUMNS if name in row and not is_missing(row[name])}
             if "response_audio" not in cells:
                 raise UserError(f"row {number}: no response_audio; expected columns {', '.join(COLUMNS)}")
-            pair_id, context = str(plain_text(cells.get("pair_id")) or number), cells.get("context_audio")
+            given, context = plain_text(cells.get("pair_id")), cells.get("context_audio")
+            pair_id = str(number) if given is None else str(given)
             try:
                 context = None if context is None else clip(context)
                 yield Row(pair_id, make_pair(pair_id, context, clip(cells["response_audio"]), cells.get("situation")))

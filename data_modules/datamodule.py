@@ -27,7 +27,7 @@ from .audit import check_splits
 from .errors import DataError
 from .items import ComparedPair, RatedPair, RatedPairs, TrainingItems, counterfactuals, human_comparisons
 from .measuring import clip_seconds
-from .parallel import end_with_parent, listen, say
+from .parallel import end_with_parent, listen, restore, say
 from .ratings import MIN_ITEMS
 from .sampling import (
     WINDOW,
@@ -335,8 +335,12 @@ class PairDataModule(L.LightningDataModule):
 
 
 def _begin_reading(_: int) -> None:
-    """Leave it to the trainer when this process ends: SLURM and torchrun send signals to all processes."""
+    """Leave it to the trainer when this process ends: SLURM and torchrun send signals to all processes.
+
+    A second SIGTERM ends it: at the end of a run torch, then Python, send one to what still hangs.
+    """
     listen(signal.SIG_IGN)
+    listen(lambda number, _: restore({signal.Signals(number): signal.SIG_DFL}), [signal.SIGTERM])
     end_with_parent()
 
 

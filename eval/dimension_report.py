@@ -289,10 +289,12 @@ def _verdicts(
     promised = {}
     for max_error, bound in zip(MAX_ERRORS, model.decided_above, strict=True):
         decided = confidence >= (math.inf if bound is None else bound)
+        given = decided.astype(np.float64)
         undefined = Statistic(None, reason="no verdict is given")
         promised[f"{100 * max_error:g}"] = {
             "max_error": max_error,
-            "given": estimate_share(decided.astype(np.float64), draws),
+            # without a bound none is given, whatever the items
+            "given": estimate(mean, given, resamples=draws) if bound is None else estimate_share(given, draws),
             "wrong": estimate_share(wrong[decided], draws.select(decided)) if decided.any() else undefined,
         }
     order = np.argsort(-confidence, kind="stable")

@@ -213,7 +213,7 @@ def filled_table(title: str, head: Sequence[str], sections: Iterable[Section], m
             name, *numbers = (cell if isinstance(cell, Text) else Text(cell) for cell in row)
             table.add_row(_Name(name), *numbers)
     for numbered in table.columns[1:]:  # Rich would cut numbers where a terminal is narrow
-        numbered.min_width = max(cell_len(line) for cell in numbered.cells for line in str(cell).split("\n"))
+        numbered.min_width = max(map(cell_len, "\n".join(map(str, numbered.cells)).split("\n")))
     return table
 
 

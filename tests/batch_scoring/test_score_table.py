@@ -46,13 +46,14 @@ def test_a_data_frame_keeps_its_index_and_names_what_cannot_be_scored(scorer, cl
     assert found["empathy_label"]["a"] in ("very poor", "poor", "fair", "good", "excellent")
 
 
-def test_ids_are_those_that_a_manifest_of_the_same_table_has(scorer, clips, tmp_path):
-    table = pd.DataFrame({"pair_id": [7, None, 9], "response_audio": clips})  # pandas makes floats of them
+@pytest.mark.parametrize("kind", ["float64", "Int64"])
+def test_ids_are_those_that_a_manifest_of_the_same_table_has(kind, scorer, clips, tmp_path):
+    table = pd.DataFrame({"pair_id": pd.array([7, None, 0], kind), "response_audio": clips})
     table.to_parquet(tmp_path / "table.parquet")
     written = io.StringIO()
     print_scores(scorer, tmp_path / "table.parquet", written, None, Path(clips[0]).parent, False)
     ids = [row["pair_id"] for row in csv.DictReader(io.StringIO(written.getvalue()))]
-    assert list(score_table(scorer, table)["pair_id"]) == ids == ["7", "2", "9"]
+    assert list(score_table(scorer, table)["pair_id"]) == ids == ["7", "2", "0"]
 
 
 def test_a_data_set_of_hugging_face_is_scored_without_decoding_it_there(scorer, clips):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
+from empathy_judge.data_modules import datamodule
 from empathy_judge.data_modules.errors import ASKED_TO_STOP
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.checkpointing import find_resumable
@@ -212,3 +215,24 @@ def test_a_signal_to_all_processes_ends_none_that_reads_data_first(method, name,
     done = subprocess.run(command, start_new_session=True, capture_output=True, text=True, timeout=300)
     assert done.returncode == ASKED_TO_STOP, done.stderr[-3000:]
     assert "asked to stop: saved after step 3" in done.stderr
+
+
+def _hang(ready):
+    datamodule._begin_reading(0)
+    ready.set()
+    time.sleep(60)
+
+
+def test_a_process_that_reads_data_passes_over_one_sigterm_and_ends_at_the_second():
+    context = multiprocessing.get_context("fork")
+    ready = context.Event()
+    process = context.Process(target=_hang, args=(ready,), daemon=True)
+    process.start()
+    assert ready.wait(30)
+    os.kill(process.pid, signal.SIGUSR1)
+    process.terminate()
+    process.join(1)
+    assert process.is_alive()
+    process.terminate()
+    process.join(30)
+    assert process.exitcode == -signal.SIGTERM
