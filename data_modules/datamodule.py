@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import re
@@ -27,7 +28,7 @@ from .audit import check_splits
 from .errors import DataError
 from .items import ComparedPair, RatedPair, RatedPairs, TrainingItems, counterfactuals, human_comparisons
 from .measuring import clip_seconds
-from .parallel import end_with_parent, listen, restore, say
+from .parallel import end_with_parent, listen, say
 from .ratings import MIN_ITEMS
 from .sampling import (
     WINDOW,
@@ -322,6 +323,9 @@ class PairDataModule(L.LightningDataModule):
     def _loader(self, items: Dataset[Any], batches: EpochBatches) -> DataLoader:
         workers = self.settings.num_workers
         method = _start_method() if workers else None
+        if workers:
+            atexit.unregister(_end_readers)  # once is enough
+            atexit.register(_end_readers)
         return DataLoader(
             items,
             batch_sampler=batches,
@@ -335,13 +339,16 @@ class PairDataModule(L.LightningDataModule):
 
 
 def _begin_reading(_: int) -> None:
-    """Leave it to the trainer when this process ends: SLURM and torchrun send signals to all processes.
-
-    A second SIGTERM ends it: at the end of a run torch, then Python, send one to what still hangs.
-    """
+    """Leave it to the trainer when this process ends: SLURM and torchrun send signals to all processes."""
     listen(signal.SIG_IGN)
-    listen(lambda number, _: restore({signal.Signals(number): signal.SIG_DFL}), [signal.SIGTERM])
     end_with_parent()
+
+
+def _end_readers() -> None:
+    """At exit, those that hang in a read: Python itself sends SIGTERM, over which they pass, and waits for ever."""
+    for process in multiprocessing.active_children():
+        if process.daemon:
+            process.kill()
 
 
 def _start_method() -> str:

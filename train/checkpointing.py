@@ -40,7 +40,7 @@ judge the same weights would mean something else."""
 _LOCK = ".lock"
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 """Errors of a file system that knows no locks, such as Lustre mounted without them."""
-# Whether any process was asked to stop takes communication between all of them: every so many steps or seconds,
+# Whether any process was asked to stop takes communication between all of them: every so many batches or seconds,
 # whichever is sooner. torchrun kills half a minute after the signal
 _LOOK_STEPS, _LOOK_SECONDS = 8, 4.0
 _GOES_ON = "the same command goes on (train: with --resume auto)"
@@ -107,7 +107,6 @@ def stopped_by_signals() -> Iterator[None]:
     So whoever started the program can tell at any time that the run is to be started again, and a line says so. Ctrl-C
     is a `KeyboardInterrupt`, as anywhere in Python.
     """
-    signals_received.clear()
 
     def stop(number: int, frame: FrameType | None) -> None:
         signals_received.append(number)
@@ -129,7 +128,13 @@ def stopped_by_signals() -> Iterator[None]:
             raise SystemExit(ASKED_TO_STOP) from None
         raise
     finally:
+        signals_received.clear()
         restore(handlers)
+
+
+def no_handlers() -> None:
+    """Stands in for what sets Lightning's own handlers: that of SIGTERM talks to other processes from within a signal,
+    while these may wait in another operation."""
 
 
 def position_of(checkpoint: Mapping[str, Any]) -> Position:
@@ -145,7 +150,8 @@ class PreemptionCheckpoints(Callback):
 
     A checkpoint in mid-epoch names the next batch; the run that goes on from there reads exactly what was left. Where a
     validation is due after a step, that run begins with this validation, of which no part is kept. Nothing is saved
-    between two steps of the optimizer, where gradients that are being accumulated would be lost.
+    between two steps of the optimizer, where gradients that are being accumulated would be lost; nor after the last
+    step before its validation is over, since Lightning would take such a run for a finished one.
     """
 
     def __init__(self, folder: Path, every: int) -> None:
@@ -154,7 +160,8 @@ class PreemptionCheckpoints(Callback):
         """
         self._path, self._every = folder / LAST, every
         self._asked = False
-        self._next_look, self._gap, self._looked = 0, 1, 0.0  # step, steps until then, when (`time.monotonic`)
+        # batches so far, at which to look again, how many are between, when it looked (`time.monotonic`)
+        self._batches, self._next_look, self._gap, self._looked = 0, 0, 1, 0.0
         self._before: dict[signal.Signals, Any] = {}
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -179,7 +186,7 @@ class PreemptionCheckpoints(Callback):
         validates = loop._should_check_val_fx(trainer.fit_loop._data_fetcher)  # pyright: ignore[reportArgumentType]
         if trainer.is_last_batch or validates or loop._should_accumulate():
             return  # saved in the validation, or after the epoch
-        stop = trainer.global_step >= self._next_look and self._anyone_asked(trainer)
+        stop = self._is_to_stop(trainer)
         if stop or (self._every and trainer.global_step % self._every == 0):
             trainer.save_checkpoint(self._path)
         if stop:
@@ -189,7 +196,7 @@ class PreemptionCheckpoints(Callback):
         """Save if it is time to."""
         progress = trainer.fit_loop.epoch_loop.val_loop.batch_progress
         progress.total.reset_on_restart()  # Lightning does that for `current` alone
-        if self._every and trainer.global_step % self._every == 0:
+        if self._every and trainer.global_step % self._every == 0 and self._may_begin_with_validation(trainer):
             self._save_before_validation(trainer)
 
     def on_validation_batch_end(self, trainer: L.Trainer, *args: Any, **kwargs: Any) -> None:
@@ -198,21 +205,27 @@ class PreemptionCheckpoints(Callback):
         Raises:
             SystemExit: As above.
         """
-        if self._anyone_asked(trainer):
-            self._stop(trainer, self._save_before_validation(trainer))
+        saves = self._may_begin_with_validation(trainer)
+        if (saves or not trainer.global_step) and self._is_to_stop(trainer):  # before the first step nothing is lost
+            if saves:
+                self._save_before_validation(trainer)
+            self._stop(trainer, saves)
 
-    def _save_before_validation(self, trainer: L.Trainer) -> bool:
-        loop = trainer.fit_loop.epoch_loop
-        if not trainer.global_step or loop._should_accumulate():
-            return False
-        progress = loop.val_loop.batch_progress
+    @staticmethod
+    def _may_begin_with_validation(trainer: L.Trainer) -> bool:
+        """Whether a run that is saved now, in a validation, goes on with it."""
+        return (
+            trainer.global_step not in (0, trainer.max_steps) and not trainer.fit_loop.epoch_loop._should_accumulate()
+        )
+
+    def _save_before_validation(self, trainer: L.Trainer) -> None:
+        progress = trainer.fit_loop.epoch_loop.val_loop.batch_progress
         before = progress.state_dict()
         progress.reset()
         progress.increment_ready()
         progress.increment_started()  # within the first batch: a run that goes on from there validates
         trainer.save_checkpoint(self._path)
         progress.load_state_dict(before)
-        return True
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """After a signal in the last epoch, stop without waiting for the calibration that follows.
@@ -223,17 +236,20 @@ class PreemptionCheckpoints(Callback):
         if self._anyone_asked(trainer):
             self._stop(trainer)
 
+    def _is_to_stop(self, trainer: L.Trainer) -> bool:
+        """Look after a batch if it is time to. All look at the same batch, so all agree on how long a batch takes."""
+        self._batches += 1
+        return self._batches >= self._next_look and self._anyone_asked(trainer)
+
     def _anyone_asked(self, trainer: L.Trainer) -> bool:
-        """Whether a signal came to any process. All look at the same step, so all agree on how long a step takes."""
+        """Whether a signal came to any process."""
         if trainer.world_size == 1:
             return self._asked
         now = time.monotonic()
         here = torch.tensor([float(self._asked), now - self._looked], device=trainer.strategy.root_device)
         asked, seconds = trainer.strategy.reduce(here, reduce_op="max").tolist()  # pyright: ignore[reportAttributeAccessIssue]
-        if trainer.validating:
-            return bool(asked)
         self._gap = max(1, min(_LOOK_STEPS, int(self._gap * _LOOK_SECONDS / max(seconds, 1e-9))))
-        self._next_look, self._looked = trainer.global_step + self._gap, now
+        self._next_look, self._looked = self._batches + self._gap, now
         return bool(asked)
 
     @staticmethod
@@ -243,10 +259,22 @@ class PreemptionCheckpoints(Callback):
             say(f"asked to stop: {after if saved else _GOES_ON}")
         raise SystemExit(ASKED_TO_STOP)
 
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """End the processes that read data. Lightning ends those of the active loop alone: in a validation, its own."""
+        trainer.fit_loop.teardown()
+
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Leave signals as they were."""
+        """Leave signals as they were, and what came after the last look to whoever listened before.
+
+        Raises:
+            SystemExit: With `ASKED_TO_STOP`, if it did; of several processes at their next common operation.
+        """
         restore(self._before)
         self._before = {}
+        if self._asked:
+            signals_received.append(signal.SIGTERM)
+            if trainer.world_size == 1:
+                raise SystemExit(ASKED_TO_STOP)
 
 
 class EarlyStopping(callbacks.EarlyStopping):

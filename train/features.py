@@ -27,6 +27,7 @@ from ..models.judge import EmpathyJudge
 from ..models.settings import JudgeSettings
 
 _CLIPS, _PAIRS = 16, 8  # in a forward pass
+_TOGETHER = 4  # forward passes of one process until all of them meet
 _TEMPORARY = "empathy-judge-cache-"
 Item = TypeVar("Item", AudioSource, Pair)
 Own = TypeVar("Own")
@@ -95,12 +96,12 @@ class Features:
         for part, parts in ((rank, ranks), self._local) if ranks > 1 else ((0, 1),):
             missing = [item for item in items if item not in kept]
             share = missing[part::parts]
-            of_all(None)  # waits for all: each has listed what is missing before any writes
-            starts = range(0, len(share), size)
-            for start in progress(starts, f"caching activations of {what}, batches", len(starts), quiet=rank > 0):
-                if signals_received:
-                    break
-                compute(share[start : start + size])
+            steps = max(of_all(-(-len(share) // size)))  # waits: each has listed what is missing before any writes
+            for step in progress(range(steps), f"caching activations of {what}, batches", steps, quiet=rank > 0):
+                if step % _TOGETHER == 0:  # no process waits for long, and a signal to one ends all
+                    of_all(None)
+                if batch := share[step * size : (step + 1) * size]:
+                    compute(batch)
             of_all(None)  # waits for all: afterwards all that they wrote is there
 
     def _check(self, pairs: list[Pair], precision: Precision) -> None:

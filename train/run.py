@@ -48,6 +48,7 @@ from .checkpointing import (
     alone_in,
     check_same_settings,
     find_resumable,
+    no_handlers,
     position_of,
     stopped_by_signals,
 )
@@ -351,8 +352,7 @@ def _trainer(recipe: Recipe, run: Path, start: StartAtProbe, task: RunTask, watc
         num_sanity_val_steps=0,
         plugins=[AtomicCheckpoints(), *started_by()],
     )
-    # its own handler of SIGTERM talks to other processes from within the signal, which may wait in another operation
-    trainer._signal_connector.register_signal_handlers = lambda: None
+    trainer._signal_connector.register_signal_handlers = no_handlers
     if task.one_process and trainer.world_size > 1:
         raise UserError(
             f"{trainer.world_size} processes with several runs (folds, method auto, or refit with method lora); "

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pytest
-from empathy_judge.data_modules import datamodule
 from empathy_judge.data_modules.errors import ASKED_TO_STOP
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.checkpointing import find_resumable
@@ -64,6 +61,54 @@ def test_a_signal_before_or_in_a_validation_leaves_it_to_the_run_that_goes_on(
     assert differing(tmp_path / "run", tmp_path / "whole", LAST_FILE, BEST_FILE) == []
 
 
+@pytest.mark.parametrize(
+    ("options", "saved_after"),
+    [
+        ({"trainer__max_steps": 3}, 3),  # a run that had reached its last step would not validate
+        ({**TWICE_AN_EPOCH, "trainer__max_epochs": 1, "trainer__accumulate_grad_batches": 2}, 2),  # in mid-step
+    ],
+)
+def test_a_validation_that_no_run_could_begin_with_is_finished(
+    options, saved_after, train_arguments, tmp_path, monkeypatch, capsys
+):
+    options = {"trainer__logger": "false", "data__eval_batch_size": 2, **options}
+    validated: list[int] = []
+    ended, plain = JudgeModule.on_validation_epoch_end, JudgeModule.validation_step
+
+    def on_validation_epoch_end(module: JudgeModule) -> None:
+        ended(module)
+        validated.append(module.trainer.global_step)
+
+    def step(module: JudgeModule, batch: Any, number: int) -> None:
+        if not validated and number == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        plain(module, batch, number)
+
+    monkeypatch.setattr(JudgeModule, "on_validation_epoch_end", on_validation_epoch_end)
+    train(train_arguments(tmp_path / "whole", **options))
+    whole = validated.copy()
+    validated.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(JudgeModule, "validation_step", step)
+        with pytest.raises(SystemExit) as stopped:
+            train(train_arguments(tmp_path / "run", **options))
+    assert stopped.value.code == ASKED_TO_STOP
+    assert f"asked to stop: saved after step {saved_after}; --resume auto" in capsys.readouterr().err
+    assert validated == whole[:1]
+    train([*train_arguments(tmp_path / "run", **options), "--resume", "auto"])
+    assert validated == whole
+    assert differing(tmp_path / "run", tmp_path / "whole", LAST_FILE, BEST_FILE) == []
+
+
+def test_a_signal_after_the_last_look_is_heard(train_arguments, tmp_path, monkeypatch, capsys):
+    words = train_arguments(tmp_path / "run", trainer__logger="false", trainer__max_epochs=1)
+    monkeypatch.setattr(JudgeModule, "on_fit_end", lambda _: signal.raise_signal(signal.SIGUSR1))
+    with pytest.raises(SystemExit) as stopped:
+        train(words)
+    assert stopped.value.code == ASKED_TO_STOP
+    assert "asked to stop: the same command goes on" in capsys.readouterr().err
+
+
 def test_a_signal_while_the_start_is_validated_saves_nothing(train_arguments, tmp_path, monkeypatch, capsys):
     plain = JudgeModule.validation_step
 
@@ -111,7 +156,7 @@ def test_a_signal_between_the_runs_of_folds_is_heard(train_arguments, tmp_path, 
 PROGRAM = """
 import json, os, signal, sys, time
 from pathlib import Path
-from empathy_judge.train import run
+from empathy_judge.train import checkpointing, run
 from empathy_judge.train.features import Features
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.probe import StartAtProbe
@@ -123,6 +168,7 @@ owner, name = {
     "validation": (JudgeModule, "validation_step"),
 }[moment]
 plain, calls = getattr(owner, name), []
+checkpointing._LOOK_STEPS = 1  # look after each batch
 
 def step(*arguments):
     calls.append(name)
@@ -194,45 +240,33 @@ from empathy_judge.train.run import train
 from lightning.pytorch.callbacks import LambdaCallback
 
 def to_all(trainer, *_):
-    if trainer.global_step == 2:
+    if trainer.global_step == (6 if trainer.validating else 2):
         command = ["kill", f"-{sys.argv[3]}", "--", f"-{os.getpgrp()}"]
         subprocess.run(command, start_new_session=True, check=True)
         time.sleep(1)
 
 datamodule._start_method = lambda: sys.argv[2]
 if __name__ == "__main__":
-    train(json.loads(Path(sys.argv[1]).read_text()), watching=[LambdaCallback(on_train_batch_start=to_all)])
+    train(json.loads(Path(sys.argv[1]).read_text()), watching=[LambdaCallback(**{sys.argv[4]: to_all})])
 """
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("method", "name"), [("fork", "USR1"), ("fork", "TERM"), ("forkserver", "USR1")])
-def test_a_signal_to_all_processes_ends_none_that_reads_data_first(method, name, train_arguments, tmp_path):
+@pytest.mark.parametrize(
+    ("method", "name", "moment"),
+    [
+        ("fork", "USR1", "on_train_batch_start"),
+        ("fork", "TERM", "on_train_batch_start"),
+        ("forkserver", "USR1", "on_train_batch_start"),
+        ("fork", "USR1", "on_validation_batch_start"),  # Lightning leaves those alone that read for training
+        ("forkserver", "USR1", "on_validation_batch_start"),
+    ],
+)
+def test_a_signal_to_all_processes_ends_none_that_reads_data_first(method, name, moment, train_arguments, tmp_path):
     options = {"trainer__logger": "false", "trainer__max_epochs": 2, "data__num_workers": 2, "data__batch_size": 2}
     (tmp_path / "words.json").write_text(json.dumps(train_arguments(tmp_path / "run", **options)))
     (tmp_path / "program.py").write_text(EVERYONE)
-    command = [sys.executable, tmp_path / "program.py", tmp_path / "words.json", method, name]
+    command = [sys.executable, tmp_path / "program.py", tmp_path / "words.json", method, name, moment]
     done = subprocess.run(command, start_new_session=True, capture_output=True, text=True, timeout=300)
     assert done.returncode == ASKED_TO_STOP, done.stderr[-3000:]
-    assert "asked to stop: saved after step 3" in done.stderr
-
-
-def _hang(ready):
-    datamodule._begin_reading(0)
-    ready.set()
-    time.sleep(60)
-
-
-def test_a_process_that_reads_data_passes_over_one_sigterm_and_ends_at_the_second():
-    context = multiprocessing.get_context("fork")
-    ready = context.Event()
-    process = context.Process(target=_hang, args=(ready,), daemon=True)
-    process.start()
-    assert ready.wait(30)
-    os.kill(process.pid, signal.SIGUSR1)
-    process.terminate()
-    process.join(1)
-    assert process.is_alive()
-    process.terminate()
-    process.join(30)
-    assert process.exitcode == -signal.SIGTERM
+    assert f"asked to stop: saved after step {3 if 'train' in moment else 6};" in done.stderr
