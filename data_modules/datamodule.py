@@ -332,7 +332,7 @@ class PairDataModule(L.LightningDataModule):
             collate_fn=list if self._model is None else self._model.collate,
             num_workers=workers,
             multiprocessing_context=method,
-            worker_init_fn=_begin_reading if workers else None,
+            worker_init_fn=_begin_reading,
             persistent_workers=workers > 0,  # each imports and starts once, not in every epoch
             pin_memory=torch.cuda.is_available(),
         )

@@ -76,7 +76,8 @@ def say(what: object, style: str | None = None) -> None:
     """Print a line or a table on standard error; the terminal breaks lines that are too long."""
     from rich.console import Console
 
-    Console(stderr=True).print(what, style=style, markup=False, soft_wrap=isinstance(what, str))
+    console = Console(stderr=True, markup=False, emoji=False)  # paths may hold [ and :
+    console.print(what, style=style, soft_wrap=isinstance(what, str))
 
 
 class ProgressBar:
@@ -110,7 +111,7 @@ class ProgressBar:
         self._bar.update(self._task, completed=done, rate=rate_text, more=more)
         if self._in_lines and not self._quiet and now - self._said >= LINE_SECONDS:
             self._said = now
-            remaining = f"{_duration((self._total - done) / rate)} left" if rate else "no telling when it ends"
+            remaining = f"{duration((self._total - done) / rate)} left" if rate else "no telling when it ends"
             parts = [f"{done:,} of {self._total:,}", rate_text, remaining, *([more] if more else [])]
             print(f"{self._label}: {', '.join(parts)}", file=sys.stderr, flush=True)
 
@@ -132,7 +133,8 @@ def progress(
             bar.update(count)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Seconds as people say them: 70 s, 3 min, 2 h 5 min."""
     minutes = round(seconds / 60)
     if minutes < 2:
         return f"{seconds:.0f} s"

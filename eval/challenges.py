@@ -180,8 +180,7 @@ def grouped_score(right: np.ndarray, groups: np.ndarray, resamples: int = 1000, 
 
     def ratio(above: np.ndarray, below: np.ndarray, n: int) -> Statistic:
         point = Statistic(float(above.sum() / below.sum()), n=n)
-        drawn = (draws.counts @ above) / (draws.counts @ below)
-        return exact_end(with_interval(point, drawn, draws), draws.n_groups)
+        return exact_end(with_interval(point, (draws.counts @ above) / (draws.counts @ below), draws), draws)
 
     return {
         "score": ratio(wins + all_right, sizes + 1, len(right)),

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -172,10 +173,11 @@ def stress(
     usable = [pair for pair in chosen if pair.pair_id in before]
     calibrated = scorer.calibration is not None
     units = {name: _units(name, before, calibrated) for name in scorer.dimension_names(None)}
-    unchanged = [_reward(pair, before[pair.pair_id], units) for pair in usable]
-    if all(reward.code for reward in unchanged):  # whatever is done to such pairs would count as caught
+    unchanged = (_reward(pair, before[pair.pair_id], units) for pair in usable)
+    refused = [*takewhile(lambda reward: reward.code is not None, unchanged)]  # mostly ends at the first pair
+    if len(refused) == len(usable):  # whatever is done to such pairs would count as caught
         raise DataError(
-            f"{dataset.card.name}: none of {len(usable)} pairs gets a reward as it is (first: {unchanged[0].text}); "
+            f"{dataset.card.name}: none of {len(usable)} pairs gets a reward as it is (first: {refused[0].text}); "
             "expected pairs like those that the judge was calibrated on"
         )
     results: dict[str, dict[str, Report]] = {name: {} for name in units}

@@ -19,13 +19,13 @@ from pathlib import Path
 
 import torch
 import transformers
-from rich.console import Console
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from ..data_modules.audio import AudioSource, Clip, audio_hash
 from ..data_modules.errors import UserError, os_reason
+from ..data_modules.parallel import say
 from ..data_modules.schema import Pair
 from ..data_modules.stored_clips import StoredClip
 from .backbones.audio_language_model import AudioLanguageModel
@@ -118,8 +118,7 @@ class DiskStore:
 
     def _give_up(self, error: OSError) -> None:
         reason = os_reason(error)
-        message = f"{self.folder}: nothing more is stored here: {reason}; what is missing is computed each time"
-        Console(stderr=True).print(message, style="yellow", soft_wrap=True, markup=False)
+        say(f"{self.folder}: nothing more is stored here: {reason}; what is missing is computed each time", "yellow")
         self._full = True
 
     def _make_room(self, size: int) -> None:

@@ -14,7 +14,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.profilers import PassThroughProfiler, Profiler
 from torch import Tensor
 
-from ..data_modules.parallel import ProgressBar, say
+from ..data_modules.parallel import ProgressBar, duration, say
 from .collate import Batch
 
 FETCH = "[_TrainingEpochLoop].train_dataloader_next"
@@ -187,9 +187,9 @@ class Throughput(Callback):
 
 def summary(work: Work, processes: int, memory: float) -> str:
     """One line about a whole training: the work of all processes, and the bytes of the one that held most."""
-    rates = work.rates(processes)
+    rates, seconds = work.rates(processes), work.seconds / processes
     return (
-        f"trained on {work.pairs:,.0f} pairs in {_duration(work.seconds / processes)}: "
+        f"trained on {work.pairs:,.0f} pairs in {duration(seconds) if seconds >= 120 else f'{_three(seconds)} s'}: "
         f"{_three(rates['pairs_per_second'])} pairs/s, {_three(rates['tokens_per_second'])} tokens/s, "
         f"{rates['padding']:.1%} padding, {rates['waiting']:.1%} waiting for data, {memory / 1e9:.1f} GB"
     ).replace("%", " %")
@@ -213,10 +213,3 @@ def synchronize(device: torch.device) -> None:
 def _three(value: float) -> str:
     """Three significant digits, no exponent."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{_three(seconds)} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"

@@ -194,15 +194,16 @@ def estimate_share(values: np.ndarray, resamples: Resamples) -> Statistic:
     """The mean of values from 0 to 1, shape (n,), such as 1 = right and 0 = wrong; NaN is dropped and counted. Ends as
     `exact_end` says."""
     share = estimate(np.mean, values, resamples=resamples)
-    return exact_end(share, resamples.select(~np.isnan(values)).n_groups) if share.low is not None else share
+    return exact_end(share, resamples.select(~np.isnan(values)))
 
 
-def exact_end(share: Statistic, n_groups: int) -> Statistic:
+def exact_end(share: Statistic, resamples: Resamples) -> Statistic:
     """A share of 0 or 1: all draws are alike, which says nothing of other items, and the interval has the exact end for
-    as many trials as there are groups (Clopper and Pearson, 1934). Any other share, or one without interval, stays."""
+    as many trials as `resamples` has groups (Clopper and Pearson, 1934). Any other share, or one without interval,
+    stays."""
     if share.low is None or share.value not in (0.0, 1.0):
         return share
-    end = float((PERCENTILES[0] / 100) ** (1 / n_groups))
+    end = float((PERCENTILES[0] / 100) ** (1 / resamples.n_groups))
     return replace(share, low=end) if share.value else replace(share, high=1 - end)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 from empathy_judge.data_modules import parallel
-from empathy_judge.data_modules.parallel import ProgressBar, progress
+from empathy_judge.data_modules.parallel import ProgressBar, progress, say
 
 
 @pytest.fixture
@@ -71,11 +71,16 @@ def test_one_process_of_several_shows_it(terminal, clock, capsys, monkeypatch):
     assert capsys.readouterr().err == ""
 
 
+def test_what_is_said_names_files_as_they_are(capsys):
+    say("passed over runs/a:cat:[b]")
+    assert capsys.readouterr().err == "passed over runs/a:cat:[b]\n"
+
+
 @pytest.mark.parametrize(
     ("seconds", "words"), [(0, "0 s"), (89, "89 s"), (91, "2 min"), (7_000, "117 min"), (7_500, "2 h 5 min")]
 )
 def test_durations(seconds, words):
-    assert parallel._duration(seconds) == words
+    assert parallel.duration(seconds) == words
 
 
 PROGRAM = """

@@ -23,20 +23,29 @@ from .conftest import BEST_FILE, LAST_FILE, OF_CLIPS, PROBE, under_torchrun
 TWICE_AN_EPOCH = {"data__batch_size": 2, "trainer__val_check_interval": 3}
 
 
-@pytest.mark.parametrize("options", [{}, TWICE_AN_EPOCH, {**TWICE_AN_EPOCH, "checkpoint-steps": 1}])
-@pytest.mark.parametrize("moment", ["training_step", "validation_step"])
-def test_a_signal_before_or_in_a_validation_leaves_it_to_the_run_that_goes_on(
-    moment, options, train_arguments, tmp_path, monkeypatch, capsys
-):
-    """The validation is due after the third step; it has five batches, of which the first is the last that is read."""
-    options = {"trainer__logger": "false", "trainer__max_epochs": 2, "data__eval_batch_size": 2, **options}
-    validated: list[int] = []
-    batches: list[int] = []
-    ended, plain = JudgeModule.on_validation_epoch_end, getattr(JudgeModule, moment)
+@pytest.fixture
+def validated(monkeypatch) -> list[int]:
+    """The steps after which validations ended."""
+    steps: list[int] = []
+    ended = JudgeModule.on_validation_epoch_end
 
     def on_validation_epoch_end(module: JudgeModule) -> None:
         ended(module)
-        validated.append(module.trainer.global_step)
+        steps.append(module.trainer.global_step)
+
+    monkeypatch.setattr(JudgeModule, "on_validation_epoch_end", on_validation_epoch_end)
+    return steps
+
+
+@pytest.mark.parametrize("options", [{}, TWICE_AN_EPOCH, {**TWICE_AN_EPOCH, "checkpoint-steps": 1}])
+@pytest.mark.parametrize("moment", ["training_step", "validation_step"])
+def test_a_signal_before_or_in_a_validation_leaves_it_to_the_run_that_goes_on(
+    moment, options, validated, train_arguments, tmp_path, monkeypatch, capsys
+):
+    """The validation is due after the third step; it has five batches, of which the first is the last that is read."""
+    options = {"trainer__logger": "false", "trainer__max_epochs": 2, "data__eval_batch_size": 2, **options}
+    batches: list[int] = []
+    plain = getattr(JudgeModule, moment)
 
     def step(module: JudgeModule, batch: Any, number: int) -> Any:
         batches.append(number)
@@ -44,7 +53,6 @@ def test_a_signal_before_or_in_a_validation_leaves_it_to_the_run_that_goes_on(
             os.kill(os.getpid(), signal.SIGTERM)
         return plain(module, batch, number)
 
-    monkeypatch.setattr(JudgeModule, "on_validation_epoch_end", on_validation_epoch_end)
     train(train_arguments(tmp_path / "whole", **options))
     whole = validated.copy()
     validated.clear()
@@ -69,22 +77,16 @@ def test_a_signal_before_or_in_a_validation_leaves_it_to_the_run_that_goes_on(
     ],
 )
 def test_a_validation_that_no_run_could_begin_with_is_finished(
-    options, saved_after, train_arguments, tmp_path, monkeypatch, capsys
+    options, saved_after, validated, train_arguments, tmp_path, monkeypatch, capsys
 ):
     options = {"trainer__logger": "false", "data__eval_batch_size": 2, **options}
-    validated: list[int] = []
-    ended, plain = JudgeModule.on_validation_epoch_end, JudgeModule.validation_step
-
-    def on_validation_epoch_end(module: JudgeModule) -> None:
-        ended(module)
-        validated.append(module.trainer.global_step)
+    plain = JudgeModule.validation_step
 
     def step(module: JudgeModule, batch: Any, number: int) -> None:
         if not validated and number == 0:
             os.kill(os.getpid(), signal.SIGTERM)
         plain(module, batch, number)
 
-    monkeypatch.setattr(JudgeModule, "on_validation_epoch_end", on_validation_epoch_end)
     train(train_arguments(tmp_path / "whole", **options))
     whole = validated.copy()
     validated.clear()
