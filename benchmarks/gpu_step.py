@@ -25,7 +25,7 @@ from empathy_judge.train import run as training
 from empathy_judge.train.collate import Batch
 from empathy_judge.train.memory import StepMemory
 from empathy_judge.train.run import train
-from empathy_judge.train.shipped import CONFIGS
+from empathy_judge.train.settings import CONFIGS
 from lightning.pytorch.callbacks import LambdaCallback
 from materials import FAMILIES
 from naive import NaiveRater, taking_turns, training_batches

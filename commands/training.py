@@ -64,7 +64,7 @@ def recipes(options: argparse.Namespace) -> int:
     without a backbone is laid over another one, as its command shows. To change one:
     empathy-judge recipes show qwen2_audio > mine.yaml, then train --config mine.yaml.
     """
-    from ..train.shipped import find_recipe, shipped_recipes
+    from ..train.settings import find_recipe, shipped_recipes
 
     if options.show is not None:
         if options.name is None or options.json:
@@ -120,7 +120,7 @@ def sweep(options: argparse.Namespace) -> int:
       sampler_seed: 0
     """
     check_ranks()
-    from ..train.shipped import find_recipe
+    from ..train.settings import find_recipe
     from ..train.sweep import BEST_FILE, best_of, results_table, run_sweep
 
     settings, results = run_sweep(find_recipe(options.config), options.out)

@@ -16,7 +16,7 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models.backbones import FAMILIES
 from empathy_judge.train.memory import CUDA_CONTEXT, GIB, step_memory
 from empathy_judge.train.recipe import RecipeParser
-from empathy_judge.train.shipped import find_recipe, shipped_recipes
+from empathy_judge.train.settings import find_recipe, shipped_recipes
 from empathy_judge.train.sweep import check_recipe, read_sweep
 
 from .conftest import failed, output_of

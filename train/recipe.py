@@ -16,8 +16,7 @@ from ..data_modules.errors import UserError, nearest, shown
 from ..data_modules.folders import read_yaml
 from ..data_modules.parallel import available_cores
 from ..models.settings import LoraSettings
-from .settings import Recipe, nested, new_name
-from .shipped import find_recipe
+from .settings import Recipe, find_recipe, nested, new_name
 
 # Values of Trainer that this program sets itself
 _OURS: set[str | int] = {

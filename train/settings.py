@@ -1,15 +1,20 @@
-"""What a run is configured with, beside the judge and its data: the tree of a recipe. Loads nothing heavy, so that
-`train --help` is instant."""
+"""What a run is configured with, beside the judge and its data: the tree of a recipe, and the recipes that come with
+the package. Loads nothing heavy, so that `train --help` is instant."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
+from ..data_modules.errors import UserError, nearest
+from ..data_modules.folders import read_yaml
 from ..data_modules.settings import DataSettings
 from ..models.settings import JudgeSettings, LoraSettings
 
+CONFIGS = Path(__file__).parents[1] / "configs"
+_NEEDS = "# needs: "
 Comparable = Literal["all", "group", "system"]
 Cache = Literal["auto", "none", "audio", "layers"]
 """What is computed once: nothing, audio states, or the hidden states that enter the first layer with LoRA."""
@@ -246,3 +251,44 @@ def new_name(name: str) -> str | None:
         if name == old or name.startswith(f"{old}."):
             return new + name.removeprefix(old)
     return None
+
+
+@dataclass(frozen=True)
+class ShippedRecipe:
+    """A recipe, or a sweep file, that comes with the package."""
+
+    name: str  # to be given to ``--config``
+    about: str  # what it is
+    backbone: str | None  # name or hub id; None where the file is laid over another recipe
+    needs: str  # GPUs and memory; figures are those of ``train --dry-run``, counted from shapes, not measured
+    command: str  # that runs it
+
+
+def shipped_recipes() -> list[ShippedRecipe]:
+    """All recipes that come with the package, sorted by name."""
+    recipes = []
+    for path in sorted(CONFIGS.glob("*.yaml")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        needs = next(line.removeprefix(_NEEDS) for line in lines if line.startswith(_NEEDS))
+        backbone = read_yaml(path).get("judge", {}).get("backbone")
+        command, about = (line.removeprefix("# ") for line in lines[:2])
+        recipes.append(ShippedRecipe(path.stem, about, backbone, needs, command))
+    return recipes
+
+
+def find_recipe(name: str, option: str = "--config") -> Path:
+    """The YAML file of this path or, of a recipe that comes with the package, of this name; `option` is where the user
+    wrote it.
+
+    Raises:
+        UserError: If there is neither.
+    """
+    path, shipped = Path(name), CONFIGS / f"{name}.yaml"
+    if path.is_file():
+        return path
+    if path.name == name and shipped.is_file():
+        return shipped
+    names = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+    if (near := nearest(name, names)) is not None:
+        raise UserError(f"{option} {name}: no such file or recipe (did you mean {near}?); see empathy-judge recipes")
+    raise UserError(f"{option} {name}: no such file or recipe; expected a YAML file or one of {', '.join(names)}")

@@ -30,8 +30,7 @@ from ..data_modules.parallel import say
 from ..data_modules.schema import PairDataset
 from ..models.hub import require_backbone
 from .recipe import RecipeParser
-from .settings import nested
-from .shipped import find_recipe
+from .settings import find_recipe, nested
 
 try:
     import optuna
