@@ -1,5 +1,5 @@
-"""What the programs here work on: a pair dataset of noisy chirps with the lengths of conversation, and checkpoints of
-random weights in the hub's layout, which the code that loads real ones loads."""
+"""What the programs here work on: a pair dataset of noisy chirps with the lengths of conversation, sets of real speech
+with ratings, and checkpoints of random weights in the hub's layout, which the code that loads real ones loads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import soundfile
 import torch
-from empathy_judge.data_modules.schema import DatasetCard, Dimension, write_dataset
+from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset, write_dataset
 from empathy_judge.models.backbones.audio_language_model import QUESTION
 from empathy_judge.train.nano.architecture import build_processor
 from safetensors.torch import save_file
@@ -82,6 +82,45 @@ def _clip(folder: Path, name: str, rng: np.random.Generator, seconds: tuple[floa
     file = f"audio/{name}.wav"
     soundfile.write(folder / file, 0.2 * chirp + rng.normal(0, 0.03, count), RATE, subtype="PCM_16")
     return file
+
+
+def load_set(name: str, data: Path, work: Path) -> PairDataset:
+    """A set as a pair dataset, of which `tag:official` is the split that its makers gave."""
+    folder = work / name / "data"
+    if folder.exists():
+        return PairDataset.load(folder)
+    source = data / name
+    if name == "mushra_codec":
+        rows = pd.read_csv(source / "pairs.csv")
+        pairs = rows.assign(
+            response_speaker=rows["speaker_id"],
+            response_audio=[str(source / file) for file in rows["response_audio"]],
+            context_audio=[str(source / file) for file in rows["context_audio"]],
+        ).drop(columns="speaker_id")
+        ratings = pd.read_csv(source / "ratings.csv", dtype={"rater_id": str})
+        return PairDataset.from_frame(pairs, ratings, dimensions=["fidelity=0:100:1"], folder=folder)
+    rows = pd.read_csv(source / "metadata.csv", dtype={"speaker": str})
+    ids = [Path(clip).stem for clip in rows["clip"]]
+    pairs = pd.DataFrame(
+        {
+            "pair_id": ids,
+            "response_audio": [str(source / clip) for clip in rows["clip"]],
+            "response_speaker": rows["speaker"],
+            "group_id": rows["speaker"],
+        }
+    )
+    if name == "emodb":
+        scores = pd.DataFrame({dimension: rows[f"{dimension}_label"] for dimension in ("valence", "arousal")})
+        ratings = scores.assign(pair_id=ids).melt("pair_id", var_name="dimension", value_name="score")
+        scales = ["valence=-1:1:0.5", "arousal=-1:1:1"]
+        return PairDataset.from_frame(
+            pairs, ratings.assign(rater_id="label"), dimensions=scales, folder=folder, synthetic=True
+        )
+    pairs["tag:official"] = rows["split"]
+    columns = {f"prosodic_r{number}": f"r{number}" for number in range(1, 6)}
+    scores = pd.DataFrame({new: rows[old] for old, new in columns.items()}).assign(pair_id=ids)
+    ratings = scores.melt("pair_id", var_name="rater_id", value_name="score").dropna().assign(dimension="prosodic")
+    return PairDataset.from_frame(pairs, ratings, dimensions=["prosodic=0:10:0.5"], folder=folder)
 
 
 # ---------------------------------------------------------------- checkpoints

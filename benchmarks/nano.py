@@ -26,7 +26,7 @@ from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
 from empathy_judge.eval.statistics.reliability import measure as reliability
 from empathy_judge.models.backbones import NANO_FOLDER
 from empathy_judge.train.nano.architecture import build_model
-from real_sets import load_set
+from materials import load_set
 from transformers import AutoProcessor
 
 SETS = ("emodb", "speechocean_prosody")

@@ -42,8 +42,8 @@ from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.probe import ClipReader, OfClips, Probe, Rated, shuffled, standardise
 from empathy_judge.models.scoring import PairScorer, placed
 from empathy_judge.models.settings import HeadInputSettings, JudgeSettings
+from materials import load_set
 from matplotlib.figure import Figure
-from real_sets import load_set
 from sklearn.model_selection import GroupKFold
 
 SETS = ("emodb", "speechocean_prosody", "mushra_codec")
