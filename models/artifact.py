@@ -226,22 +226,17 @@ class _Stored:
 
 
 def _opened(path: Path) -> _Stored:
-    file = path / JUDGE_FILE
-    return _stored(file, read_json(file)) if file.is_file() else _in_run(path)
-
-
-def _in_run(path: Path) -> _Stored:
-    file = path / CHECKPOINTS / BEST if path.is_dir() else path
-    checkpoint = read_checkpoint(file)
-    if "description" not in checkpoint:
-        raise UserError(f"{file}: not a checkpoint of this program: it does not describe a judge")
-    # weights of raters and campaigns are used in training only
-    state = checkpoint["state_dict"].items()
-    weights = {key.removeprefix("judge."): value for key, value in state if key.startswith("judge.")}
-    return _stored(file, checkpoint["description"], weights)
-
-
-def _stored(file: Path, description: Any, weights: Mapping[str, Tensor] | None = None) -> _Stored:
+    file, weights = path / JUDGE_FILE, None
+    if file.is_file():
+        description = read_json(file)
+    else:
+        file = path / CHECKPOINTS / BEST if path.is_dir() else path
+        checkpoint = read_checkpoint(file)
+        if "description" not in checkpoint:
+            raise UserError(f"{file}: not a checkpoint of this program: it does not describe a judge")
+        # weights of raters and campaigns are used in training only
+        state, description = checkpoint["state_dict"].items(), checkpoint["description"]
+        weights = {key.removeprefix("judge."): value for key, value in state if key.startswith("judge.")}
     description = current(file, description)
     return _Stored(file, description, parse(file, description), weights)
 

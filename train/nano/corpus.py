@@ -96,9 +96,7 @@ def digest(recordings: Sequence[Recording]) -> str:
     return total.hexdigest()
 
 
-def build_corpora(
-    folder: Path, recordings: list[Recording], clips: int, seed: int, workers: int = 2
-) -> dict[str, ClipStore]:
+def build_corpora(folder: Path, recordings: list[Recording], clips: int, seed: int) -> dict[str, ClipStore]:
     """The training corpus and the held-out ones, made once and kept in `folder`.
 
     Returns:
@@ -119,7 +117,7 @@ def build_corpora(
     for name, packages in shards.items():
         path = folder / f"{name}.npz"
         if not path.exists():
-            ClipStore.of(collect(packages, name, workers)).save(path)
+            ClipStore.of(collect(packages, name)).save(path)
         stores[name] = ClipStore.load(path)
     return stores
 
