@@ -129,14 +129,13 @@ def make_backbone() -> Callable[[Path, int], Path]:
     from empathy_judge.models.backbones.audio_language_model import QUESTION
     from empathy_judge.train.nano.architecture import build_model, build_processor
 
+    from .models.backbones.tools import louder
+
     def make(folder: Path, seed: int) -> Path:
         processor = build_processor([QUESTION, "Situation: Context: Response: the user the assistant"], seconds=10)
         torch.manual_seed(seed)
         model = build_model(processor)
-        with torch.no_grad():
-            for name, weight in model.named_parameters():
-                if weight.ndim > 1 and "embed_positions" not in name:
-                    weight.mul_(2)
+        louder(model)
         model.save_pretrained(folder)
         processor.save_pretrained(folder)
         return folder
@@ -218,15 +217,9 @@ def make_judge(backbone_folder) -> Callable[..., EmpathyJudge]:
 @pytest.fixture(scope="session")
 def judge_folder(make_judge, tmp_path_factory) -> Path:
     """A judge on disk. Tests that change it copy it first."""
-    from empathy_judge.models.artifact import LoadedJudge, Provenance, describe, save_judge
+    from .models.conftest import saved
 
-    judge = make_judge()
-    origin = Provenance(
-        "tones", True, "c" * 64, "s" * 64, {"empathy": 0.5, "warmth": None}, ["train"], ["validation"], "mean"
-    )
-    folder = tmp_path_factory.mktemp("artifact") / "judge"
-    save_judge(LoadedJudge(judge, describe(judge, origin)), folder)
-    return folder
+    return saved(make_judge(), tmp_path_factory.mktemp("artifact") / "judge")
 
 
 def as_before(description: dict[str, Any]) -> dict[str, Any]:

@@ -27,8 +27,9 @@ from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.run import train
 from safetensors.torch import load_file
-from transformers import HubertConfig, HubertModel, Wav2Vec2FeatureExtractor
+from transformers import HubertModel, Wav2Vec2FeatureExtractor
 
+from ..models.backbones.tools import wave_encoder
 from .conftest import frame_of, scores_of
 
 
@@ -82,13 +83,8 @@ def hubert_folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("hubert")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = HubertModel(
-            HubertConfig(
-                hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48, conv_dim=(16,) * 7,
-                num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=2, feat_extract_norm="layer",
-                conv_bias=True,
-            )
-        )  # fmt: skip
+        wave_encoder(folder, HubertModel, feat_extract_norm="layer", conv_bias=True)
+        model = HubertModel.from_pretrained(folder)
         with torch.no_grad():
             for name, weight in model.feature_extractor.named_parameters():
                 if name.endswith("conv.bias"):
