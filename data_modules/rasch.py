@@ -9,8 +9,8 @@ Severities and thresholds are estimated by marginal maximum likelihood with item
 (Bock and Aitkin, 1981), as TAM does: unlike joint maximum likelihood, which Facets has, it does not stretch the scale
 where an item has few ratings. Then items are estimated given these by Warm's (1989) weighted likelihood, which does not
 shrink them towards their mean and is finite for an item that all raters gave the lowest or the highest score. Standard
-errors of severities come from the observed information (Louis, 1982), given thresholds and distribution. Those of
-items take all other estimates as known. Thresholds have none.
+errors of severities come from the observed information (Louis, 1982), given thresholds and distribution; items and
+thresholds have none.
 
 **Infit** is the variance of residuals over what the model expects, **outfit** the mean of squared standardised
 residuals (Wright and Masters, 1982, chapter 5): 1 = as the model, above 1 more noise, below 1 less. Squared
@@ -41,11 +41,9 @@ class RaschModel:
     """A fitted model, in logits."""
 
     items: np.ndarray  # quality `(items,)`; NaN where nobody rated
-    item_errors: np.ndarray  # standard errors `(items,)`
     severities: np.ndarray  # `(raters,)`, positive = gives lower scores; their mean is 0
     severity_errors: np.ndarray  # standard errors `(raters,)`
     thresholds: np.ndarray  # from each used score of the scale to the next used one `(steps - 1,)`
-    scores: np.ndarray  # the used scores of the scale `(steps,)`, rating points, rising
     infit: np.ndarray  # `(raters,)`
     outfit: np.ndarray  # `(raters,)`
     fair_means: np.ndarray  # what a rater of mean severity would give ("fair average") `(items,)`, rating points
@@ -174,7 +172,7 @@ class _Fit:
                 return
 
     def model(self, scores: np.ndarray) -> RaschModel:
-        """The fitted model, as it is reported."""
+        """The fitted model, as it is reported; `scores` are the used ones of the scale `(steps,)`, rising."""
         table, rated = self.table, self.table.counts > 0
         p = self.probabilities(self.items[table.items] - self.severities[table.raters])
         mean, variance = self.moments(p)
@@ -184,15 +182,11 @@ class _Fit:
         n_raters = len(table.rater_ids)
         information = self.sums(table.raters, variance, n_raters)
         counts = np.bincount(table.raters, minlength=n_raters)
-        with np.errstate(divide="ignore"):
-            item_errors = 1 / np.sqrt(self.sums(table.items, variance, table.n_items))
         return RaschModel(
             np.where(rated, self.items, np.nan),
-            np.where(rated, item_errors, np.nan),
             self.severities,
             self.severity_errors,
             self.thresholds,
-            scores,
             self.sums(table.raters, squared_residuals, n_raters) / information,
             self.sums(table.raters, squared_residuals / variance, n_raters) / counts,
             np.where(rated, self.probabilities(self.items) @ scores, np.nan),

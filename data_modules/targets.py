@@ -184,15 +184,10 @@ class RaterModel:
     # `(raters,)`, rating points, positive = gives higher scores. Their mean over the ratings of a component is 0, so
     # that the mean of its ratings stays
     biases: np.ndarray
-    # number of the component a rater is in `(raters,)`: raters are linked where they rated the same item. Biases of
-    # different components cannot be compared: no rating connects them
-    components: np.ndarray
+    # raters are linked where they rated the same item; between components biases cannot be compared, since no rating
+    # connects them. 1 = all raters can be compared
+    n_components: int
     residual: np.ndarray  # score - item - bias `(ratings,)`
-
-    @property
-    def n_components(self) -> int:
-        """Number of components; 1 = all raters can be compared."""
-        return len(np.unique(self.components))
 
 
 def fit_rater_model(table: RatingTable) -> RaterModel:
@@ -208,7 +203,7 @@ def fit_rater_model(table: RatingTable) -> RaterModel:
     shared = rated.T @ sparse.diags_array(1 / divisor) @ rated
     laplacian = sparse.csr_array(sparse.diags_array(np.bincount(raters, minlength=n_raters).astype(float)) - shared)
     deviations = np.bincount(raters, weights=scores - table.means[items], minlength=n_raters)
-    _, components = connected_components(shared, directed=False)
+    n_components, components = connected_components(shared, directed=False)
     # A solution of the singular, consistent system; which one does not matter, biases are centred afterwards
     if n_raters <= _DENSE_RATERS:
         biases = np.linalg.lstsq(laplacian.toarray(), deviations, rcond=None)[0]
@@ -220,7 +215,7 @@ def fit_rater_model(table: RatingTable) -> RaterModel:
     biases -= (np.bincount(components[raters], weights=biases[raters]) / sizes)[components]
     corrected = scores - biases[raters]
     quality = np.bincount(items, weights=corrected, minlength=n_items) / divisor
-    return RaterModel(np.where(table.counts > 0, quality, np.nan), biases, components, corrected - quality[items])
+    return RaterModel(np.where(table.counts > 0, quality, np.nan), biases, n_components, corrected - quality[items])
 
 
 class VarianceComponents(NamedTuple):
