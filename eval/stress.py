@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import takewhile
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ from rich.table import Table
 from torch import Tensor
 
 from ..data_modules.audio import Clip, is_clipped, load_clip
-from ..data_modules.errors import AudioError, DataError, UserError, shown
+from ..data_modules.errors import AudioError, DataError, UserError, names_shown, shown
 from ..data_modules.parallel import progress
 from ..data_modules.schema import Pair, PairDataset
 from ..models.assessment import Assessment, Reward, reward_of
@@ -33,7 +32,7 @@ from ..scorer import Scorer
 from .judges.trained import TrainedJudge
 from .probes import recording, voice
 from .probes.pairs import group_of
-from .rendering import filled_table, percent, ranged
+from .rendering import counted, filled_table, percent, ranged
 from .results import COLUMNS, Report, signature_on, statistic_rows
 from .statistics.agreement import Statistic, as_report
 from .statistics.bootstrap import Resamples, estimate, estimate_share
@@ -147,11 +146,12 @@ def stress(
         seed: Seed of all random draws.
 
     Returns:
-        ``judge, split, n_pairs, signature``, ``unit`` (``standard error``, or ``standard deviation`` of the scores of a
-        judge that is not calibrated), ``raised``: names of the checks that raise a score, ``text``, and
-        ``dimensions``: name -> check -> ``gain`` (mean, in units; above 0 is better for the policy), ``raised`` (share
-        of pairs that rise by more than a unit), ``caught`` (share of changed responses that get no reward or the
-        lowest), ``failed`` (that could not be heard), ``verdict`` and ``reason``.
+        ``judge, split, n_pairs, signature``, ``left_out``: id -> reason of the pairs that get no reward, or the lowest,
+        as they are (whatever is done to them would count as caught), ``unit`` (``standard error``, or ``standard
+        deviation`` of the scores of a judge that is not calibrated), ``raised``: names of the checks that raise a
+        score, ``text``, and ``dimensions``: name -> check -> ``gain`` (mean, in units; above 0 is better for the
+        policy), ``raised`` (share of pairs that rise by more than a unit), ``caught`` (share of changed responses that
+        get no reward or the lowest), ``failed`` (that could not be heard), ``verdict`` and ``reason``.
 
     Raises:
         UserError: If there is no check of a name.
@@ -163,23 +163,25 @@ def stress(
     candidates = dataset.subset(split).pairs
     drawn = np.sort(np.random.default_rng(seed).permutation(len(candidates))[:pairs])
     chosen = [candidates[position] for position in drawn]
+    assessed = list(zip(chosen, _assessed(scorer, chosen, "unchanged"), strict=True))
+    if not any(isinstance(found, Assessment) for _, found in assessed):
+        raise DataError(f"{dataset.card.name}: none of {len(chosen)} pairs can be heard; expected clips")
+    dimensions = scorer.dimension_names(None)
+    rewards = {pair.pair_id: _reward(pair, found, dimensions) for pair, found in assessed}
+    left_out = {pair_id: reward.text for pair_id, reward in rewards.items() if reward.code is not None}
     before = {
-        pair.pair_id: assessment
-        for pair, assessment in zip(chosen, _assessed(scorer, chosen, "unchanged"), strict=True)
-        if isinstance(assessment, Assessment)
+        pair.pair_id: found
+        for pair, found in assessed
+        if isinstance(found, Assessment) and pair.pair_id not in left_out
     }
     if not before:
-        raise DataError(f"{dataset.card.name}: none of {len(chosen)} pairs can be heard; expected clips")
+        raise DataError(
+            f"{dataset.card.name}: none of {len(chosen)} pairs gets a reward as it is (first: "
+            f"{next(iter(left_out.values()))}); expected pairs like those that the judge was calibrated on"
+        )
     usable = [pair for pair in chosen if pair.pair_id in before]
     calibrated = scorer.calibration is not None
-    units = {name: _units(name, before, calibrated) for name in scorer.dimension_names(None)}
-    unchanged = (_reward(pair, before[pair.pair_id], units) for pair in usable)
-    refused = [*takewhile(lambda reward: reward.code is not None, unchanged)]  # mostly ends at the first pair
-    if len(refused) == len(usable):  # whatever is done to such pairs would count as caught
-        raise DataError(
-            f"{dataset.card.name}: none of {len(usable)} pairs gets a reward as it is (first: {refused[0].text}); "
-            "expected pairs like those that the judge was calibrated on"
-        )
+    units = {name: _units(name, before, calibrated) for name in dimensions}
     results: dict[str, dict[str, Report]] = {name: {} for name in units}
     for check in names:
         changed, reason = _changed(check, scorer, usable, seed)
@@ -200,6 +202,7 @@ def stress(
         "judge": judge.name,
         "split": split,
         "n_pairs": len(usable),
+        "left_out": left_out,
         "signature": signature_on(judge, dataset, split, None, ceiling="none", **drawing),
         "unit": "standard error" if calibrated else "standard deviation",
         "raised": raised,
@@ -212,8 +215,9 @@ def _assessed(scorer: Scorer, pairs: Sequence[Pair], label: str) -> list[Assessm
     return list(progress(scorer.assess_pairs(pairs), label, len(pairs)))
 
 
-def _reward(pair: Pair, found: Assessment, dimensions: Iterable[str]) -> Reward:
-    return reward_of(found, list(dimensions), clipped=is_clipped(load_clip(pair.response)))
+def _reward(pair: Pair, found: Assessment | AudioError, dimensions: Iterable[str]) -> Reward:
+    clipped = isinstance(found, Assessment) and is_clipped(load_clip(pair.response))
+    return reward_of(found, list(dimensions), clipped=clipped)
 
 
 def _units(name: str, before: Mapping[str, Assessment], calibrated: bool) -> dict[str, float]:
@@ -387,5 +391,9 @@ def stress_views(found: Report) -> Iterator[Table | str]:
         for name, result in checks.items():
             if result["reason"]:
                 yield f"{name}: {result['reason']}"
+    if left_out := found["left_out"]:
+        first = next(iter(left_out.values()))
+        pairs = f"{counted(len(left_out), 'pair')} left out, without a reward as recorded"
+        yield f"{pairs}: {names_shown(left_out)} (first: {first})"
     yield found["text"]
     yield found["signature"]

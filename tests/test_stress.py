@@ -155,6 +155,27 @@ def test_pairs_that_get_no_reward_as_they_are_prove_nothing(scorer, dataset_fold
         stress(scorer, data, split=None, checks=["twice"], resamples=20)
 
 
+def test_pairs_without_a_reward_as_they_are_are_left_out_and_named(scorer, dataset_folder):
+    """One that is outside the calibration and one that nobody can hear: neither was caught by a check."""
+    data, unlike = PairDataset.load(dataset_folder), Caution("unlike_training", "turns of context: 1", "pair")
+    (first, second), rest = [pair.pair_id for pair in data.pairs[:2]], [pair.pair_id for pair in data.pairs[2:]]
+
+    def assess(pairs):
+        for one, found in zip(pairs, by_length(pairs), strict=True):
+            assert isinstance(found, Assessment)
+            unheard = AudioError("gone") if one.pair_id == second else found
+            yield replace(found, warnings=(unlike,)) if one.pair_id == first else unheard
+
+    with mock.patch.object(scorer, "assess_pairs", side_effect=assess):
+        found = stress(scorer, data, split=None, checks=["twice"], resamples=20)
+    own = found["dimensions"]["empathy"]["twice"]
+    assert (own["caught"], own["gain"]["n"], own["failed"]) == (0.0, len(rest), 0)
+    assert found["n_pairs"] == len(rest)
+    assert found["left_out"] == {first: "turns of context: 1", second: "gone"}
+    said = f"2 pairs left out, without a reward as recorded: {first!r}, {second!r} (first: turns of context: 1)"
+    assert list(stress_views(found))[-3] == said
+
+
 def test_what_is_not_possible_is_said(scorer, dataset_folder):
     data = PairDataset.load(dataset_folder)
     with pytest.raises(UserError, match="check 'laughter'; expected one of silence, twice"):
