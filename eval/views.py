@@ -183,7 +183,7 @@ def evaluation_views(report: Report) -> Iterator[Table | str]:
 def comparison_views(reports: Sequence[Report], rankings: Mapping[str, Report]) -> Iterator[Table | str]:
     """What ``compare`` prints of one report per judge and of the rankings, one per dimension."""
     sections: dict[str, list[Sequence[str | Text]]] = {}
-    ceilings = {}
+    ceilings: dict[str, dict[str, Report]] = {}
     for report in reports:
         for name, result in report["dimensions"].items():
             like_for_like = result["like_for_like"]
@@ -195,9 +195,12 @@ def comparison_views(reports: Sequence[Report], rankings: Mapping[str, Report]) 
                 effective_raters(like_for_like["effective_raters"]),
             )
             sections.setdefault(name, []).append(row)
-            ceilings.setdefault(name, result["ceiling"]["panel_mean"])  # of the items of the first judge
-    for name, ceiling in ceilings.items():
-        sections[name].append((bold("noise ceiling"), bold(ranged(ceiling)), "", "", ""))
+            ceilings.setdefault(name, {})[report["judge"]] = result["ceiling"]["panel_mean"]
+    for name, by_judge in ceilings.items():
+        judge, ceiling = next(iter(by_judge.items()))
+        alike = all(other == ceiling for other in by_judge.values())  # judges may have scored different items
+        whose = "noise ceiling" if alike else f"noise ceiling, items of {judge}"
+        sections[name].append((bold(whose), bold(ranged(ceiling)), "", "", ""))
     head = (
         "judge", "Spearman\n(95 %)", "of the\nceiling", "difference from\none rater (95 %)",
         "effective\nnumber\nof raters",

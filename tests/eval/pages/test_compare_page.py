@@ -13,8 +13,9 @@ from empathy_judge.eval.compare import Comparison, compare
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.pages.report import render_comparison
 from empathy_judge.eval.results import COLUMNS, Report
+from empathy_judge.eval.views import comparison_views
 
-from ..conftest import Page
+from ..conftest import Page, printed_at
 
 HOSTILE = "<script>alert('1')</script>\"&"
 
@@ -59,6 +60,20 @@ def test_the_page_boxes_clusters_and_compares_every_two(comparison):
     assert page.text.count(HOSTILE) >= 4
     # The difference is shown from the better judge
     assert "\N{MINUS SIGN}" not in table.split(HOSTILE)[1]  # after a clear difference: value and interval above 0
+
+
+def test_a_ceiling_of_some_items_only_says_whose_they_are(comparison, make_dataset, make_judge):
+    """Judges that scored the same items share a ceiling; elsewhere it is that of the first judge's items."""
+    shown = printed_at(120, comparison_views(comparison.reports, comparison.rankings))
+    assert re.search(r"^\s*noise ceiling +0\.\d", shown, re.MULTILINE)
+    dataset, partial, whole = make_dataset(noise=0.4), make_judge(0.1), make_judge(0.1)
+    partial.name, score = "partial", partial.score
+    partial.score = lambda pairs: score(pairs[: len(pairs) // 2])
+    found = compare([whole, partial], dataset, split=None, probes=(), resamples=50)
+    first, second = (report["dimensions"]["empathy"]["ceiling"]["panel_mean"]["value"] for report in found.reports)
+    assert first != second
+    shown = printed_at(120, comparison_views(found.reports, found.rankings))
+    assert re.search(rf"^\s*noise ceiling, items of {whole.name} +{first:.2f} ", shown, re.MULTILINE)
 
 
 def words(given: Any) -> str:
