@@ -245,7 +245,7 @@ def _pilot_frame(options: argparse.Namespace) -> Frame:
     if options.judges or options.column:
         raise UserError("--judges and --column with a dataset; expected with a table")
     dataset = PairDataset.load(options.pilot)
-    clusters = {pair.pair_id: pair.group_id or pair.pair_id for pair in dataset.pairs}
+    clusters = {pair.pair_id: pair.group_id for pair in dataset.pairs}
     return Frame.of_dataset(dataset, {}, clusters).select(options.annotators, options.exclude)
 
 

@@ -23,7 +23,7 @@ from ..data_modules.parallel import progress
 from ..data_modules.rasch import fit_rasch
 from ..data_modules.ratings import Dimension, RatingTable
 from .compare import ranking_report
-from .frame import Frame, Panel
+from .frame import Frame, Panel, clusters_by
 from .judge_report import judge_report, with_draws
 from .overall import overall_report
 from .results import SCHEMA_VERSION, Report, identified, signature
@@ -79,7 +79,7 @@ def measure_agreement(
         raise UserError(f"--cluster system: {frame.source} has no column 'system'; expected group")
     rows = frame.rows.assign(is_judge=frame.rows["rater_id"].isin(judges))
     if cluster == "system":
-        rows = rows.assign(cluster=rows["system_id"].fillna(rows["pair_id"]))
+        rows = rows.assign(cluster=clusters_by(rows["system_id"], rows["pair_id"]))
     frame = replace(frame, rows=rows)
     panels = [
         replace(panel, scores={name: panel.scores[name] for name in judges if name in panel.scores})

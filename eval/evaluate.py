@@ -26,7 +26,7 @@ from .dimension_report import (
     response_lengths,
     slice_report,
 )
-from .frame import Frame
+from .frame import Frame, clusters_by
 from .judges import ABSTAINED, INTERVAL_COLUMNS, WINDOWS, Judge, check_score_table, score_table
 from .judges.opening import AnyJudge, Loading, open_judges
 from .listening import VOICE_PROBE, WORDS_PROBE, voice_and_words
@@ -242,7 +242,8 @@ def clusters_of(pairs: Sequence[Pair], cluster: Cluster) -> dict[str, str]:
     """
     if cluster not in get_args(Cluster):
         raise UserError(f"cluster {cluster!r}: expected one of {', '.join(get_args(Cluster))}")
-    return {pair.pair_id: getattr(pair, cluster) or pair.pair_id for pair in pairs}
+    ids = [pair.pair_id for pair in pairs]
+    return dict(zip(ids, clusters_by((getattr(pair, cluster) for pair in pairs), ids), strict=True))
 
 
 def shared_dimensions(judge: Judge, dataset: PairDataset) -> list[Dimension]:

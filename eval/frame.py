@@ -191,6 +191,14 @@ class Frame:
             yield Panel(name, str(dimension), items, rows, scores, draws, seed)
 
 
+def clusters_by(names: Iterable[Any], ids: Iterable[str]) -> list[str]:
+    """The cluster of each item: its name (None or empty = none) or, without one, the item alone, whatever its id is."""
+    both = [(name if isinstance(name, str) else "", own) for name, own in zip(names, ids, strict=True)]
+    if {name for name, _ in both}.isdisjoint(own for name, own in both if not name):
+        return [name or own for name, own in both]
+    return [f"named {name}" if name else f"item {own}" for name, own in both]
+
+
 def read_frame(path: str | Path, columns: Mapping[str, str]) -> Frame:
     """Reads a CSV, TSV, JSONL or Parquet table with one row per score; nobody is a judge yet.
 

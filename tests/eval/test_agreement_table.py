@@ -195,6 +195,13 @@ def test_intervals_draw_groups(tmp_path):
     assert free["high"] - free["low"] < 0.8 * (grouped["high"] - grouped["low"])
 
 
+def test_an_item_without_a_system_does_not_join_the_system_that_its_id_names(tmp_path):
+    frame = made()
+    frame["system"] = [None if item in ("i0", "i1") else "i0" for item in frame["item"]]
+    found = measured(tmp_path, frame, ["perfect"], cluster="system")["judges"]["perfect"]
+    assert found["spearman"]["reason"] == "no interval: 3 groups, at least 5 needed"  # two items, and the system i0
+
+
 def test_kendall_of_very_many_items_has_no_interval(tmp_path):
     rng = np.random.default_rng(0)
     truth = rng.normal(size=2001)

@@ -17,6 +17,7 @@ from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.eval import results as described
 from empathy_judge.eval.compare import compare
+from empathy_judge.eval.evaluate import clusters_of
 from empathy_judge.eval.evaluate import evaluate as typed_evaluate
 from empathy_judge.eval.judges import INTERVAL_COLUMNS
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
@@ -361,6 +362,18 @@ def test_intervals_draw_what_was_asked_for(make_dataset, make_judge, cluster, n_
     assert (own["n_groups"], report["cluster"]) == (n_groups, cluster)
     assert (own["spearman"]["low"] is None) == (n_groups < 5)
     assert own["within_group"]["spearman"]["groups"] > 10  # groups of responses stay those of one context
+
+
+def test_a_pair_that_names_no_cluster_does_not_join_the_one_that_its_id_names(make_dataset):
+    """Two pairs without a system; one is called as a system is: it is a cluster of its own as well."""
+    dataset = make_dataset()
+    first, second, *rest = dataset.pairs
+    pairs = (replace(first, system_id=None), replace(second, system_id=None), *rest)
+    assert clusters_of(pairs, "system_id") == {pair.pair_id: pair.system_id or pair.pair_id for pair in pairs}
+    named = (*pairs[:2], *(replace(pair, system_id=first.pair_id) for pair in rest[:2]), *rest[2:])
+    found = clusters_of(named, "system_id")
+    assert len({found[first.pair_id], found[second.pair_id], found[rest[0].pair_id], found[rest[2].pair_id]}) == 4
+    assert found[rest[0].pair_id] == found[rest[1].pair_id]
 
 
 def test_bca_intervals_reach_every_statistic(make_dataset, make_judge):
