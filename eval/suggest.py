@@ -131,7 +131,8 @@ def _variances(score: np.ndarray, uncertainty: np.ndarray, given: RatingTable, w
     x, y = score[rated], given.means[rated]
     line = np.zeros(2) if is_constant(x) else np.polyfit(x, y, 1)
     residuals = y - (np.polyval(line, x) if line.any() else y.mean())
-    error = max(float(np.mean(residuals**2 - noise / counts[rated])), _LEAST * noise)
+    left = len(y) - 1 - bool(line.any())  # degrees of freedom: the line follows few pairs closely
+    error = max(float(np.square(residuals).sum()) / left - float(np.mean(noise / counts[rated])), _LEAST * noise)
     known = np.isfinite(score)
     is_stated = np.isfinite(uncertainty[known]).all() and (uncertainty[known] > 0).all()  # 0 says nothing
     shape = np.square(uncertainty) if is_stated else np.ones(len(score))

@@ -332,6 +332,18 @@ def test_suggested_ratings_leave_less_error_than_as_many_at_random():
     assert np.mean(left[True]) < 0.85 * np.mean(left[False])
 
 
+def test_the_judges_error_is_learned_without_bias_from_few_pairs():
+    """Ten rated pairs, through which a line is laid, and one without a rating, where nothing but the judge is known."""
+    learned = []
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        score = rng.normal(5, 1.5, 11)
+        scores = (score + rng.normal(size=11))[:, None] + rng.normal(size=(11, 2))
+        rows = suggest(guessing(score, None), rated(scores, np.append(np.full(10, 2), 0)), ratings=1)["rows"]
+        learned += [(10 * row["error"]) ** 2 for row in rows if row["pair_id"] == "p10"]
+    assert np.mean(learned) == pytest.approx(1.0, abs=0.1)
+
+
 def test_suggesting_says_what_is_missing():
     _, score, _, scores = simulated_ratings(0)
     with pytest.raises(UserError, match="60 rated pairs and 0 ratings beyond the first of a pair; expected 10 of both"):
