@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .data_modules.audio import AudioSource, Clip
-from .data_modules.errors import AudioError, UserError, shown
+from .data_modules.errors import AudioError, UserError, counted, shown
 from .data_modules.ratings import check_situation
 from .data_modules.rows import is_missing
 from .data_modules.schema import Pair, Turn
@@ -119,8 +119,8 @@ def pairs_of(
     situations = [situation] * count if situations is None else situations
     if len(contexts) != count or len(situations) != count:
         raise UserError(
-            f"{count} responses with {len(contexts)} contexts and {len(situations)} situations; expected a list of as "
-            "many, or one for all"
+            f"{counted(count, 'response')} with {counted(len(contexts), 'context')} and "
+            f"{counted(len(situations), 'situation')}; expected a list of as many, or one for all"
         )
     return [
         _numbered_pair(number, *values)

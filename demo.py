@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from .data_modules.audio import AudioSource
-from .data_modules.errors import UserError
+from .data_modules.errors import UserError, counted
 from .data_modules.folders import CARD_FILE
 from .data_modules.sample import DIMENSION, make_sample
 from .data_modules.schema import Pair, PairDataset
@@ -46,7 +46,7 @@ def run_demo(out: Path, *, groups: int, epochs: int | None, as_json: bool = Fals
         say(f"[bold]{number}/5[/bold] {text} [dim]({time.monotonic() - start:.0f} s so far)[/dim]")
 
     with _replacing(out):
-        step(1, f"sample: {groups} scripts spoken in many tones, rated by a simulated panel (synthetic)")
+        step(1, f"sample: {counted(groups, 'script')} spoken in many tones, rated by a simulated panel (synthetic)")
         make_sample(out / "data", groups=groups)
         split_dataset(out / "data")
         step(2, "train: LoRA on the nano backbone")

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from .audio_inputs import Audio, clip, is_missing, make_pair
 from .data_modules.audio import AudioSource, audio_hash, is_clipped, load_clip
-from .data_modules.errors import AudioError, UserError
+from .data_modules.errors import AudioError, UserError, counted
 from .data_modules.schema import Pair
 from .models.assessment import ENDED, OF_THE_POLICY, Assessment, Reward, reward_of
 from .scorer import Scorer
@@ -171,13 +171,13 @@ class EmpathyReward:
         """Rewards of all responses. Every input is checked before any clip is scored."""
         heard = [
             None if value is None else _named(f"completion {number}: {self._context}", clip, value)
-            for number, value in enumerate(_listed(contexts, count, f"{self._context} holds {{}} values"))
+            for number, value in enumerate(_listed(contexts, count, f"{self._context} holds", "value"))
         ]
-        texts = _listed(situations, count, f"{self._situation} holds {{}} values")
+        texts = _listed(situations, count, f"{self._situation} holds", "value")
         judge = self.scorer.pair_scorer.judge
         for number, text in enumerate(texts):
             _named(f"completion {number}", judge.backbone.check_situation, text)
-        clips = _listed(() if responses is None else responses, count, "speak returned {} clips")
+        clips = _listed(() if responses is None else responses, count, "speak returned", "clip")
         spoken = [self._response(number, value) for number, value in enumerate(clips)]
         keys: dict[int, _Key] = {}
         pairs: dict[_Key, Pair] = {}
@@ -286,13 +286,14 @@ def _named(where: str, convert: Callable[[Any], Any], value: Any) -> Any:
         raise error.at(where) from None
 
 
-def _listed(values: Any, count: int, held: str) -> list[Any]:
+def _listed(values: Any, count: int, held: str, what: str) -> list[Any]:
     """A column as a list, whatever its type, with None where a value is missing; without a column all are missing."""
     if values is None:
         return [None] * count
     listed = [] if not isinstance(values, Iterable) or isinstance(values, str | bytes) else list(values)
     if len(listed) != count:
-        raise UserError(f"{held.format(len(listed))} for {count} completions; expected one for each")
+        found = f"{counted(len(listed), what)} for {counted(count, 'completion')}"
+        raise UserError(f"{held} {found}; expected one for each")
     return [None if is_missing(value) else value for value in listed]
 
 

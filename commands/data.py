@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..data_modules.errors import UserError, system_errors
+from ..data_modules.errors import UserError, counted, system_errors
 from . import DONE, FAILED_CHECKS, chosen, first_given, tell
 from .options import import_parser, source_parser
 
@@ -159,8 +159,10 @@ def _tell_dataset(options: argparse.Namespace, dataset: PairDataset, **more: str
 
 def _dataset_lines(facts: dict[str, Any]) -> Iterator[str]:
     yield (
-        "{out}: {pairs} pairs in {groups} groups, {ratings} ratings by {raters} raters, {preferences} preferences; "
-        "{pairs_without_rating} pairs have no rating.".format_map(facts)
+        f"{facts['out']}: {counted(facts['pairs'], 'pair')} in {counted(facts['groups'], 'group')}, "
+        f"{counted(facts['ratings'], 'rating')} by {counted(facts['raters'], 'rater')}, "
+        f"{counted(facts['preferences'], 'preference')}; "
+        f"{counted(facts['pairs_without_rating'], 'pair has', 'pairs have')} no rating."
     )
     if facts["description"]:
         yield facts["description"]
@@ -185,10 +187,13 @@ def _audit_views(audit: SplitAudit) -> Iterator[Table | str]:
         table.add_row(name, str(part["pairs"]), f"{part['share']:.1%}", *counts, *scores)
     yield table
     if audit.comparisons_between:
-        yield f"{audit.comparisons_between} comparisons are in no split: their two pairs are not in the same one."
+        apart = counted(
+            audit.comparisons_between, "comparison is in no split: its", "comparisons are in no split: their"
+        )
+        yield f"{apart} two pairs are not in the same one."
     if audit.unsplit:
-        yield f"{audit.unsplit} pairs are in no split; split.yaml lists them."
+        yield f"{counted(audit.unsplit, 'pair is', 'pairs are')} in no split; split.yaml lists them."
     shared = [f"{len(values)} of {kind}" for kind, values in audit.crossings.items() if values]
     yield f"Split by {', '.join(audit.by)}. In several splits: {', '.join(shared) or 'nothing'}."
     bytes_only = f", {audit.not_comparable} of them by their bytes only" if audit.not_comparable else ""
-    yield f"{audit.clips} clips were compared{bytes_only}."
+    yield f"{counted(audit.clips, 'clip was', 'clips were')} compared{bytes_only}."

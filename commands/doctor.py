@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
+from ..data_modules.errors import counted
 from ..data_modules.parallel import available_cores
 from . import DONE, FAILED_CHECKS, tell
 
@@ -69,7 +70,7 @@ def doctor(options: argparse.Namespace) -> int:
 def _machine() -> Iterator[Finding]:
     yield Finding("machine", "system", "ok", f"{platform.system()} {platform.release()}, {platform.machine()}")
     yield Finding("machine", "Python", "ok", platform.python_version())
-    yield Finding("machine", "processor", "ok", f"{available_cores()} cores for this process")
+    yield Finding("machine", "processor", "ok", f"{counted(available_cores(), 'core')} for this process")
     with contextlib.suppress(ValueError, OSError, AttributeError):  # not every system knows these names
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         yield Finding("machine", "memory", "ok", f"{memory / 2**30:.0f} GiB")

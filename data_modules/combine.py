@@ -12,7 +12,7 @@ import pandas as pd
 
 from .audio import AudioSource
 from .audit import find_crossings, refused_kinds, split_columns, values_of
-from .errors import UserError, shown
+from .errors import UserError, counted, shown
 from .importers.assemble import Imported, assemble
 from .importers.clips import ClipCell
 from .near_duplicates import NearIdentical
@@ -80,7 +80,9 @@ def combine(
     dimensions, ratings, scale_notes = _on_one_scale(parts)
     preferences = [_named_apart(part, part.preferences, shared) for part in parts if part.preferences is not None]
     cards = [part.card for part in parts]
-    contents = [f"{part.card.name} ({len(part.pairs)} pairs, {part.card.content_hash[:12]})" for part in parts]
+    contents = [
+        f"{part.card.name} ({counted(len(part.pairs), 'pair')}, {part.card.content_hash[:12]})" for part in parts
+    ]
     descriptions = [f"{card.name}: {card.description}" for card in cards if card.description]
     combined = Imported(
         card=DatasetCard(
@@ -132,7 +134,7 @@ def _named(
     """The datasets under the names of parts, their dimensions renamed."""
     names = [dataset.card.name for dataset in datasets] if names is None else names
     if len(names) != len(datasets):
-        raise UserError(f"{len(names)} names for {len(datasets)} datasets; expected one for each")
+        raise UserError(f"{counted(len(names), 'name')} for {counted(len(datasets), 'dataset')}; expected one for each")
     for name in names:
         if not is_name(name) or "/" in name or names.count(name) > 1:
             raise UserError(f"dataset name {shown(name)}; expected distinct ones without '/', as --names gives them")

@@ -250,6 +250,11 @@ def shown(value: object) -> str:
     return text if len(text) <= MAX_SHOWN_CHARACTERS else text[: MAX_SHOWN_CHARACTERS - 3] + "..."
 
 
+def counted(count: int, one: str, several: str = "") -> str:
+    """``1 pair``, ``1,216 ratings``; `several` where it is not `one` with an s: ``2 pairs have``."""
+    return f"{count:,} {one if count == 1 else several or f'{one}s'}"
+
+
 def names_shown(names: Iterable[object]) -> str:
     """Names in quotes, the first `MAX_SHOWN_NAMES` of them: a table of 100,000 columns must not fill the terminal."""
     listed = list(names)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .audio import AudioSource
-from .errors import DataError, Locate, bad_value, place
+from .errors import DataError, Locate, bad_value, counted, place
 from .folders import DataPath, RemotePath, data_path, path_version, replace_file, resolve_inside, resolve_remote
 from .parquet import batches, open_parquet, parquet_errors, python_values, read_parquet, write_parquet
 from .ratings import is_name
@@ -265,7 +265,7 @@ def _pairs_files(root: DataPath) -> list[DataPath]:
     files = [root / shard_name(number) for number in range(max(len(names), 1))]
     for file in files:
         if file.name not in names:
-            raise DataError(f"{file}: no such file; the folder has {len(names)} shards")
+            raise DataError(f"{file}: no such file; the folder has {counted(len(names), 'shard')}")
     return files
 
 

@@ -25,7 +25,7 @@ from .audit import (
     tag_columns,
     values_of,
 )
-from .errors import DataError, place, shown, system_errors
+from .errors import DataError, counted, place, shown, system_errors
 from .folders import replace_file
 from .near_duplicates import components, near_identical
 from .ratings import A_NAME, is_name
@@ -84,7 +84,7 @@ def split_dataset(
     dataset = _load_unsplit(folder, by, overwrite)
     if folds is not None:
         if not 2 <= folds <= len(dataset.pairs):
-            raise DataError(f"{folds} folds; expected 2 to {len(dataset.pairs)}, the number of pairs")
+            raise DataError(f"{counted(folds, 'fold')}; expected 2 to {len(dataset.pairs)}, the number of pairs")
         shares = {f"fold{number}": 1 / folds for number in range(1, folds + 1)}
         splits = _assign(dataset, _components(dataset, by), shares, _MAX_FOLD_DEVIATION / folds, by, seed, stratify)
         return _write(dataset, splits, {"by": list(by), "folds": folds, "seed": seed, "stratify": stratify})
@@ -103,8 +103,8 @@ def split_dataset(
     if not free_parts:
         named = ", ".join(f"{column}={value}" for column, values in held_out.items() for value in values)
         raise DataError(
-            f"{dataset.root}: all {len(dataset.pairs)} pairs are linked to what is held out by {named}; expected fewer "
-            "columns to split by, or fewer values held out"
+            f"{dataset.root}: all {counted(len(dataset.pairs), 'pair')} are linked to what is held out by {named}; "
+            "expected fewer columns to split by, or fewer values held out"
         )
     shares = {name: fraction for name, fraction in fractions.items() if not held_out or name != "test"}
     splits = _assign(dataset, free_parts, shares, MAX_DEVIATION, by, seed, stratify)
@@ -188,8 +188,9 @@ def _assign(
         if share == 0 or abs(share - fraction / fraction_sum) > most:
             raise DataError(
                 f"split {name!r} would get {share:.0%} of the pairs instead of {fraction / fraction_sum:.0%}: by "
-                f"{', '.join(by)} and shared audio the {total} pairs fall into {len(sizes)} inseparable parts, the "
-                f"largest of {max(sizes, default=0)}; expected other shares, or fewer columns to split by"
+                f"{', '.join(by)} and shared audio the {counted(total, 'pair')} fall into "
+                f"{counted(len(sizes), 'inseparable part')}, the largest of {max(sizes, default=0)}; "
+                f"expected other shares, or fewer columns to split by"
             )
     return {position: name for number, name in assigned.items() for position in parts[number]}
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import pyarrow.parquet as pq
 
-from .errors import DataError, Locate, UserError, bad_value, names_shown, place, shown, system_errors
+from .errors import DataError, Locate, UserError, bad_value, counted, names_shown, place, shown, system_errors
 from .folders import path_version
 from .parquet import parquet_errors, parquet_tables
 from .ratings import A_NAME, is_name, is_text
@@ -180,7 +180,7 @@ def csv_rows(lines: Iterable[str], path: Path) -> Iterator[tuple[int, list[str]]
                 n_columns = len(values)
             elif len(values) != n_columns:
                 where = place(path, row, line=line)
-                raise DataError(f"{where}: {len(values)} values; expected {n_columns}, one per column")
+                raise DataError(f"{where}: {counted(len(values), 'value')}; expected {n_columns}, one per column")
             yield line, values
             row += 1
     except csv.Error as error:

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 from rich.table import Table
 
-from ..data_modules.errors import DataError
+from ..data_modules.errors import DataError, counted
 from ..data_modules.schema import Pair, PairDataset
 from .evaluate import scored, shared_dimensions
 from .judges import Judge
@@ -86,7 +86,8 @@ def challenge(
         crossed = crossings(pairs)
         if not crossed:
             raise DataError(
-                f"of {len(pairs)} pairs none can be crossed: no system answers two voices (settings) of a group"
+                f"of {counted(len(pairs), 'pair')} none can be crossed: no system answers two voices (settings) of a "
+                "group"
             )
         scores = _scores(judge, [*pairs, *(pair for _, pair in crossed)]) * signs
         groups = np.array([group_of(pair) for _, pair in crossed])
@@ -143,8 +144,8 @@ def challenge_scores(
     answerable = np.flatnonzero(has_answer[questions])
     if len(answerable) == 0:
         raise DataError(
-            f"{len(pairs)} pairs hold no question: expected two rated responses or more to the same context, of "
-            "which one is rated best"
+            f"{counted(len(pairs), 'pair holds', 'pairs hold')} no question: expected two rated responses or more to "
+            "the same context, of which one is rated best"
         )
     groups = np.array([f"{source} / {group_of(pair)}" for source, pair in zip(sources, pairs, strict=True)])
     # A tie for the highest score is no answer: a constant judge gets 0, not the share that guessing would get. If an

@@ -15,7 +15,7 @@ import pandas as pd
 
 from .. import __version__
 from ..data_modules.audit import COLUMNS, known_columns, read_column, tag_columns
-from ..data_modules.errors import DataError, UserError, shown
+from ..data_modules.errors import DataError, UserError, counted, shown
 from ..data_modules.schema import Dimension, Pair, PairDataset
 from .dimension_report import (
     MISSING,
@@ -147,7 +147,9 @@ def measure(
     runs = {probe.name: _run_check(probe, judge, part.pairs, seed) for probe in possible}
     tables = [_items(part, dimension.name, scores, runs, columns) for dimension in dimensions]
     if not any(items["human_mean"].notna().any() for items in tables):
-        raise UserError(f"none of the {len(part.pairs)} pairs has a rating of {', '.join(d.name for d in dimensions)}")
+        raise UserError(
+            f"none of the {counted(len(part.pairs), 'pair')} has a rating of {', '.join(d.name for d in dimensions)}"
+        )
     clusters = clusters_of(part.pairs, plan.cluster)
     frame = Frame.of_dataset(part, {judge.name: pd.concat(tables)}, clusters)
     names = [dimension.name for dimension in dimensions]

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from ..data_modules.errors import counted
 from .probes import PROBES
 from .rendering import sentences
 from .statistics.agreement import MIN_ITEMS, Statistic, is_constant, pearson
@@ -306,7 +307,7 @@ def voice_and_words(
     usable, point = complete(full, voice_only, words_only)
     reason = point.reason
     if point.n < MIN_ITEMS_HERE:
-        reason = f"{point.n} items with all three scores; at least {MIN_ITEMS_HERE} needed"
+        reason = f"{counted(point.n, 'item')} with all three scores; at least {MIN_ITEMS_HERE} needed"
     elif reason is None and is_constant(full[usable]):
         reason = "the judge scores are constant"
     if reason is not None:

@@ -34,7 +34,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 from scipy import stats
 
-from ..data_modules.errors import UserError
+from ..data_modules.errors import UserError, counted
 from .frame import Frame, Panel
 from .pages.charts import INK, STYLE, png
 from .rendering import dollars, filled_table, number, percent, ranged, signed
@@ -282,14 +282,15 @@ def _sentence(report: Report) -> str:
     pilot, n, k = report["pilot"], best["items"], best["raters"]
     missing_items = n - pilot["n_items"]
     task = f"judges apart that differ by {report['difference']:g} with {percent(report['power'])} power"
-    each = "1 rater" if k == 1 else f"{k} raters"
+    each = counted(k, "rater")
     price = "" if best["cost"] is None else f", for {best['cost']:,.2f}"
     if pilot["n_items"] and round(pilot["ratings_per_item"]) >= k:  # the pilot's own items count
         if missing_items <= 0:
-            return f"The {pilot['n_items']} items of the pilot tell {task}."
+            return f"The {counted(pilot['n_items'], 'item')} of the pilot tell {task}."
         price = "" if report["price"] is None else f", for {report['price'] * missing_items * k:,.2f}"
-        return f"{missing_items} more items with {each} ({missing_items * k} ratings{price}) tell {task}."
-    return f"{n} items with {each} ({n * k} ratings{price}) tell {task}."
+        more = counted(missing_items, "more item")
+        return f"{more} with {each} ({counted(missing_items * k, 'rating')}{price}) tell {task}."
+    return f"{counted(n, 'item')} with {each} ({counted(n * k, 'rating')}{price}) tell {task}."
 
 
 def plan_views(report: Report) -> Iterator[Table | str]:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ..data_modules.errors import counted
 from ..data_modules.ratings import RatingTable
 from ..data_modules.schema import Pair
 from .dimension_report import MISSING, status_counts
@@ -156,7 +157,9 @@ def prompting_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> dict[s
         failures.update(meta.get("failures", {}))
     answered = [meta["cost"] for meta in answers.told if meta.get("requests", 0)]
     cost = float(sum(answered)) if answered and None not in answered else None
-    unknown = f"no price or tokens are known of the answers on {answered.count(None)} of {len(answered)} pairs"
+    unknown = (
+        f"no price or tokens are known of the answers on {answered.count(None)} of {counted(len(answered), 'pair')}"
+    )
     # a comparison is recorded with one of its two pairs: the other one has a score and no requests
     with_answers = sum(
         status == OK or meta.get("requests", 0) > 0 for meta, status in zip(answers.told, answers.statuses, strict=True)

@@ -24,6 +24,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from ..data_modules.errors import counted
+
 NONE = "—"
 """Stands where there is no number."""
 
@@ -74,11 +76,6 @@ def dollars(amount: float | None) -> str:
 def seconds(value: float) -> str:
     """A time that may be very short."""
     return "<0.01" if 0 < value < 0.01 else f"{value:.2g}" if value < 10 else f"{value:,.0f}"
-
-
-def counted(count: int, what: str) -> str:
-    """``1 pair``, ``1,216 ratings``."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def listed(names: Sequence[str], last: str = "and") -> str:

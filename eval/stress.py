@@ -20,7 +20,7 @@ from rich.table import Table
 from torch import Tensor
 
 from ..data_modules.audio import Clip, is_clipped, load_clip
-from ..data_modules.errors import AudioError, DataError, UserError, names_shown, shown
+from ..data_modules.errors import AudioError, DataError, UserError, counted, names_shown, shown
 from ..data_modules.parallel import progress
 from ..data_modules.schema import Pair, PairDataset
 from ..models.assessment import Assessment, Reward, reward_of
@@ -32,7 +32,7 @@ from ..scorer import Scorer
 from .judges.trained import TrainedJudge
 from .probes import recording, voice
 from .probes.pairs import group_of
-from .rendering import counted, filled_table, percent, ranged
+from .rendering import filled_table, percent, ranged
 from .results import COLUMNS, Report, signature_on, statistic_rows
 from .statistics.agreement import Statistic, as_report
 from .statistics.bootstrap import Resamples, estimate, estimate_share
@@ -165,7 +165,7 @@ def stress(
     chosen = [candidates[position] for position in drawn]
     assessed = list(zip(chosen, _assessed(scorer, chosen, "unchanged"), strict=True))
     if not any(isinstance(found, Assessment) for _, found in assessed):
-        raise DataError(f"{dataset.card.name}: none of {len(chosen)} pairs can be heard; expected clips")
+        raise DataError(f"{dataset.card.name}: none of {counted(len(chosen), 'pair')} can be heard; expected clips")
     dimensions = scorer.dimension_names(None)
     rewards = {pair.pair_id: _reward(pair, found, dimensions) for pair, found in assessed}
     left_out = {pair_id: reward.text for pair_id, reward in rewards.items() if reward.code is not None}
@@ -176,7 +176,7 @@ def stress(
     }
     if not before:
         raise DataError(
-            f"{dataset.card.name}: none of {len(chosen)} pairs gets a reward as it is (first: "
+            f"{dataset.card.name}: none of {counted(len(chosen), 'pair')} gets a reward as it is (first: "
             f"{next(iter(left_out.values()))}); expected pairs like those that the judge was calibrated on"
         )
     usable = [pair for pair in chosen if pair.pair_id in before]

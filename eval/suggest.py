@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from rich.table import Table
 
-from ..data_modules.errors import UserError
+from ..data_modules.errors import UserError, counted
 from ..data_modules.ratings import RatingTable
 from ..data_modules.schema import PairDataset
 from .evaluate import scored, shared_dimensions
@@ -59,7 +59,7 @@ def suggest(
     """
     part = dataset.subset(split)
     if ratings > _MOST * len(part.pairs):
-        raise UserError(f"--ratings {ratings}: expected at most {_MOST} for each of {len(part.pairs)} pairs")
+        raise UserError(f"--ratings {ratings}: expected at most {_MOST} for each of {counted(len(part.pairs), 'pair')}")
     table = scored(judge, part.pairs)
     ids = [pair.pair_id for pair in part.pairs]
     dimensions = shared_dimensions(judge, dataset)
@@ -67,7 +67,7 @@ def suggest(
     scores = scores.reindex(index=ids, columns=[dimension.name for dimension in dimensions])
     scored_pairs = np.flatnonzero(np.isfinite(scores).all(axis=1))
     if len(scored_pairs) == 0:
-        raise UserError(f"judge {judge.name}: none of the {len(ids)} pairs has a score; expected some")
+        raise UserError(f"judge {judge.name}: none of the {counted(len(ids), 'pair')} has a score; expected some")
     falls, counts, squares = [], [], []
     limit = min(ratings, 20 + 4 * math.ceil(ratings / len(scored_pairs)))  # of one pair
     for dimension in dimensions:
@@ -107,7 +107,8 @@ def suggest(
     )
     rows = frame.sort_values(["suggested", "gain"], ascending=False, kind="stable").to_dict("records")
     sentence = (
-        f"{ratings} ratings of these pairs take the expected error of judge and ratings together from {now:.2%} of the "
+        f"{counted(ratings, 'rating of these pairs takes', 'ratings of these pairs take')} "
+        f"the expected error of judge and ratings together from {now:.2%} of the "
         f"scale to {after:.2%}, as many of pairs at random to {random:.2%}."
     )
     error = {"now": now, "suggested": after, "random": random}
@@ -122,8 +123,8 @@ def _variances(score: np.ndarray, uncertainty: np.ndarray, given: RatingTable, w
     rated = (counts > 0) & np.isfinite(score)
     if freedom < FEWEST or rated.sum() < FEWEST:
         raise UserError(
-            f"{where}: {int(rated.sum())} rated pairs and {freedom} ratings beyond the first of a pair; expected "
-            f"{FEWEST} of both, to learn the raters' noise and the judge's error"
+            f"{where}: {counted(int(rated.sum()), 'rated pair')} and {counted(freedom, 'rating')} beyond the first of "
+            f"a pair; expected {FEWEST} of both, to learn the raters' noise and the judge's error"
         )
     noise = float(np.square(given.scores - given.means[given.items]).sum()) / freedom
     if noise == 0:

@@ -12,6 +12,7 @@ from itertools import pairwise
 from rich.table import Table
 from rich.text import Text
 
+from ..data_modules.errors import counted
 from .listening import Listening, listening_sentence
 from .overall import turned
 from .probes import PROBES
@@ -426,7 +427,7 @@ def _overall_table(overall: Report) -> Table:
         spearman = ranged(judge["spearman"])
         rows.append((judge["judge"], cluster, spearman, ranged(difference, signed), ranged(share, percent), p))
     rows.append((bold("noise ceiling"), "", bold(ranged(overall["people"]["panel_mean"])), "", "", ""))
-    title = f"judges over {overall['n_dimensions']} dimensions ({overall['n_groups']} groups)"
+    title = f"judges over {counted(overall['n_dimensions'], 'dimension')} ({counted(overall['n_groups'], 'group')})"
     head = (
         "judge", "cluster", "mean Spearman\n(95 %)", "difference from\none person", "share of the\nnoise ceiling",
         "p to next\n(Holm)",

@@ -23,7 +23,7 @@ from pydantic import ConfigDict, Field
 from scipy.optimize import isotonic_regression, least_squares
 from scipy.special import expit, logit
 
-from ..data_modules.errors import UserError
+from ..data_modules.errors import UserError, counted
 from ..data_modules.schema import Dimension
 from .assessment import Domain, Score
 from .description import STRICT, validated
@@ -71,7 +71,9 @@ class Isotonic:
 
     def __post_init__(self) -> None:
         if len(self.scores) != len(self.ratings):
-            raise ValueError(f"{len(self.scores)} scores and {len(self.ratings)} ratings; expected as many")
+            raise ValueError(
+                f"{counted(len(self.scores), 'score')} and {counted(len(self.ratings), 'rating')}; expected as many"
+            )
         if any(after <= before for before, after in itertools.pairwise(self.scores)):
             raise ValueError(f"scores {list(self.scores)}; expected rising numbers")
         if any(after < before for before, after in itertools.pairwise(self.ratings)):
@@ -219,7 +221,11 @@ class DimensionCalibration:
     def in_words(self) -> str:
         """Summary in one line."""
         model = self.three_way
-        compared = "" if model is None else f"; of two responses: {model.n} verdicts in {model.groups} groups"
+        compared = (
+            ""
+            if model is None
+            else f"; of two responses: {counted(model.n, 'verdict')} in {counted(model.groups, 'group')}"
+        )
         if self.factor is None:
             return f"no standard errors: {self.quantiles[0].reason}{compared}"
         unit = " x deviation of the head" if self.uses_deviation else " points"
@@ -228,7 +234,7 @@ class DimensionCalibration:
         ]
         missing = [f"{100 * q.level:g} % none ({q.reason})" for q in self.quantiles if q.value is None]
         above = "" if self.abstain_above is None else f"; abstains above a standard error of {self.abstain_above:.2f}"
-        pairs = f"{self.n} pairs in {self.groups} groups"
+        pairs = f"{counted(self.n, 'pair')} in {counted(self.groups, 'group')}"
         return (
             f"{pairs}: standard error {self.factor:.2f}{unit}; intervals {', '.join([*widths, *missing])}{unit}{above}"
             f"{compared}"

@@ -22,6 +22,7 @@ from scipy.stats import rankdata
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold
 
+from ..data_modules.errors import counted
 from ..data_modules.schema import Dimension
 from .settings import MOST_LANDMARKS
 
@@ -68,7 +69,7 @@ class Solution:
         """What was chosen, in one line."""
         if "comparisons" in self.record:
             loss = f"log loss {self.record['log_loss']:.3f} on groups left out"
-            return f"logistic regression of {self.record['comparisons']} comparisons, {loss}"
+            return f"logistic regression of {counted(self.record['comparisons'], 'comparison')}, {loss}"
         chosen = _name(self.record["width"], self.record["omits_first"])
         penalties = zip(dimensions, self.record["penalty"], strict=True)
         return (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..data_modules.errors import AudioError, UserError
+from ..data_modules.errors import AudioError, UserError, counted
 from ..data_modules.folders import replace_text
 from ..data_modules.parallel import progress
 from ..data_modules.schema import Dimension, Pair, PairDataset
@@ -260,7 +260,7 @@ def conformal_quantile(errors: np.ndarray, level: float) -> Quantile:
     rank = math.ceil((len(errors) + 1) * level - _ROUNDING)
     if rank > len(errors):
         needed = math.ceil(level / (1 - level) - _ROUNDING)
-        return Quantile(level, None, f"{len(errors)} rated pairs, at least {needed} needed")
+        return Quantile(level, None, f"{counted(len(errors), 'rated pair')}, at least {needed} needed")
     return Quantile(level, float(np.partition(errors, rank - 1)[rank - 1]))
 
 
@@ -284,8 +284,8 @@ def _check_mappable(dimension: Dimension, score: np.ndarray, human: np.ndarray, 
     groups = int(codes.max()) + 1
     if len(score) < MIN_MAPPED or groups < FOLDS:
         raise UserError(
-            f"dimension {dimension.name}: {len(score)} rated pairs in {groups} groups; a mapping needs at least "
-            f"{MIN_MAPPED} in {FOLDS}; use method none"
+            f"dimension {dimension.name}: {counted(len(score), 'rated pair')} in {counted(groups, 'group')}; a mapping "
+            f"needs at least {MIN_MAPPED} in {FOLDS}; use method none"
         )
     if (score - score.mean()) @ (human - human.mean()) <= 0:
         raise UserError(
@@ -300,8 +300,8 @@ def _threshold(dimension: Dimension, errors: np.ndarray, fraction: float) -> flo
     ordered = np.sort(errors)
     if not 0 < fraction < 1 or count == 0:
         raise UserError(
-            f"dimension {dimension.name}: abstaining from a fraction of {fraction:g} of {len(errors)} pairs; expected "
-            "a fraction between 0 and 1 that is at least one pair"
+            f"dimension {dimension.name}: abstaining from a fraction of {fraction:g} of "
+            f"{counted(len(errors), 'pair')}; expected a fraction between 0 and 1 that is at least one pair"
         )
     threshold = ordered[len(errors) - count - 1]
     if threshold == ordered[-1]:

@@ -272,7 +272,7 @@ def test_audio_states_are_kept_in_a_folder(judge_folder, clips, tmp_path, monkey
         (lambda s, c: s.rank(None, c), "expected a list of responses"),
         (lambda s, c: s.rank(None, [c, 5]), "pair 1: clip of type int"),
         (lambda s, c: s.score([None], [c, c]), "2 responses with 1 contexts and 2 situations"),
-        (lambda s, c: s.score([None] * 2, [c]), "1 responses with 2 contexts and 1 situations"),
+        (lambda s, c: s.score([None] * 2, [c]), "1 response with 2 contexts and 1 situation"),
         (lambda s, c: s.score([None] * 2, [c, c], situation=["one"]), "2 responses with 2 contexts and 1 situations"),
         (lambda s, c: s.score([c], c), "one response with lists of contexts or situations"),
         (lambda s, c: s.score(None, c, situation=["Late."]), "one response with lists of contexts or situations"),

@@ -23,7 +23,7 @@ from rich.table import Table
 from sklearn.model_selection import GroupKFold
 
 from ..data_modules.datamodule import RunPairs
-from ..data_modules.errors import AudioError, UserError
+from ..data_modules.errors import AudioError, UserError, counted
 from ..data_modules.folders import replace_file, replace_text
 from ..data_modules.parallel import say
 from ..data_modules.schema import Pair, PairDataset
@@ -166,7 +166,7 @@ class _Plan:
             why = "a fold is left out, one chooses, and one is trained on" if least == 3 else "one is left out"
             raise UserError(f"folds {folds} with method {self._recipe.method}: {why}; expected at least {least}")
         if folds > groups:
-            raise UserError(f"folds {folds}: the pairs have {groups} groups; expected at most as many folds")
+            raise UserError(f"folds {folds}: the pairs have {counted(groups, 'group')}; expected at most as many folds")
         if not self._recipe.resume and any((self._folder / method).exists() for method in (PROBE, LORA, LARGER)):
             raise UserError(
                 f"{self._folder}: already holds runs; expected another --run, or --resume true to continue them"
@@ -304,7 +304,7 @@ class _Plan:
         if low is not None:
             interval = f"90 % interval {low:.3f} to {high:.3f}; it must not begin below 0"
         elif draws.n_groups < MIN_GROUPS:
-            interval = f"no 90 % interval: {draws.n_groups} groups, at least {MIN_GROUPS} needed"
+            interval = f"no 90 % interval: {counted(draws.n_groups, 'group')}, at least {MIN_GROUPS} needed"
         else:
             interval = "no 90 % interval: it is undefined in every draw"
         say(

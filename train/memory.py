@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from ..data_modules.audio import Clip
-from ..data_modules.errors import UserError
+from ..data_modules.errors import UserError, counted
 from ..data_modules.schema import Dimension, Pair, Turn
 from ..models.backbones.base import Clips, Inputs
 from ..models.backbones.layers import recompute_activations
@@ -249,7 +249,7 @@ class _FusedKernel(torch.autograd.Function):
 
 def memory_table(found: StepMemory, seconds: float, gpu_bytes: float | None) -> Table:
     """The table that `train --dry-run` prints under that of parameters."""
-    title = f"A step on {found.pairs} pairs of two clips of {seconds:g} s ({found.tokens} tokens a pair)"
+    title = f"A step on {counted(found.pairs, 'pair')} of two clips of {seconds:g} s ({found.tokens} tokens a pair)"
     table = Table("memory on each GPU", "GiB", title=title)
     for name, size in found.by_kind.items():
         shown = "CUDA runtime (assumed)" if name == "cuda_runtime_assumed" else name

@@ -22,7 +22,7 @@ from rich.console import Console
 
 from ..data_modules.audio import AudioSource
 from ..data_modules.datamodule import PairDataModule
-from ..data_modules.errors import UserError, raised_in
+from ..data_modules.errors import UserError, counted, raised_in
 from ..data_modules.folders import RemotePath, replace_text
 from ..data_modules.parallel import say
 from ..data_modules.sampling import Position
@@ -390,8 +390,8 @@ def _print_parts(judge: EmpathyJudge, raters: RaterEmbedding | None, recipe: Rec
         say(parameter_table(counts))
         unread = sum(pair.told is not None for pair in data.train.pairs)
         if unread and not judge.backbone.reads_text:
-            text = f"{unread} training pairs have a situation text, which backbone {judge.backbone.name} cannot read"
-            say(text, "yellow")
+            whose = counted(unread, "training pair has", "training pairs have")
+            say(f"{whose} a situation text, which backbone {judge.backbone.name} cannot read", "yellow")
     check_trainable(counts, recipe.expected_trainable or {})
 
 

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..data_modules.audio import AudioSource, decode
-from ..data_modules.errors import AudioError
+from ..data_modules.errors import AudioError, counted
 from ..data_modules.schema import Dimension, Pair
 from ..eval.pages.charts import ACCENT, MUTED, PALE, STYLE, pixels, rating_axes, shortened
 from ..eval.statistics.calibration import calibration_curve
@@ -78,8 +78,8 @@ def _scatter(axes: Axes, scores: np.ndarray, ratings: np.ndarray, scale: tuple[f
     alpha = float(np.clip(6 / np.sqrt(len(scores)), 0.15, 0.75))
     axes.scatter(scores, ratings, s=14, color=ACCENT, alpha=alpha, linewidths=0, zorder=2)
     rating_axes(axes, scores, ratings, scale)
-    shown = f"{len(scores):,} of {count:,}" if count > len(scores) else f"{count:,}"
-    axes.set_title(f"{shown} pairs", color=MUTED, fontsize=10, y=1.02)
+    shown = counted(count, "pair")
+    axes.set_title(f"{len(scores):,} of {shown}" if count > len(scores) else shown, color=MUTED, fontsize=10, y=1.02)
 
 
 def _calibration(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import yaml
 
-from ..errors import AudioError, DataError, UserError, shown
+from ..errors import AudioError, DataError, UserError, counted, shown
 from ..folders import path_version, replace_text, staged_folder
 from ..pairs_file import PAIRS_FILE, SHARD_FOLDER, SHARD_ROWS, shard_name, write_pairs
 from ..parallel import map_threads
@@ -128,7 +128,7 @@ def assemble(
         if skipped:
             with (stage / SKIPPED_FILE).open("w", encoding="utf-8", newline="", errors="backslashreplace") as file:
                 csv.writer(file).writerows([("where", "reason"), *skipped])
-            note = f"{len(skipped)} pairs skipped, see {SKIPPED_FILE}."
+            note = f"{counted(len(skipped), 'pair')} skipped, see {SKIPPED_FILE}."
             card = dataclasses.replace(card, description=f"{card.description} {note}".strip())
         _write_rows(usable, clips, stage, shard_rows if embed_audio else len(usable))
         usable.sort(key=lambda row: hash_order(row["pair_id"]))

@@ -35,7 +35,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from ..audio import decode, probe
-from ..errors import AudioError, DataError, UserError, shown
+from ..errors import AudioError, DataError, UserError, counted, shown
 from ..parallel import map_threads
 from ..ratings import Dimension
 from ..schema import DatasetCard
@@ -201,7 +201,9 @@ def _training(own: _Set, place: Path, folder: Path, found: Collector, notes: lis
             both = [by_label[_GOOD], by_label[_BAD]]
             contests.append(_Contest(where, (own.name, prefix, variant), columns, user, both))
     incomplete = len(texts.keys() - {contest.columns["group_id"] for contest in contests})
-    notes += [f"{incomplete} texts of {own.name} have no complete pair of responses."] if incomplete else []
+    if incomplete:
+        texts = f"{counted(incomplete, 'text')} of {own.name}"
+        notes.append(f"{texts} {'has' if incomplete == 1 else 'have'} no complete pair of responses.")
     return contests
 
 

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote
 
-from ..errors import AudioError, DataError, UserError, bad_value, shown
+from ..errors import AudioError, DataError, UserError, bad_value, counted, shown
 from ..ratings import RATING_COLUMNS, SECONDS, check_ratings, is_name, parse_dimension
 from ..rows import NAME_COLUMNS, PAIR_COLUMNS, TAG_PREFIX, TAGS, TEXT_COLUMNS, checked_pairs, sorted_tags
 from ..schema import DatasetCard
@@ -165,7 +165,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     notes = [
         f"Fields not imported: {', '.join(ignored_fields)}." if ignored_fields else "",
         f"Controls not imported: {', '.join(ignored_controls)}." if ignored_controls else "",
-        f"{cancelled} cancelled annotations left out." if cancelled else "",
+        f"{counted(cancelled, 'cancelled annotation')} left out." if cancelled else "",
     ]
     description = " ".join(filter(None, notes))
     card = DatasetCard("", tuple(dimensions), "unknown", "unknown", options.synthetic, description)

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError, bad_value
+from ..errors import DataError, bad_value, counted
 from ..ratings import Dimension
 from ..schema import DatasetCard
 from ..tables import TableRow
@@ -77,7 +77,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
         "unknown",
         synthetic=True,
         description="Preferences without scores; they follow from how the dialogues were made, no rater gave them. "
-        f"Left out: {system_turns} system turns. Context turns without a clip: {without_clip}.",
+        f"Left out: {counted(system_turns, 'system turn')}. Context turns without a clip: {without_clip}.",
     )
     return collector.imported(card, compared=True)
 

@@ -26,7 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError, shown
+from ..errors import DataError, counted, shown
 from ..ratings import Dimension
 from ..schema import DatasetCard
 from ..tables import TableRow
@@ -83,7 +83,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
                         with collector.skipping(row.place()):
                             rater = f"{layout}-{number}"
                             collector.add_rating(pair_id, rater, question, answer, where, _SCALE, whole=True)
-    sizes = ", ".join(f"{size} ({count} responses)" for size, count in sorted(panels.items()))
+    sizes = ", ".join(f"{size} ({counted(count, 'response')})" for size, count in sorted(panels.items()))
     other_questions = ", ".join(f"{name} ({count})" for name, count in sorted(not_scores.items()))
     card = DatasetCard(
         "Speech-DRAME",

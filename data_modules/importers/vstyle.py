@@ -31,7 +31,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ..errors import DataError
+from ..errors import DataError, counted
 from ..ratings import Dimension
 from ..schema import DatasetCard
 from ..tables import TableRow, read_records
@@ -90,7 +90,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     )
     if options.category:
         left_out = len(responses) - len(pairs)
-        description += f" Only abilities {options.category}/...: {left_out} responses of others left out."
+        description += f" Only abilities {options.category}/...: {counted(left_out, 'response')} of others left out."
     card = DatasetCard(
         "VStyle",
         (replace(_SCALE, step=1 if in_steps else None),),

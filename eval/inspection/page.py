@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...data_modules.errors import UserError
+from ...data_modules.errors import UserError, counted
 from ...data_modules.folders import CARD_FILE, replace_text
 from ...data_modules.inspection import Inspection
 from ...data_modules.ratings import Dimension
@@ -21,7 +21,7 @@ from ...data_modules.schema import Pair, PairDataset
 from ..pages import charts
 from ..pages.report import PAGE_FILE
 from ..pages.sound import RULE, AudioCopies, dot_strip, heard
-from ..rendering import counted, read, render
+from ..rendering import read, render
 from ..results import REPORT_FILE
 from .facts import DISPUTED_ITEMS, MAX_STEPS, Facts, scale_steps
 
@@ -179,7 +179,7 @@ def _coverage(name: str, pairs_by_raters: Mapping[int, int]) -> str:
     edges = np.arange(low, high + width + 1, width) - 0.5
     counts, _ = np.histogram(list(pairs_by_raters), edges, weights=list(pairs_by_raters.values()))
     ticks = [float(value) for value in range(low, high + 1)] if width == 1 else None
-    words = "; ".join(f"{count} pairs with {raters}" for raters, count in pairs_by_raters.items())
+    words = "; ".join(f"{counted(count, 'pair')} with {raters}" for raters, count in pairs_by_raters.items())
     alt = f"Raters per pair for {name}: {words}"
     return charts.histogram(edges.tolist(), counts.astype(int).tolist(), "raters of a pair", alt, ticks=ticks)
 

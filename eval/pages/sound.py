@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from ...data_modules.audio import AudioSource, Clip, audio_hash, decode, probe
 from ...data_modules.encodings import MP3_RATES
-from ...data_modules.errors import AudioError
+from ...data_modules.errors import AudioError, counted
 from ...data_modules.folders import replace_file
 from ...data_modules.schema import Pair, PairDataset
 from ...data_modules.stored_clips import StoredClip
@@ -180,7 +180,8 @@ def dot_strip(ratings: Sequence[tuple[str, float]], scale: tuple[float, float], 
     return Markup(
         render(
             "strip",
-            alt=f"{len(ratings)} ratings on a scale from {plain(low)} to {plain(high)}: {scores}; mean {mean:.2f}",
+            alt=f"{counted(len(ratings), 'rating')} on a scale from {plain(low)} to {plain(high)}: {scores}; "
+            f"mean {mean:.2f}",
             dots=[(*rating, ground - 2 - _DOT - level * step) for rating, level in zip(ratings, levels, strict=True)],
             ticks=ticks,
             low=low,

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
+from ...data_modules.errors import counted
 from ...data_modules.ratings import MIN_ITEMS
 
 CONSTANT_TOLERANCE = 1e-12
@@ -183,7 +184,7 @@ CORRELATIONS: tuple[Function, ...] = (spearman, pearson, kendall, ccc, icc_a1, i
 
 def why_undefined(function: Function, score: np.ndarray, human: np.ndarray) -> str:
     """The reason why a function of this module, or another one with the rules of correlations, is NaN."""
-    items = "1 item" if len(score) == 1 else f"{len(score)} items"
+    items = counted(len(score), "item")
     if function in (loa_lower, loa_upper):
         return f"{items}; limits of agreement need at least 2"
     if len(score) < MIN_ITEMS:

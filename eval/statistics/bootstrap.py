@@ -28,6 +28,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
+from ...data_modules.errors import counted
 from .agreement import CORRELATIONS, Function, Statistic, kendall, spearman, why_undefined
 from .rank_draws import kendall_draws, spearman_draws
 
@@ -250,7 +251,7 @@ def complete(*vectors: np.ndarray) -> tuple[np.ndarray, Statistic]:
     if n == 0:
         reason = "0 items" + (f", {dropped} dropped as NaN" if dropped else "")
     elif infinite:
-        reason = f"{'1 item' if infinite == 1 else f'{infinite} items'} with an infinite score"
+        reason = f"{counted(infinite, 'item')} with an infinite score"
     return valid, Statistic(None, n=n, dropped=dropped, reason=reason)
 
 
@@ -281,10 +282,12 @@ def with_interval(
         return point
     point = replace(point, draws=draws)
     if resamples.n_groups < MIN_GROUPS:
-        return replace(point, reason=f"no interval: {resamples.n_groups} groups, at least {MIN_GROUPS} needed")
+        return replace(
+            point, reason=f"no interval: {counted(resamples.n_groups, 'group')}, at least {MIN_GROUPS} needed"
+        )
     undefined = int(np.isnan(drawn).sum())
     if undefined > MAX_UNDEFINED * len(drawn):
-        reason = f"no interval: undefined in {undefined} of {len(drawn)} resamples"
+        reason = f"no interval: undefined in {undefined} of {counted(len(drawn), 'resample')}"
         return replace(point, undefined_resamples=undefined, reason=reason)
     drawn, groups = drawn[~np.isnan(drawn)], resamples.n_groups
     point = replace(point, undefined_resamples=undefined)

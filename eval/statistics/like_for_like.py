@@ -36,6 +36,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy import stats
 
+from ...data_modules.errors import counted
 from ...data_modules.ratings import RatingTable
 from .agreement import Statistic
 from .bootstrap import MAX_UNDEFINED, MIN_GROUPS, Resamples
@@ -123,7 +124,9 @@ def held_out(score: np.ndarray, table: RatingTable, resamples: Resamples) -> Hel
         shared = rated[usable[rated]]
         items = table.items[shared]
         if len(shared) < MIN_RATER_ITEMS:
-            left_out[rater_id] = f"shares {len(shared)} items with other raters, at least {MIN_RATER_ITEMS} needed"
+            left_out[rater_id] = (
+                f"shares {counted(len(shared), 'item')} with other raters, at least {MIN_RATER_ITEMS} needed"
+            )
             continue
         codes = resamples.codes[items]
         correlations = spearman_draws(np.stack([score[items], table.scores[shared]]), targets[shared], codes, counts)
@@ -247,14 +250,14 @@ def _spread(found: HeldOut, share: np.ndarray, resamples: Resamples) -> _Spread 
     if resamples.resamples == 0:
         return "no resamples"
     if groups < MIN_GROUPS:
-        return f"{groups} groups, at least {MIN_GROUPS} needed"
+        return f"{counted(groups, 'group')}, at least {MIN_GROUPS} needed"
     if raters < MIN_RATERS:
-        return f"{raters} rater can be compared, at least {MIN_RATERS} needed"
+        return f"{counted(raters, 'rater')} can be compared, at least {MIN_RATERS} needed"
     drawn = slice(1, 1 + resamples.resamples)
     weights = found.weights[:, drawn]
     defined = weights.sum(axis=0) > 0
     if (~defined).sum() > MAX_UNDEFINED * len(defined):
-        return f"undefined in {(~defined).sum()} of {len(defined)} resamples"
+        return f"undefined in {(~defined).sum()} of {counted(len(defined), 'resample')}"
     sums = [(np.nan_to_num(values[:, drawn]) * weights).sum(axis=0) for values in (found.judge, found.rater)]
     items = np.cov(np.stack(sums)[:, defined] / weights.sum(axis=0)[defined]) * groups / (groups - 1)
     halved = (found.judge - found.rater)[:, -2 * HALVINGS :]

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ...data_modules.errors import counted
 from .agreement import CONSTANT_TOLERANCE, MIN_ITEMS, Function, Statistic, kendall, spearman, why_constant
 from .bootstrap import Resamples, complete, with_interval
 from .rank_draws import pair_sums, signs
@@ -61,7 +62,7 @@ def item_pairs(score: np.ndarray, human: np.ndarray, resamples: Resamples, seed:
     valid, point = complete(score, human)
     x, y, seen = score[valid], human[valid], resamples.select(valid)
     if point.reason is None:
-        point = replace(point, reason=f"no pair: {len(x)} items" if len(x) < 2 else why_constant(x, y))
+        point = replace(point, reason=f"no pair: {counted(len(x), 'item')}" if len(x) < 2 else why_constant(x, y))
     if point.reason is not None:
         return ItemPairs(point, point, None, None)
     epsilon, epsilon_reason = tie_calibration(x, y, seed)

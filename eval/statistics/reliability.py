@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ...data_modules.errors import counted
 from ...data_modules.ratings import RatingTable, tied
 from .agreement import MIN_ITEMS, Statistic, as_report, spearman
 from .bootstrap import PERCENTILES, Interval, Resamples, estimate, with_interval
@@ -149,7 +150,7 @@ def leave_one_rater_out(table: RatingTable, resamples: Resamples) -> tuple[Stati
         shared = rated[compared[rated]]
         items = table.items[shared]
         if len(shared) < MIN_RATER_ITEMS:
-            reason = f"shares {len(shared)} items with other raters, at least {MIN_RATER_ITEMS} needed"
+            reason = f"shares {counted(len(shared), 'item')} with other raters, at least {MIN_RATER_ITEMS} needed"
             raters[rater_id] = Statistic(None, n=len(shared), reason=reason)
             continue
         seen = resamples.select(items)
@@ -177,7 +178,7 @@ def leave_one_rater_out(table: RatingTable, resamples: Resamples) -> tuple[Stati
 def _split_half(table: RatingTable, resamples: Resamples, seed: int, *, by_item: bool) -> Statistic:
     shared = table.shared()
     if len(shared) < MIN_ITEMS:
-        reason = f"{len(shared)} items with at least two raters, at least {MIN_ITEMS} needed"
+        reason = f"{counted(len(shared), 'item')} with at least two raters, at least {MIN_ITEMS} needed"
         return Statistic(None, n=len(shared), reason=reason)
     rng = np.random.default_rng(seed)
     halvings = (_halved(table, shared, rng, by_item=by_item) for _ in range(HALVINGS))
@@ -323,8 +324,9 @@ def raters_ceiling(
     """
     items = np.flatnonzero(table.counts > k)
     if len(items) < MIN_RATER_ITEMS:
-        raters = "1 rater" if k == 1 else f"{k} raters"
-        reason = f"{len(items)} items with more than {raters}, at least {MIN_RATER_ITEMS} needed"
+        reason = (
+            f"{counted(len(items), 'item')} with more than {counted(k, 'rater')}, at least {MIN_RATER_ITEMS} needed"
+        )
         return dict.fromkeys(("expected", "measured"), Statistic(None, n=len(items), reason=reason))
     seen, others = resamples.select(items), float((1 / (table.counts[items] - k)).mean())
     expected, c = panel_reliability, float((1 / table.counts[table.counts > 0]).mean())

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ...data_modules.errors import counted
 from .agreement import CONSTANT_TOLERANCE, STATISTICS, Statistic, is_constant
 from .bootstrap import Resamples, estimate, with_interval
 
@@ -63,7 +64,7 @@ def system_level(systems: Sequence[str], score: np.ndarray, human: np.ndarray, r
         if of_pairs and len(names) < 2:
             reason = ("0 items", "1 system, no pair")[len(names)]
         elif not of_pairs and len(names) < MIN_SYSTEMS:
-            reason = f"{len(names)} systems, at least {MIN_SYSTEMS} needed"
+            reason = f"{counted(len(names), 'system')}, at least {MIN_SYSTEMS} needed"
         elif of_pairs and is_constant(score):
             reason = "the judge scores are constant"  # without a tie between people it would be 0
         if reason is not None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...data_modules.errors import counted
 from ...data_modules.ratings import RatingTable, tied
 from .agreement import Statistic, spearman
 from .bootstrap import Resamples, estimate, fisher_z, t_interval, z_variance
@@ -73,7 +74,7 @@ def _point(score: np.ndarray, table: RatingTable) -> Statistic:
     point = estimate(spearman, score, table.means)
     if point.value is None or len(table.rater_ids) >= MIN_RATERS:
         return point
-    reason = f"no interval: {len(table.rater_ids)} raters, at least {MIN_RATERS} needed"
+    reason = f"no interval: {counted(len(table.rater_ids), 'rater')}, at least {MIN_RATERS} needed"
     return Statistic(point.value, n=point.n, reason=reason)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from ...data_modules.audio import Clip
-from ...data_modules.errors import AudioError, UserError
+from ...data_modules.errors import AudioError, UserError, counted
 from ...data_modules.parallel import progress
 from ...data_modules.schema import Dimension, Pair, PairDataset, Turn
 from ..artifact import LoadedJudge
@@ -121,7 +121,7 @@ class ExportCheck:
                 text += f"; Spearman between them {change.between:.4f}"
             if change.before is not None and change.after is not None:
                 text += f", with people {change.before:.4f} before and {change.after:.4f} after"
-            yield f"{text} ({self.pairs} pairs: {self.data})"
+            yield f"{text} ({counted(self.pairs, 'pair')}: {self.data})"
 
 
 def compare(

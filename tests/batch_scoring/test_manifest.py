@@ -116,7 +116,7 @@ def test_ids_are_numbers_by_default_and_unique(suffix, write, monkeypatch):
         ("m.csv", "response_audio\n", "the table holds no rows"),
         ("m.csv", "", "the table holds no rows"),
         ("m.jsonl", "\n", "the table holds no rows"),
-        ("m.csv", "response_audio,pair_id\na.wav\n", "row 1 (line 2): 1 values; expected 2, one per column"),
+        ("m.csv", "response_audio,pair_id\na.wav\n", "row 1 (line 2): 1 value; expected 2, one per column"),
         ("m.csv", 'response_audio\n"a.wav\n', "not readable as CSV"),
         ("m.csv", "response_audio,response_audio\na,b\n", "column 'response_audio' stands twice in the header"),
         ("m.csv", b"response_audio\n" + b"a" * (2**24 + 1), "line 2: a longer line; expected lines of at most 16 MiB"),

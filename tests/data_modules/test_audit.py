@@ -227,7 +227,7 @@ def test_systems_that_all_say_the_same_are_no_folds(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--folds", "1"], "1 folds; expected 2 to 36"),
+        (["--folds", "1"], "1 fold; expected 2 to 36"),
         (["--folds", "99"], "99 folds; expected 2 to 36"),
         (["--folds", "13"], "split 'fold.*' would get 0% of the pairs instead of 8%"),
         (["--folds", "3", "--hold-out", "system_id=a"], "--folds together with --hold-out"),

@@ -217,7 +217,7 @@ def test_a_clip_that_was_changed_after_the_import_is_refused(lab, crowd, tmp_pat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"names": ["a"]}, "1 names for 2 datasets; expected one for each"),
+        ({"names": ["a"]}, "1 name for 2 datasets; expected one for each"),
         ({"names": ["a", "a"]}, "dataset name 'a'; expected distinct ones without '/', as --names gives them"),
         ({"names": ["a", "b/c"]}, "dataset name 'b/c'; expected distinct ones"),
         ({"renames": {"web": {"warmth": "empathy"}}}, "rename in dataset 'web'; expected lab, crowd"),

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 from empathy_judge.data_modules.audio import load_clip
-from empathy_judge.data_modules.errors import MAX_MESSAGE_CHARACTERS, MAX_SHOWN_CHARACTERS, UserError, bug, shown
+from empathy_judge.data_modules.errors import (
+    MAX_MESSAGE_CHARACTERS,
+    MAX_SHOWN_CHARACTERS,
+    UserError,
+    bug,
+    counted,
+    shown,
+)
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.data_modules.tables import parse_mapping
 
@@ -14,6 +21,11 @@ from empathy_judge.data_modules.tables import parse_mapping
 @pytest.mark.parametrize("gap", ["\n", "\r\n", "\u2028", "\x85", "\x0b"])
 def test_one_line(gap):
     assert str(UserError(f"row 3{gap}value 4")) == "row 3 value 4"
+
+
+def test_what_is_counted_stands_in_its_number():
+    assert [counted(count, "pair") for count in (0, 1, 2, 1216)] == ["0 pairs", "1 pair", "2 pairs", "1,216 pairs"]
+    assert [counted(count, "pair has", "pairs have") for count in (1, 2)] == ["1 pair has", "2 pairs have"]
 
 
 def test_it_can_be_printed():

@@ -109,7 +109,7 @@ class TestTraining:
         assert (data.card.synthetic, data.card.licence) == (True, "not stated by the source")
         assert [(d.name, d.minimum, d.maximum, d.step) for d in data.card.dimensions] == [("vocal_empathy", 0, 1, 1)]
         assert "no person rated" in data.card.description
-        assert f"1 texts of {CONTEXT_SET} have no complete pair of responses." in data.card.description
+        assert f"1 text of {CONTEXT_SET} has no complete pair of responses." in data.card.description
 
     def test_a_folder_in_the_folder_gives_the_same(self, training):
         expected = training.load().card.content_hash

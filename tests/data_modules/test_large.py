@@ -74,7 +74,7 @@ class TestLayout:
         for change, message in (
             (lambda: single.write_bytes(first.read_bytes()), r"has pairs\.parquet and a folder pairs; expected one of"),
             (lambda: [single.unlink(), last.unlink()], r"ratings\.parquet, row \d+, column 'pair_id': .*no such pair"),
-            (first.unlink, r"part-00000\.parquet: no such file; the folder has 1 shards"),
+            (first.unlink, r"part-00000\.parquet: no such file; the folder has 1 shard"),
             (second.unlink, r"part-00000\.parquet: no such file; the folder has 0 shards"),
         ):
             change()

@@ -264,7 +264,7 @@ def test_checks_that_need_a_context_or_groups_say_so(make_dataset, make_judge):
         reasons.append([checks[name]["empathy"]["spearman"]["reason"] for name in ("response_only", "context_swapped")])
     assert reasons == [
         ["no pair has a context"] * 2,
-        ["no interval: 1 groups, at least 5 needed", "all pairs are of one group"],
+        ["no interval: 1 group, at least 5 needed", "all pairs are of one group"],
     ]
 
 

@@ -103,7 +103,7 @@ def test_rewards_are_clipped_and_what_is_no_voice_gets_the_lowest(scorer, voices
     ):
         with pytest.raises(UserError, match=reason):
             reward_of(scorer, clips, **options)
-    with pytest.raises(UserError, match="speak returned 1 clips for 2 completions"):
+    with pytest.raises(UserError, match="speak returned 1 clip for 2 completions"):
         EmpathyReward(scorer, lambda completions, **_: clips[:1])(["p"] * 2, ["0", "0"])
 
 
@@ -229,7 +229,7 @@ def test_a_judge_outside_its_domain_or_without_a_number_has_no_reward(scorer, vo
         ({"situation": "Late."}, "situation holds 0 values for 2 completions"),
         ({"context_audio": [None, 5]}, "completion 1: context_audio: clip of type int"),
         ({"context_audio": ["a\0b", None]}, "completion 0: context_audio: path 'a.*holds a zero byte"),
-        ({"context_audio": [None]}, "context_audio holds 1 values for 2 completions"),
+        ({"context_audio": [None]}, "context_audio holds 1 value for 2 completions"),
     ],
 )
 def test_a_column_that_cannot_be_used_is_named_before_anything_is_heard(columns, message, scorer, voices):

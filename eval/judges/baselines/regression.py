@@ -16,7 +16,7 @@ from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV, GroupKFold
 from sklearn.pipeline import make_pipeline
 
-from ....data_modules.errors import DataError
+from ....data_modules.errors import DataError, counted
 from ....data_modules.schema import Dimension, Pair, PairDataset
 from ....models import closed_form
 from ...probes.pairs import group_of
@@ -176,8 +176,8 @@ class TextJudge(RegressionJudge):
         """
         if OK not in _documents(dataset.pairs)[1]:
             raise DataError(
-                f"{dataset.root}: judge text reads transcripts, and none of the {len(dataset.pairs)} pairs to fit it "
-                "on has a response_text; expected pairs with transcripts"
+                f"{dataset.root}: judge text reads transcripts, and none of the {counted(len(dataset.pairs), 'pair')} "
+                "to fit it on has a response_text; expected pairs with transcripts"
             )
         super().__init__("text", dataset, _documents, [_ridge(seed)])
 

@@ -8,8 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ....data_modules.errors import UserError
-from ...rendering import counted
+from ....data_modules.errors import UserError, counted
 from .provider import Provider, Usage
 from .questions import Question
 from .settings import Price
@@ -139,7 +138,7 @@ def disclosure(judge: PromptedJudge, plan: RequestPlan, passes: int) -> str:
         has_situation = any(text.startswith("Situation: ") for text in plan.example.texts)
         situation = ", the text about the situation" if has_situation else ""
         clips = counted(len(plan.example.sounds), "clip")
-        examples = f"; but for the mean ratings of {settings.examples} examples" if settings.examples else ""
+        examples = f"; but for the mean ratings of {counted(settings.examples, 'example')}" if settings.examples else ""
         lines.append(f"  leaves this machine: {clips} for each question (WAV), {words}{situation}")
         lines.append(f"  stays here: names, ids, systems, ratings, tags, file names{examples}")
     repeated = "" if passes == 1 else f", for each of {passes} passes (listening checks change the clips)"
@@ -149,9 +148,11 @@ def disclosure(judge: PromptedJudge, plan: RequestPlan, passes: int) -> str:
         f"{plan.seconds / 60:.1f} min of audio, {plan.megabytes:.1f} MB"
     )
     if plan.equal:
-        lines.append(f"  {plan.equal:,} questions are the same as others and are asked once")
+        same = counted(plan.equal, "question is the same as another and is", "questions are the same as others and are")
+        lines.append(f"  {same} asked once")
     if plan.unusable:
-        lines.append(f"  {plan.unusable:,} questions cannot be asked: their clips cannot be used")
+        unusable = counted(plan.unusable, "question cannot be asked: its", "questions cannot be asked: their")
+        lines.append(f"  {unusable} clips cannot be used")
     if budget.price is not None:
         prices = "as given" if settings.price else f"as of {AS_OF}"
         limit = "" if budget.limit is None else f", budget ${budget.limit:.2f}"
@@ -185,6 +186,6 @@ def check_budget(judge: PromptedJudge, plan: RequestPlan) -> None:
         )
     if plan.dollars and budget.limit is None:
         raise UserError(
-            f"judge {judge.name}: {plan.requests:,} requests would cost about ${plan.dollars:.2f}; "
+            f"judge {judge.name}: {counted(plan.requests, 'request')} would cost about ${plan.dollars:.2f}; "
             "give --budget DOLLARS"
         )

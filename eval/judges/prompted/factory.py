@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from platformdirs import user_cache_path
 
-from ....data_modules.errors import UserError, shown
+from ....data_modules.errors import UserError, counted, shown
 from ....data_modules.ratings import Dimension
 from ....data_modules.schema import PairDataset
 from .cache import AnswerCache
@@ -117,8 +117,8 @@ def choose_examples(dataset: PairDataset, splits: Sequence[str], count: int) -> 
     groups = {pair.group_id for pair in rated.values()}
     if len(groups) < count:
         raise UserError(
-            f"{dataset.root}: {len(groups)} groups with a rated pair in split {', '.join(splits)}; expected at least "
-            f"one for each of the {count} examples"
+            f"{dataset.root}: {counted(len(groups), 'group')} with a rated pair in split {', '.join(splits)}; expected "
+            f"at least one for each of the {counted(count, 'example')}"
         )
     scores = means[dataset.card.dimensions[0].name].to_dict()
     low, high = min(scores.values()), max(scores.values())

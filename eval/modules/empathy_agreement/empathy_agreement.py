@@ -8,7 +8,7 @@ from typing import Any
 import datasets
 import evaluate
 import numpy as np
-from empathy_judge.data_modules.errors import DataError, shown
+from empathy_judge.data_modules.errors import DataError, counted, shown
 from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.eval.statistics.agreement import STATISTICS
 from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
@@ -59,7 +59,7 @@ class EmpathyAgreement(evaluate.Metric):
         seed: int = 0,
     ) -> dict[str, Any]:
         if groups is not None and len(groups) != len(predictions):
-            raise DataError(f"{len(groups)} groups; expected {len(predictions)}, one per prediction")
+            raise DataError(f"{counted(len(groups), 'group')}; expected {len(predictions)}, one per prediction")
         score = np.array(predictions, dtype=np.float64)
         panel = [np.atleast_1d(np.array(reference, dtype=np.float64)) for reference in references]
         means = np.array([row[~np.isnan(row)].mean() if (~np.isnan(row)).any() else np.nan for row in panel])

@@ -125,7 +125,7 @@ def test_too_few_items_groups_or_raters():
     assert few.difference.reason == ("no rater can be compared: shares 9 items with other raters, at least 10 needed")
     one_group = like_for_like(judge, table, Resamples.draw(np.zeros(40, int), 20, 0))
     assert one_group.difference.value is not None
-    assert (one_group.difference.reason or "").startswith("no interval: 1 groups, at least")
+    assert (one_group.difference.reason or "").startswith("no interval: 1 group, at least")
     scores[1, ::2] = scores[2, 1::2] = NAN  # both share with the first rater alone, each at other items
     scores[1, 18:] = scores[2, 18:] = NAN
     lonely = like_for_like(judge, table_of(scores), Resamples.draw(groups, 20, 0))

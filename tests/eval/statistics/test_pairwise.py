@@ -142,7 +142,7 @@ def test_too_many_pairs_have_no_interval(monkeypatch):
     [
         ([], [], "0 items"),
         ([NAN], [1.0], "0 items, 1 dropped as NaN"),
-        ([1.0], [1.0], "no pair: 1 items"),
+        ([1.0], [1.0], "no pair: 1 item"),
         ([1.0, 1], [1.0, 2], "the judge scores are constant"),
         ([1.0, 1], [2.0, 2], "the judge and the human scores are constant"),
         ([1.0, np.inf], [1.0, 2], "1 item with an infinite score"),

@@ -158,7 +158,7 @@ def test_few_items_and_few_groups_have_p_values_that_say_so():
     one = compared(first, second, human, np.zeros(30))
     assert (one.p, one.permutations) == (1.0, 1)  # nothing to exchange
     assert (one.bootstrap_p, one.standard_error) == (None, None)
-    assert one.difference.reason == "no interval: 1 groups, at least 5 needed"
+    assert one.difference.reason == "no interval: 1 group, at least 5 needed"
     assert compared(first, second, human, np.arange(30), resamples=0).bootstrap_p is None
     # A judge does not differ from itself
     first, _, human, codes = tied(60, 20, seed=9)
