@@ -179,10 +179,20 @@ def sentences(template: str, **values: Any) -> list[str]:
 Section = tuple[str, Iterable[Sequence[str | Text]]]
 """A heading (empty = none) and the rows below it."""
 
+_LETTERS = 13
+
+
+class _Table(Table):
+    """Wider than a terminal that has no room for the least widths of its columns; Rich would let names vanish."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        least = sum(column.min_width or 0 for column in self.columns) + 2 * len(self.columns)  # and what is between
+        return super().__rich_console__(console, options.update(max_width=max(options.max_width, least)))
+
 
 def new_table(title: str = "") -> Table:
     """An empty table for the terminal; all are in one style. The title is taken as it is, whatever brackets it has."""
-    return Table(
+    return _Table(
         title=Text(title) if title else None,
         title_justify="left",
         box=box.SIMPLE_HEAD,
@@ -191,24 +201,27 @@ def new_table(title: str = "") -> Table:
     )
 
 
-def filled_table(title: str, head: Sequence[str], sections: Iterable[Section], min_width: int | None = None) -> Table:
+def filled_table(
+    title: str, head: Sequence[str], sections: Iterable[Section], min_width: int = _LETTERS, folds: bool = False
+) -> Table:
     """A table of names in the first column and numbers in the others.
 
-    Where the terminal is narrow, names fold after their punctuation (`min_width` letters stay), and numbers stay whole.
+    Where the terminal is narrow, names fold after their punctuation (`min_width` letters stay), and numbers stay whole;
+    with `folds`, an interval may stand below its value.
     """
     table = new_table(title)
     for position, column in enumerate(head):
         if position == 0:
             table.add_column(column, overflow="fold", min_width=min_width)
         else:
-            table.add_column(Text(column, overflow="fold"), justify="right", no_wrap=True)
+            table.add_column(Text(column, overflow="fold"), justify="right", no_wrap=not folds)
     for heading, rows in sections:
         if heading:
             table.add_section()
             table.add_row(_Name(bold(heading.replace("/", "/\n"))))  # of a data set and its dimension
         for row in rows:
             name, *numbers = (cell if isinstance(cell, Text) else Text(cell) for cell in row)
-            table.add_row(_Name(name), *numbers)
+            table.add_row(_Name(name), *(_Name(cell, r"(?<= )(?=\[)") if folds else cell for cell in numbers))
     for numbered in table.columns[1:]:  # Rich would cut numbers where a terminal is narrow
         numbered.min_width = max(map(cell_len, "\n".join(map(str, numbered.cells)).split("\n")))
     return table
@@ -217,9 +230,12 @@ def filled_table(title: str, head: Sequence[str], sections: Iterable[Section], m
 class _Name:
     """A name in a table: it folds between its parts, and within a word only if that is wider than the column."""
 
-    def __init__(self, name: Text) -> None:
+    def __init__(self, name: Text, between: str = r"(?<=[-:,/_@\s])(?!\n)") -> None:  # 1.5 and samples=5 stay whole
         self._name = name
-        self._parts = re.split(r"(?<=[-:,/_@\s])(?!\n)", name.plain)  # 1.5 and samples=5 stay whole
+        self._parts = re.split(between, name.plain)
+
+    def __str__(self) -> str:
+        return "\n".join(self._parts)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         return Measurement(max(map(cell_len, self._parts)), max(map(cell_len, self._name.plain.split("\n"))))

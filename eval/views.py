@@ -430,9 +430,9 @@ def _overall_table(overall: Report) -> Table:
     title = f"judges over {counted(overall['n_dimensions'], 'dimension')} ({counted(overall['n_groups'], 'group')})"
     head = (
         "judge", "cluster", "mean Spearman\n(95 %)", "difference from\none person", "share of the\nnoise ceiling",
-        "p to next\n(Holm)",
+        "p to\nnext\n(Holm)",
     )  # fmt: skip
-    return filled_table(title, head, [("", rows)], min_width=14)
+    return filled_table(title, head, [("", rows)], folds=True)
 
 
 def _name(one: Report) -> str:

@@ -386,6 +386,26 @@ def test_long_names_fold_between_their_parts(tmp_path):
     assert rendering.ranged(own["spearman"]) in line
 
 
+@pytest.mark.parametrize("width", [80, 40])
+def test_names_and_figures_of_all_dimensions_are_whole_in_a_narrow_terminal(tmp_path, width, capsys, monkeypatch):
+    """At 80 columns the table fits, with intervals below their values; at 40 nothing is left out for the width."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    long = {"half": "openai:gpt-audio-1.5-mini,samples=5", "perfect": "gemini:gemini-3.1-pro-preview"}
+    frame = made().replace({"annotator": long})
+    both = pd.concat([frame.assign(dimension=name) for name in ("warmth", "demonstrating_understanding")])
+    found = measure_agreement(annotations(tmp_path, both), [*long.values()], resamples=100)
+    assert tell(argparse.Namespace(json=False), found, table_comparison_views) == 0
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    tables = [line for line in lines if line.startswith(" ")]
+    assert width < 80 or max(map(len, tables)) <= 80
+    assert sum(line.startswith(" openai:gpt-") for line in tables) == 1 + 2 + 4
+    (own,) = [judge for judge in found["overall"]["judges"] if judge["judge"] == long["half"]]
+    value, _, interval = rendering.ranged(own["like_for_like"]["difference"], rendering.signed).partition(" ")
+    at = next(number for number, line in enumerate(tables) if interval in line)  # over all dimensions
+    assert value in tables[at - 1]
+    assert value not in tables[at]
+
+
 @pytest.mark.parametrize("size", [1e6 / 7, 1e49])
 def test_large_scores_leave_names_their_room(tmp_path, size):
     frame = made()
