@@ -67,12 +67,13 @@ def measure_layers(
 
     Returns:
         ``backbone``; ``layers`` of it; ``depth``: the fewest that are told apart from the best on no dimension (null
-        where no interval says so); ``recipe``: what to write into one; ``rows``: for each ``part`` of the backbone,
-        ``depth`` (layers read; 0 = what the first layer of an encoder reads) and ``dimension`` the ``cost`` (share of
-        the weights of all layers of this part that are read, and of their products), ``spearman`` on groups left out
-        with ``low, high``, ``behind``: Spearman of the best layer of this part less this one, with ``behind_low,
-        behind_high`` on the same draws (above 0 = this layer is worse), ``n`` pairs, and the ``reason`` why there is no
-        value or no interval.
+        where no interval says so); ``encoder_ahead``: dimensions on which the best layer of the audio encoder is ahead
+        of every layer of the language model; ``recipe``: what to write into one; ``rows``: for each ``part`` of the
+        backbone, ``depth`` (layers read; 0 = what the first layer of an encoder reads) and ``dimension`` the ``cost``
+        (share of the weights of all layers of this part that are read, and of their products), ``spearman`` on groups
+        left out with ``low, high``, ``behind``: Spearman of the best layer of this part less this one, with
+        ``behind_low, behind_high`` on the same draws (above 0 = this layer is worse), ``n`` pairs, and the ``reason``
+        why there is no value or no interval.
 
     Raises:
         UserError: If there is no such judge or backbone, or its layers pass on more than one state for each token.
@@ -93,6 +94,7 @@ def measure_layers(
     judge = EmpathyJudge(without_adapters(settings), dimensions).to(choose_device(device)).eval().requires_grad_(False)
     costs = _costs(judge)
     rows: list[Report] = []
+    best: dict[str, list[Statistic]] = {LANGUAGE_MODEL: [], ENCODER: []}  # of the dimensions
     with tempfile.TemporaryDirectory() as folder:
         heard, files = _read(judge, pairs, Path(folder))
         targets = np.stack([ratings_of[pair.pair_id] for pair in heard])
@@ -105,11 +107,22 @@ def measure_layers(
             first = len(costs[name]) - len(layer_states)  # an encoder begins with what its first layer reads
             for column, dimension in enumerate(dimensions):
                 predictions = [prediction[:, column] for prediction in by_layer]
-                rows += _rows(name, first, dimension.name, costs[name], predictions, targets[:, column], draws)
+                own, of_part = _rows(name, first, dimension.name, costs[name], predictions, targets[:, column], draws)
+                rows += own
+                best[name].append(of_part)
+        ahead = [
+            dimension.name
+            for dimension, ear, model, rated in zip(
+                dimensions, best[ENCODER], best[LANGUAGE_MODEL], ~np.isnan(targets.T), strict=False
+            )
+            if (difference(ear, model, draws.select(rated)).low or 0.0) > 0
+        ]
     rows.sort(key=lambda row: (row["part"] != LANGUAGE_MODEL, row["depth"], row["dimension"]))
     depth = _enough(rows, LANGUAGE_MODEL if isinstance(judge.backbone, AudioLanguageModel) else ENCODER)
-    recipe = f"judge: {{depth: {'null' if depth is None else depth}}}"
-    return {"backbone": what, "layers": len(judge.backbone.layers), "depth": depth, "recipe": recipe, "rows": rows}
+    parts = [] if ahead and len(ahead) == len(dimensions) else [f"depth: {'null' if depth is None else depth}"]
+    parts += ["head_input: {audio: all_layers}"] if ahead else []
+    found = {"backbone": what, "layers": len(judge.backbone.layers), "depth": depth, "encoder_ahead": ahead}
+    return {**found, "recipe": f"judge: {{{', '.join(parts)}}}", "rows": rows}
 
 
 def save_layers(found: Report, folder: Path) -> None:
@@ -223,7 +236,8 @@ def _rows(
     predicted: Sequence[np.ndarray],
     human: np.ndarray,
     draws: Resamples,
-) -> list[Report]:
+) -> tuple[list[Report], Statistic]:
+    """The rows of a part on one dimension, and the Spearman of its best layer."""
     rated = ~np.isnan(human)
     rated_draws = draws.select(rated)
     correlations = [
@@ -237,7 +251,7 @@ def _rows(
         row |= {"spearman": correlation.value, "low": correlation.low, "high": correlation.high}
         row |= {"behind": behind.value, "behind_low": behind.low, "behind_high": behind.high}
         rows.append({**row, "n": correlation.n, "reason": correlation.reason or behind.reason})
-    return rows
+    return rows, best
 
 
 def _enough(rows: Sequence[Report], part: str) -> int | None:
@@ -261,7 +275,11 @@ def layer_views(found: Report) -> Iterator[Table | str]:
     yield table
     if any("*" in text for spearman in cells.values() for text in spearman):
         yield "* worse than the best layer of its part (95 % interval of the difference above 0)"
-    if found["depth"] is None:
+    if ahead := found["encoder_ahead"]:
+        yield f"{', '.join(ahead)}: the audio encoder alone is ahead of every layer of the language model"
+    if "depth" not in found["recipe"]:
+        yield f"What the head reads matters more than the depth. In a recipe: {found['recipe']}"
+    elif found["depth"] is None:
         yield "no depth stands out: there are too few groups for intervals"
     else:
         depth = f"A judge of depth {found['depth']} (of {found['layers']}) is not told apart from the best"

@@ -29,9 +29,10 @@ def test_the_fewest_layers_that_are_not_told_apart_from_the_best_are_named():
     noise = {1: 4.0, 2: 4.0, 3: 0.30, 4: 0.29, 5: 4.0}
     predicted = [human + spread * rng.normal(size=len(human)) for spread in noise.values()]
     costs = np.linspace(0, 1, 6)
-    rows = layers._rows(LANGUAGE_MODEL, 1, "empathy", costs, predicted, human, draws)
+    rows, best = layers._rows(LANGUAGE_MODEL, 1, "empathy", costs, predicted, human, draws)
     assert [row["depth"] for row in rows] == [1, 2, 3, 4, 5]
     assert [row["cost"] for row in rows] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert best.value == max(row["spearman"] for row in rows)
     assert layers._enough(rows, LANGUAGE_MODEL) == 3
     assert layers._enough(rows, ENCODER) is None
     (panel,) = layers.picture({"rows": rows, "depth": 3}).axes
@@ -98,6 +99,39 @@ def test_the_layer_that_carries_the_ratings_is_found(dataset_folder, backbone_fo
     assert (sorted(set(frame["depth"])), frame["cost"].iloc[-1], set(frame["n"])) == ([1, 2, 3, 4], 1.0, {21})
     assert (out / "layers.png").stat().st_size > 10_000
     assert len((out / "layers.csv").read_text().splitlines()) == 1 + len(found["rows"])
+
+
+@pytest.mark.parametrize("heard", [("empathy", "warmth"), ("empathy",), ()])
+def test_an_encoder_that_is_ahead_of_the_language_model_is_what_the_head_should_read(
+    dataset_folder, backbone_folder, monkeypatch, heard
+):
+    """A layer of the encoder holds the ratings of some dimensions, one of the language model the others; all else is
+    noise."""
+    dataset = PairDataset.load(dataset_folder)
+    means = dataset.mean_scores()
+    rng, own = np.random.default_rng(0), layers._read
+
+    def read(judge, pairs, folder):
+        usable, files = own(judge, pairs, folder)
+        made = {name: rng.normal(size=states.shape) for name, states in files.items()}
+        ratings = means.loc[[pair.pair_id for pair in usable]]
+        for part in (ENCODER, LANGUAGE_MODEL):
+            made[part][1] *= 1e-3
+        for column, name in enumerate(("empathy", "warmth")):
+            made[ENCODER if name in heard else LANGUAGE_MODEL][1][:, column] = ratings[name]
+        return usable, made
+
+    monkeypatch.setattr(layers, "_read", read)
+    monkeypatch.setattr(layers, "_standardised", lambda states: np.nan_to_num(np.asarray(states, np.float64)))
+    found = layers.measure_layers(str(backbone_folder), dataset, ("train", "validation", "test"), resamples=200)
+    assert found["encoder_ahead"] == [*heard]
+    *_, shown = layers.layer_views(found)
+    both = f"judge: {{depth: {found['depth']}, head_input: {{audio: all_layers}}}}"
+    depth_alone = f"judge: {{depth: {found['depth']}}}"
+    expected = {2: "judge: {head_input: {audio: all_layers}}", 1: both, 0: depth_alone}[len(heard)]
+    assert found["recipe"] == expected
+    assert str(shown).endswith(f"In a recipe: {expected}")
+    assert ("A judge of depth" in str(shown)) == (len(heard) < 2)
 
 
 def test_what_a_layer_says_is_what_a_judge_of_that_depth_would_read(dataset_folder, backbone_folder):
