@@ -46,6 +46,7 @@ _JACKKNIFE_ROWS = 200
 """Most jackknife rows; where there are more groups, several are left out together."""
 
 _NEARLY_ONE = 0.999
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,7 +275,9 @@ def with_interval(
 
     Returns:
         `point` with the draws, `low` and `high`; or without an interval, and with the reason, where `point` has no
-        value, there are fewer than `MIN_GROUPS` groups, or more than `MAX_UNDEFINED` of the draws are undefined.
+        value, there are fewer than `MIN_GROUPS` groups, more than `MAX_UNDEFINED` of the draws are undefined, or the
+        interval does not hold the value: the figure is biased then (Efron and Tibshirani, 1993, chapter 10), in
+        resamples more than in the data.
     """
     drawn = resamples.drawn(draws)
     value = point.value
@@ -294,8 +297,13 @@ def with_interval(
     if correlation:
         return t_interval(point, z_variance(value, drawn, ratings) * groups / (groups - 1), groups - 1, ratings)
     left_out = draws[resamples.resamples :]
-    low, high = np.percentile(drawn, bca_percentiles(value, drawn, left_out) if resamples.jackknife else PERCENTILES)
-    return replace(point, low=float(low), high=float(high))
+    ends = np.percentile(drawn, bca_percentiles(value, drawn, left_out) if resamples.jackknife else PERCENTILES)
+    low, high = map(float, ends)
+    slack = _ROUNDING * max(1.0, abs(value))
+    if not low - slack <= value <= high + slack:
+        side = "above" if low > value else "below"
+        return replace(point, reason=f"no interval: the resamples lie {side} the value, as of a figure with a bias")
+    return replace(point, low=low, high=high)
 
 
 def fisher_z(values: np.ndarray | float, ratings: float = 2.0) -> np.ndarray:

@@ -186,6 +186,21 @@ def test_no_mapping_has_seen_the_group(mapping):
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
+def test_an_interval_holds_its_error_or_there_is_none(mapping):
+    """After a mapping little error is left, and in resamples there is more."""
+    found = []
+    for seed in range(15):
+        rng = np.random.default_rng(seed)
+        groups, truth = np.repeat(np.arange(15), 4).astype(str), rng.normal(3, 1, 60)
+        score, human = truth + rng.normal(0, 0.7, 60), truth + rng.normal(0, 0.4, 60)
+        found.append(mapped_errors(score, human, groups, mapping, Resamples.draw(groups, 200, 0))["error"])
+    held = [error for error in found if error.low is not None]
+    assert all(error.low <= error.value <= error.high for error in held)
+    reasons = {error.reason for error in found if error.low is None}
+    assert reasons == {"no interval: the resamples lie above the value, as of a figure with a bias"}
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS)
 def test_mapping_of_constants_gaps_and_single_groups(mapping):
     groups = np.arange(6) // 2
     human = np.array([1.0, 2, 3, 4, 5, 6])
