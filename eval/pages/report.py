@@ -87,6 +87,7 @@ def _origin_of(report: Report) -> dict[str, str]:
     data = report["dataset"]
     return {
         "signature": report["signature"],
+        "hashes": "the signature has hashes of those of data and split below: other digits for the same",
         "dataset": f"{data['name']} ({'synthetic ratings' if data['synthetic'] else 'human ratings'})",
         "source": data["source"],
         "licence": data["licence"],

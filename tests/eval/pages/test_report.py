@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import json
 import re
@@ -45,6 +46,17 @@ def test_the_files_hold_the_report_the_items_and_the_page(evaluation, tmp_path):
     assert len(items) == 60
     np.testing.assert_array_equal(items["score"], evaluation.items["score"])
     assert (out / "index.html").read_text(encoding="utf-8") == render_page(evaluation)
+
+
+def test_the_hashes_of_a_signature_are_told_from_those_that_they_are_of(evaluation, tmp_path):
+    evaluation.save(tmp_path)
+    report = evaluation.report
+    for name, whole in (("data:tones", report["dataset"]["content_hash"]), ("split:test", report["split_hash"])):
+        assert f"{name}@{hashlib.sha256(whole.encode()).hexdigest()[:8]}|" in report["signature"]
+    page = Page((tmp_path / "index.html").read_text(encoding="utf-8")).text
+    assert "the signature has hashes of those of data and split below: other digits for the same" in page
+    told = "(the signature has hashes of these, with other digits)"
+    assert told in " ".join((tmp_path / "agreement.md").read_text(encoding="utf-8").split())
 
 
 def test_a_report_with_nan_is_refused_before_anything_is_written(evaluation, tmp_path):
