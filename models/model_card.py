@@ -10,6 +10,7 @@ from typing import Any
 import jinja2
 from huggingface_hub import EvalResult, ModelCardData
 
+from ..data_modules.errors import counted
 from .description import start_in_words
 from .hub import is_hub_name
 
@@ -40,6 +41,7 @@ def render_card(description: Mapping[str, Any], report: Mapping[str, Any] | None
     # not `ModelCard.from_template`, which takes no filters and parses the finished card
     environment = jinja2.Environment(keep_trailing_newline=True, undefined=jinja2.ChainableUndefined)
     environment.filters |= {"number": _number, "interval": _interval, "percent": _percent, "check": _check}
+    environment.globals["counted"] = counted
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
     measured = report is not None and report["dataset"]["name"] == origin["dataset"]
     return template.render(
