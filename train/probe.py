@@ -7,7 +7,7 @@ with `method: probe` it ends there: one pass over the training split, and no gra
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,23 +43,38 @@ class StartAtProbe(Callback):
             all pairs, else empty.
     """
 
-    def __init__(self, method: str, resumed: bool, task: RunTask) -> None:
+    def __init__(self, method: str, resumed: Mapping[str, Any] | None, task: RunTask) -> None:
         """Prepare the start of a run.
 
         Args:
             method: "probe", or "lora", which trains on from it: adapters move the states of the language model, which
                 are therefore read, also where the probe leaves them out.
-            resumed: Whether it goes on from a checkpoint, which knows all this.
+            resumed: State of the loops in the checkpoint that it goes on from, which knows all this; None = a new run.
             task: What the run is for.
         """
         self.method, self._resumed, self._task = method, resumed, task
         self.fitted = False
         self.left_out: dict[str, Prediction] = {}
 
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Compare from where the processes go on: each has looked by itself, before they could talk to each other, and
+        a network file system may show some of them what was there a minute ago.
+
+        Raises:
+            SystemExit: In all of them, with 1 and not 2, so that a launcher that starts again on failure does so.
+        """
+        if any(found != self._resumed for found in of_all(self._resumed)):
+            if trainer.is_global_zero:
+                say(
+                    f"error: {trainer.default_root_dir}: the processes found different checkpoints to go on from; "
+                    "expected a folder that all machines see alike, or a minute until they do, then --resume auto"
+                )
+            raise SystemExit(1)
+
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Standardise and fit."""
         assert isinstance(pl_module, JudgeModule)
-        if self._resumed or not pl_module.judge.head_input.settings.of_clips:
+        if self._resumed is not None or not pl_module.judge.head_input.settings.of_clips:
             return
         with torch.random.fork_rng(devices=[]):  # dropout and order are as in a run without this pass
             self.fitted = self._start(trainer, pl_module)
@@ -85,7 +100,7 @@ class StartAtProbe(Callback):
             pairs = shuffled(data.train.pairs, data.seed)
             standardise(reader, pairs)
             if isinstance(trainer.strategy, ZeroStrategy):
-                say("the head starts at the mean rating: DeepSpeed keeps a copy of its own")
+                _say_where_it_starts("DeepSpeed keeps a copy of its own")
                 return False
             sharded, trains = getattr(trainer.strategy, "shards_weights", False), self.method != "probe"
             # a kernel's head has another size than that for which processes and rater embeddings were prepared
@@ -111,9 +126,14 @@ class StartAtProbe(Callback):
                 self.left_out = {pair.pair_id: result for pair, result in zip(probe.sampled, predictions, strict=True)}
             solution = probe.fit()
         except ValueError as error:
-            say(f"the head starts at the mean rating: {error}")
+            _say_where_it_starts(error)
             return None
         return solution if self._task.landmarks is None else solution.with_landmarks(self._task.landmarks)
+
+
+def _say_where_it_starts(reason: object) -> None:
+    if place()[0] == 0:  # all processes know it
+        say(f"the head starts at the mean rating: {reason}")
 
 
 @dataclass

@@ -184,8 +184,8 @@ def _train_one(
     hush()
     with ExitStack() as until_the_end:
         position, reading, head_input = Position(), recipe.data, recipe.judge.head_input
-        if start is not None:
-            resumed = read_checkpoint(start)
+        resumed = None if start is None else read_checkpoint(start)
+        if start is not None and resumed is not None:
             position = position_of(resumed)
             # it began at a probe, which may have chosen a kernel
             saved = parse(start, current(start, resumed["description"])).settings.head_input
@@ -194,7 +194,7 @@ def _train_one(
                 reading = replace(reading, batch_tokens=resumed["order"].get("data.batch_tokens") or "auto")
         datamodule = PairDataModule(reading, seed=recipe.seed, start=position, parts=task.parts)
         check_strategy(recipe)
-        at_probe = StartAtProbe(recipe.method, start is not None, task)
+        at_probe = StartAtProbe(recipe.method, resumed and resumed["loops"], task)
         try:
             trainer = _trainer(recipe, folder, at_probe, task, watching)
         except (MisconfigurationException, TypeError, ValueError) as error:

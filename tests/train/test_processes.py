@@ -24,7 +24,7 @@ from empathy_judge.train.run import train
 from lightning.pytorch.callbacks import LambdaCallback
 from transformers import Qwen2AudioConfig, Qwen2AudioForConditionalGeneration
 
-from .conftest import LAST_FILE, metrics, under_torchrun
+from .conftest import LAST_FILE, OF_CLIPS, metrics, under_torchrun
 
 TWICE = {"trainer__devices": 2, "trainer__strategy": "ddp"}
 
@@ -254,6 +254,42 @@ def test_a_process_holds_its_share_of_the_weights(dtype, tmp_path):
         assert found["loaded"] < 100e6
         held = weights if dtype == "bfloat16" else 2 * weights
         assert 0.4 * held < found["most"] < 0.5 * held + 200e6
+
+
+# The second process sees the folder of the run as it was before the first checkpoint
+BEHIND = """
+import json, os, sys
+from pathlib import Path
+from empathy_judge.train import run
+from empathy_judge.models.probe import Probe
+
+def fit(probe):
+    raise ValueError("no regression today")
+
+words, rank = json.loads(Path(sys.argv[1], "words.json").read_text()), int(os.environ["RANK"])
+Probe.fit = fit
+run.train([*words, "--trainer.max_epochs", "1"])
+if rank == 1:
+    run.find_resumable = lambda folder: (None, [])
+try:
+    run.train([*words, "--resume", "auto"])
+except SystemExit as end:
+    Path(sys.argv[1], f"{rank}.json").write_text(json.dumps(end.code))
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_find_other_checkpoints_stop_and_one_says_what_all_know(train_arguments, tmp_path):
+    """With 1: after 2 no launcher would start them again."""
+    run = tmp_path / "run"
+    words = train_arguments(run, **TWICE, **OF_CLIPS, trainer__max_epochs=2, trainer__logger="false")
+    (tmp_path / "words.json").write_text(json.dumps(words))
+    done = under_torchrun(tmp_path, BEHIND, tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)] == [1, 1]
+    assert done.stderr.count(f"error: {run}: the processes found different checkpoints to go on from; expected") == 1
+    assert done.stderr.count("the head starts at the mean rating: no regression today\n") == 1
+    assert read_checkpoint(run / LAST_FILE)["epoch"] == 0
 
 
 def assert_equal(one: Batch, other: Batch) -> None:
