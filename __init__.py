@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING
+TYPE_CHECKING = False  # nothing is imported here: at Ctrl-C the command has a line, once `cli` is reached
 
 if TYPE_CHECKING:
     from .batch_scoring.scores import score_table
@@ -27,6 +26,8 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
+    import importlib
+
     # Lazy (PEP 562): `empathy-judge --help` must not load torch
     if name in _MODULES:
         return getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)

@@ -240,6 +240,18 @@ def test_what_no_part_expected_is_one_line_too(error, code, line, capfd, monkeyp
     assert ("Traceback" in capfd.readouterr().err) == (line is not None)
 
 
+@pytest.mark.parametrize("moment", ["typing", "shlex", "empathy_judge.commands", "empathy_judge.data_modules.parallel"])
+def test_ctrl_c_while_the_program_itself_is_imported(moment):
+    program = (
+        "import signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        f"sys.addaudithook(lambda event, of: (event, of[:1]) == ('import', ({moment!r},)) and signal.raise_signal(2))\n"
+        "from empathy_judge.cli import main\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
 @pytest.mark.parametrize("caught", ["except BaseException: pass", "except BaseException: raise ImportError"])
 def test_ctrl_c_ends_also_in_an_import_that_catches_it(caught, tmp_path):
     (tmp_path / "heavy.py").write_text(f"import signal\ntry: signal.raise_signal(signal.SIGINT)\n{caught}\n")
