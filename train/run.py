@@ -23,7 +23,7 @@ from rich.console import Console
 from ..data_modules.audio import AudioSource
 from ..data_modules.datamodule import PairDataModule
 from ..data_modules.errors import UserError, counted, raised_in
-from ..data_modules.folders import RemotePath, replace_text
+from ..data_modules.folders import CARD_FILE, RemotePath, replace_text
 from ..data_modules.parallel import say
 from ..data_modules.sampling import Position
 from ..data_modules.schema import Pair, PairDataset
@@ -259,8 +259,9 @@ def _finished(folder: Path) -> Run:
 def _run_folder(recipe: Recipe) -> Path:
     if not recipe.run:
         raise UserError("no --run; expected the folder of this run, such as --run runs/first")
-    if (Path(recipe.run) / JUDGE_FILE).exists():  # calibrating would write into it
-        raise UserError(f"{recipe.run}: is a judge; expected another --run")
+    for name, what in ((JUDGE_FILE, "a judge"), (CARD_FILE, "a pair dataset")):  # training would write into it
+        if (Path(recipe.run) / name).exists():
+            raise UserError(f"{recipe.run}: is {what}; expected another --run")
     return Path(recipe.run)
 
 

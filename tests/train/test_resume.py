@@ -22,6 +22,7 @@ import pytest
 import torch
 from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import ASKED_TO_STOP, UserError
+from empathy_judge.data_modules.folders import CARD_FILE
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.models import JUDGE_FILE
 from empathy_judge.models.weight_files import damage, read_checkpoint
@@ -436,9 +437,10 @@ def test_a_run_folder_in_use_is_left_alone(run, train_arguments):
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
-def test_a_judge_is_no_run_folder(train_arguments, tmp_path):
-    """Its calibration would be written over."""
-    (tmp_path / "judge").mkdir()
-    (tmp_path / "judge" / JUDGE_FILE).write_text("{}")
-    refused(train_arguments(tmp_path / "judge"), f"{tmp_path / 'judge'}: is a judge; expected another --run")
-    assert [path.name for path in (tmp_path / "judge").iterdir()] == [JUDGE_FILE]
+@pytest.mark.parametrize(("name", "what"), [(JUDGE_FILE, "a judge"), (CARD_FILE, "a pair dataset")])
+def test_a_judge_or_a_dataset_is_no_run_folder(name, what, train_arguments, tmp_path):
+    """Its calibration would be written over, or checkpoints would lie among clips."""
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / name).write_text("{}")
+    refused(train_arguments(tmp_path / "taken"), f"{tmp_path / 'taken'}: is {what}; expected another --run")
+    assert [path.name for path in (tmp_path / "taken").iterdir()] == [name]
