@@ -79,7 +79,7 @@ def _data(description: Mapping[str, Any], report: Mapping[str, Any] | None) -> M
     tags = ["empathy-judge", "audio", "speech", "vocal-empathy", "speech-evaluation", "reward-model"]
     tags.append("synthetic-ratings" if origin["synthetic"] else "human-ratings")
     if export is None:
-        tags.append("lora")
+        tags += ["lora"] if description["settings"]["lora"]["parts"] else []
     else:
         relation = "finetune" if export["quantization"] == "none" else "quantized"
         tags += {"none": (), "int8": ("8-bit",), "nf4": ("4-bit",)}[export["quantization"]]
@@ -149,7 +149,7 @@ def _trained(lora: Mapping[str, Any], in_full: Sequence[str]) -> str:
         method = {"lora": "LoRA", "rslora": "rsLoRA", "dora": "DoRA"}[lora.get("method", "lora")]
         trained.append(f"{method} of rank {lora['rank']} on {', '.join(lora['parts'])}{where}")
     trained += [f"{part} in full" for part in in_full]
-    return "; ".join(trained) or "nothing"
+    return "; ".join(trained)
 
 
 # Filters of the template; a statistic is a number, or an object with value, low and high

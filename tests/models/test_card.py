@@ -112,6 +112,17 @@ def test_where_training_began_and_what_it_added_is_said(description):
     assert "training began" not in render_card(description, None)
 
 
+def test_a_judge_by_the_probe_has_no_adapter(description, tmp_path):
+    before = render_card(description, None)
+    assert "- trained of it: LoRA of rank 4 on language_model; the rest is frozen\n- pooling" in before
+    assert "- adapter and head: the backbone is loaded from" in before
+    description["settings"]["lora"] |= {"parts": [], "full_parts": []}
+    text = render_card(description, None)
+    assert "- it is frozen as a whole: only what reads its states was fitted\n- pooling" in text
+    assert "- the head alone: the backbone is loaded from" in text
+    assert "lora" not in read(text, tmp_path)["tags"]
+
+
 def test_forms(description, tmp_path):
     settings = {**description["settings"], "backbone": "Qwen/Qwen2-Audio-7B"}
     change = {"largest": 0.0123, "mean": 0.004, "between": 0.9991, "before": 0.72, "after": None}
