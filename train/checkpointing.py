@@ -192,6 +192,11 @@ class PreemptionCheckpoints(Callback):
         if stop:
             self._stop(trainer)
 
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Save where no validation ends the epoch, after which Lightning would (`check_val_every_n_epoch`)."""
+        if trainer.check_val_every_n_epoch != 1 and not trainer.fit_loop.epoch_loop._should_check_val_epoch():
+            trainer.save_checkpoint(self._path)
+
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save if it is time to."""
         progress = trainer.fit_loop.epoch_loop.val_loop.batch_progress

@@ -82,6 +82,7 @@ IN_MID_EPOCH = {
     "by tokens": {"data__batch_tokens": 200},
     "accumulated": {"data__batch_size": 2, "trainer__accumulate_grad_batches": 2},
     "validated twice an epoch": {"data__batch_size": 2, "trainer__val_check_interval": 3},
+    "validated every other epoch": {"trainer__check_val_every_n_epoch": 2},
     "from a kernel": OF_CLIPS,
     "from a kernel without the language model": OF_CLIPS,
 }
@@ -90,7 +91,8 @@ IN_MID_EPOCH = {
 @pytest.mark.parametrize(
     "kind",
     [
-        "plain", "workers", "by tokens", "from a kernel", "from a kernel without the language model",
+        "plain", "workers", "by tokens", "validated every other epoch", "from a kernel",
+        "from a kernel without the language model",
         pytest.param("accumulated", marks=pytest.mark.long),
         pytest.param("validated twice an epoch", marks=pytest.mark.long),
     ],
@@ -110,7 +112,8 @@ def test_a_run_stopped_in_mid_epoch_goes_on_with_the_next_batch(
     assert len({epoch for epoch, *_ in whole}) == 2
     assert len(whole) >= 6
     half = len(whole) // 2
-    for stop in (1, half, len(whole) - 1) if kind == "plain" else (half + 1,):
+    stops = {"plain": (1, half, len(whole) - 1), "validated every other epoch": (half,)}
+    for stop in stops.get(kind, (half + 1,)):
         batches_read.clear()
         run = tmp_path / f"{stop}"
         with in_a_step(stop, die), pytest.raises(Killed):
