@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
+from accelerate.utils import has_offloaded_params
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from rich.table import Table
@@ -72,6 +73,11 @@ def _add_lora(backbone: Backbone, settings: LoraSettings) -> PeftModel:
     in_float32 = settings.trained_dtype == "float32"
     with seen_as_float32(backbone.network):
         handle = get_peft_model(backbone.network, config, autocast_adapter_dtype=in_float32)  # pyright: ignore[reportArgumentType]
+    for module in backbone.network.modules():
+        # PEFT leaves it without memory, as accelerate does a layer that is in main memory while it does not compute
+        if isinstance(module, LoraLayer) and has_offloaded_params(base := module.get_base_layer()):
+            for adapter in (module.lora_A, module.lora_B):
+                adapter.to_empty(device=base._hf_hook.execution_device)
     if in_float32 and settings.method != "dora":  # DoRA takes norms of rows in the precision of the states
         for module in backbone.network.modules():
             if isinstance(module, LoraLayer):

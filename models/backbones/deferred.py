@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from accelerate.utils import has_offloaded_params
 from peft.tuners.lora import LoraLayer
 from safetensors import safe_open
 from torch import Tensor, nn
@@ -106,6 +107,8 @@ def finished(network: nn.Module, name: str) -> Tensor:
     """A weight of the network as it will be after `finish` has merged adapters; the weight itself stays as it is."""
     module: Any = network.get_submodule(name.rpartition(".")[0])
     weight = network.get_parameter(name)
+    if has_offloaded_params(module):  # in main memory, beside GPUs that are full (`Checkpoint.device_map`)
+        return module._hf_hook.weights_map[name.rpartition(".")[2]]
     if not name.endswith(".weight") or "own_adapter" not in vars(module):
         return weight.detach()
     (layer,), data = module.own_adapter, weight.data

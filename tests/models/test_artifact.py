@@ -14,8 +14,11 @@ from unittest import mock
 
 import pytest
 import torch
+from accelerate import cpu_offload
 from empathy_judge.data_modules.errors import UserError
+from empathy_judge.models import judge as judge_module
 from empathy_judge.models.artifact import Placement, load_any, save_judge
+from empathy_judge.models.backbones.base import Backbone, Checkpoint
 from empathy_judge.models.calibration import Calibration, no_calibration
 from empathy_judge.models.ensemble import write_ensemble
 from empathy_judge.models.export.check import synthetic_set
@@ -364,3 +367,22 @@ def test_the_fingerprint_tells_weights_apart_and_not_how_they_are_loaded(make_ju
     assert fingerprint(make_judge(LoraSettings(parts=["language_model", "audio_tower"], rank=2), seed=9)) == plain
     assert fingerprint(make_judge(dtype="bfloat16")) == plain
     assert fingerprint(make_judge(backbone=str(make_backbone(tmp_path / "other", 5)))) != plain
+
+
+def test_a_judge_that_is_too_large_for_its_gpus_has_layers_in_main_memory(tmp_path, make_judge, pairs, monkeypatch):
+    """As accelerate leaves them: without memory, but for the time in which each computes."""
+    judge, load = make_judge(EVERY_PART), judge_module.load_backbone
+
+    def spread(checkpoint: Checkpoint) -> Backbone:
+        assert checkpoint.device_map == "auto"
+        backbone = load(replace(checkpoint, device_map=None))
+        for layer in backbone.layers[1:]:
+            cpu_offload(layer, execution_device=torch.device("cpu"))
+        assert any(weight.is_meta for weight in backbone.network.parameters())
+        return backbone
+
+    folder = saved(judge, tmp_path / "judge")
+    monkeypatch.setattr(judge_module, "load_backbone", spread)
+    loaded = load_any(folder, Placement(spread=True)).judge
+    assert not any(weight.is_meta for weight in loaded.trained().values())
+    assert torch.equal(scores_of(loaded, pairs), scores_of(judge, pairs))
