@@ -172,8 +172,8 @@ class HeadInput(nn.Module):
 
     @torch.no_grad()
     def standardise(self, layers: Tensor | None, functionals: Tensor | None) -> None:
-        """Take mean and standard deviation of these rows (of `raw`, two or more) as the scale of what is read of the
-        clips.
+        """Take mean and standard deviation of these rows (of `raw`, two or more, on the CPU: some GPUs have no float64)
+        as the scale of what is read of the clips.
         """
         for name, values in (("layers", layers), ("functionals", functionals)):
             if values is not None:
@@ -181,10 +181,10 @@ class HeadInput(nn.Module):
                 count = known.sum(0).clamp(min=1)
                 mean = torch.where(known, values, 0).double().sum(0) / count
                 variance = torch.where(known, (values - mean).square(), 0).sum(0) / count
-                self.get_buffer(f"{name}_mean").copy_(mean)
+                self.get_buffer(f"{name}_mean").copy_(mean.float())
                 # what never varied in training says nothing, and must not dominate where it varies later
                 varies = variance > 1e-10 * mean.square() + 1e-12
-                self.get_buffer(f"{name}_scale").copy_(torch.where(varies, variance.sqrt(), _NEVER))
+                self.get_buffer(f"{name}_scale").copy_(torch.where(varies, variance.sqrt(), _NEVER).float())
 
 
 def _of_pairs(clips: Tensor | None, heard: Tensor | None) -> Tensor | None:

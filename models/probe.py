@@ -76,10 +76,7 @@ def standardise(reader: Reader, pairs: Sequence[Pair]) -> None:
     if not measured:
         raise ValueError("no pair has audio that can be used")
     layers, functionals = (None if parts[0] is None else torch.cat(parts) for parts in zip(*measured, strict=True))
-    judge = reader.judge
-    judge.head_input.standardise(
-        *(None if tensor is None else tensor.to(judge.device) for tensor in (layers, functionals))
-    )
+    reader.judge.head_input.standardise(layers, functionals)
 
 
 class Probe:
@@ -195,4 +192,4 @@ class ClipReader:
     @torch.inference_mode()
     def features(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], np.ndarray]]:
         for usable, inputs in self.inputs(pairs):
-            yield usable, self.judge.pooled(inputs).double().cpu().numpy()
+            yield usable, self.judge.pooled(inputs).cpu().double().numpy()

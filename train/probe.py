@@ -161,7 +161,7 @@ class _SharedReader:
         for batch in self._batches(pairs):
             with self.precision(), torch.no_grad():
                 states = self.judge.pooled(self._inputs(batch))
-            yield from of_all((batch, states.double().cpu().numpy()))
+            yield from of_all((batch, states.cpu().double().numpy()))
 
     def _batches(self, pairs: Sequence[Pair]) -> Iterator[list[Pair]]:
         """Batches of this process; all processes have equally many, so that the last may repeat a pair."""

@@ -109,7 +109,7 @@ class Validation:
     def _gathered(self) -> np.ndarray:
         """Scores and deviations in the order of the split `(items, dimensions, 2)`, float64, each once."""
         indices = torch.cat([part[0] for part in self._parts]).cpu()
-        values = torch.cat([part[1] for part in self._parts]).double().cpu()
+        values = torch.cat([part[1] for part in self._parts]).cpu().double()
         whole = torch.full((*self.targets.shape, 2), torch.nan, dtype=torch.float64)
         for part_indices, part_values in of_all((indices, values)):
             whole[part_indices] = part_values

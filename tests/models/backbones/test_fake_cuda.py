@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -25,12 +26,15 @@ from empathy_judge.models.backbones.base import Backbone, Checkpoint, Inputs
 from empathy_judge.models.head_input import HeadInput, build_pooling
 from empathy_judge.models.heads import Prediction, build_head
 from empathy_judge.models.judge import EmpathyJudge, EncodedWindow
+from empathy_judge.models.probe import standardise
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.models.settings import HeadInputSettings, HeadName, JudgeSettings, LoraSettings, PoolingName
+from empathy_judge.train import validation as validation_module
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.objective import OWN_LOSS, Labels, Objective
 from empathy_judge.train.run import train
 from empathy_judge.train.settings import LossSettings, LossWeights
+from empathy_judge.train.validation import Validation
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -420,6 +424,33 @@ def test_convolutions_of_a_tower_are_in_float32(family, monkeypatch):
     assert seen == ["ieee"]
     assert torch.backends.cudnn.conv.fp32_precision == "tf32"
     assert torch.backends.cudnn.allow_tf32  # whoever asks in the old way gets an answer
+
+
+class NoDoubles(TorchDispatchMode):
+    """Refuses float64 on the GPU of a Mac, which has none."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for tensor in tree_iter(found):
+            if isinstance(tensor, torch.Tensor) and tensor.dtype == torch.float64 and tensor.device.type == "mps":
+                raise AssertionError(f"float64 on a Mac's GPU: {func}")
+        return found
+
+
+def test_a_gpu_without_float64_is_not_asked_for_it(monkeypatch):
+    mac, gathered = torch.device("mps:0"), []
+    monkeypatch.setattr(validation_module, "of_all", lambda own: gathered.append(own) or [])
+    rated = SimpleNamespace(pairs=PAIRS[:2], scores=torch.ones(2, 2))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        scores = torch.ones(2, 2, device=mac)
+    judge = SimpleNamespace(head_input=HeadInput(HeadInputSettings("all_layers"), 4, (3, 5)), device=mac)
+    reader: Any = SimpleNamespace(judge=judge, known_of_clips=lambda _: [(torch.randn(2, 3, 3, 2, 5), None)])
+    with NoDoubles():
+        own = Validation(rated, [], SCALES)  # pyright: ignore[reportArgumentType]
+        own.add(torch.arange(2), Prediction(scores))
+        own._gathered()
+        standardise(reader, PAIRS)
+    assert gathered[0][1].dtype == torch.float64
 
 
 # ---------------------------------------------------------------- no mask where none is needed
