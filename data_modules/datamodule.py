@@ -321,7 +321,7 @@ class PairDataModule(L.LightningDataModule):
         return np.unique([pair.group_id for pair in pairs.pairs], return_inverse=True)[1]
 
     def _loader(self, items: Dataset[Any], batches: EpochBatches) -> DataLoader:
-        workers = self.settings.num_workers
+        workers, trainer = self.settings.num_workers, self.trainer
         method = _start_method() if workers else None
         if workers:
             atexit.unregister(_end_readers)  # once is enough
@@ -334,7 +334,8 @@ class PairDataModule(L.LightningDataModule):
             multiprocessing_context=method,
             worker_init_fn=_begin_reading,
             persistent_workers=workers > 0,  # each imports and starts once, not in every epoch
-            pin_memory=torch.cuda.is_available(),
+            # where a GPU trains: to pin memory is to occupy one, which may be somebody else's
+            pin_memory=trainer is not None and trainer.strategy.root_device.type == "cuda",
         )
 
 

@@ -11,11 +11,13 @@ import subprocess
 import sys
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from empathy_judge.data_modules.datamodule import _start_method
+from empathy_judge.data_modules.datamodule import PairDataModule, _start_method
+from empathy_judge.data_modules.settings import DataSettings
 from empathy_judge.models.backbones import NANO_FOLDER
 from empathy_judge.models.lora import count_parameters
 from empathy_judge.models.weight_files import read_checkpoint
@@ -343,3 +345,16 @@ def test_only_a_program_that_may_be_imported_again_starts_processes_by_forkserve
         file.write_text(script)
     monkeypatch.setattr(sys.modules["__main__"], "__file__", None if script is None else str(file), raising=False)
     assert _start_method() == method
+
+
+@pytest.mark.parametrize(("device", "pins"), [("cpu", False), ("cuda:1", True), ("mps:0", False)])
+def test_memory_is_pinned_only_where_a_gpu_trains(device, pins, dataset_folder, monkeypatch):
+    """A run on the CPU leaves alone a GPU that is there."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    data = PairDataModule(DataSettings(str(dataset_folder)))
+    data.setup("fit")
+    assert not data.val_dataloader().pin_memory
+    where = SimpleNamespace(root_device=torch.device(device))
+    trainer: Any = SimpleNamespace(strategy=where, global_rank=0, world_size=1, lightning_module=None)
+    data.trainer = trainer
+    assert data.train_dataloader().pin_memory == pins
