@@ -317,7 +317,8 @@ class EmpathyJudge(nn.Module):
             else:
                 with torch.no_grad(), torch.autocast(clips.features.device.type, enabled=False):
                     states = self.backbone.encode_audio(clips, statistics)
-        return states, None if statistics is None else statistics.clips
+        device = clips.features.device  # the layers of a judge that is spread may end on another
+        return states.to(device), None if statistics is None else statistics.clips.to(device)
 
     def _functionals(self, samples: np.ndarray) -> Tensor | None:
         if not self.settings.head_input.functionals:

@@ -360,6 +360,7 @@ def _pack(layers: Sequence[Tensor], lengths: Sequence[int], heard: LayerStatisti
     """States of several layers, each `(rows, frames, size)`, side by side without padding `(states, layers * size)`;
     the first `lengths` frames of the rows belong to clips. `heard` collects their statistics.
     """
+    layers = [layer.to(layers[0].device) for layer in layers]  # of an encoder that is spread over GPUs
     if heard is not None:
         heard.add(torch.stack([over_time(layer, lengths) for layer in layers], 1), [[length] for length in lengths])
     return torch.cat([without_padding(layer, lengths) for layer in layers], -1)

@@ -199,7 +199,7 @@ class AudioLanguageModel(Backbone):
         if states is not None:  # a chat may have no audio, and the tokens that continue one have none
             # where the projector is fully fine-tuned, it is float32 beside a language model in bfloat16
             dtype = next(self.network.get_submodule(self.parts["projector"].path).parameters()).dtype
-            audio = self.project(states.to(embeddings.device, dtype))[tokens.audio_index].to(embeddings)
+            audio = self.project(states.to(embeddings.device, dtype)).to(embeddings)[tokens.audio_index]
             flat = embeddings.flatten(0, 1).index_copy(0, tokens.audio_positions.to(embeddings.device), audio)
             embeddings = flat.view_as(embeddings)
         collecting = made_by(self.layers if self._every_layer else ())

@@ -101,7 +101,7 @@ class Gemma3n(AudioLanguageModel):
         last_token = torch.full((1, 1), self.language_model.vocab_size - 1, device=states.device)
         padding_embedding = self.network.embed_audio(input_ids=last_token)[0]
         projected = self.network.embed_audio(inputs_embeds=states)
-        return torch.where(states.any(-1, keepdim=True), projected, padding_embedding)
+        return torch.where(states.any(-1, keepdim=True).to(projected.device), projected, padding_embedding)
 
     def read(self, ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor, **further: Any) -> Tensor:
         size = self.language_model.config.vocab_size_per_layer_input
