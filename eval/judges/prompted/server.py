@@ -51,7 +51,8 @@ class HttpProvider(Provider):
         key: Key for requests; None where a server needs none.
 
     Raises:
-        UserError: If the variable holds no address, httpx is missing, or the vendor is asked without a key.
+        UserError: If the variable holds no address, httpx is missing, the vendor is asked without a key, or no
+            header can hold the key.
     """
 
     official: ClassVar[str]
@@ -80,6 +81,8 @@ class HttpProvider(Provider):
         self.told = f"{chosen}, with {f'the key in {variable}' if variable else 'no key'}"
         if not (dry_run or self.key or self.elsewhere):
             raise UserError(f"{spec}: the variable {variables[0]} is not set; set it to your key")
+        if self.key and not (self.key.isascii() and self.key.isprintable()):  # httpx would print it as refused
+            raise UserError(f"{spec}: {variable} holds a line break or more than ASCII; set it to your key alone")
 
     @abstractmethod
     def route(self) -> tuple[str, dict[str, str]]:

@@ -164,6 +164,19 @@ def test_a_dry_run_needs_no_key(spec, opened):
     assert opened(spec, rated(22), dry_run=True).session.provider.told == ", with no key"
 
 
+@pytest.mark.parametrize("key", ["the-first-half\nof-a-secret", "sk-schl\u00fcssel-secret"])
+@pytest.mark.parametrize(
+    ("spec", "variable"),
+    [("openai:m,base_url=http://h", "EMPATHY_JUDGE_API_KEY"), ("gemini:gemini-3.1-pro-preview", "GEMINI_API_KEY")],
+)
+def test_a_key_that_no_header_holds_is_refused_and_not_printed(spec, variable, key, opened, monkeypatch):
+    """httpx would refuse each request with the key in the message."""
+    monkeypatch.setenv(variable, key)
+    with pytest.raises(UserError, match=f"{variable} holds a line break or more than ASCII") as refused:
+        opened(spec, rated(22))
+    assert "secret" not in str(refused.value)
+
+
 def test_probabilities_need_single_digits(opened):
     dataset = dataset_of(rated(22).pairs, [], Dimension("vocal_empathy", 0, 100))
     with pytest.raises(UserError, match="single digits"):
