@@ -260,7 +260,7 @@ def check_ratings(
     check.known("pair_id", pair_ids, "no such pair in the pairs table")
     check.dimension(dimensions)
     check.name("rater_id")
-    scores = check.number("score")
+    scores = check.number("score", ", such as 3.5; not rated is an empty cell of a wide table, or no row of a long one")
     for dimension in dimensions:
         steps = (scores - dimension.minimum) / (dimension.step or 1.0)
         off_step = np.abs(steps - np.round(steps)) > STEP_TOLERANCE if dimension.step else False
@@ -373,10 +373,10 @@ class _Check:
             return self.table[column].map(_to_number).to_numpy(np.float64)
         return self.table[column].to_numpy(np.float64, na_value=np.nan)
 
-    def number(self, column: str) -> np.ndarray:
-        """As `floats`, but a value that is no finite number is refused."""
+    def number(self, column: str, more: str = "") -> np.ndarray:
+        """As `floats`, but a value that is no finite number is refused; `more` ends the message."""
         values = self.floats(column)
-        self.refuse(column, ~np.isfinite(values), "expected a finite number")
+        self.refuse(column, ~np.isfinite(values), f"expected a finite number{more}")
         return values
 
     def unique(self, columns: list[str]) -> None:

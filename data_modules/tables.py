@@ -129,7 +129,8 @@ def read_table(path: str | Path) -> SourceTable:
     check_file(path)
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
-        raise DataError(f"{path}: suffix {shown(path.suffix)}; expected {', '.join(_READERS)}")
+        excel = " (save the sheet as CSV UTF-8)" if path.suffix.lower() in (".xlsx", ".xls", ".ods") else ""
+        raise DataError(f"{path}: suffix {shown(path.suffix)}; expected {', '.join(_READERS)}{excel}")
     table = reader(path)
     if not table.rows:
         raise DataError(f"{path}: the table holds no rows")
@@ -175,7 +176,9 @@ def csv_rows(lines: Iterable[str], path: Path) -> Iterator[tuple[int, list[str]]
                 continue
             if not n_columns:
                 if len(values) == 1 and ";" in values[0]:
-                    raise DataError(f"{place(path, line=line)}: columns are separated by ';'; expected ','")
+                    raise DataError(
+                        f"{place(path, line=line)}: columns are separated by ';'; expected ',' (or tabs in a .tsv)"
+                    )
                 check_header(values, path)
                 n_columns = len(values)
             elif len(values) != n_columns:

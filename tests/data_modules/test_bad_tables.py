@@ -78,7 +78,8 @@ class TestBadTables:
             ("1e999", "value inf; expected a finite number"),
             ("good", "value 'good'; expected a finite number"),
             ("1_0", "value '1_0'; expected"),
-            ("3,5", "value '3,5'; expected"),
+            ("3,5", r"value '3,5'; expected a finite number, such as 3\.5"),
+            ("NA", "value 'NA'; expected .*; not rated is an empty cell of a wide table, or no row of a long one"),
             ("\u0664", "value '\u0664'; expected a finite number"),
             ("", "value None; expected a finite number"),
         ],
@@ -118,7 +119,9 @@ class TestBadTables:
         pairs.write_text("pair_id,pair_id,response_audio\na,b,c\n")
         source.refuses("column 'pair_id' stands twice in the header", pairs, ratings)
         pairs.write_text("pair_id;response_audio\na;x,1.wav\n")
-        source.refuses(r"pairs\.csv, line 1: columns are separated by ';'; expected ','", pairs, ratings)
+        source.refuses(r"pairs\.csv, line 1: columns are separated by ';'; expected ',' \(or tabs", pairs, ratings)
+        pairs = pairs.rename(pairs.with_suffix(".xlsx"))
+        source.refuses(r"suffix '\.xlsx'; expected .*\.parquet \(save the sheet as CSV UTF-8\)", pairs, ratings)
 
     @pytest.mark.parametrize("line", ["{", "[1]", '{"a": 1, "a": 2}', '{"a": ' + "9" * 5_000 + "}", "[" * 100_000])
     def test_broken_json(self, source, line):
