@@ -112,7 +112,7 @@ def test_where_training_began_and_what_it_added_is_said(description):
     assert "training began" not in render_card(description, None)
 
 
-def test_a_judge_by_the_probe_has_no_adapter(description, tmp_path):
+def test_a_judge_by_the_probe_has_no_adapter_and_says_what_its_head_reads(description, tmp_path):
     before = render_card(description, None)
     assert "- trained of it: LoRA of rank 4 on language_model; the rest is frozen\n- pooling" in before
     assert "- adapter and head: the backbone is loaded from" in before
@@ -120,6 +120,10 @@ def test_a_judge_by_the_probe_has_no_adapter(description, tmp_path):
     text = render_card(description, None)
     assert "- it is frozen as a whole: only what reads its states was fitted\n- pooling" in text
     assert "- the head alone: the backbone is loaded from" in text
+    assert "the head also reads" not in before + text
+    description["settings"]["head_input"] = {"audio": "all_layers", "functionals": True}
+    text = render_card(description, None)
+    assert "every layer of the audio encoder\n- the head also reads: measures of pitch" in text
     assert "lora" not in read(text, tmp_path)["tags"]
 
 
