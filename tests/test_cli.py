@@ -293,6 +293,13 @@ def test_scores_are_written_whatever_becomes_of_standard_output(output, encoding
         assert "wärme\\U0001f642" in printed
 
 
+def test_the_package_is_the_command():
+    words = [sys.executable, "-m", "empathy_judge", "scor"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    expected = "error: scor: no such command (did you mean score?); see empathy-judge --help\n"
+    assert (done.returncode, done.stderr) == (2, expected)
+
+
 # ---------------------------------------------------------------- doctor
 
 
