@@ -8,10 +8,10 @@ judge would still differ from these raters for two reasons: the choice of items,
 
 - Items: groups are drawn with replacement. Raters are not, because a rater drawn twice would be compared with itself.
   The covariance of judge and raters over the draws is multiplied by g / (g - 1), where g is the number of groups.
-- Raters: the true variance of judge - rater between raters is estimated by its covariance, over raters, between two
-  halves of the groups: chance in one half is not chance in the other. It is averaged over random halvings and is at
-  least 0. Times 1 + 1 / raters, it is the variance for a further rater and the mean, as in the prediction interval of
-  random effects (Higgins, Thompson and Spiegelhalter, 2009).
+- Raters: the true variance of judge - rater between raters is estimated by its split-half covariance over raters: in
+  one half of the groups with the other half, whose chance is another. It is averaged over random splits and is at least
+  0. Times 1 + 1 / raters, it is the variance for a further rater and the mean, as in the prediction interval of random
+  effects (Higgins, Thompson and Spiegelhalter, 2009).
 
 The difference has a t interval with the degrees of freedom of Satterthwaite (1946). The variance from raters is the
 part of their spread beyond chance; an estimate of 0 is no more certain than the spread itself. In the degrees of
@@ -62,7 +62,8 @@ _LEVEL = 0.95
 class HeldOut:
     """Judge and raters against the mean of the other raters, one row for each rater that can be compared.
 
-    The first column is observed; then come the rows of `Resamples.counts`, then `HALVINGS` times two halves.
+    The first column is observed; then come the rows of `Resamples.counts`, then either half of the groups `HALVINGS`
+    times.
     """
 
     raters: tuple[str, ...]  # the raters, K of them

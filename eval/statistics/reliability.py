@@ -9,11 +9,11 @@ Two ceilings, both for Spearman's correlation:
 
 The section "Raters" in docs/reference/statistics.md says how they are computed and how accurate the second one is in
 simulated panels. The Spearman-Brown formula (Horst, 1951) steps up to the numbers of ratings that the items really
-have, items with a single rating included. With two equal halves of every item it is 2 r / (1 + r).
+have, items with a single rating included. Where every item has as many ratings in either half it is 2 r / (1 + r).
 
-Each halving divides the raters. Only where this leaves the ratings of an item unbalanced are raters of this item moved
-to the other half at random. Halving each item on its own would be wrong for a panel that rates (nearly) all items: its
-raters' biases cancel between items, but between such halves they would count as noise, and the ceiling would be too
+Each split divides the raters. Only where this leaves the ratings of an item unbalanced are raters of this item moved
+to the other half at random. Splitting each item on its own would be wrong for a panel that rates (nearly) all items:
+its raters' biases cancel between items, but in such a split they would count as noise, and the ceiling would be too
 low.
 """
 

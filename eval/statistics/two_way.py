@@ -10,9 +10,9 @@ All is computed on Fisher's scale z = artanh(r), with the quantiles of t:
 
 - other raters, the same items: the variance is that of the jackknife over raters.
 - other items and other raters: the variance is the sum of two parts. The first is that of the bootstrap over groups,
-  which already contains the chance in single ratings. The second is the covariance of the jackknife between two halves
-  of the groups, averaged over random halvings and at least 0: the differences between raters that hold on any items.
-  The degrees of freedom are those of Satterthwaite (1946).
+  which already contains the chance in single ratings. The second is the split-half covariance of the jackknife, between
+  one half of the groups and the other, averaged over random splits and at least 0: the differences between raters that
+  hold on any items. The degrees of freedom are those of Satterthwaite (1946).
 """
 
 from __future__ import annotations
