@@ -75,10 +75,10 @@ def inspect(options: argparse.Namespace) -> int:
     """Show what is in a dataset, how far its raters agree, and what is wrong with it."""
     from ..data_modules.inspection import inspect_dataset
     from ..data_modules.schema import PairDataset
-    from ..eval.inspection.facts import inspection_facts, inspection_tables
+    from ..eval.inspection import inspection_facts, inspection_tables
 
     if options.page is not None:
-        from ..eval.inspection.page import check_page_folder
+        from ..eval.pages.inspection import check_page_folder
 
         check_page_folder(options.page)
     dataset = PairDataset.load(options.data)
@@ -86,7 +86,7 @@ def inspect(options: argparse.Namespace) -> int:
     facts = inspection_facts(dataset)
     pages = []
     if options.page is not None:
-        from ..eval.inspection.page import write_inspection_page
+        from ..eval.pages.inspection import write_inspection_page
 
         pages.append(f"page: {write_inspection_page(dataset, inspection, facts, options.page)}")
     tell(options, {**inspection.to_dict(), **facts}, lambda _: [*inspection_tables(inspection, facts), *pages])

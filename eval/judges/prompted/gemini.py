@@ -7,9 +7,22 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from .provider import ANSWERED, BLOCKED, CUT_OFF, EMPTY, Reply, RequestError, Usage
+from .provider import (
+    ALTERNATIVES,
+    ANSWERED,
+    BLOCKED,
+    CUT_OFF,
+    EMPTY,
+    HttpProvider,
+    Reply,
+    RequestError,
+    Usage,
+    known_tokens,
+    read,
+    retry_after,
+    tokens,
+)
 from .questions import PromptMessage, Question
-from .server import ALTERNATIVES, HttpProvider, known_tokens, read, retry_after, tokens
 from .settings import AnswerMode
 
 _MOST_BYTES = 20_000_000  # of a request with audio inside

@@ -10,9 +10,23 @@ from typing import Any
 import numpy as np
 
 from ....data_modules.audio import Clip
-from .provider import ANSWERED, BLOCKED, CUT_OFF, EMPTY, REFUSED, Reply, RequestError, Usage
+from .provider import (
+    ALTERNATIVES,
+    ANSWERED,
+    BLOCKED,
+    CUT_OFF,
+    EMPTY,
+    REFUSED,
+    HttpProvider,
+    Reply,
+    RequestError,
+    Usage,
+    known_tokens,
+    read,
+    retry_after,
+    tokens,
+)
 from .questions import PromptMessage, Question, Sound, sound_of
-from .server import ALTERNATIVES, HttpProvider, known_tokens, read, retry_after, tokens
 from .settings import AnswerMode, PromptedSettings
 
 _FUNCTION = "rate"

@@ -14,17 +14,17 @@ import pandas as pd
 from rich.table import Column, Table
 from rich.text import Text
 
-from ...data_modules.folders import DataPath
-from ...data_modules.importers.assemble import SKIPPED_FILE
-from ...data_modules.inspection import Inspection
-from ...data_modules.ratings import Dimension
-from ...data_modules.schema import PairDataset
-from ..rendering import number, percent, ranged, signed
-from ..statistics.agreement import as_report
-from ..statistics.icc import FORMS
-from ..statistics.krippendorff import DISTANCES
-from ..statistics.raters import rater_report
-from ..statistics.reliability import measure, rated_items, reliability_report
+from ..data_modules.folders import DataPath
+from ..data_modules.importers.assemble import SKIPPED_FILE
+from ..data_modules.inspection import Inspection
+from ..data_modules.ratings import Dimension
+from ..data_modules.schema import PairDataset
+from .rendering import number, percent, ranged, signed
+from .statistics.agreement import as_report
+from .statistics.icc import FORMS
+from .statistics.krippendorff import DISTANCES
+from .statistics.raters import rater_report
+from .statistics.reliability import measure, rated_items, reliability_report
 
 DISPUTED_ITEMS = 20
 RESAMPLES = 1000

@@ -18,12 +18,12 @@ from ...data_modules.folders import CARD_FILE, replace_text
 from ...data_modules.inspection import Inspection
 from ...data_modules.ratings import Dimension
 from ...data_modules.schema import Pair, PairDataset
-from ..pages import charts
-from ..pages.report import PAGE_FILE
-from ..pages.sound import RULE, AudioCopies, dot_strip, heard
+from ..inspection import DISPUTED_ITEMS, MAX_STEPS, Facts, scale_steps
 from ..rendering import read, render
 from ..results import REPORT_FILE
-from .facts import DISPUTED_ITEMS, MAX_STEPS, Facts, scale_steps
+from . import charts
+from .report import PAGE_FILE
+from .sound import RULE, AudioCopies, dot_strip, heard
 
 LISTED = 20
 """Rows of a table of problems or skipped pairs."""

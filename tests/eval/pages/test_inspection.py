@@ -17,9 +17,9 @@ from empathy_judge.data_modules.inspection import inspect_dataset
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import DatasetCard, PairDataset, write_dataset, write_splits
 from empathy_judge.eval import rendering
-from empathy_judge.eval.inspection.facts import inspection_facts, inspection_tables, most_disputed, rating_bins
-from empathy_judge.eval.inspection.page import check_page_folder, write_inspection_page
+from empathy_judge.eval.inspection import inspection_facts, inspection_tables, most_disputed, rating_bins
 from empathy_judge.eval.pages import charts
+from empathy_judge.eval.pages.inspection import check_page_folder, write_inspection_page
 
 from ...conftest import encoded, tone
 from ..conftest import Page, printed_at

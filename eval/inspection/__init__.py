@@ -1,1 +1,0 @@
-"""The page of a dataset: its contents, the agreement of its raters, and its problems."""
