@@ -61,6 +61,21 @@ def map_threads(
         pool.shutdown(cancel_futures=True)
 
 
+def in_daemon_thread(function: Callable[[], Result], name: str) -> Future[Result]:
+    """What a function returns or raises in a thread of its own, for which a program that ends does not wait."""
+    future: Future[Result] = Future()
+    future.set_running_or_notify_cancel()  # from now on it cannot be cancelled; callers may stop waiting
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
+
+
 def end_with_parent() -> None:
     """Let this process end if the one that started it is killed.
 

@@ -7,11 +7,9 @@ import functools
 import hashlib
 import json
 import math
-import threading
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Generic
@@ -22,6 +20,7 @@ from fastapi import FastAPI, Request
 from ..audio_inputs import make_pair
 from ..data_modules.audio import AudioSource, Clip
 from ..data_modules.errors import AudioError, UserError
+from ..data_modules.parallel import in_daemon_thread
 from ..data_modules.schema import Pair, Turn
 from ..models.assessment import Assessment
 from ..models.calibration import DEFAULT_LEVEL
@@ -123,18 +122,15 @@ class Service:
             await self._judge.decoders.stop()
 
     async def _start(self) -> None:
-        """Load the judge and try it on half a second of noise.
-
-        Raises:
-            UserError: If it cannot be loaded, or the limits do not fit it.
-        """
+        """Load the judge and try it on half a second of noise. Raises UserError if it cannot be loaded, or the limits
+        do not fit it."""
         start, settings, loop = time.monotonic(), self.settings, asyncio.get_running_loop()
 
         def lost(error: Exception) -> None:
             self.lost_device = error
             loop.call_soon_threadsafe(self.told.set)
 
-        scorer = await _in_daemon_thread(self._load)
+        scorer = await asyncio.wrap_future(in_daemon_thread(self._load, LOADING))
         max_seconds, rate = longest_clip(scorer, settings), scorer.sampling_rate
         version = hashlib.sha256(json.dumps(scorer.description, sort_keys=True).encode()).hexdigest()[:16]
         patience = min(settings.request_seconds, settings.grace_seconds) / 2  # so that all let in get an answer
@@ -200,11 +196,7 @@ class Service:
         return Judged(judge, form, dimensions, outcomes, seconds)
 
     def _admit(self, record: RequestRecord) -> ServedJudge:
-        """Let a request in, if there is a place for it.
-
-        Raises:
-            Problem: If there is none.
-        """
+        """Let a request in, or refuse it if there is no place for it."""
         judge = self.judge
         held = Counter(upload.client for upload in self._uploads)
         if not (
@@ -229,11 +221,7 @@ class Service:
             self.metrics.uploads.dec()
 
     def _received(self, record: RequestRecord, count: int) -> None:
-        """Count further bytes of a request.
-
-        Raises:
-            Problem: If it is too large, by itself or together with the others.
-        """
+        """Count further bytes of a request; refuse it if it is too large, by itself or together with the others."""
         self._uploads[record] += count
         if self._uploads[record] > self.settings.max_bytes:
             raise too_large(self.settings)
@@ -299,11 +287,8 @@ class Service:
 
 
 def longest_clip(scorer: Scorer, settings: ServiceSettings) -> float:
-    """Longest clip that is accepted, in seconds.
-
-    Raises:
-        UserError: If the settings allow clips that the judge refuses.
-    """
+    """Longest clip that is accepted, in seconds. Raises UserError if the settings allow clips that the judge
+    refuses."""
     hears, wanted = scorer.max_seconds, settings.max_seconds
     if wanted is None:
         return hears * _WINDOWS if scorer.windows else hears
@@ -312,29 +297,9 @@ def longest_clip(scorer: Scorer, settings: ServiceSettings) -> float:
     return wanted
 
 
-async def _in_daemon_thread(load: Callable[[], Scorer]) -> Scorer:
-    """Run a function in a daemon thread and return its result; a service that is stopped does not wait for it."""
-    loaded: Future[Scorer] = Future()
-    loaded.set_running_or_notify_cancel()  # from now on it cannot be cancelled; callers may stop waiting
-
-    def run() -> None:
-        try:
-            loaded.set_result(load())
-        except Exception as error:
-            loaded.set_exception(error)
-
-    threading.Thread(target=run, name=LOADING, daemon=True).start()
-    return await asyncio.wrap_future(loaded)
-
-
 @asynccontextmanager
 async def _patient(request: Request, settings: ServiceSettings) -> AsyncGenerator[None, None]:
-    """Work that is given up when the client hangs up or time is over.
-
-    Raises:
-        ClientGone: If the client hung up.
-        Problem: If time is over.
-    """
+    """Work that is given up with ClientGone when the client hangs up, or a Problem when time is over."""
     gone = False
 
     async def watch() -> None:
@@ -367,11 +332,7 @@ def _pair(record: RequestRecord, form: Form, context: Sequence[AudioSource], res
 
 
 def _check_work(judge: ServedJudge, form: Form, windows: int, together: int = 0) -> None:
-    """Check that neither a pair nor all pairs of a request together have too many windows.
-
-    Raises:
-        AudioError: If they are.
-    """
+    """Raise AudioError if a pair, or all pairs of a request together, have too many windows."""
     texts = work_of(1, form.situation)
     of_pair = max(_WORK_OF_A_PAIR, judge.windows(judge.max_seconds)) // texts
     of_request = max(_WORK_OF_A_REQUEST // texts, of_pair)
@@ -383,11 +344,7 @@ def _check_work(judge: ServedJudge, form: Form, windows: int, together: int = 0)
 
 
 def _check_fits(jobs: Collection[QueuedPair], settings: ServiceSettings) -> None:
-    """Check that an idle service would let these pairs wait.
-
-    Raises:
-        Problem: If not; to ask again would not help.
-    """
+    """Raise a Problem if an idle service would not let these pairs wait: to ask again would not help."""
     work = max(work_by_lane(jobs).values())
     if work > settings.max_queue:
         reason = f"the pairs are as much work as {work} short ones, and at most {settings.max_queue} may wait"

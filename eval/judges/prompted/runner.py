@@ -11,14 +11,12 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
 from ....data_modules.errors import ASKED_TO_STOP, AudioError, UserError
-from ....data_modules.parallel import ProgressBar, listen, restore
+from ....data_modules.parallel import ProgressBar, in_daemon_thread, listen, restore
 from .cache import AnswerCache, CachedAnswer, cache_key
 from .costs import PRICES, Budget, RequestPlan
 from .provider import ANSWERED, CUT_OFF, REFUSED, Provider, Reply, RequestError
@@ -44,7 +42,6 @@ _REFUSAL = re.compile(
     r"(?:cannot|can['’]t) (?:help|assist|judge|rate))",
     re.IGNORECASE,
 )
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -83,14 +80,10 @@ def values_in(reply: Reply, form: AnswerForm) -> dict[str, float]:
 
 
 class RateLimit:
-    """Decides when the next request may start.
+    """Decides when the next request may start; once `stop` is set, nobody waits any more.
 
-    Without `rpm`, nothing waits until the server objects (HTTP 429). Then all requests wait for as long as the server
-    asks, and afterwards start at the rate at which answers came, a little faster with every answer.
-
-    Args:
-        rpm: Requests a minute; None = no limit yet.
-        stop: Ends all waiting once it is set.
+    Without `rpm`, requests a minute, nothing waits until the server objects (HTTP 429). Then all requests wait for as
+    long as the server asks, and afterwards start at the rate at which answers came, a little faster with every answer.
     """
 
     def __init__(self, rpm: float | None = None, stop: threading.Event | None = None) -> None:
@@ -134,13 +127,7 @@ class RateLimit:
 
 
 class Session:
-    """Asks one model in one way.
-
-    Args:
-        provider: The provider that is asked.
-        settings: How it is asked.
-        answers: Cache of answers.
-        budget: Dollars that may be spent; None = no limit.
+    """Asks one model in one way, within a budget (dollars; None = no limit).
 
     Raises:
         UserError: If the model does not support answers of that form, or the budget is negative or not finite.
@@ -205,7 +192,8 @@ class Session:
         self._named_until = 0.0  # the end of the long wait that was named last
         try:
             with _stopped_by_signals(self._stop) as received:
-                outcomes = _in_a_thread(self._run(tasks, title))
+                # in a thread, so that it works in notebooks and signals are still handled
+                outcomes = in_daemon_thread(lambda: asyncio.run(self._run(tasks, title)), "asking").result()
         finally:
             if self._lost:
                 kinds = "; ".join(f"{count:,} x {kind}" for kind, count in self._lost.most_common())
@@ -332,20 +320,6 @@ class Session:
         if wait > _LONG_WAIT and now >= self._named_until:
             self._named_until = now + wait
             print(f"{self._name}: {kind}: the server asks to wait {wait:.0f} s", file=sys.stderr, flush=True)
-
-
-def _in_a_thread(work: Coroutine[Any, Any, _T]) -> _T:
-    """Runs a coroutine in its own thread, so that it works in notebooks and signals are still handled."""
-    future: Future[_T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(asyncio.run(work))
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="asking", daemon=True).start()
-    return future.result()
 
 
 @contextmanager
