@@ -22,6 +22,7 @@ from empathy_judge.eval.probes import PROBES
 from rich.console import Console
 
 RATE = 8000
+HOSTILE = "<script>alert('1')</script><img src=x onerror=alert(2)>\"&$x_{$"
 
 
 class Page(HTMLParser):

@@ -15,7 +15,7 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.eval.judges.trained import TrainedJudge
 
-HOSTILE = "<script>alert('1')</script>\"&"
+from .conftest import HOSTILE
 
 
 def figures(report: dict) -> dict:
@@ -104,14 +104,8 @@ def test_pairs_heard_in_windows_are_counted(trained_run, dataset_folder, make_to
 
 
 def test_what_is_no_judge_is_refused(dataset_folder):
-    for judge, message in [
-        ("no/such/folder", "judge 'no/such/folder': expected a judge folder"),
-        ("human:nobody", "judge 'human:nobody': expected one of 'human:"),
-        ("acoustic", "judge acoustic: it is fitted on split train and would be measured on it"),
-        (3, "judge of type int; expected a folder, a name, a Scorer"),
-    ]:
-        with pytest.raises(UserError, match=message):
-            evaluate(judge, dataset_folder, split=None)
+    with pytest.raises(UserError, match="judge of type int; expected a folder, a name, a Scorer"):
+        evaluate(3, dataset_folder, split=None)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="cluster 'setting': expected one of group_id, context_speaker"):
         evaluate("constant", dataset_folder, split="test", cluster="setting")
     with pytest.raises(UserError, match="two judges are called 'constant'"):

@@ -22,10 +22,9 @@ from empathy_judge.eval.pages import charts
 from empathy_judge.eval.pages.inspection import check_page_folder, write_inspection_page
 
 from ...conftest import encoded, tone
-from ..conftest import Page, printed_at
+from ..conftest import HOSTILE, Page, printed_at
 
 EMPATHY = Dimension("empathy", 1, 5, 1)
-HOSTILE = "<script>alert('1')</script><img src=x onerror=alert(2)>\"&$x_{$"
 RATE = 16_000
 PAIRS, GROUPS, RATERS = 30, 6, 4
 
