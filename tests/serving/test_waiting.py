@@ -195,8 +195,6 @@ def test_nobody_waits_for_all_pairs_of_many_windows(scorer):
         for waiting in range(4, 7):
             own.send(wav(0.1, 21.0), waiting=waiting)  # three windows each
         assert statuses(own.release()) == {200}
-        long = own.service.score(wav(0.1, 45.0), context=[wav(0.1, 45.0)])
-        assert error_of(long) == (422, "bad_audio", "context and response make 25 windows of 10 s; expected at most 20")
         assert own.service.score(wav(0.1, 45.0), context=[wav(0.1, 35.0)]).status_code == 200
     assert scorer.sizes() == [1, 1, 3, 1, 1, 1]
 

@@ -138,13 +138,6 @@ def test_raters_who_disagree_leave_no_panel_ceiling():
     assert result["panel_mean"]["reason"] == "the two parts of the panel do not agree (Spearman -1.000)"
 
 
-def test_other_dimensions_and_other_pairs_do_not_count():
-    _, scores = simulated(30, 3, 0.0, 1.0, 0.0, seed=8)
-    table = long(scores)
-    more = pd.concat([table, table.assign(dimension="other", score=0.0), table.assign(pair_id="x" + table["pair_id"])])
-    assert reliability(more, "d", groups_of(30), resamples=20) == reliability(table, "d", groups_of(30), resamples=20)
-
-
 @pytest.mark.parametrize(("reference", "half"), [(False, 0.61), (True, 0.74)])
 def test_split_half_of_the_mushra_ratings(reference, half):
     # The README beside the data halves the raters of each clip at random 1000 times; "full" is Spearman-Brown of that.

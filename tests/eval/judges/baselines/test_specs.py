@@ -56,7 +56,7 @@ def test_all_of_a_command_meet_the_raters_that_are_no_judges(dataset_folder, tmp
     ("words", "message"),
     [
         (["compare", "human:nobody", "constant"], "judge 'human:nobody': expected one of 'human:r0', 'human:r1', "),
-        (["compare", "human:r0", "human:r1", "human:r2"], "there are no ratings but those of 'r0', 'r1', 'r2'"),
+        (["compare", "human:r0", "human:r1", "human:r2"], "those of 'r0', 'r1', 'r2'; leave at least one rater"),
         (["evaluate", "text"], "judge text reads transcripts, and none of the 12 pairs"),
         (["evaluate", "acoustic", "--split", "all"], "it is fitted on split train and would be measured on it"),
         (["evaluate", "probe:nano", "--split", "all"], "it is fitted on split train and would be measured on it"),
