@@ -276,12 +276,9 @@ def _verdicts(
         measures = quality(np.stack(columns[:3], axis=1), columns[3].astype(np.intp))
         return [measures[name] for name in _QUALITY]
 
-    def mean(values: np.ndarray) -> float:
-        return float(values.mean())
-
     no_raters = "no two raters compared the same responses"
     judge, rater = (
-        estimate(mean, verdicts, resamples=draws) for verdicts in beside_one_rater(predicted.argmax(axis=1), counts)
+        estimate(np.mean, verdicts, resamples=draws) for verdicts in beside_one_rater(predicted.argmax(axis=1), counts)
     )
     judge, rater = (
         statistic if statistic.value is not None else Statistic(None, reason=no_raters) for statistic in (judge, rater)
@@ -294,7 +291,7 @@ def _verdicts(
         promised[f"{100 * max_error:g}"] = {
             "max_error": max_error,
             # without a bound none is given, whatever the items
-            "given": estimate(mean, given, resamples=draws) if bound is None else estimate_share(given, draws),
+            "given": estimate(np.mean, given, resamples=draws) if bound is None else estimate_share(given, draws),
             "wrong": estimate_share(wrong[decided], draws.select(decided)) if decided.any() else undefined,
         }
     order = np.argsort(-confidence, kind="stable")

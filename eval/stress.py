@@ -62,10 +62,7 @@ class StressCheck(NamedTuple):
 
 
 def _of_response(change: recording.ClipChange) -> Apply:
-    def apply(pairs: Sequence[Pair], seed: int) -> tuple[Pair, ...]:
-        return recording.change_clips(pairs, change, seed, context=False)
-
-    return apply
+    return recording.by_clip(change, context=False)
 
 
 def _of_samples(change: Callable[[np.ndarray], np.ndarray]) -> Apply:

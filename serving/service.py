@@ -8,11 +8,11 @@ import hashlib
 import json
 import math
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, NamedTuple
 
 import numpy as np
 from fastapi import FastAPI, Request
@@ -28,7 +28,6 @@ from ..scorer import Scorer
 from .batcher import Batcher, Full, QueuedPair, has_place, work_by_lane, work_of
 from .decoding import Decoders
 from .forms import Form, FormT, IntervalForm, RankForm, RewardForm, check_head, receive, too_large
-from .outcomes import Outcome, Outcomes
 from .records import LOGGER, Metrics, RequestRecord, record_of
 from .schemas import ClientGone, JudgeId, Problem, Seconds
 from .settings import ServiceSettings
@@ -40,8 +39,55 @@ _WINDOWS = 10
 _WORK_OF_A_PAIR, _WORK_OF_A_REQUEST = 2 * _WINDOWS, 64
 """Most windows of a pair and of a request, a product over clips (`batcher.work_of`): each window is as much work as a
 short pair, and other requests wait meanwhile."""
+_OUTCOMES_KEPT = 10_000  # of reward requests
 _UPLOADS_IN_MEMORY = 16
 """Bodies of the largest size that are received at once; while there are more, only small ones go on."""
+
+
+class Outcome(NamedTuple):
+    """What the judge says of a response, or what is wrong with it; and whether its file is clipped."""
+
+    found: Assessment | AudioError
+    clipped: bool = False
+
+
+class Outcomes:
+    """The latest outcomes of reward requests, by the content of what was sent (`RewardForm.keys`).
+
+    What could not be heard is not kept: it may be the service that failed, and the client asks again.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, Outcome] = OrderedDict()
+        self._under_way: dict[str, asyncio.Future[None]] = {}
+
+    @asynccontextmanager
+    async def of(self, form: Form) -> AsyncGenerator[dict[str, Outcome], None]:
+        """The known outcomes of a form by key; the caller adds the others.
+
+        A request for content that is being heard for another request waits for the end of that one, whether it succeeds
+        or not.
+        """
+        if not isinstance(form, RewardForm):
+            yield {}
+            return
+        keys = form.keys
+        while others := {self._under_way[key] for key in keys if key in self._under_way}:
+            await asyncio.wait(others)
+        by_key = {key: self._known[key] for key in keys if key in self._known}
+        future = asyncio.get_running_loop().create_future()
+        claimed = dict.fromkeys((key for key in keys if key not in by_key), future)
+        self._under_way |= claimed
+        try:
+            yield by_key
+        finally:
+            for key in claimed:
+                del self._under_way[key]
+                if key in by_key and isinstance(by_key[key].found, Assessment):
+                    self._known[key] = by_key[key]
+            while len(self._known) > _OUTCOMES_KEPT:
+                self._known.popitem(last=False)
+            future.set_result(None)
 
 
 @dataclass(frozen=True)

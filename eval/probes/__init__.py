@@ -43,11 +43,7 @@ class Probe:
 
 def _by_clip(change: recording.ClipChange, **options: bool) -> dict[str, Any]:
     """The fields of a probe that changes each clip by itself."""
-
-    def apply(given: Sequence[Pair], seed: int) -> tuple[Pair, ...]:
-        return recording.change_clips(given, change, seed, **options)
-
-    return {"apply": apply, "by_clip": True}
+    return {"apply": recording.by_clip(change, **options), "by_clip": True}
 
 
 _PROBES = (

@@ -74,6 +74,15 @@ def change_clips(
     )
 
 
+def by_clip(change: ClipChange, **options: bool) -> Callable[[Sequence[Pair], int], tuple[Pair, ...]]:
+    """`change_clips` of pairs and a seed."""
+
+    def apply(pairs: Sequence[Pair], seed: int) -> tuple[Pair, ...]:
+        return change_clips(pairs, change, seed, **options)
+
+    return apply
+
+
 def low_pass(clip: Clip, rng: np.random.Generator | None = None) -> Clip:
     """The clip below `LOW_PASS`, at its former level: pitch, timing and loudness, but hardly a word.
 

@@ -58,10 +58,8 @@ def influence(score: np.ndarray, human: np.ndarray) -> np.ndarray:
     n = len(score)
     first, second = ((stats.rankdata(values) - 0.5) / n for values in (score, human))
     influences = first * second
-    for values, other_ranks in (
-        (score, second),
-        (human, first),
-    ):  # mean of the other side over the items that lie above
+    for values, other_ranks in ((score, second), (human, first)):
+        # mean of the other side over the items that lie above
         order = np.argsort(values, kind="stable")
         above = np.append(np.cumsum(other_ranks[order][::-1])[::-1], 0.0)
         start, end = (np.searchsorted(values[order], values, side) for side in ("left", "right"))
