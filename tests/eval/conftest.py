@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -288,11 +289,7 @@ def make_dataset() -> Callable[..., PairDataset]:
                     for rater in range(raters):
                         score = true_score(context, response) + noise * rng.normal()
                         ratings.append((f"pair-{number}", f"rater-{rater}", dimension, score))
-        card = DatasetCard(
-            name="tones", dimensions=tuple(Dimension(name, 0.0, 6.0) for name in dimensions),
-            source="made for a test", licence="CC0-1.0", synthetic=synthetic, content_hash="c" * 64,
-        )  # fmt: skip
-        table = pd.DataFrame(ratings, columns=["pair_id", "rater_id", "dimension", "score"])
-        return PairDataset(Path("tones"), card, tuple(pairs), table)
+        dataset = dataset_of(pairs, ratings, *(Dimension(name, 0.0, 6.0) for name in dimensions))
+        return replace(dataset, card=replace(dataset.card, name="tones", synthetic=synthetic))
 
     return make

@@ -25,7 +25,7 @@ from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.views import comparison_views, failed_questions, notes, prompted_rows
 from scipy.stats import spearmanr
 
-from .conftest import AnyJudge, printed_at
+from .conftest import AnyJudge, MeasureJudge, printed_at
 from .test_evaluate import undocumented
 
 
@@ -185,15 +185,10 @@ def test_ties_in_one_order_alone_are_inconsistent():
 # ---------------------------------------------------------------- length
 
 
-def long_is_good(noise: float, name: str = "long is good", sign: int = 1) -> AnyJudge:
+def long_is_good(noise: float, sign: int = 1) -> MeasureJudge:
     """Scores the duration of the response, with noise."""
-
-    def score(pairs: Sequence[Pair]) -> pd.DataFrame:
-        rng = np.random.default_rng(1)
-        scores = [sign * (probe(pair.response).seconds * 20 + noise * rng.normal()) for pair in pairs]
-        return score_table(pairs, ("empathy",), np.array(scores)[:, None])
-
-    return AnyJudge(score, name)
+    rng = np.random.default_rng(1)
+    return MeasureJudge(lambda pair: sign * (probe(pair.response).seconds * 20 + noise * rng.normal()), "long is good")
 
 
 def test_a_judge_that_takes_long_for_good(make_dataset):
