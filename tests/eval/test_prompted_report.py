@@ -44,7 +44,7 @@ def told(samples: Sequence[float] = (), versions: Sequence[str] = (), **changes:
     }  # fmt: skip
 
 
-def asked_judge(by_pair: Mapping[str, Mapping[str, Any]]) -> AnyJudge:
+def asked_judge(by_pair: Mapping[str, Mapping[str, Any]], name: str = "asked") -> AnyJudge:
     """Says what it is told to say; a pair's score is the mean of its samples."""
 
     def score(pairs: Sequence[Pair]) -> pd.DataFrame:
@@ -54,7 +54,7 @@ def asked_judge(by_pair: Mapping[str, Mapping[str, Any]]) -> AnyJudge:
         statuses = [OK if own else next(iter(one["failures"])) for own, one in zip(samples, told, strict=True)]
         return score_table(pairs, ("empathy",), scores[:, None], statuses=statuses, metas=told)
 
-    return AnyJudge(score, "asked")
+    return AnyJudge(score, name)
 
 
 @pytest.fixture
@@ -91,9 +91,13 @@ def test_requests_failures_cost_and_time_and_the_requests_of_listening_checks_ap
 
 def test_a_cost_that_is_not_wholly_known_is_no_cost(six):
     unknown = {name: own | {"cost": None} if name in ("pair-3", "pair-7") else own for name, own in ANSWERS.items()}
-    asking = evaluate(asked_judge(unknown), six).report["asking"]
+    report = evaluate(asked_judge(unknown), six).report
+    asking = report["asking"]
     assert (asking["cost"], asking["cost_per_1000_pairs"], asking["check_requests"]) == (None, None, 0)
     assert asking["cost_reason"] == "no price or tokens are known of the answers on 2 of 6 pairs"
+    assert notes(report)[1].endswith(f"Cost: {asking['cost_reason']}.")
+    on_this_machine = notes(evaluate(asked_judge(unknown, "local:nano"), six).report)[1]
+    assert on_this_machine.endswith("several at a time. Nothing is paid for a model on this machine.")
 
 
 def test_pairs_without_answers_do_not_make_the_others_cheaper(six):
