@@ -107,7 +107,7 @@ class TestFullExport:
         assert isinstance(second.response, Path)
         assert second.response.read_bytes() == (export.folder / "media/upload/3/ab-r2.wav").read_bytes()
         assert dataset.card.description == (
-            "Fields not imported: odd. Controls not imported: note. 1 cancelled annotations left out."
+            "Fields not imported: odd. Controls not imported: note. 1 cancelled annotation left out."
         )
 
     def test_a_field_can_be_a_tag(self, export):

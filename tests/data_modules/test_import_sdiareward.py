@@ -71,7 +71,7 @@ def test_turns_with_roles(source):
         ("user", "80"), ("user", "81"), ("assistant", "82"), ("user", "90"),
     ]  # fmt: skip
     assert pair.context_text == "user: Hi.\nassistant: Hello.\nuser: Only typed.\nuser: I lost it."
-    assert "Left out: 1 system turns. Context turns without a clip: 1." in dataset.card.description
+    assert "Left out: 1 system turn. Context turns without a clip: 1." in dataset.card.description
 
 
 def test_a_response_in_two_rows_is_one_pair_and_links_their_groups(source):

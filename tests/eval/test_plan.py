@@ -171,7 +171,8 @@ def test_a_wanted_power_takes_as_many_items_as_the_rows_say():
     again = make_plan(assumed_pilot({"item": 1, "residual": 1}), items=[n - 1, n], raters=[2], difference=0.1)
     assert again["rows"][0]["power"] < 0.8 <= again["rows"][1]["power"]
     assert plan["sentence"] == (
-        f"{n} items with 2 raters ({2 * n} ratings, for {n:,.2f}) tell judges apart that differ by 0.1 with 80 % power."
+        f"{n:,} items with 2 raters ({2 * n:,} ratings, for {n:,.2f}) tell judges apart that differ by 0.1 with "
+        "80 % power."
     )
     assert plan["rows"][0]["ceiling"] == pytest.approx(math.sqrt(2 / 3))
     assert plan["rows"][0]["leave_one_out"] == pytest.approx(0.5)
@@ -205,7 +206,7 @@ def test_the_command_prints_and_writes(tmp_path, capsys):
     rows[["item", "annotator", "dimension", "score", "group"]].to_csv(tmp_path / "pilot.csv", index=False)
     words = ["plan", str(tmp_path / "pilot.csv"), "--judges", "good", "bad", "--price", "0.2", "--resamples", "50"]
     said = output_of(capsys, *words, "--raters", "3", "--items", "50", "100", "--out", tmp_path / "out")
-    assert re.search(r"more items with 3 raters \(\d+ ratings, for [\d,.]+\) tell judges apart", said)
+    assert re.search(r"more items with 3 raters \([\d,]+ ratings, for [\d,.]+\) tell judges apart", said)
     found = json.loads((tmp_path / "out" / "plan.json").read_text())
     assert len(pd.read_csv(tmp_path / "out" / "plan.csv")) == len(found["rows"]) == 2
     assert found["rows"][0]["ceiling_low"] < found["rows"][0]["ceiling"] < found["rows"][0]["ceiling_high"]
