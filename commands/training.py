@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 def demo(options: argparse.Namespace) -> int:
     """Sample, train, evaluate, export, score."""
     check_ranks()
+    # read when torch is loaded: on a machine that does other work too, threads that wait by spinning cost a factor of 8
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from ..demo import run_demo
 
     run_demo(options.out, groups=options.groups, epochs=options.epochs, as_json=options.json)

@@ -240,6 +240,20 @@ def test_what_no_part_expected_is_one_line_too(error, code, line, capfd, monkeyp
     assert ("Traceback" in capfd.readouterr().err) == (line is not None)
 
 
+@pytest.mark.parametrize(("given", "kept"), [({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active")])
+def test_threads_of_the_demo_do_not_spin_while_they_wait(given, kept, tmp_path):
+    program = (
+        "import os, sys, types\n"
+        "from empathy_judge.cli import main\n"
+        "said = lambda *_, **__: print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)\n"
+        "sys.modules['empathy_judge.demo'] = types.SimpleNamespace(run_demo=said)\n"
+        f"sys.exit(main(['demo', '--out', {str(tmp_path / 'demo')!r}]))\n"
+    )
+    others = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | given
+    done = subprocess.run([sys.executable, "-c", program], env=others, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == (f"{kept} False\n", "")
+
+
 @pytest.mark.parametrize("moment", ["typing", "shlex", "empathy_judge.commands", "empathy_judge.data_modules.parallel"])
 def test_ctrl_c_while_the_program_itself_is_imported(moment):
     program = (
