@@ -89,7 +89,7 @@ def _gpus() -> Iterator[Finding]:
     for number in range(torch.cuda.device_count()):
         card = torch.cuda.get_device_properties(number)
         free, _ = torch.cuda.mem_get_info(number)
-        bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        bf16 = torch.version.hip or card.major >= 8  # as `torch.cuda.is_bf16_supported` asks of the first card alone
         kinds = "bf16" if bf16 else "no bf16: trainer.precision 16-mixed, judge.dtype float16"
         memory = f"{free / 2**30:.0f} of {card.total_memory / 2**30:.0f} GiB free"
         yield Finding("GPUs", f"cuda:{number}", "ok", f"{card.name}, {memory}, {kinds}")

@@ -335,19 +335,19 @@ def test_this_machine(capsys, monkeypatch, tmp_path):
 
 def test_a_card_without_bf16_is_told_what_to_set(capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(
-        torch.cuda, "get_device_properties", lambda _: SimpleNamespace(name="T4", total_memory=15 << 30)
-    )
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    cards = [SimpleNamespace(name=name, major=major, total_memory=15 << 30) for name, major in (("A2", 8), ("T4", 7))]
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number=0: cards[number])
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (14 << 30, 15 << 30))
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
 
     def refused(*_, **__):
         raise RuntimeError("no kernel image is available\nmore")
 
     monkeypatch.setattr(torch, "ones", refused)
     found = _findings(capsys, 1)
-    card = found["GPUs", "cuda:0"]["detail"]
+    assert found["GPUs", "cuda:0"]["detail"] == "A2, 14 of 15 GiB free, bf16"
+    card = found["GPUs", "cuda:1"]["detail"]
     assert card == "T4, 14 of 15 GiB free, no bf16: trainer.precision 16-mixed, judge.dtype float16"
     assert found["GPUs", "a product of matrices"] == {
         "part": "GPUs", "name": "a product of matrices", "state": "broken", "detail": "no kernel image is available"
