@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from accelerate.utils import has_offloaded_params
@@ -76,8 +77,9 @@ def _add_lora(backbone: Backbone, settings: LoraSettings) -> PeftModel:
     for module in backbone.network.modules():
         # PEFT leaves it without memory, as accelerate does a layer that is in main memory while it does not compute
         if isinstance(module, LoraLayer) and has_offloaded_params(base := module.get_base_layer()):
+            hook: Any = base._hf_hook
             for adapter in (module.lora_A, module.lora_B):
-                adapter.to_empty(device=base._hf_hook.execution_device)
+                adapter.to_empty(device=hook.execution_device)
     if in_float32 and settings.method != "dora":  # DoRA takes norms of rows in the precision of the states
         for module in backbone.network.modules():
             if isinstance(module, LoraLayer):

@@ -10,32 +10,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, Literal, get_args
 
 import numpy as np
 import pytest
 import torch
-from accelerate.utils import send_to_device
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
-from empathy_judge.models import judge as judge_module
 from empathy_judge.models.backbones import packing
-from empathy_judge.models.backbones.base import Backbone, Checkpoint, Inputs
+from empathy_judge.models.backbones.base import Inputs
 from empathy_judge.models.head_input import HeadInput, build_pooling
 from empathy_judge.models.heads import Prediction, build_head
 from empathy_judge.models.judge import EmpathyJudge, EncodedWindow
-from empathy_judge.models.probe import standardise
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.models.settings import HeadInputSettings, HeadName, JudgeSettings, LoraSettings, PoolingName
-from empathy_judge.train import validation as validation_module
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.objective import OWN_LOSS, Labels, Objective
 from empathy_judge.train.run import train
 from empathy_judge.train.settings import LossSettings, LossWeights
-from empathy_judge.train.validation import Validation
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -49,7 +43,6 @@ from torch.utils._pytree import tree_iter
 
 from ...train.test_objective import OWN_LOSSES, SCORE_LOSSES
 from ..conftest import clip
-from .conftest import FAMILIES
 
 SCALES = (Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10, 1))
 CUDA = torch.device("cuda:0")
@@ -378,81 +371,6 @@ def test_heads_and_losses_are_deterministic(name):
     assert terms.keys() == set(wanted)
 
 
-class OneDevice(TorchDispatchMode):
-    """Refuses an index on another GPU, as CUDA does and `FakeTensorMode` does not."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is aten.index.Tensor:
-            assert {index.device for index in args[1] if index is not None} <= {args[0].device, torch.device("cpu")}
-        return func(*args, **(kwargs or {}))
-
-
-def spread_over(gpus: list[torch.device], network: torch.nn.Module, layers: str) -> None:
-    """Put layers and what follows them on the last GPU, from the second layer on, and all before on the first, as
-    accelerate fills GPUs; each module moves what it is given."""
-
-    def leaves(module: torch.nn.Module, path: str) -> Iterator[str]:
-        for name, _ in module.named_children():
-            inner = f"{path}{name}"
-            yield from (
-                leaves(module.get_submodule(name), f"{inner}.") if f"{layers}.".startswith(f"{inner}.") else [inner]
-            )
-
-    def receives(module: torch.nn.Module, device: torch.device) -> None:
-        module.register_forward_pre_hook(lambda _, *given: send_to_device(given, device), with_kwargs=True)
-
-    names = list(leaves(network, ""))
-    for name in names:
-        later = names.index(name) >= names.index(f"{layers}.1") and name != "joiner"  # which no checkpoint has
-        device = gpus[-1] if later else gpus[0]
-        part = network.get_submodule(name).to(device)
-        for inner in part.modules():
-            if inner is part or inner.state_dict():
-                receives(inner, device)
-    for module in network.modules():
-        module._buffers |= {name: own.to(gpus[0]) for name, own in module._buffers.items() if own.device.type == "cpu"}
-
-
-@pytest.mark.parametrize("gpus", [[CUDA], [CUDA, torch.device("cuda:1")]], ids=["one GPU", "two GPUs"])
-@pytest.mark.parametrize(
-    "name",
-    [
-        name
-        if name in ("qwen2_audio", "whisper", "gemma3n", "phi4_multimodal")
-        else pytest.param(name, marks=pytest.mark.long)
-        for name in FAMILIES
-    ],
-)
-def test_a_judge_that_is_spread_hears_and_reads_where_its_backbone_begins(name, gpus, make_family, monkeypatch):
-    """Nothing but the judge itself and its modules moves what it is given."""
-    monkeypatch.setattr(fake_tensor, "CONSTANT_NUMEL_LIMIT", -1)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
-    mode, move = FakeTensorMode(allow_non_fake_inputs=True), torch.nn.Module.to
-    load, adapt = judge_module.load_backbone, judge_module.adapt
-
-    def on_no_gpu(checkpoint: Checkpoint) -> Backbone:
-        assert checkpoint.device_map == "auto"
-        return load(replace(checkpoint, device_map=None))
-
-    def adapted(backbone: Backbone, *settings: Any) -> Any:
-        made = adapt(backbone, *settings)
-        with mode:
-            spread_over(gpus, backbone.network, backbone.layers_path)
-        return made
-
-    def to(module: torch.nn.Module, *place: Any, **options: Any) -> torch.nn.Module:
-        with mode if place and place[0] in gpus else nullcontext():
-            return move(module, *place, **options)
-
-    monkeypatch.setattr(judge_module, "load_backbone", on_no_gpu)
-    monkeypatch.setattr(judge_module, "adapt", adapted)
-    monkeypatch.setattr(torch.nn.Module, "to", to)
-    judge = judge_of(make_family(name), device_map="auto", dtype="bfloat16")
-    inputs = judge.build_inputs(PAIRS)
-    with mode, OneDevice():
-        assert on_gpu(judge(inputs._each(mode.from_tensor).to(judge.device)))
-
-
 def test_convolutions_of_a_tower_are_in_float32(family, monkeypatch):
     """On a GPU they would be in TF32."""
     judge, seen = judge_of(family), []
@@ -467,33 +385,6 @@ def test_convolutions_of_a_tower_are_in_float32(family, monkeypatch):
     assert seen == ["ieee"]
     assert torch.backends.cudnn.conv.fp32_precision == "tf32"
     assert torch.backends.cudnn.allow_tf32  # whoever asks in the old way gets an answer
-
-
-class NoDoubles(TorchDispatchMode):
-    """Refuses float64 on the GPU of a Mac, which has none."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        for tensor in tree_iter(found):
-            if isinstance(tensor, torch.Tensor) and tensor.dtype == torch.float64 and tensor.device.type == "mps":
-                raise AssertionError(f"float64 on a Mac's GPU: {func}")
-        return found
-
-
-def test_a_gpu_without_float64_is_not_asked_for_it(monkeypatch):
-    mac, gathered = torch.device("mps:0"), []
-    monkeypatch.setattr(validation_module, "of_all", lambda own: gathered.append(own) or [])
-    rated = SimpleNamespace(pairs=PAIRS[:2], scores=torch.ones(2, 2))
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        scores = torch.ones(2, 2, device=mac)
-    judge = SimpleNamespace(head_input=HeadInput(HeadInputSettings("all_layers"), 4, (3, 5)), device=mac)
-    reader: Any = SimpleNamespace(judge=judge, known_of_clips=lambda _: [(torch.randn(2, 3, 3, 2, 5), None)])
-    with NoDoubles():
-        own = Validation(rated, [], SCALES)  # pyright: ignore[reportArgumentType]
-        own.add(torch.arange(2), Prediction(scores))
-        own._gathered()
-        standardise(reader, PAIRS)
-    assert gathered[0][1].dtype == torch.float64
 
 
 # ---------------------------------------------------------------- no mask where none is needed
