@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
+import io
+import os
+import shlex
+import signal
 import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from types import FrameType
 
-try:
-    import io
-    import os
-    import shlex
-    import signal
-    import traceback
-    from collections.abc import Mapping, Sequence
-    from contextlib import suppress
-    from types import FrameType
-
-    from .commands import A_BUG, BAD_USAGE, FAILED_CHECKS, data, judges, measuring, training
-    from .commands.doctor import doctor
-    from .commands.options import build_parser
-    from .commands.shared_options import Command, did_you_mean
-    from .data_modules.errors import DEBUG, UserError, as_user_error, bug, lost_process
-    from .data_modules.parallel import listen, restore
-except KeyboardInterrupt:  # as in `main`, which is not there yet
-    print("interrupted", file=sys.stderr)
-    raise SystemExit(130) from None
+from .commands import A_BUG, BAD_USAGE, FAILED_CHECKS, data, judges, measuring, training
+from .commands.doctor import doctor
+from .commands.options import build_parser
+from .commands.shared_options import Command, did_you_mean
+from .data_modules.errors import DEBUG, UserError, as_user_error, bug, lost_process
+from .data_modules.parallel import listen, restore
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

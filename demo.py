@@ -64,7 +64,7 @@ def run_demo(out: Path, *, groups: int, epochs: int | None, as_json: bool = Fals
         step(5, "score: one context, two answers")
         _score_examples(out, dataset, say)
         for view in evaluation_views(measured.report):
-            say(view, markup=False, emoji=False, soft_wrap=isinstance(view, str))
+            say(view, markup=False, emoji=False, soft_wrap=isinstance(view, str), crop=False)
         say("All ratings are simulated: this shows that the pipeline works, not how well it would agree with people.")
     seconds = time.monotonic() - start
     if as_json:

@@ -68,12 +68,12 @@ def measure_layers(
     Returns:
         ``backbone``; ``layers`` of it; ``depth``: the fewest that are told apart from the best on no dimension (null
         where no interval says so); ``encoder_ahead``: dimensions on which the best layer of the audio encoder is ahead
-        of every layer of the language model; ``recipe``: what to write into one; ``rows``: for each ``part`` of the
-        backbone, ``depth`` (layers read; 0 = what the first layer of an encoder reads) and ``dimension`` the ``cost``
-        (share of the weights of all layers of this part that are read, and of their products), ``spearman`` on groups
-        left out with ``low, high``, ``behind``: Spearman of the best layer of this part less this one, with
-        ``behind_low, behind_high`` on the same draws (above 0 = this layer is worse), ``n`` pairs, and the ``reason``
-        why there is no value or no interval.
+        of every layer of the language model (best on these very pairs: of many layers, one may be best by chance);
+        ``recipe``: what to write into one; ``rows``: for each ``part`` of the backbone, ``depth`` (layers read; 0 =
+        what the first layer of an encoder reads) and ``dimension`` the ``cost`` (share of the weights of all layers of
+        this part that are read, and of their products), ``spearman`` on groups left out with ``low, high``, ``behind``:
+        Spearman of the best layer of this part less this one, with ``behind_low, behind_high`` on the same draws (above
+        0 = this layer is worse), ``n`` pairs, and the ``reason`` why there is no value or no interval.
 
     Raises:
         UserError: If there is no such judge or backbone, or its layers pass on more than one state for each token.
@@ -275,9 +275,10 @@ def layer_views(found: Report) -> Iterator[Table | str]:
     yield table
     if any("*" in text for spearman in cells.values() for text in spearman):
         yield "* worse than the best layer of its part (95 % interval of the difference above 0)"
-    if ahead := found["encoder_ahead"]:
+    ahead = found["encoder_ahead"]
+    if ahead:
         yield f"{', '.join(ahead)}: the audio encoder alone is ahead of every layer of the language model"
-    if "depth" not in found["recipe"]:
+    if len(ahead) == len(names):
         yield f"What the head reads matters more than the depth. In a recipe: {found['recipe']}"
     elif found["depth"] is None:
         yield "no depth stands out: there are too few groups for intervals"

@@ -281,16 +281,20 @@ def _sentence(report: Report) -> str:
     best = min(report["needed"], key=lambda row: (row["ratings"], row["items"]))
     pilot, n, k = report["pilot"], best["items"], best["raters"]
     missing_items = n - pilot["n_items"]
-    task = f"judges apart that differ by {report['difference']:g} with {percent(report['power'])} power"
+
+    def told_by(count: int, what: str, more: str = "") -> str:
+        verb = "tells" if count == 1 else "tell"
+        task = f"judges apart that differ by {report['difference']:g} with {percent(report['power'])} power"
+        return f"{counted(count, what)}{more} {verb} {task}."
+
     each = counted(k, "rater")
     price = "" if best["cost"] is None else f", for {best['cost']:,.2f}"
     if pilot["n_items"] and round(pilot["ratings_per_item"]) >= k:  # the pilot's own items count
         if missing_items <= 0:
-            return f"The {counted(pilot['n_items'], 'item')} of the pilot tell {task}."
+            return f"The {told_by(pilot['n_items'], 'item', ' of the pilot')}"
         price = "" if report["price"] is None else f", for {report['price'] * missing_items * k:,.2f}"
-        more = counted(missing_items, "more item")
-        return f"{more} with {each} ({counted(missing_items * k, 'rating')}{price}) tell {task}."
-    return f"{counted(n, 'item')} with {each} ({counted(n * k, 'rating')}{price}) tell {task}."
+        return told_by(missing_items, "more item", f" with {each} ({counted(missing_items * k, 'rating')}{price})")
+    return told_by(n, "item", f" with {each} ({counted(n * k, 'rating')}{price})")
 
 
 def plan_views(report: Report) -> Iterator[Table | str]:

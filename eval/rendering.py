@@ -105,7 +105,7 @@ def counted_statuses(statuses: Mapping[str, int]) -> str:
     """Statuses with their counts; after the first five only how many more kinds there are."""
     shown = [f"{count:,} x {status}" for status, count in list(statuses.items())[:5]]
     more = len(statuses) - len(shown)
-    return "; ".join(shown) + (f"; and {more} more kinds (see items.csv)" if more else "")
+    return "; ".join(shown) + (f"; and {counted(more, 'more kind')} (see items.csv)" if more else "")
 
 
 def markdown(text: str) -> str:

@@ -206,7 +206,7 @@ def comparison_views(reports: Sequence[Report], rankings: Mapping[str, Report]) 
         "judge", "Spearman\n(95 %)", "of the\nceiling", "difference from\none rater (95 %)",
         "effective\nnumber\nof raters",
     )  # fmt: skip
-    yield filled_table("judges and people", head, sections.items(), min_width=13)
+    yield filled_table("judges and people", head, sections.items())
     measured = [(name, report["judge"], report["dimensions"].get(name)) for name in sections for report in reports]
     yield panel_table(row for row in measured if row[2] is not None)
     if rankings:

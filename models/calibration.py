@@ -221,11 +221,9 @@ class DimensionCalibration:
     def in_words(self) -> str:
         """Summary in one line."""
         model = self.three_way
-        compared = (
-            ""
-            if model is None
-            else f"; of two responses: {counted(model.n, 'verdict')} in {counted(model.groups, 'group')}"
-        )
+        compared = ""
+        if model is not None:
+            compared = f"; of two responses: {counted(model.n, 'verdict')} in {counted(model.groups, 'group')}"
         if self.factor is None:
             return f"no standard errors: {self.quantiles[0].reason}{compared}"
         unit = " x deviation of the head" if self.uses_deviation else " points"

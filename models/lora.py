@@ -45,7 +45,12 @@ def adapt(backbone: Backbone, settings: LoraSettings) -> PeftModel | None:
     handle = _add_lora(backbone, settings) if settings.parts else None
     dtype = torch.float32 if settings.trained_dtype == "float32" else None
     for name in trained_in_full(backbone, settings):
-        finish(backbone.network.get_submodule(backbone.parts[name].path))
+        part = backbone.network.get_submodule(backbone.parts[name].path)
+        if any(map(has_offloaded_params, part.modules())):  # what is trained would not be what computes
+            raise UserError(
+                f"{name}: it was trained in full, and a part of it does not fit the GPUs; expected larger ones"
+            )
+        finish(part)
         for _, weight in weights_of(backbone, name):
             if not weight.is_floating_point():
                 raise UserError(f"full fine-tuning of {name}: its weights are in 4 bits; use LoRA, or no quantization")
@@ -78,6 +83,8 @@ def _add_lora(backbone: Backbone, settings: LoraSettings) -> PeftModel:
         # PEFT leaves it without memory, as accelerate does a layer that is in main memory while it does not compute
         if isinstance(module, LoraLayer) and has_offloaded_params(base := module.get_base_layer()):
             hook: Any = base._hf_hook
+            if settings.method == "dora":  # it takes norms of weights that are not there
+                raise UserError("a judge with DoRA, of which a part does not fit the GPUs; expected larger ones")
             for adapter in (module.lora_A, module.lora_B):
                 adapter.to_empty(device=hook.execution_device)
     if in_float32 and settings.method != "dora":  # DoRA takes norms of rows in the precision of the states

@@ -260,7 +260,8 @@ def test_ctrl_c_while_the_program_itself_is_imported(moment):
         "import signal, sys\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"sys.addaudithook(lambda event, of: (event, of[:1]) == ('import', ({moment!r},)) and signal.raise_signal(2))\n"
-        "from empathy_judge.cli import main\n"
+        "from empathy_judge.__main__ import main\n"
+        "sys.exit(main())\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (130, "interrupted\n")

@@ -14,7 +14,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,9 @@ from empathy_judge import Scorer, demo
 from empathy_judge.cli import COMMANDS, main
 from empathy_judge.commands.options import build_parser
 from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.eval.views import evaluation_views
 from empathy_judge.models import three_way
+from rich.table import Table
 
 from .conftest import failed
 from .eval.judges.prompted.servers import Request, Response, gemini_answer, openai_answer, serve
@@ -49,9 +51,15 @@ pytestmark = pytest.mark.slow
 def workplace(tmp_path_factory) -> Path:
     """A folder with `demo/` and the files that the README's user has."""
     folder = tmp_path_factory.mktemp("workplace")
-    with redirect_stdout(io.StringIO()) as printed:
+    with (
+        redirect_stdout(io.StringIO()) as printed,
+        redirect_stderr(io.StringIO()) as told,
+        pytest.MonkeyPatch.context() as at,
+    ):
+        at.setenv("COLUMNS", "50")
         assert main(["demo", "--out", str(folder / "demo"), "--groups", "32", "--epochs", "4", "--json"]) == 0
     assert json.loads(printed.getvalue())["judge"] == str(folder / "demo" / "judge")
+    (folder / "told.txt").write_text(told.getvalue(), encoding="utf-8")
     dataset = PairDataset.load(folder / "demo" / "data")
     first = dataset.pairs[0]
     shutil.copy(str(first.context[0].audio), folder / "context.wav")
@@ -93,6 +101,11 @@ def test_demo_leaves_what_it_promises_and_already_learns(workplace):
     spearman = report["dimensions"]["vocal_empathy"]["spearman"]["value"]
     assert f"{spearman:.2f}" in card
     assert spearman > 0.5
+    tables = [view for view in evaluation_views(report) if isinstance(view, Table)]
+    (panel,) = [table for table in tables if "two raters" in str(table.title)]  # wider than 50 columns
+    assert all(
+        cell in (workplace / "told.txt").read_text(encoding="utf-8") for cell in map(str, panel.columns[-1].cells)
+    )
 
 
 def test_demo_does_not_replace_what_it_did_not_make(workplace, tmp_path, capsys):

@@ -194,7 +194,8 @@ class PreemptionCheckpoints(Callback):
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save where no validation ends the epoch, after which Lightning would (`check_val_every_n_epoch`)."""
-        if trainer.check_val_every_n_epoch != 1 and not trainer.fit_loop.epoch_loop._should_check_val_epoch():
+        every = trainer.check_val_every_n_epoch  # None = after so many steps alone, which is before or after this
+        if every is None or (trainer.current_epoch + 1) % every:
             trainer.save_checkpoint(self._path)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

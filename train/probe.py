@@ -7,7 +7,7 @@ with `method: probe` it ends there: one pass over the training split, and no gra
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,38 +43,23 @@ class StartAtProbe(Callback):
             all pairs, else empty.
     """
 
-    def __init__(self, method: str, resumed: Mapping[str, Any] | None, task: RunTask) -> None:
+    def __init__(self, method: str, resumed: bool, task: RunTask) -> None:
         """Prepare the start of a run.
 
         Args:
             method: "probe", or "lora", which trains on from it: adapters move the states of the language model, which
                 are therefore read, also where the probe leaves them out.
-            resumed: State of the loops in the checkpoint that it goes on from, which knows all this; None = a new run.
+            resumed: Whether it goes on from a checkpoint, which knows all this.
             task: What the run is for.
         """
         self.method, self._resumed, self._task = method, resumed, task
         self.fitted = False
         self.left_out: dict[str, Prediction] = {}
 
-    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Compare from where the processes go on: each has looked by itself, before they could talk to each other, and
-        a network file system may show some of them what was there a minute ago.
-
-        Raises:
-            SystemExit: In all of them, with 1 and not 2, so that a launcher that starts again on failure does so.
-        """
-        if any(found != self._resumed for found in of_all(self._resumed)):
-            if trainer.is_global_zero:
-                say(
-                    f"error: {trainer.default_root_dir}: the processes found different checkpoints to go on from; "
-                    "expected a folder that all machines see alike, or a minute until they do, then --resume auto"
-                )
-            raise SystemExit(1)
-
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Standardise and fit."""
         assert isinstance(pl_module, JudgeModule)
-        if self._resumed is not None or not pl_module.judge.head_input.settings.of_clips:
+        if self._resumed or not pl_module.judge.head_input.settings.of_clips:
             return
         with torch.random.fork_rng(devices=[]):  # dropout and order are as in a run without this pass
             self.fitted = self._start(trainer, pl_module)

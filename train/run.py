@@ -58,7 +58,7 @@ from .module import MONITOR, CompileLayers, FillCache, JudgeModule, RunTask, Sto
 from .objective import Objective, RaterEmbedding
 from .probe import StartAtProbe
 from .recipe import Config, Recipe, RecipeParser
-from .strategies import ShardedStrategy, check_strategy, started_by
+from .strategies import SameStart, ShardedStrategy, check_strategy, started_by
 from .throughput import ProgressLines, Throughput
 
 if TYPE_CHECKING:
@@ -183,10 +183,10 @@ def _train_one(
     L.seed_everything(recipe.seed, workers=True, verbose=False)
     hush()
     with ExitStack() as until_the_end:
-        position, reading, head_input = Position(), recipe.data, recipe.judge.head_input
-        resumed = None if start is None else read_checkpoint(start)
-        if start is not None and resumed is not None:
-            position = position_of(resumed)
+        position, loops, reading, head_input = Position(), None, recipe.data, recipe.judge.head_input
+        if start is not None:
+            resumed = read_checkpoint(start)
+            position, loops = position_of(resumed), resumed["loops"]
             # it began at a probe, which may have chosen a kernel
             saved = parse(start, current(start, resumed["description"])).settings.head_input
             head_input = replace(head_input, landmarks=saved.landmarks, beside_landmarks=saved.beside_landmarks)
@@ -194,9 +194,9 @@ def _train_one(
                 reading = replace(reading, batch_tokens=resumed["order"].get("data.batch_tokens") or "auto")
         datamodule = PairDataModule(reading, seed=recipe.seed, start=position, parts=task.parts)
         check_strategy(recipe)
-        at_probe = StartAtProbe(recipe.method, resumed and resumed["loops"], task)
+        at_probe = StartAtProbe(recipe.method, start is not None, task)
         try:
-            trainer = _trainer(recipe, folder, at_probe, task, watching)
+            trainer = _trainer(recipe, folder, at_probe, task, [SameStart(loops), *watching])
         except (MisconfigurationException, TypeError, ValueError) as error:
             if not raised_in(error, "lightning"):  # it raises them for wrong options, such as too many devices
                 raise

@@ -12,6 +12,7 @@ import torch
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.precision import DeepSpeedPrecision
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
 from torch import Tensor, nn
@@ -22,9 +23,11 @@ from torch.export import register_dataclass
 from torch.optim import Optimizer
 
 from ..data_modules.errors import UserError
+from ..data_modules.parallel import say
 from ..models.backbones.deferred import finish
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge
+from .features import of_all
 from .recipe import Recipe
 
 # FSDP2 waits for the gradients of an output's tensors, which it finds only in types that torch can flatten
@@ -367,6 +370,32 @@ def check_strategy(recipe: Recipe) -> None:
         problem = f"cache.what {cached} with {name}: {alone}; expected cache.what none"
     if problem:
         raise UserError(f"{problem}, or --config strategy_ddp")
+
+
+class SameStart(Callback):
+    """Compares from where the processes of a run go on: each has looked by itself, before they could talk to each
+    other, and a network file system may show some of them what was there a minute ago.
+
+    Args:
+        loops: State of the loops in the checkpoint that was found; None = a new run.
+    """
+
+    def __init__(self, loops: Mapping[str, Any] | None) -> None:
+        self._loops = loops
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Compare.
+
+        Raises:
+            SystemExit: In all of them, with 1 and not 2, so that a launcher that starts again on failure does so.
+        """
+        if any(found != self._loops for found in of_all(self._loops)):
+            if trainer.is_global_zero:
+                say(
+                    f"error: {trainer.default_root_dir}: the processes found different checkpoints to go on from; "
+                    "expected a folder that all machines see alike, or a minute until they do, then --resume auto"
+                )
+            raise SystemExit(1)
 
 
 def started_by() -> list[ClusterEnvironment]:

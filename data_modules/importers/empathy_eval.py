@@ -202,8 +202,8 @@ def _training(own: _Set, place: Path, folder: Path, found: Collector, notes: lis
             contests.append(_Contest(where, (own.name, prefix, variant), columns, user, both))
     incomplete = len(texts.keys() - {contest.columns["group_id"] for contest in contests})
     if incomplete:
-        those = f"{counted(incomplete, 'text')} of {own.name}"
-        notes.append(f"{those} {'has' if incomplete == 1 else 'have'} no complete pair of responses.")
+        those = counted(incomplete, f"text of {own.name} has", f"texts of {own.name} have")
+        notes.append(f"{those} no complete pair of responses.")
     return contests
 
 

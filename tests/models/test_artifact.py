@@ -369,20 +369,46 @@ def test_the_fingerprint_tells_weights_apart_and_not_how_they_are_loaded(make_ju
     assert fingerprint(make_judge(backbone=str(make_backbone(tmp_path / "other", 5)))) != plain
 
 
-def test_a_judge_that_is_too_large_for_its_gpus_has_layers_in_main_memory(tmp_path, make_judge, pairs, monkeypatch):
-    """As accelerate leaves them: without memory, but for the time in which each computes."""
-    judge, load = make_judge(EVERY_PART), judge_module.load_backbone
+@pytest.fixture
+def crowded(monkeypatch) -> None:
+    """GPUs that are full after the first layer. accelerate leaves what is in main memory without weights, but for the
+    time in which it computes."""
+    load = judge_module.load_backbone
 
     def spread(checkpoint: Checkpoint) -> Backbone:
         assert checkpoint.device_map == "auto"
         backbone = load(replace(checkpoint, device_map=None))
-        for layer in backbone.layers[1:]:
+        for layer in [*backbone.layers[1:], backbone.network.get_submodule(backbone.parts["projector"].path)]:
             cpu_offload(layer, execution_device=torch.device("cpu"))
         assert any(weight.is_meta for weight in backbone.network.parameters())
         return backbone
 
-    folder = saved(judge, tmp_path / "judge")
     monkeypatch.setattr(judge_module, "load_backbone", spread)
+
+
+def test_a_judge_that_is_too_large_for_its_gpus_has_layers_in_main_memory(tmp_path, make_judge, pairs, request):
+    judge = make_judge(EVERY_PART)
+    folder = saved(judge, tmp_path / "judge")
+    request.getfixturevalue("crowded")
     loaded = load_any(folder, Placement(spread=True)).judge
     assert not any(weight.is_meta for weight in loaded.trained().values())
     assert torch.equal(scores_of(loaded, pairs), scores_of(judge, pairs))
+
+
+@pytest.mark.parametrize(
+    ("trained", "message"),
+    [
+        (LoraSettings(parts=["language_model"], full_parts=["projector"]), "projector: it was trained in full, and a"),
+        (LoraSettings(parts=[], full_parts=["language_model"]), "language_model: it was trained in full, and"),
+        (
+            LoraSettings(parts=["language_model"], method="dora"),
+            "a judge with DoRA, of which a part does not fit",
+        ),
+    ],
+)
+def test_what_must_be_on_a_gpu_and_does_not_fit_is_refused(trained, message, tmp_path, make_judge, request):
+    """Its weights would stay as they were before training, or without any."""
+    folder = saved(make_judge(trained), tmp_path / "judge")
+    request.getfixturevalue("crowded")
+    with pytest.raises(UserError, match=message):
+        load_any(folder, Placement(spread=True))

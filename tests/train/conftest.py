@@ -35,14 +35,14 @@ def metrics(run: Path) -> pd.DataFrame:
 
 
 def under_torchrun(
-    folder: Path, program: str, *words: object, processes: int = 2, **variables: str
+    folder: Path, program: str, *words: object, processes: int = 2, timeout: float = 600, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """What a program said in processes that torchrun started with these words."""
     (folder / "program.py").write_text(program)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     return subprocess.run(
         [*command, str(folder / "program.py"), *map(str, words)],
-        env={**os.environ, **variables}, capture_output=True, text=True, timeout=600,
+        env={**os.environ, **variables}, capture_output=True, text=True, timeout=timeout,
     )  # fmt: skip
 
 

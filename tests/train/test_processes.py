@@ -286,7 +286,7 @@ def test_processes_that_find_other_checkpoints_stop_and_one_says_what_all_know(t
     run = tmp_path / "run"
     words = train_arguments(run, **TWICE, **OF_CLIPS, trainer__max_epochs=2, trainer__logger="false")
     (tmp_path / "words.json").write_text(json.dumps(words))
-    done = under_torchrun(tmp_path, BEHIND, tmp_path)
+    done = under_torchrun(tmp_path, BEHIND, tmp_path, timeout=180)  # where nothing compares, they wait for each other
     assert done.returncode == 0, done.stderr[-3000:]
     assert [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)] == [1, 1]
     assert done.stderr.count(f"error: {run}: the processes found different checkpoints to go on from; expected") == 1

@@ -270,7 +270,7 @@ class Session:
                 reply = await self._attempt(question, tries, reserved)
         finally:
             self.budget.release(reserved)
-        cost = self.budget.charge(reply.usage, question, reserved)
+        cost = 0.0 if self.provider.free else self.budget.charge(reply.usage, question, reserved)
         return CachedAnswer(reply, cost, time.monotonic() - started, 1 + tries.total())
 
     async def _attempt(self, question: Question, tries: Counter[bool], reserved: float) -> Reply | None:

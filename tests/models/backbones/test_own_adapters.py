@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from accelerate import cpu_offload
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.schema import Pair
+from empathy_judge.models.backbones import granite_speech, phi4_multimodal
 from safetensors.torch import load_file, save_file
 from transformers import GraniteSpeechForConditionalGeneration
 
@@ -120,3 +123,21 @@ def test_one_that_is_announced_must_be_there(copy, names, text):
     for name in names:
         (copy / name).unlink()
     refused(copy, text)
+
+
+def test_into_layers_in_main_memory_it_is_not_merged(family, monkeypatch):
+    """Where GPUs are full: accelerate leaves them without weights, and the adapter would be lost."""
+    module = {"granite_speech": granite_speech, "phi4_multimodal": phi4_multimodal}[family.name]
+    merge = module.merge_own_adapter
+
+    def crowded(model, *given, **named):
+        layers = next(
+            own for name, own in model.named_modules() if re.search(r"(language_model|^model)\.layers$", name)
+        )
+        cpu_offload(layers[-1], execution_device=torch.device("cpu"))
+        merge(model, *given, **named)
+
+    monkeypatch.setattr(module, "merge_own_adapter", crowded)
+    refused(
+        family.folder, r"layers\.\d+\..*, which has an adapter of its own, does not fit the GPUs; expected larger ones"
+    )
