@@ -66,7 +66,7 @@ def test_scores_are_inside_the_scale_and_repeat_and_the_weights_are_loaded_once(
     assert both["score"].nunique() == 4
     assert both["score"].tolist()[:2] == first["score"].tolist()
     assert [meta["kept"] for meta in both["meta"]] == [1, 1, 0, 0]
-    assert {meta["cost"] for meta in both["meta"]} == {None}
+    assert {meta["cost"] for meta in both["meta"]} == {0.0}
     (versions,) = {tuple(meta["versions"]) for meta in both["meta"]}
     assert versions == (judge.session.provider.version,)
 
