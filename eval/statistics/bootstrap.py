@@ -46,7 +46,7 @@ _JACKKNIFE_ROWS = 200
 """Most jackknife rows; where there are more groups, several are left out together."""
 
 _NEARLY_ONE = 0.999
-_ROUNDING = 1e-9
+_ROUNDING = 1e-6  # of a share of exactly 0, draws begin above it by less than anybody reads
 
 
 @dataclass(frozen=True, eq=False)
