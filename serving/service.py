@@ -63,11 +63,8 @@ class Outcomes:
 
     @asynccontextmanager
     async def of(self, form: Form) -> AsyncGenerator[dict[str, Outcome], None]:
-        """The known outcomes of a form by key; the caller adds the others.
-
-        A request for content that is being heard for another request waits for the end of that one, whether it succeeds
-        or not.
-        """
+        """The known outcomes of a form by key; the caller adds the others. What is being heard for another request is
+        waited for, whether that one succeeds or not."""
         if not isinstance(form, RewardForm):
             yield {}
             return
@@ -168,8 +165,11 @@ class Service:
             await self._judge.decoders.stop()
 
     async def _start(self) -> None:
-        """Load the judge and try it on half a second of noise. Raises UserError if it cannot be loaded, or the limits
-        do not fit it."""
+        """Load the judge and try it on half a second of noise.
+
+        Raises:
+            UserError: If it cannot be loaded, or the limits do not fit it.
+        """
         start, settings, loop = time.monotonic(), self.settings, asyncio.get_running_loop()
 
         def lost(error: Exception) -> None:
@@ -242,7 +242,11 @@ class Service:
         return Judged(judge, form, dimensions, outcomes, seconds)
 
     def _admit(self, record: RequestRecord) -> ServedJudge:
-        """Let a request in, or refuse it if there is no place for it."""
+        """Let a request in, if there is a place for it.
+
+        Raises:
+            Problem: If there is none.
+        """
         judge = self.judge
         held = Counter(upload.client for upload in self._uploads)
         if not (
@@ -267,7 +271,11 @@ class Service:
             self.metrics.uploads.dec()
 
     def _received(self, record: RequestRecord, count: int) -> None:
-        """Count further bytes of a request; refuse it if it is too large, by itself or together with the others."""
+        """Count further bytes of a request.
+
+        Raises:
+            Problem: If it is too large, by itself or together with the others.
+        """
         self._uploads[record] += count
         if self._uploads[record] > self.settings.max_bytes:
             raise too_large(self.settings)
@@ -333,8 +341,11 @@ class Service:
 
 
 def longest_clip(scorer: Scorer, settings: ServiceSettings) -> float:
-    """Longest clip that is accepted, in seconds. Raises UserError if the settings allow clips that the judge
-    refuses."""
+    """Longest clip that is accepted, in seconds.
+
+    Raises:
+        UserError: If the settings allow clips that the judge refuses.
+    """
     hears, wanted = scorer.max_seconds, settings.max_seconds
     if wanted is None:
         return hears * _WINDOWS if scorer.windows else hears
@@ -345,7 +356,12 @@ def longest_clip(scorer: Scorer, settings: ServiceSettings) -> float:
 
 @asynccontextmanager
 async def _patient(request: Request, settings: ServiceSettings) -> AsyncGenerator[None, None]:
-    """Work that is given up with ClientGone when the client hangs up, or a Problem when time is over."""
+    """Work that is given up when the client hangs up or time is over.
+
+    Raises:
+        ClientGone: If the client hung up.
+        Problem: If time is over.
+    """
     gone = False
 
     async def watch() -> None:
@@ -378,7 +394,11 @@ def _pair(record: RequestRecord, form: Form, context: Sequence[AudioSource], res
 
 
 def _check_work(judge: ServedJudge, form: Form, windows: int, together: int = 0) -> None:
-    """Raise AudioError if a pair, or all pairs of a request together, have too many windows."""
+    """Check that neither a pair nor all pairs of a request together have too many windows.
+
+    Raises:
+        AudioError: If they are.
+    """
     texts = work_of(1, form.situation)
     of_pair = max(_WORK_OF_A_PAIR, judge.windows(judge.max_seconds)) // texts
     of_request = max(_WORK_OF_A_REQUEST // texts, of_pair)
@@ -390,7 +410,11 @@ def _check_work(judge: ServedJudge, form: Form, windows: int, together: int = 0)
 
 
 def _check_fits(jobs: Collection[QueuedPair], settings: ServiceSettings) -> None:
-    """Raise a Problem if an idle service would not let these pairs wait: to ask again would not help."""
+    """Check that an idle service would let these pairs wait.
+
+    Raises:
+        Problem: If not; to ask again would not help.
+    """
     work = max(work_by_lane(jobs).values())
     if work > settings.max_queue:
         reason = f"the pairs are as much work as {work} short ones, and at most {settings.max_queue} may wait"

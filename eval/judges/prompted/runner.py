@@ -80,10 +80,14 @@ def values_in(reply: Reply, form: AnswerForm) -> dict[str, float]:
 
 
 class RateLimit:
-    """Decides when the next request may start; once `stop` is set, nobody waits any more.
+    """Decides when the next request may start.
 
-    Without `rpm`, requests a minute, nothing waits until the server objects (HTTP 429). Then all requests wait for as
-    long as the server asks, and afterwards start at the rate at which answers came, a little faster with every answer.
+    Without `rpm`, nothing waits until the server objects (HTTP 429). Then all requests wait for as long as the server
+    asks, and afterwards start at the rate at which answers came, a little faster with every answer.
+
+    Args:
+        rpm: Requests a minute; None = no limit yet.
+        stop: Ends all waiting once it is set.
     """
 
     def __init__(self, rpm: float | None = None, stop: threading.Event | None = None) -> None:
@@ -127,7 +131,13 @@ class RateLimit:
 
 
 class Session:
-    """Asks one model in one way, within a budget (dollars; None = no limit).
+    """Asks one model in one way.
+
+    Args:
+        provider: The provider that is asked.
+        settings: How it is asked.
+        answers: Cache of answers.
+        budget: Dollars that may be spent; None = no limit.
 
     Raises:
         UserError: If the model does not support answers of that form, or the budget is negative or not finite.
