@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def demo(options: argparse.Namespace) -> int:
     """Sample, train, evaluate, export, score."""
     check_ranks()
-    # Read when torch is loaded. Threads that wait spin for 300,000 rounds, which halves the speed or worse where other
-    # programs run; where none does, to sleep at once costs a tenth, and after 2,000 rounds next to nothing.
+    # Read when torch is loaded. Threads that wait spin for 300,000 rounds, which costs half of the speed or more where
+    # other programs run. Where none does, to sleep at once costs a tenth, and after 2,000 rounds next to nothing.
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     from ..demo import run_demo
 
