@@ -15,6 +15,7 @@ from rich.console import Console
 from .data_modules.audio import AudioSource
 from .data_modules.errors import UserError, counted
 from .data_modules.folders import CARD_FILE
+from .data_modules.parallel import say
 from .data_modules.sample import DIMENSION, make_sample
 from .data_modules.schema import Pair, PairDataset
 from .data_modules.splits import split_dataset
@@ -39,11 +40,11 @@ def run_demo(out: Path, *, groups: int, epochs: int | None, as_json: bool = Fals
     Raises:
         UserError: If `out` holds folders of these names that no demo made.
     """
-    say = Console(stderr=as_json).print
+    note = Console(stderr=as_json).print
     start = time.monotonic()
 
     def step(number: int, text: str) -> None:
-        say(f"[bold]{number}/5[/bold] {text} [dim]({time.monotonic() - start:.0f} s so far)[/dim]")
+        note(f"[bold]{number}/5[/bold] {text} [dim]({time.monotonic() - start:.0f} s so far)[/dim]")
 
     with _replacing(out):
         step(1, f"sample: {counted(groups, 'script')} spoken in many tones, rated by a simulated panel (synthetic)")
@@ -62,15 +63,15 @@ def run_demo(out: Path, *, groups: int, epochs: int | None, as_json: bool = Fals
         step(4, "export: the judge as a folder that others can load")
         run.export(out / "judge", measured.report)
         step(5, "score: one context, two answers")
-        _score_examples(out, dataset, say)
+        _score_examples(out, dataset, note)
         for view in evaluation_views(measured.report):
-            say(view, markup=False, emoji=False, soft_wrap=isinstance(view, str), crop=False)
-        say("All ratings are simulated: this shows that the pipeline works, not how well it would agree with people.")
+            say(view, stderr=as_json)
+        note("All ratings are simulated: this shows that the pipeline works, not how well it would agree with people.")
     seconds = time.monotonic() - start
     if as_json:
         print(json.dumps({**{name: str(out / name) for name in _MADE}, "seconds": round(seconds, 1)}, indent=2))
     else:
-        say(f"report: {out / 'report' / 'index.html'}   judge: {out / 'judge'}   ({seconds:.0f} s)")
+        note(f"report: {out / 'report' / 'index.html'}   judge: {out / 'judge'}   ({seconds:.0f} s)")
 
 
 @contextmanager

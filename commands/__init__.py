@@ -7,21 +7,19 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ..data_modules.parallel import say
+
 DONE, FAILED_CHECKS, BAD_USAGE, A_BUG = 0, 1, 2, 70
 """Exit codes of commands; 70 is EX_SOFTWARE of sysexits.h."""
 
 
 def tell(options: argparse.Namespace, found: Any, views: Callable[[Any], Iterable[Any]]) -> int:
-    """Print what was found, as JSON or as its views: tables, whose numbers are never cut, and text without wrapping,
-    since a signature that is broken into lines cannot be copied."""
+    """Print what was found, as JSON or as its views: tables and text."""
     if options.json:
         print(json.dumps(found, indent=2, allow_nan=False))
         return DONE
-    from rich.console import Console
-
     for view in views(found):
-        # for all of a table: `print` passes neither to its title, nor emoji to its cells
-        Console(markup=False, emoji=False).print(view, soft_wrap=isinstance(view, str), crop=False)
+        say(view, stderr=False)
     return DONE
 
 

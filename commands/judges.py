@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..data_modules.errors import AudioError, UserError
-from ..data_modules.parallel import find_launch
+from ..data_modules.parallel import find_launch, say
 from . import DONE, FAILED_CHECKS, chosen, first_given
 
 if TYPE_CHECKING:
@@ -149,7 +149,6 @@ def rank(options: argparse.Namespace) -> int:
     only where at most 10 % of such verdicts are wrong; otherwise it is undecided. Of two responses a line says which
     one people prefer.
     """
-    from rich.console import Console
 
     scorer = open_scorer(options)
     names = scorer.dimension_names(options.by)
@@ -164,7 +163,7 @@ def rank(options: argparse.Namespace) -> int:
     else:
         dimensions = [dimension.name for dimension in scorer.dimensions]
         table = _ranked_table(options.responses, ranked, dimensions, beside)
-        Console(markup=False, emoji=False).print(table)  # names may hold [ and :
+        say(table, stderr=False)
         if len(ranked) == 2 and (odds := beside[0]) is not None:
             first, second = (options.responses[item.index] for item in ranked)
             preferred = {"better": f"prefer {first}", "worse": f"prefer {second}"}.get(odds.verdict, odds.verdict)

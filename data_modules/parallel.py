@@ -87,12 +87,14 @@ def end_with_parent() -> None:
         threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
-def say(what: object, style: str | None = None) -> None:
-    """Print a line or a table on standard error; the terminal breaks lines that are too long."""
+def say(what: object, style: str | None = None, stderr: bool = True) -> None:
+    """Print a line or a table. The terminal breaks lines that are too long: a signature with line breaks could not be
+    copied. Tables are never cut."""
     from rich.console import Console
 
-    console = Console(stderr=True, markup=False, emoji=False)  # paths may hold [ and :
-    console.print(what, style=style, soft_wrap=isinstance(what, str))
+    # paths and names may hold [ and :, in the title of a table and in its cells too, to which `print` does not pass it
+    console = Console(stderr=stderr, markup=False, emoji=False)
+    console.print(what, style=style, soft_wrap=isinstance(what, str), crop=False)
 
 
 class ProgressBar:
