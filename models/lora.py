@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..data_modules.errors import UserError
 from .backbones.base import Backbone
-from .backbones.deferred import finish, seen_as_float32
+from .backbones.deferred import check_held, finish, seen_as_float32
 from .settings import LoraSettings, PartName
 
 FUSION: PartName = "fusion"
@@ -46,10 +46,7 @@ def adapt(backbone: Backbone, settings: LoraSettings) -> PeftModel | None:
     dtype = torch.float32 if settings.trained_dtype == "float32" else None
     for name in trained_in_full(backbone, settings):
         part = backbone.network.get_submodule(backbone.parts[name].path)
-        if any(map(has_offloaded_params, part.modules())):  # what is trained would not be what computes
-            raise UserError(
-                f"{name}: it was trained in full, and a part of it does not fit the GPUs; expected larger ones"
-            )
+        check_held(part, f"{name}: it was trained in full, and a part of it")
         finish(part)
         for _, weight in weights_of(backbone, name):
             if not weight.is_floating_point():
@@ -82,9 +79,9 @@ def _add_lora(backbone: Backbone, settings: LoraSettings) -> PeftModel:
     for module in backbone.network.modules():
         # PEFT leaves it without memory, as accelerate does a layer that is in main memory while it does not compute
         if isinstance(module, LoraLayer) and has_offloaded_params(base := module.get_base_layer()):
-            hook: Any = base._hf_hook
             if settings.method == "dora":  # it takes norms of weights that are not there
-                raise UserError("a judge with DoRA, of which a part does not fit the GPUs; expected larger ones")
+                check_held(base, "a judge with DoRA, of which a part")
+            hook: Any = base._hf_hook
             for adapter in (module.lora_A, module.lora_B):
                 adapter.to_empty(device=hook.execution_device)
     if in_float32 and settings.method != "dora":  # DoRA takes norms of rows in the precision of the states

@@ -20,6 +20,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from transformers.utils.hub import cached_file
 
+from ...data_modules.errors import UserError
 from .base import Checkpoint
 
 _SHORT = {"BF16": torch.bfloat16, "F16": torch.float16}
@@ -101,6 +102,17 @@ def finish(module: nn.Module) -> None:
                 weight.data = weight.data.to(torch.float32) if weight.is_floating_point() else weight.data
         for layer in vars(inner).pop("own_adapter", ()):
             layer.merge()
+
+
+def check_held(module: nn.Module, what: str) -> None:
+    """Check that accelerate keeps no layer of a module in main memory, where its weights can be neither replaced nor
+    merged into: what computes would be what was loaded before.
+
+    Raises:
+        UserError: If it does; the message begins with `what`.
+    """
+    if any(map(has_offloaded_params, module.modules())):
+        raise UserError(f"{what} does not fit the GPUs; expected larger ones")
 
 
 def finished(network: nn.Module, name: str) -> Tensor:

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 import transformers
-from accelerate.utils import has_offloaded_params
 from peft import PeftConfig
 from peft.tuners.lora import LoraLayer
 from safetensors import SafetensorError
@@ -29,7 +28,7 @@ from transformers import (
 
 from ...data_modules.errors import UserError
 from .base import Backbone, Checkpoint
-from .deferred import keeps, merge_later, own_file, seen_as_float32, short_dtype
+from .deferred import check_held, keeps, merge_later, own_file, seen_as_float32, short_dtype
 from .layers import KERNEL
 
 _ADAPTER = re.compile(r"\.lora_[AB]\.default(?=\.weight$)")
@@ -281,9 +280,9 @@ def merge_own_adapter(
     check_report(f"{checkpoint.name}: adapter", report.to_dict(), r"(?!)", model)
     for name, layer in list(model.named_modules()):
         if isinstance(layer, LoraLayer):
-            if has_offloaded_params(layer.get_base_layer()):  # an adapter cannot be merged into what is not there
-                where = f"backbone {checkpoint.name!r}: {name}, which has an adapter of its own,"
-                raise UserError(f"{where} does not fit the GPUs; expected larger ones")
+            check_held(
+                layer.get_base_layer(), f"backbone {checkpoint.name!r}: {name}, which has an adapter of its own,"
+            )
             merge_later(layer) if checkpoint.deferred else layer.merge()
             model.set_submodule(name, layer.get_base_layer())
     model._hf_peft_config_loaded = False

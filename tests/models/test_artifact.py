@@ -369,10 +369,9 @@ def test_the_fingerprint_tells_weights_apart_and_not_how_they_are_loaded(make_ju
     assert fingerprint(make_judge(backbone=str(make_backbone(tmp_path / "other", 5)))) != plain
 
 
-@pytest.fixture
-def crowded(monkeypatch) -> None:
-    """GPUs that are full after the first layer. accelerate leaves what is in main memory without weights, but for the
-    time in which it computes."""
+def crowd(monkeypatch) -> None:
+    """From now on, GPUs are full after the first layer. accelerate leaves what is in main memory without weights, but
+    for the time in which it computes."""
     load = judge_module.load_backbone
 
     def spread(checkpoint: Checkpoint) -> Backbone:
@@ -386,10 +385,10 @@ def crowded(monkeypatch) -> None:
     monkeypatch.setattr(judge_module, "load_backbone", spread)
 
 
-def test_a_judge_that_is_too_large_for_its_gpus_has_layers_in_main_memory(tmp_path, make_judge, pairs, request):
+def test_a_judge_that_is_too_large_for_its_gpus_has_layers_in_main_memory(tmp_path, make_judge, pairs, monkeypatch):
     judge = make_judge(EVERY_PART)
     folder = saved(judge, tmp_path / "judge")
-    request.getfixturevalue("crowded")
+    crowd(monkeypatch)
     loaded = load_any(folder, Placement(spread=True)).judge
     assert not any(weight.is_meta for weight in loaded.trained().values())
     assert torch.equal(scores_of(loaded, pairs), scores_of(judge, pairs))
@@ -406,9 +405,9 @@ def test_a_judge_that_is_too_large_for_its_gpus_has_layers_in_main_memory(tmp_pa
         ),
     ],
 )
-def test_what_must_be_on_a_gpu_and_does_not_fit_is_refused(trained, message, tmp_path, make_judge, request):
+def test_what_must_be_on_a_gpu_and_does_not_fit_is_refused(trained, message, tmp_path, make_judge, monkeypatch):
     """Its weights would stay as they were before training, or without any."""
     folder = saved(make_judge(trained), tmp_path / "judge")
-    request.getfixturevalue("crowded")
+    crowd(monkeypatch)
     with pytest.raises(UserError, match=message):
         load_any(folder, Placement(spread=True))
