@@ -22,7 +22,7 @@ from ..data_modules.errors import counted
 from ..data_modules.parallel import available_cores
 from . import DONE, FAILED_CHECKS, tell
 
-_PACKAGES = ("torch", "torchaudio", "transformers", "peft", "lightning", "datasets", "numpy", "scipy", "pandas")
+_PACKAGES = ("torch", "transformers", "peft", "lightning", "datasets", "numpy", "scipy", "pandas")
 _SECRETS = (
     "HF_TOKEN", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "EMPATHY_JUDGE_API_KEY", "WANDB_API_KEY",
     "EMPATHY_JUDGE_TOKEN",

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import soundfile
 import torch
-from torchaudio import functional
 
 from .audio import AudioSource, Clip, load_clip
 from .encodings import MP3_RATES
@@ -99,7 +98,8 @@ def impulse_response(rt60: float, direct_db: float, rate: int, rng: np.random.Ge
 def _room(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.random.Generator) -> torch.Tensor:
     """The clip in a room, at its own level: what follows its end is cut off."""
     response = impulse_response(_draw(settings.room_rt60, rng), _draw(settings.room_direct_db, rng), rate, rng)
-    wet = functional.fftconvolve(samples, response)[: len(samples)]
+    size = len(samples) + len(response) - 1
+    wet = torch.fft.irfft(torch.fft.rfft(samples, size) * torch.fft.rfft(response, size), size)[: len(samples)]
     return wet * (samples.square().mean() / wet.square().mean().clamp_min(1e-20)).sqrt()
 
 
@@ -112,7 +112,16 @@ def coloured_noise(length: int, slope: float, rate: int, rng: np.random.Generato
 
 def _noise(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.random.Generator) -> torch.Tensor:
     noise = coloured_noise(len(samples), rng.uniform(), rate, rng)
-    return functional.add_noise(samples, noise, torch.tensor(_draw(settings.noise_snr, rng)))
+    decibels = 20 * (torch.linalg.vector_norm(samples) / torch.linalg.vector_norm(noise)).log10()
+    return samples + noise * 10 ** ((decibels - _draw(settings.noise_snr, rng)) / 20)
+
+
+def _mu_law(samples: torch.Tensor) -> torch.Tensor:
+    """Samples within -1 and 1 through the 256 levels of telephony (G.711, mu-law) and back."""
+    mu = torch.tensor(255.0)
+    companded = samples.sign() * (mu * samples.abs()).log1p() / mu.log1p()
+    companded = ((companded + 1) / 2 * mu + 0.5).floor() / mu * 2 - 1
+    return companded.sign() * ((companded.abs() * mu.log1p()).exp() - 1) / mu
 
 
 def _codec(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.random.Generator) -> torch.Tensor:
@@ -122,7 +131,7 @@ def _codec(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.ran
     if codec == "mp3" and rate not in MP3_RATES:  # MP3 has not every rate, Ogg Vorbis has more of them
         codec = "ogg"
     if codec == "mu_law" or (codec == "ogg" and rate > _MOST_VORBIS):
-        return functional.mu_law_decoding(functional.mu_law_encoding(scaled, 256), 256) * peak
+        return _mu_law(scaled) * peak
     buffer = io.BytesIO()
     file_format = ("MP3", "MPEG_LAYER_III") if codec == "mp3" else ("OGG", "VORBIS")
     compression = min(_draw(settings.codec_compression, rng), _MOST_MP3 if codec == "mp3" else 1.0)

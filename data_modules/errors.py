@@ -177,6 +177,12 @@ def as_user_error(error: BaseException) -> UserError | None:
             f"{said}; expected fewer pairs at once: --batch-size; in training --data.batch_tokens, --data.batch_size "
             "or --gradient_checkpointing true"
         )
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if any(frame.f_globals.get("__name__") == "torchaudio" and frame.f_code.co_name == "<module>" for frame in frames):
+        return UserError(
+            f"torchaudio cannot be imported ({error}), and transformers imports it where it is installed; "
+            "pip uninstall torchaudio, unless the backbone is Granite Speech: pip install 'empathy-judge[granite]'"
+        )
     os_error = system_error(error)
     if os_error is None:
         return None

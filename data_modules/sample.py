@@ -20,9 +20,8 @@ import numpy as np
 import pandas as pd
 import soundfile
 import torch
-import torchaudio
 
-from .audio import audio_hash
+from .audio import audio_hash, resample
 from .espeak import ACCENTS, Tone, Voice, speak
 from .folders import staged_folder
 from .parallel import progress
@@ -184,7 +183,7 @@ def _voice(rng: np.random.Generator) -> Voice:
 def _speak(folder: Path, text: str, voice: Voice, tone: Tone, rng: np.random.Generator) -> str:
     """The clip of a sentence, as a path relative to the folder."""
     samples, rate_made = speak(text, voice, _vary(tone, rng))
-    resampled = torchaudio.functional.resample(torch.from_numpy(samples), rate_made, RATE).numpy()
+    resampled = resample(samples, rate_made, RATE)
     temporary = folder / "audio" / f"{rng.integers(2**62):x}.wav"
     buffer = io.BytesIO()  # not the file: libsndfile does not say what a disk refuses
     soundfile.write(buffer, resampled, RATE, format="WAV", subtype="PCM_16")

@@ -22,6 +22,8 @@ _LOGGERS = {
     "lightning.fabric": logging.WARNING,  # which process has which rank
     "lightning.pytorch": logging.WARNING,  # which devices there are, and advertisements
     "matplotlib": logging.ERROR,  # where it keeps its fonts if there is no home
+    "torchao": logging.ERROR,  # whether its kernels are there: they are not used
+    "torch.utils._pytree": logging.ERROR,  # torchao 0.18 registers what torch 2.15 knows
 }
 _WARNINGS = (
     r".*`is_gradient_checkpointing` is deprecated",  # PEFT asks transformers

@@ -32,7 +32,7 @@ os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # without it cuBLAS is not de
 _hugging_face = tempfile.TemporaryDirectory(prefix="empathy-judge-tests-")
 os.environ["HF_HOME"] = _hugging_face.name
 # Processes that synthesise speech, or read data on some versions of Python, begin with this loaded
-multiprocessing.set_forkserver_preload(["torchaudio", "empathy_judge.train.collate"])
+multiprocessing.set_forkserver_preload(["empathy_judge.train.collate"])
 
 # Where tests with the marker `gpu` compute: `cpu` runs all that they do on a machine without a GPU
 TEST_DEVICE = os.environ.get("EMPATHY_JUDGE_TEST_DEVICE", "cuda")

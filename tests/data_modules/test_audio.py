@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from empathy_judge.data_modules.audio import AudioInfo, Clip, audio_hash, decode, probe
+import torch
+from empathy_judge.data_modules.audio import AudioInfo, Clip, audio_hash, decode, probe, resample
 from empathy_judge.data_modules.errors import AudioError
 
 from ..conftest import encoded
@@ -36,6 +37,16 @@ def test_native_rate_is_exact(tmp_path):
     decoded = decode(path, 16_000)
     assert decoded.dtype == np.float32
     np.testing.assert_array_equal(decoded, samples)
+
+
+@pytest.mark.parametrize("rates", [(44_100, 16_000), (22_050, 16_000), (16_000, 48_000), (8_000, 22_050), (115, 100)])
+@pytest.mark.parametrize("length", [1, 997, 240_001])
+def test_resampled_values_are_those_of_torchaudio(rates, length):
+    """To the last bit, lengths included, which torchaudio rounds in float32: scores of earlier versions stay."""
+    torchaudio = pytest.importorskip("torchaudio")
+    samples = np.random.default_rng(length).standard_normal(length).astype(np.float32)
+    expected = torchaudio.functional.resample(torch.from_numpy(samples), *rates).numpy()
+    np.testing.assert_array_equal(resample(samples, *rates), expected)
 
 
 def test_stereo_48_khz_is_averaged_and_resampled(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from empathy_judge.data_modules.errors import (
     MAX_MESSAGE_CHARACTERS,
     MAX_SHOWN_CHARACTERS,
     UserError,
+    as_user_error,
     bug,
     counted,
     shown,
@@ -61,3 +64,18 @@ def test_a_bug_in_one_of_several_processes_may_come_from_another(processes, told
     line = bug(RuntimeError("Connection closed by peer"))
     assert line.startswith("RuntimeError: Connection closed by peer: a mistake of this program")
     assert ("unless another process of the run ended before" in line) == told
+
+
+def test_a_torchaudio_that_does_not_go_with_torch_is_named(tmp_path, monkeypatch):
+    """As 2.11, the last one, beside torch 2.15: transformers imports it wherever it is installed."""
+    (tmp_path / "torchaudio").mkdir()
+    (tmp_path / "torchaudio" / "__init__.py").write_text("from . import _extension\n")
+    (tmp_path / "torchaudio" / "_extension.py").write_text('raise RuntimeError("different CUDA versions")\n')
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchaudio"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RuntimeError) as error:
+        importlib.import_module("torchaudio")
+    line = str(as_user_error(error.value))
+    assert line.startswith("torchaudio cannot be imported (different CUDA versions)")
+    assert "pip uninstall torchaudio" in line

@@ -7,9 +7,8 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-import torchaudio
 from empathy_judge.data_modules import prosody
-from empathy_judge.data_modules.audio import Clip, decode
+from empathy_judge.data_modules.audio import Clip, decode, resample
 from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
 from empathy_judge.eval.probes import recording, voice
 from empathy_judge.eval.probes.voice import pulses
@@ -27,7 +26,7 @@ SPEECH = [(MAN, PLAIN), (WOMAN, PLAIN), (MAN, ELATED), (WOMAN, ELATED)]
 def spoken(speaker: Voice, tone: Tone, rate: int = RATE, text: str = TEXT) -> Clip:
     restart()  # whatever was spoken before
     samples, made = speak(text, speaker, tone)
-    return Clip(torchaudio.functional.resample(torch.from_numpy(samples), made, rate).numpy(), rate)
+    return Clip(resample(samples, made, rate), rate)
 
 
 def rng(seed: int = 0) -> np.random.Generator:

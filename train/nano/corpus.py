@@ -13,11 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torchaudio
 from transformers import WhisperFeatureExtractor
 
 from ...data_modules import prosody
-from ...data_modules.audio import audio_hash, decode
+from ...data_modules.audio import audio_hash, decode, resample
 from ...data_modules.errors import UserError
 from ...data_modules.espeak import ACCENTS, QUALITIES, Tone, Voice, speak
 from ...data_modules.functionals import delivery
@@ -284,13 +283,13 @@ def _mel(samples: np.ndarray) -> np.ndarray:
 
 
 def _to_rate(samples: np.ndarray, rate: int) -> np.ndarray:
-    return torchaudio.functional.resample(torch.from_numpy(samples), rate, prosody.RATE).numpy()
+    return resample(samples, rate, prosody.RATE)
 
 
 def _in_another_voice(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Play up to 15 % faster or 20 % slower: pitch, formants and rate move together."""
     speed = int(rng.choice([17, 18, 19, 21, 22, 23]))
-    return torchaudio.functional.resample(torch.from_numpy(samples), speed, 20).numpy()
+    return resample(samples, speed, 20)
 
 
 def _to_level(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -309,10 +308,13 @@ def _surround(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def _degrade(samples: np.ndarray, recording: str, rng: np.random.Generator) -> np.ndarray:
     if recording == "muffled":
+        # Another filter is not the same to the bit
+        from torchaudio.functional import lowpass_biquad
+
         cutoff = float(rng.uniform(900, 2500))
         signal = torch.from_numpy(samples)
         for _ in range(3):
-            signal = torchaudio.functional.lowpass_biquad(signal, prosody.RATE, cutoff)
+            signal = lowpass_biquad(signal, prosody.RATE, cutoff)
         return signal.numpy()
     rms = float(np.sqrt(np.mean(samples**2)))
     if recording == "noisy":
