@@ -173,9 +173,9 @@ class Reason(BaseModel):
     """Why a response has no reward, or the lowest."""
 
     code: str = Field(
-        description="`no_speech`, `clipped`, `the file is empty` and `too short`: the lowest, for the policy broke it. "
-        "All others: there is no reward, for the judge did not hear it, or does not know such pairs "
-        "(`unlike_training`)."
+        description="`no_speech`, `clipped`, `the file is empty` (no samples) and `too short`: the lowest, for the "
+        "policy broke it. All others: there is no reward, for the judge did not hear it (`not a clip`: 0 bytes), or "
+        "does not know such pairs (`unlike_training`)."
     )
     text: str = Field(description="For people.")
 
