@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import io
 import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -22,9 +24,10 @@ import soundfile
 import torch
 
 from .audio import audio_hash, resample
+from .errors import UserError
 from .espeak import ACCENTS, Tone, Voice, speak
 from .folders import staged_folder
-from .parallel import progress
+from .parallel import end_with_parent, progress
 from .ratings import RATING_COLUMNS
 from .schema import DatasetCard, Dimension, write_dataset
 
@@ -79,19 +82,26 @@ def make_sample(folder: Path, groups: int = 200, seed: int = 0, workers: int = 2
         folder: Folder to write; it appears complete or not at all.
         groups: Number of scripts.
         seed: Seed of everything random.
-        workers: Number of processes that synthesise.
+        workers: Number of processes that synthesise. They import the script that calls this.
 
     Returns:
         The key that raters and judges never see, one row per pair: `pair_id`, `context_tone`, `response_tone`, `fit`.
+
+    Raises:
+        UserError: If such a process ends early.
     """
     with staged_folder(folder) as staged:
         (staged / "audio").mkdir(parents=True)
         shards = [range(start, min(start + _SHARD, groups)) for start in range(0, groups, _SHARD)]
-        with multiprocessing.get_context("forkserver").Pool(workers, maxtasksperchild=1) as pool:
-            shard_rows = progress(pool.imap(partial(_make_shard, staged, seed), shards), "speaking", len(shards))
-            rows = pd.DataFrame([row for shard in shard_rows for row in shard])
-            pool.close()
-            pool.join()  # workers that are terminated instead leave their voice files behind
+        context = multiprocessing.get_context("forkserver")
+        # a Pool would wait for ever for what a dead process had to do
+        with ProcessPoolExecutor(workers, context, end_with_parent, max_tasks_per_child=1) as pool:
+            shard_rows = progress(pool.map(partial(_make_shard, staged, seed), shards), "speaking", len(shards))
+            try:
+                rows = pd.DataFrame([row for shard in shard_rows for row in shard])
+            except BrokenProcessPool:
+                expected = "more free memory, or, in a script, the call below if __name__ == '__main__'"
+                raise UserError(f"{folder}: a process that speaks ended early; expected {expected}") from None
         key = rows.loc[:, ["pair_id", "context_tone", "response_tone", "fit"]]
         ratings = rate(key, seed)
         pairs = rows.drop(columns=["context_tone", "response_tone", "fit"])

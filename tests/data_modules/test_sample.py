@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -113,3 +115,17 @@ def test_same_seed_same_bytes_whatever_the_workers(small, tmp_path):
     dataset, _ = small
     make_sample(tmp_path / "again", groups=12, seed=3, workers=1)
     assert PairDataset.load(tmp_path / "again").card.content_hash == dataset.card.content_hash
+
+
+@pytest.mark.slow
+def test_a_script_whose_processes_cannot_begin_ends_in_one_line(tmp_path):
+    """Each process imports the script, which calls `make_sample` again."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from pathlib import Path\nfrom empathy_judge.data_modules.sample import make_sample\n"
+        "make_sample(Path(__file__).with_name('data'), groups=1)\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert re.search(r"UserError: .*/data: a process that speaks ended early; .* __name__ ==", done.stderr)
+    assert not (tmp_path / "data").exists()
