@@ -141,7 +141,8 @@ def check_file(path: Path) -> None:
     """Raises a `DataError` where there is no such file, or the system does not say."""
     with system_errors(path, "read"):
         if not path.is_file():
-            raise DataError(f"{path}: {'is a folder; expected a file' if path.is_dir() else 'no such file'}")
+            kind = "folder" if path.is_dir() else "device or pipe" if path.exists() else None
+            raise DataError(f"{path}: " + ("no such file" if kind is None else f"is a {kind}; expected a file"))
 
 
 def _read_text(path: Path) -> str:

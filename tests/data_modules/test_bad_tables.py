@@ -156,6 +156,7 @@ class TestBadTables:
         source.refuses(r"nothing\.csv: no such file", source.folder / "nothing.csv", ratings)
         (source.folder / "folder.csv").mkdir()
         source.refuses(r"folder\.csv: is a folder; expected a file", source.folder / "folder.csv", ratings)
+        source.refuses(r"/dev/null: is a device or pipe; expected a file", source.folder / "/dev/null", ratings)
 
 
 @pytest.mark.parametrize(
