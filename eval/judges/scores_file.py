@@ -16,14 +16,15 @@ from ...data_modules.ratings import LARGEST
 from ...data_modules.schema import Pair
 from ...data_modules.tables import TableRow, read_table
 from ..results import ITEMS_FILE, REPORT_FILE
-from . import given_scores
+from . import OK, given_scores
 
 
 class ScoresFile:
     """Scores from a CSV, TSV, JSONL or Parquet table with columns ``pair_id``, ``dimension``, ``score``.
 
-    A column ``uncertainty`` is read where there is one; others are ignored. A pair that is not in the table
-    gets a status that says so. It knows pairs by their id only, so it cannot take the listening checks.
+    A column ``uncertainty`` is read where there is one; others are ignored. A file of ``score --manifest``, which has a
+    column for each dimension, does as well. A pair without a score gets a status that says so. It knows pairs by their
+    id only, so it cannot take the listening checks.
 
     Args:
         path: The table.
@@ -39,30 +40,37 @@ class ScoresFile:
 
     def __init__(self, path: str | Path) -> None:
         table = read_table(path)
-        for column in ("pair_id", "dimension", "score"):
+        # `score --manifest` writes a column and a label for each dimension, and rows without scores
+        wide = "status" in table.columns and "dimension" not in table.columns
+        dimensions = [name for name in table.columns if wide and f"{name}_label" in table.columns]
+        for column in ("pair_id",) if dimensions else ("pair_id", "dimension", "score"):
             if column not in table.columns:
                 raise DataError(f"{table.path}: no column {column!r}; it has {names_shown(table.columns)}")
-        self._file_name = table.path.name
+        self._absent = f"{'no score' if dimensions else 'not'} in {table.path.name}"
         self.signature = _signature_of(table.path)
         of_report = f"{table.path.parent.name}/" if self.signature is not None else ""  # all are called items.csv
         self.name = f"scores:{of_report}{table.path.name}"
         self.record: Mapping[str, Any] = {"sha256": hashlib.sha256(table.path.read_bytes()).hexdigest()}
         self._scores: dict[tuple[str, str], float] = {}
         self._uncertainties: dict[tuple[str, str], float] = {}
+        cells = [(name, name, f"{name}_standard_error") for name in dimensions]
         for record in table.records():
-            key = record.name("pair_id"), record.name("dimension")
-            if key in self._scores:
-                raise DataError(
-                    f"{record.place('pair_id')}: value {shown(key[0])} has a score for {shown(key[1])} already; "
-                    "expected one row per pair and dimension"
-                )
-            self._scores[key] = _number(record, "score")
-            if record.values.get("uncertainty") is not None:
-                self._uncertainties[key] = _number(record, "uncertainty")
+            for dimension, score, uncertainty in cells or [(record.name("dimension"), "score", "uncertainty")]:
+                key = record.name("pair_id"), dimension
+                if key in self._scores:
+                    raise DataError(
+                        f"{record.place('pair_id')}: value {shown(key[0])} has a score for {shown(key[1])} already; "
+                        "expected one row per pair and dimension"
+                    )
+                if dimensions and record.values.get("status") != OK:
+                    continue
+                self._scores[key] = _number(record, score)
+                if record.values.get(uncertainty) is not None:
+                    self._uncertainties[key] = _number(record, uncertainty)
         self.dimensions = tuple(dict.fromkeys(dimension for _, dimension in self._scores))
 
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
-        return given_scores(pairs, self.dimensions, self._scores, f"not in {self._file_name}", self._uncertainties)
+        return given_scores(pairs, self.dimensions, self._scores, self._absent, self._uncertainties)
 
 
 def _signature_of(items: Path) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from empathy_judge.batch_scoring.scores import Column, row_columns, write_scores
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.schema import Pair
@@ -82,6 +83,23 @@ def test_scores_are_read_from_every_format(suffix, tmp_path):
     np.testing.assert_array_equal(table["score"], [2.5, math.nan, 4.0])
     assert table["status"].tolist() == ["ok", f"not in scores{suffix}", "ok"]
     assert table["uncertainty"].iloc[0] == (0.25 if suffix == ".parquet" else 0.5)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_a_file_of_score_manifest_is_read_as_it_is(suffix, tmp_path):
+    names = ["empathy", "warmth", "empathy_standard_error", "empathy_low", "empathy_label", "warmth_label", "windows"]
+    columns = [Column(name, "text" if name.endswith("label") else "number") for name in names]
+    rows = [["a", 2.5, 3.0, 0.5, 1.0, "poor", "fair", 1.0, "ok"], ["b", *[None] * 7, "row 2: no such file"]]
+    path = tmp_path / f"scores{suffix}"
+    with open(path, "wb") as file:
+        write_scores(suffix, row_columns(columns), [rows], file)
+    judge = ScoresFile(path)
+    assert judge.dimensions == ("empathy", "warmth")
+    table = judge.score(PAIRS)
+    check_score_table(table, judge, PAIRS)
+    np.testing.assert_array_equal(table["score"], [2.5, 3.0, *[math.nan] * 4])
+    np.testing.assert_array_equal(table["uncertainty"], [0.5, *[math.nan] * 5])
+    assert table["status"].tolist() == ["ok", "ok", *[f"no score in scores{suffix}"] * 4]
 
 
 @pytest.mark.parametrize(
