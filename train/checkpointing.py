@@ -59,10 +59,13 @@ def alone_in(run: Path) -> Iterator[None]:
     that nothing was locked.
 
     Raises:
-        UserError: If another process trains in it.
+        UserError: If another process trains in it, or it holds a `config.yaml` that no run wrote.
         CannotWrite: If the folder cannot be written, now or later.
     """
-    path = run / _LOCK
+    path, config = run / _LOCK, run / CONFIG_FILE
+    kept = read_yaml(config) if config.is_file() else None  # a run keeps all settings
+    if config.is_file() and not (isinstance(kept, dict) and {"data", "run", "seed", "trainer"} <= kept.keys()):
+        raise UserError(f"{config}: is not of a run, and would be replaced; expected another --run")
     try:
         run.mkdir(parents=True, exist_ok=True)
         while True:
