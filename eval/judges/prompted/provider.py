@@ -183,7 +183,8 @@ class HttpProvider(Provider):
             fields = inner if isinstance(inner, dict) else {}
             message = fields.get("message")
             text = message if isinstance(message, str) else content.decode(errors="replace")
-            raise self.error(status, headers, fields, self._redact(text))
+            named = f"HTTP {status} " if status >= 500 else ""  # these are all of one kind
+            raise self.error(status, headers, fields, named + self._redact(text))
         version = reply.version and self._without_key(reply.version)
         reply = replace(reply, content=self._without_key(reply.content), version=version)
         try:

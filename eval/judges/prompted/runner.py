@@ -28,6 +28,9 @@ ATTEMPTS = 6
 _LIMITED_ATTEMPTS = 60
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0  # seconds
 _HOPELESS = 5  # the run ends without a single answer after so many questions that are invalid or bring only bills
+# And after so many questions in a row without an answer, for each request under way. With the delays above these rounds
+# take a minute and a half: a server that is started again answers before
+_SILENT_ROUNDS = 10
 _WINDOW = 10.0  # seconds over which the rate of answers is measured
 _RISE = 1.05  # factor of the rate with each answer after a limit was hit, to find out when the limit is lifted
 _LEAST_GAP = 1e-4  # seconds between requests; a shorter gap is none
@@ -190,13 +193,14 @@ class Session:
             An outcome for each task, in order.
 
         Raises:
-            UserError: If nobody can be asked this way: a wrong key, an unknown model, requests that are always bad.
+            UserError: If nobody can be asked this way (a wrong key, an unknown model, requests that are always bad), or
+                nobody answers any more.
             KeyboardInterrupt: If the program was interrupted. Answers under way were waited for and kept.
             SystemExit: With `ASKED_TO_STOP`, if it was asked to stop by SIGTERM. The same holds.
         """
         self._stop = threading.Event()
         self._rate = RateLimit(self.settings.rpm, self._stop)
-        self._good = self._bad = 0
+        self._good = self._bad = self._silent = 0
         self._lost, lost_before = Counter[str](), self.budget.lost
         self._under_way: dict[str, asyncio.Task[CachedAnswer]] = {}
         self._named_until = 0.0  # the end of the long wait that was named last
@@ -299,6 +303,7 @@ class Session:
         else:
             self._rate.answered()
             self._good += 1
+            self._silent = 0
             return reply
         if error.final:
             raise UserError(f"{self._name}: {error.kind}: {error}")
@@ -319,6 +324,10 @@ class Session:
                 what = "questions" if error.retry else "requests"
                 reason = f"the first {self._bad} {what} failed, the last with {error.kind}: {error}"
                 raise UserError(f"{self._name}: {reason}")
+            self._silent += error.retry and exhausted
+            if self._silent >= _SILENT_ROUNDS * self.settings.concurrency:
+                reason = f"no answer to {self._silent} questions in a row, the last with {error.kind}: {error}"
+                raise UserError(f"{self._name}: {reason}; answers are kept; the same command goes on from there")
             raise error
         if not error.limited:
             await self._rate.pause(delay)

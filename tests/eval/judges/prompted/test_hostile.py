@@ -77,6 +77,7 @@ HOSTILE = {
 def test_any_body_ends_in_a_named_failure(vendor, status, scored, monkeypatch):
     monkeypatch.setattr(f"{RUNNER}.ATTEMPTS", 1)
     monkeypatch.setattr(f"{RUNNER}._HOPELESS", 99)
+    monkeypatch.setattr(f"{RUNNER}._SILENT_ROUNDS", 99)
     responses = [Response(body, status) for body in HOSTILE.values()]
     table = scored(vendor, *responses, pairs=len(HOSTILE), settings=["samples=1", "concurrency=1"]).table
     told = {200: "malformed response", 400: "HTTP 400", 500: "server error"}[status]
@@ -144,6 +145,25 @@ def test_answers_that_are_all_malformed_end_the_run(scored, capsys, monkeypatch)
         scored("openai", Response(b"[]"), pairs=30, settings=["samples=1", OPENAI_PRICE, "concurrency=1"])
     told = capsys.readouterr().err
     assert "openai:a-model: requests without an answer may be billed: 30 x malformed response, at most $0." in told
+
+
+@pytest.mark.parametrize(
+    ("vendor", "down"), [("openai", openai_error(503, "busy")), ("gemini", gemini_error(502, "UNAVAILABLE", "busy"))]
+)
+def test_a_server_that_answers_nobody_any_more_ends_the_run(vendor, down, make_judge, make_pairs, monkeypatch):
+    """An answer begins the count anew, and those that came are not asked for again."""
+    monkeypatch.setattr(f"{RUNNER}.ATTEMPTS", 1)
+    good = Response(answer(vendor, GOOD))
+    with serve(in_turn([*[down] * 19, good, *[down] * 20, good])) as server:
+        judge = make_judge(vendor, server.url, ["samples=1", "concurrency=2"])
+        told = (
+            f"no answer to 20 questions in a row, the last with server error: HTTP {down.status} busy; answers are kept"
+        )
+        with pytest.raises(UserError, match=f"a-model: {told}; the same command goes on from there"):
+            judge.score(make_pairs(60))
+        assert 40 <= (asked := len(server.requests)) <= 41  # one may be under way
+        assert (judge.score(make_pairs(60))["status"] == OK).all()
+        assert 58 <= len(server.requests) - asked <= 59
 
 
 def test_a_key_that_the_model_repeats_is_kept_nowhere(scored, monkeypatch):
