@@ -147,6 +147,7 @@ def rows_with_intervals(
         axes.set_yticks(range(len(rows)), [shortened(label) for label, _ in rows])
         axes.tick_params(axis="y", length=0, labelcolor=INK)
         axes.spines["left"].set_visible(False)
+        axes.xaxis.set_major_locator(MaxNLocator("auto", steps=_TICK_STEPS))  # quarters have labels too wide for it
         axes.set_xlabel("Spearman with the panel mean")
         words = "; ".join(f"{label} {number(statistic['value'])}" for label, statistic in rows)
         return svg(figure, f"{alt}: {words}")

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,11 @@ from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.listening import check_view
+from empathy_judge.eval.pages import charts
 from empathy_judge.eval.pages.report import render_comparison, render_page
 from empathy_judge.eval.results import COLUMNS, Report, Results
 from empathy_judge.eval.views import comparison_views, evaluation_views, listening
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from ..conftest import HOSTILE, AnyJudge, Page, check_of, printed_at, statistic
 
@@ -81,6 +84,27 @@ def test_the_page_says_what_the_numbers_are(evaluation):
     # checks, scatter, calibration, by setting, by system; the ratings of each item that is heard
     assert page.tags.count("svg") == 5 + 10
     page.assert_alone()
+
+
+@pytest.mark.parametrize("lowest", [0.0, -0.3, -0.6, -0.7, -1.0])
+def test_labels_of_an_axis_stay_apart(lowest, monkeypatch):
+    """Quarters such as -0.25 have labels so wide that they touched where the axis reached to -0.6 or so."""
+    labels = []
+    draw = charts.svg
+
+    def drawn(figure, alt):
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        (axes,) = figure.axes
+        ticks = [label for label in axes.get_xticklabels() if axes.viewLim.x0 <= label.get_position()[0] <= 1]
+        boxes = sorted((label.get_window_extent(canvas.get_renderer()) for label in ticks), key=lambda box: box.x0)
+        labels.extend((72 * box.x0 / figure.dpi, 72 * box.x1 / figure.dpi) for box in boxes)
+        return draw(figure, alt)
+
+    monkeypatch.setattr(charts, "svg", drawn)
+    charts.rows_with_intervals("plot", [("medium_length_judge", statistic(0.5, lowest, 0.7))], ("ceiling", 0.8))
+    assert len(labels) >= 3
+    assert min(after[0] - before[1] for before, after in pairwise(labels)) > 8  # points, at letters of 10
 
 
 def test_players_hold_their_clips(make_dataset, make_judge):
