@@ -134,7 +134,8 @@ def rows_with_intervals(
         for position, (_, statistic) in enumerate(rows):
             value, interval = statistic["value"], (statistic["low"], statistic["high"])
             if value is None:
-                axes.text(0.02, position, "undefined", va="center", color=MUTED)
+                not_run = bars and position and not statistic["n"]  # of listening checks, below the full input
+                axes.text(0.02, position, "not run" if not_run else "undefined", va="center", color=MUTED)
                 continue
             _note(axes, number(value), (1.0, position), (10, 0), **beside)
             if bars:

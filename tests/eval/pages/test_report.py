@@ -107,6 +107,16 @@ def test_labels_of_an_axis_stay_apart(lowest, monkeypatch):
     assert min(after[0] - before[1] for before, after in pairwise(labels)) > 8  # points, at letters of 10
 
 
+def test_a_check_that_was_not_run_is_not_called_undefined():
+    full, constant = statistic(0.5, 0.3, 0.7), statistic(None, None, None)
+    rows = [("Full input", full), ("Both silent", constant), ("Context swapped", constant | {"n": 0})]
+    plot = charts.rows_with_intervals("plot", rows, ("ceiling", 0.8), bars=True)
+    assert (plot.count(">undefined<"), plot.count(">not run<")) == (1, 1)
+    no_scores = [(label, constant | {"n": 0}) for label, _ in rows[:1]]
+    assert ">undefined<" in charts.rows_with_intervals("plot", no_scores, ("ceiling", 0.8), bars=True)
+    assert ">undefined<" in charts.rows_with_intervals("of a slice", no_scores, ("all items", 0.8))
+
+
 def test_players_hold_their_clips(make_dataset, make_judge):
     dataset = make_dataset(noise=0.4)
     found = evaluate(make_judge(noise=0.4), dataset, split="test", probes=(), resamples=10)
