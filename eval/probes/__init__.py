@@ -77,9 +77,9 @@ _PROBES = (
         expects="drop",
         change="With silence of the same length in place of all sound",
         removes="all sound and its transcripts",
-        keeps="the situation text, and how long the clips last",
+        keeps="how long the clips last, and the situation if there is one",
         if_moves="the scores come from the sound.",
-        if_stays="part of the score comes from the length of the clips or the situation text, not the sound.",
+        if_stays="part of the score comes from how long clips last (or the situation if there is one), not the sound.",
         apply=pairs.silent,
     ),
     Probe(

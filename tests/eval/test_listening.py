@@ -72,7 +72,7 @@ def test_the_sentence_names_its_evidence():
     assert text.endswith(" (though 0.20 is left when all sound is silenced).")
     text = sentence(**HEARS_BOTH | {"silent": 0.0}).text
     assert "with silence in place of all sound its Spearman is still 0.80 of 0.80" in text
-    assert "the length of the clips or the situation text" in text
+    assert "the length of the clips, or the situation if there is one." in text
     assert "how long the response lasts" in sentence(**HEARS_BOTH | {"silent": 0.0, "response_only": 0.0}).text
     text = sentence(**HEARS_BOTH | {"flat_prosody": 0.0, "low_pass": 0.6}).text
     assert "stays as it is with flattened voices but falls by 0.60 without the words" in text
