@@ -198,7 +198,8 @@ def comparison_views(reports: Sequence[Report], rankings: Mapping[str, Report]) 
             sections.setdefault(name, []).append(row)
             ceilings.setdefault(name, {})[report["judge"]] = result["ceiling"]["panel_mean"]
     for name, by_judge in ceilings.items():
-        judge, ceiling = next(iter(by_judge.items()))
+        judge = rankings[name]["judges"][0]["judge"] if name in rankings else next(iter(by_judge))  # as on the page
+        ceiling = by_judge[judge]
         alike = all(other == ceiling for other in by_judge.values())  # judges may have scored different items
         whose = "noise ceiling" if alike else f"noise ceiling, items of {judge}"
         sections[name].append((bold(whose), bold(ranged(ceiling)), "", "", ""))

@@ -293,17 +293,21 @@ def test_the_page_boxes_clusters_and_compares_every_two(comparison):
 
 
 def test_a_ceiling_of_some_items_only_says_whose_they_are(comparison, make_dataset, make_judge):
-    """Judges that scored the same items share a ceiling; elsewhere it is that of the first judge's items."""
+    """Judges that scored the same items share a ceiling; elsewhere terminal and page show that of the best judge."""
     shown = printed_at(120, comparison_views(comparison.reports, comparison.rankings))
     assert re.search(r"^\s*noise ceiling +0\.\d", shown, re.MULTILINE)
-    dataset, partial, whole = make_dataset(noise=0.4), make_judge(0.1), make_judge(0.1)
+    dataset, partial, whole = make_dataset(noise=2.5), make_judge(1.5), make_judge(0.1)
     partial.name, score = "partial", partial.score
     partial.score = lambda pairs: score(pairs[: len(pairs) // 2])
-    found = compare([whole, partial], dataset, split=None, probes=(), resamples=50)
-    first, second = (report["dimensions"]["empathy"]["ceiling"]["panel_mean"]["value"] for report in found.reports)
-    assert first != second
+    found = compare([partial, whole], dataset, split=None, probes=(), resamples=50)
+    given, best = (report["dimensions"]["empathy"]["ceiling"]["panel_mean"]["value"] for report in found.reports)
+    assert f"{given:.2f}" != f"{best:.2f}"
+    assert found.rankings["empathy"]["judges"][0]["judge"] == whole.name
     shown = printed_at(120, comparison_views(found.reports, found.rankings))
-    assert re.search(rf"^\s*noise ceiling, items of {whole.name} +{first:.2f} ", shown, re.MULTILINE)
+    assert re.search(rf"^\s*noise ceiling, items of {whole.name} +{best:.2f} ", shown, re.MULTILINE)
+    page = render_comparison(found.reports, found.rankings)
+    assert f"noise ceiling {best:.2f}" in page
+    assert "on the items of the judge at the top" in Page(page).text
 
 
 def words(given: Any) -> str:
