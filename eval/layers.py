@@ -301,7 +301,7 @@ def picture(found: Report) -> Figure:
                 if len(rows):
                     axes.plot(depths, value, marker=marker, color=colour, label=part)
                     axes.fill_between(depths, low, high, color=colour, alpha=0.15, linewidth=0)
-            if found["depth"] is not None:
+            if found["depth"] is not None and len(found["encoder_ahead"]) < len(names):  # as the recipe
                 axes.axvline(found["depth"], color=MUTED, linestyle=":", label=f"depth {found['depth']}")
             axes.set_title(name)
             axes.set_xlabel("layers read")

@@ -35,7 +35,7 @@ def test_the_fewest_layers_that_are_not_told_apart_from_the_best_are_named():
     assert best.value == max(row["spearman"] for row in rows)
     assert layers._enough(rows, LANGUAGE_MODEL) == 3
     assert layers._enough(rows, ENCODER) is None
-    (panel,) = layers.picture({"rows": rows, "depth": 3}).axes
+    (panel,) = layers.picture({"rows": rows, "depth": 3, "encoder_ahead": []}).axes
     assert [line.get_color() for line in panel.lines] == [ACCENT, MUTED]
 
 
@@ -132,6 +132,8 @@ def test_an_encoder_that_is_ahead_of_the_language_model_is_what_the_head_should_
     assert found["recipe"] == expected
     assert str(shown).endswith(f"In a recipe: {expected}")
     assert ("A judge of depth" in str(shown)) == (len(heard) < 2)
+    marked = [line.get_label() for panel in layers.picture(found).axes for line in panel.lines if line.is_dashed()]
+    assert marked == ([f"depth {found['depth']}"] * 2 if len(heard) < 2 else [])  # as the recipe
 
 
 def test_what_a_layer_says_is_what_a_judge_of_that_depth_would_read(dataset_folder, backbone_folder):
