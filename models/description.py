@@ -60,6 +60,8 @@ class Provenance:
     # training has added; `low` and `high`, the ends of the 90 % interval of that over speakers or groups. None where it
     # is undefined. Of a refit judge, what the run that chose its epochs says; the mean of several, without interval.
     start: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    # of method probe, what was fitted, in words: kernel, pairs, penalties; "" = trained by gradients, or not known
+    probe: str = ""
 
 
 def start_in_words(provenance: Mapping[str, Any]) -> list[str]:

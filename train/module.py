@@ -92,6 +92,7 @@ class JudgeModule(L.LightningModule):
         self._validated = -1  # step of the last validation
         self._start: np.ndarray | None = None  # scores of the validation split at the probe
         self._added = task.start
+        self.probe = ""  # see `Provenance`
         # taken while no weight is sharded yet
         self._fingerprints = fingerprints(judge)
         self.forget_shapes()
@@ -327,6 +328,7 @@ class JudgeModule(L.LightningModule):
                 target=self.data.settings.target,
                 refit=self._task.refit,
                 start=self._added,
+                probe=self.probe,
             ),
             self._fingerprints,
         )

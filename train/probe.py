@@ -97,8 +97,10 @@ class StartAtProbe(Callback):
                 solution = _from_preferences(reader, data)
             if solution is None:
                 return False
+            words = solution.in_words(data.dimensions)
             if trainer.is_global_zero:
-                say(f"probe: {solution.in_words(data.dimensions)}")
+                say(f"probe: {words}")
+            module.probe = "" if trains else words
             _put(module, solution, data.mean_ratings(), trains)
             if trains and solution.landmarks is not None:  # the optimizer holds the weights of the earlier head
                 trainer.strategy.setup_optimizers(trainer)

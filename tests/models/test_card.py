@@ -125,6 +125,18 @@ def test_a_judge_by_the_probe_has_no_adapter_and_says_what_its_head_reads(descri
     text = render_card(description, None)
     assert "every layer of the audio encoder\n- the head also reads: measures of pitch" in text
     assert "lora" not in read(text, tmp_path)["tags"]
+    description["provenance"]["losses"] = {"mse": 1.0}
+    assert "- losses: mse 1\n" in render_card(description, None)
+    words = "linear kernel on 24 pairs, explains 0.41 of the variance of ratings of groups left out; penalty empathy 3"
+    description["provenance"]["probe"] = words
+    text = render_card(description, None)
+    closed_form = "- method: probe, a ridge regression in closed form, fitted to states of the frozen backbone: "
+    assert f"{closed_form}{words}\n- data hash" in text
+    assert "losses" not in text
+    words = "logistic regression of 9 comparisons, log loss 0.600 on groups left out"
+    description["provenance"]["probe"] = words
+    text = render_card(description, None)
+    assert f"- method: probe, fitted to states of the frozen backbone: {words}\n" in text
 
 
 def test_forms(description, tmp_path):
