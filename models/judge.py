@@ -19,7 +19,7 @@ from ..data_modules.prosody import RATE, voiced_shares
 from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
 from .backbones.base import Backbone, Checkpoint, Clips, Inputs
-from .backbones.layers import LayerStatistics, whole_float32
+from .backbones.layers import LayerStatistics, moved, whole_float32
 from .head_input import HeadInput, WindowSize, build_pooling, response_mask_of, stacked
 from .heads import Head, Prediction, build_head
 from .lora import adapt, trained_in_full, weights_of
@@ -282,7 +282,7 @@ class EmpathyJudge(nn.Module):
         """Encode decoded clips, each a list of windows, with the audio tower as it is now; the result is on the CPU."""
         flat = [window for windows in clips for window in windows]
         prepared = self.backbone.prepare_clips(flat)
-        features = prepared.features.to(self.device, non_blocking=True)
+        features = moved(prepared.features, self.device)
         packed, layers = self._encoded(replace(prepared, features=features))
         packed, of_layers = packed.cpu(), iter([None] * len(flat) if layers is None else layers.cpu())
         sizes, per_state = [self._sizes(windows) for windows in clips], self.backbone.tokens_per_state

@@ -16,7 +16,7 @@ from ...data_modules.errors import TextError, UserError
 from ...data_modules.ratings import check_situation
 from ...data_modules.schema import Pair
 from ..settings import Attention, PartName
-from .layers import LayerStatistics
+from .layers import LayerStatistics, moved
 
 WeightForm = Literal["none", "nf4", "int8"]
 """As `Quantization`, or in 8 bits with one scale for each row: of what is exported, never of what is trained."""
@@ -74,7 +74,7 @@ class Movable:
 
     def to(self, device: torch.device) -> Self:
         """The same on another device."""
-        return self._each(lambda value: value.to(device, non_blocking=True))
+        return self._each(lambda value: moved(value, device))
 
     def pin_memory(self) -> Self:
         """The same in memory that a GPU can read while it computes; a data loader calls it."""

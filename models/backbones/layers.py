@@ -45,7 +45,13 @@ _LEAST_VARIANCE = 1e-8
 
 def on_device(values: Sequence[int], device: torch.device) -> Tensor:
     """Integers that the host knows, on a device; the host does not wait for the copy."""
-    return torch.tensor(values, dtype=torch.int64).to(device, non_blocking=True)
+    return moved(torch.tensor(values, dtype=torch.int64), device)
+
+
+def moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on a device. The host does not wait where that is safe: on the GPU of a Mac the copy may begin after
+    the memory that it reads has been given to another tensor."""
+    return tensor.to(device, non_blocking=device.type == "cuda")
 
 
 @contextmanager
@@ -157,8 +163,7 @@ def in_one_row(states: Tensor, lengths: Sequence[int]) -> tuple[Tensor, OneRow |
     real = np.arange(max(lengths)) < np.array(lengths)[:, None]
     places = np.where(real, real.cumsum().reshape(real.shape) - 1, 0)
     tensors = map(torch.from_numpy, (real[:, None, None], places, np.flatnonzero(real)))
-    moved = (tensor.to(states.device, non_blocking=True) for tensor in tensors)
-    return states[None], OneRow(torch.tensor(lengths), *moved)
+    return states[None], OneRow(torch.tensor(lengths), *(moved(tensor, states.device) for tensor in tensors))
 
 
 def _attention(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 import torch
 from accelerate.utils import send_to_device
 from empathy_judge.models import judge as judge_module
-from empathy_judge.models.backbones.base import Backbone, Checkpoint
+from empathy_judge.models.backbones import layers
+from empathy_judge.models.backbones.base import Backbone, Checkpoint, Clips
+from empathy_judge.models.backbones.layers import on_device
 from empathy_judge.models.head_input import HeadInput
 from empathy_judge.models.heads import Prediction
 from empathy_judge.models.probe import standardise
@@ -105,28 +108,44 @@ def test_a_judge_that_is_spread_hears_and_reads_where_its_backbone_begins(name, 
         assert on_gpu(judge(inputs._each(mode.from_tensor).to(judge.device)))
 
 
-class NoDoubles(TorchDispatchMode):
-    """Refuses float64 on the GPU of a Mac, which has none."""
+MAC = torch.device("mps:0")
+
+
+class OnMac(TorchDispatchMode):
+    """Refuses, on the GPU of a Mac, float64, which it does not have, and a copy for which the host does not wait: it
+    may read memory that has been given to another tensor meanwhile (pytorch#189690)."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        found = func(*args, **kwargs)
         for tensor in tree_iter(found):
-            if isinstance(tensor, torch.Tensor) and tensor.dtype == torch.float64 and tensor.device.type == "mps":
-                raise AssertionError(f"float64 on a Mac's GPU: {func}")
+            if isinstance(tensor, torch.Tensor) and tensor.device == MAC:
+                assert tensor.dtype != torch.float64, func
+                assert not kwargs.get("non_blocking"), func
         return found
 
 
 def test_a_gpu_without_float64_is_not_asked_for_it(monkeypatch):
-    mac, gathered = torch.device("mps:0"), []
+    gathered = []
     monkeypatch.setattr(validation_module, "of_all", lambda own: gathered.append(own) or [])
     rated = SimpleNamespace(pairs=PAIRS[:2], scores=torch.ones(2, 2))
     with FakeTensorMode(allow_non_fake_inputs=True):
-        scores = torch.ones(2, 2, device=mac)
-    judge = SimpleNamespace(head_input=HeadInput(HeadInputSettings("all_layers"), 4, (3, 5)), device=mac)
+        scores = torch.ones(2, 2, device=MAC)
+    judge = SimpleNamespace(head_input=HeadInput(HeadInputSettings("all_layers"), 4, (3, 5)), device=MAC)
     reader: Any = SimpleNamespace(judge=judge, known_of_clips=lambda _: [(torch.randn(2, 3, 3, 2, 5), None)])
-    with NoDoubles():
+    with OnMac():
         own = Validation(rated, [], SCALES)  # pyright: ignore[reportArgumentType]
         own.add(torch.arange(2), Prediction(scores))
         own._gathered()
         standardise(reader, PAIRS)
     assert gathered[0][1].dtype == torch.float64
+
+
+def test_the_host_waits_until_the_gpu_of_a_mac_has_read():
+    """And nothing else moves tensors without waiting."""
+    with FakeTensorMode(), OnMac():
+        (rows,) = (value for value in vars(Clips(torch.ones(2, 3), [3, 2]).to(MAC)).values() if torch.is_tensor(value))
+        assert on_device([1, 2], MAC).device == rows.device == MAC
+    root = Path(layers.__file__).parents[2]
+    files = (file for folder in ("data_modules", "eval", "models", "train") for file in (root / folder).rglob("*.py"))
+    assert [file for file in files if "non_blocking" in file.read_text()] == [Path(layers.__file__)]
