@@ -138,9 +138,13 @@ class HeadInput(nn.Module):
             features = inputs.window_weights @ features
         if not self.settings.landmarks:
             return features
-        # the exact distance: computed by a matrix product, it would depend on the batch
-        distances = torch.cdist(features * self.reach, self.landmarks, compute_mode="donot_use_mm_for_euclid_dist")
-        kernel = torch.exp(-distances.square())
+        own = features * self.reach
+        with torch.no_grad():  # the exact distance: computed by a matrix product, it would depend on the batch
+            distances = torch.cdist(own, self.landmarks, compute_mode="donot_use_mm_for_euclid_dist")
+        # lends the kernel its gradient and adds exactly 0; on a GPU the gradient of `cdist` takes rows x landmarks x
+        # features numbers
+        nearness = 2 * own @ self.landmarks.T - own.square().sum(-1, keepdim=True)
+        kernel = torch.exp(-distances.square()) * (1 + (nearness - nearness.detach()))
         return torch.cat([kernel, features[:, : pooled.shape[-1]]], -1) if self.settings.beside_landmarks else kernel
 
     def raw(self, inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:

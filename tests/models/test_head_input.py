@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from empathy_judge.models.feature_cache import DiskStore
 from empathy_judge.models.head_input import HeadInput, build_pooling
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.models.settings import HeadInputSettings, LoraSettings, PoolingName
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from .conftest import clip, saved
 
@@ -123,6 +126,32 @@ def test_a_judge_with_landmarks_is_written_and_loaded(beside, judge, tmp_path):
     loaded = load_any(saved(judge, tmp_path / "judge")).judge
     assert loaded.settings.head_input.landmarks == 4
     assert torch.equal(loaded(loaded.build_inputs(pairs)), judge(judge.build_inputs(pairs)))
+
+
+class NoLargeBuffer(TorchDispatchMode):
+    """Refuses what takes rows x landmarks x features numbers on a GPU."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert func.overloadpacket is not torch.ops.aten._cdist_backward
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_kernel_has_the_slope_of_the_exact_distance_without_a_large_buffer():
+    read = HeadInput(HeadInputSettings(landmarks=50), 60, (2, 3))
+    read.reach.fill_(0.1)
+    read.landmarks.copy_(torch.randn(50, 60) * 0.1)
+    whole: Any = SimpleNamespace(window_weights=None)
+    pooled, weights = torch.randn(8, 60), torch.randn(50)
+    pooled[0] = read.landmarks[0] / 0.1
+    pooled.requires_grad_()
+    with NoLargeBuffer():
+        kernel = read(pooled, whole)
+        (slope,) = torch.autograd.grad(kernel @ weights, pooled, torch.ones(8))
+    exact = torch.cdist(pooled * read.reach, read.landmarks, compute_mode="donot_use_mm_for_euclid_dist")
+    assert torch.equal(kernel, torch.exp(-exact.square()))
+    apart = (pooled.detach() * read.reach)[:, None].double() - read.landmarks.double()
+    expected = (torch.exp(-apart.square().sum(-1)) * weights)[..., None] * -2 * apart * 0.1
+    torch.testing.assert_close(slope.double(), expected.sum(1), rtol=1e-4, atol=1e-6)
 
 
 # ---------------------------------------------------------------- poolings, by hand
