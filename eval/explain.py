@@ -273,7 +273,7 @@ def _integral(judge: EmpathyJudge, begin: Inputs, end: Inputs) -> _Integral:
     with torch.enable_grad():
         scores = judge.predict(dataclasses.replace(end, **point)).score
     states, whole, missed = [], [], []
-    by_dimension = scores.detach().double().cpu().numpy().T
+    by_dimension = scores.detach().cpu().double().numpy().T  # first to the host: some GPUs have no float64
     for number, row in enumerate(by_dimension):
         last = number + 1 == len(by_dimension)
         slopes = torch.autograd.grad(
@@ -282,7 +282,7 @@ def _integral(judge: EmpathyJudge, begin: Inputs, end: Inputs) -> _Integral:
         parts = []
         for step, slope in zip(steps.values(), slopes, strict=True):
             products = torch.zeros_like(step) if slope is None else (slope * step).nan_to_num(0)
-            parts.append(products.double().flatten(1).sum(1).reshape(_PLACES, -1).cpu().numpy())
+            parts.append(products.cpu().double().flatten(1).sum(1).reshape(_PLACES, -1).numpy())
         by_place = np.concatenate(parts, axis=1)
         mean, size = ((values[1:] + values[:-1]) / 2 / (_PLACES - 1) for values in (by_place, np.abs(by_place)))
         unexplained = np.diff(row) - mean.sum(1)
