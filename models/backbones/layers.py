@@ -15,6 +15,7 @@ says whether all padding follows the real tokens, which in a causal model cannot
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -41,6 +42,9 @@ SHARED, PADDING = -1, -2
 _rows: ContextVar[tuple[bool, Packed | None]] = ContextVar("rows", default=(False, None))
 """See `attending`."""
 _LEAST_VARIANCE = 1e-8
+_precisions: list[str] = []
+"""What threads within `whole_float32` found; the process has one setting, and the last to leave restores the first."""
+_PRECISION_TURN = threading.Lock()
 
 
 def on_device(values: Sequence[int], device: torch.device) -> Tensor:
@@ -62,11 +66,14 @@ def whole_float32() -> Iterator[None]:
     if convolutions is None:
         yield
         return
-    before, convolutions.fp32_precision = convolutions.fp32_precision, "ieee"
+    with _PRECISION_TURN:
+        _precisions.append(convolutions.fp32_precision)
+        convolutions.fp32_precision = "ieee"
     try:
         yield
     finally:
-        convolutions.fp32_precision = before
+        with _PRECISION_TURN:
+            convolutions.fp32_precision = _precisions.pop()
 
 
 def padding_mask(lengths: Sequence[int], width: int, device: torch.device) -> Tensor | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any, Literal, get_args
@@ -21,6 +21,7 @@ import torch
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.models.backbones import packing
 from empathy_judge.models.backbones.base import Inputs
+from empathy_judge.models.backbones.layers import whole_float32
 from empathy_judge.models.head_input import HeadInput, build_pooling
 from empathy_judge.models.heads import Prediction, build_head
 from empathy_judge.models.judge import EmpathyJudge, EncodedWindow
@@ -385,6 +386,15 @@ def test_convolutions_of_a_tower_are_in_float32(family, monkeypatch):
     assert seen == ["ieee"]
     assert torch.backends.cudnn.conv.fp32_precision == "tf32"
     assert torch.backends.cudnn.allow_tf32  # whoever asks in the old way gets an answer
+
+
+def test_of_two_judges_at_once_the_last_restores_the_precision():
+    convolutions = torch.backends.cudnn.conv
+    with ExitStack() as second:
+        with whole_float32():
+            second.enter_context(whole_float32())
+        assert convolutions.fp32_precision == "ieee"
+    assert convolutions.fp32_precision == "tf32"
 
 
 # ---------------------------------------------------------------- no mask where none is needed
