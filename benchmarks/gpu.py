@@ -71,6 +71,8 @@ def main() -> None:
         options.family = options.backbones[0]
         measure_backbone(options)
         return
+    if options.device == "cpu":  # else libraries would ask the GPUs of this machine, and turns be timed on one
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     write(options.out, [])
     end = time.time() + 60 * options.minutes
     for number, family in enumerate(options.backbones):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import warnings
@@ -173,6 +174,16 @@ class TestGpu:
     def test_what_matters_most_is_measured_first(self, programs, tmp_path):
         first = [piece[:2] for piece in programs("gpu").pieces(argparse.Namespace(), tmp_path)]
         assert first[:4] == [("load", ""), ("step", "fixed batches"), ("step", "the recipe as it is"), ("score", "")]
+
+    @pytest.mark.parametrize(("device", "seen"), [("cpu", ""), ("cuda", "1")])
+    def test_on_the_cpu_no_gpu_is_seen(self, device, seen, tmp_path, programs, monkeypatch):
+        found: list[str] = []
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+        monkeypatch.setattr(sys, "argv", ["gpu.py", "--device", device, "--out", str(tmp_path / "gpu")])
+        monkeypatch.setattr(subprocess, "run", lambda *_, **__: found.append(os.environ["CUDA_VISIBLE_DEVICES"]))
+        with pytest.raises(SystemExit, match="False"):
+            programs("gpu").main()
+        assert found == [seen, seen]
 
     @pytest.mark.long
     def test_a_process_is_killed_when_its_time_is_over(self, tmp_path):
