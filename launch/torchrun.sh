@@ -7,6 +7,10 @@
 # Also read: GPUS (processes on each machine), RESTARTS, RESUME (auto, true or false), PYTHON.
 set -uo pipefail
 
+# Batches differ in length: without segments that grow, the free memory of a GPU falls into pieces too small for the next.
+# What you set under any of its names stays (torch 2.9 reads only this one); set it to nothing where a GPU cannot do it, such
+# as virtual ones and WSL
+export PYTORCH_CUDA_ALLOC_CONF=${PYTORCH_CUDA_ALLOC_CONF-${PYTORCH_ALLOC_CONF-${PYTORCH_HIP_ALLOC_CONF-expandable_segments:True}}}
 python=${PYTHON:-python}
 nodes=${NODES:-1}
 gpus=${GPUS:-$("$python" -c 'import torch; print(torch.cuda.device_count())')} # of those that it may use

@@ -61,6 +61,33 @@ def test_scripts_are_valid_and_can_be_executed(name):
     assert subprocess.run(["bash", "-n", str(LAUNCH / name)]).returncode == 0
 
 
+@pytest.mark.parametrize("name", ["slurm.sbatch", "torchrun.sh", "score_slurm.sbatch", "score_torchrun.sh"])
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, "expandable_segments:True"),
+        ({"PYTORCH_CUDA_ALLOC_CONF": ""}, ""),
+        (
+            {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "PYTORCH_ALLOC_CONF": "backend:native"},
+            "max_split_size_mb:64",
+        ),
+        ({"PYTORCH_ALLOC_CONF": "backend:native"}, "backend:native"),
+        ({"PYTORCH_HIP_ALLOC_CONF": "backend:native"}, "backend:native"),
+    ],
+)
+def test_memory_of_a_gpu_may_grow_in_place_unless_the_user_says_otherwise(
+    name, variables, expected, tmp_path, monkeypatch
+):
+    for known in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"):
+        monkeypatch.delenv(known, raising=False)
+    for program in ("srun", "our-python"):
+        stand_in(tmp_path, program, f'printf %s "$PYTORCH_CUDA_ALLOC_CONF" > "{tmp_path}/memory"')
+    stand_in(tmp_path, "scontrol", "echo node3")
+    slurm = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS_PER_NODE": "1"}
+    assert run(name, tmp_path, PYTHON="our-python", GPUS="1", **slurm, **variables) == 0
+    assert (tmp_path / "memory").read_text() == expected
+
+
 def scored(words: list[str]) -> None:
     """What follows is `score` with what the user said; its own parser takes it."""
     command = words[words.index("empathy_judge.cli") + 1 :]
