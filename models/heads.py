@@ -372,7 +372,7 @@ _HEADS: Mapping[HeadName, type[RegressionHead | GaussianHead | CoralHead | CornH
 
 
 def running_sum(values: Tensor) -> Tensor:
-    """`values.cumsum(-1)` over the steps of a scale; CUDA's `cumsum` is not available in deterministic mode."""
+    """`values.cumsum(-1)` over the steps of a scale: on CUDA, older torch has no `cumsum` in deterministic mode."""
     return torch.stack(list(accumulate(values.unbind(-1))), -1)
 
 
