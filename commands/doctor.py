@@ -128,7 +128,8 @@ def _extras() -> Iterator[Finding]:
             continue
         of_extra = [need for need in needs if need.marker and need.marker.evaluate({"extra": extra})]
         state, detail = "ok", ", ".join(f"{need.name} {_version(need.name)}" for need in of_extra)
-        for need in of_extra:
+        # What is not there comes first: a torch too new for an extra that nobody installed is no fault
+        for need in sorted(of_extra, key=lambda need: _version(need.name) is not None):
             version = _version(need.name)
             if version is None:
                 state, detail = "missing", f"pip install 'empathy-judge[{extra}]' ({need.name} is not installed)"

@@ -365,20 +365,22 @@ def test_keys_are_not_shown(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("version", "state", "detail"),
-    [(None, "missing", "pip install 'empathy-judge[sweep]'"), ("0.1", "broken", "optuna 0.1; expected >=4")],
+    ("part", "versions", "state", "detail"),
+    [
+        ("sweep", {"optuna": None}, "missing", "pip install 'empathy-judge[sweep]'"),
+        ("sweep", {"optuna": "0.1"}, "broken", "optuna 0.1; expected >=4"),
+        ("granite", {"torch": "2.15.0", "torchaudio": None}, "missing", "(torchaudio is not installed)"),
+    ],
 )
-def test_an_optional_part_that_does_not_work(capsys, monkeypatch, version, state, detail):
+def test_an_optional_part_that_does_not_work(capsys, monkeypatch, part, versions, state, detail):
     real = importlib.metadata.version
 
     def installed(name: str) -> str:
-        if name != "optuna":
-            return real(name)
-        if version is None:
+        if (version := versions.get(name, "as it is")) is None:
             raise importlib.metadata.PackageNotFoundError(name)
-        return version
+        return real(name) if version == "as it is" else version
 
     monkeypatch.setattr("importlib.metadata.version", installed)
     found = _findings(capsys, 1 if state == "broken" else 0)
-    assert found["optional parts", "sweep"]["state"] == state
-    assert detail in found["optional parts", "sweep"]["detail"]
+    assert found["optional parts", part]["state"] == state
+    assert detail in found["optional parts", part]["detail"]
