@@ -18,6 +18,7 @@ from empathy_judge.train.memory import CUDA_CONTEXT, GIB, step_memory
 from empathy_judge.train.recipe import RecipeParser
 from empathy_judge.train.settings import find_recipe, shipped_recipes
 from empathy_judge.train.sweep import check_recipe, read_sweep
+from lightning_utilities.core.imports import RequirementCache
 
 from .conftest import failed, output_of
 
@@ -271,6 +272,17 @@ def test_arguments_of_the_trainer_pass_the_first_look(words, parser, tmp_path, m
     )
     assert first.judge == whole.judge
     assert first.data == whole.data
+
+
+@pytest.mark.parametrize(("recipe", "extra"), [("nano_wandb", "wandb"), ("strategy_zero2", "deepspeed")])
+def test_a_package_that_is_not_installed_is_named_with_its_extra(recipe, extra, parser, monkeypatch):
+    available = RequirementCache(f"{extra}>=999")
+    where = {"wandb": "loggers.wandb._WANDB_AVAILABLE", "deepspeed": "strategies.deepspeed._DEEPSPEED_AVAILABLE"}
+    monkeypatch.setattr(f"lightning.pytorch.{where[extra]}", available)
+    parsed = parser.parse(["--config", "nano", "--config", recipe, "--data.path", "data", "--run", "run"])
+    message = f"trainer: {extra} is not installed; pip install 'empathy-judge[{extra}]'"
+    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
+        parser.recipe(parsed)
 
 
 def test_a_dry_run_is_about_another_machine(parser):

@@ -151,8 +151,19 @@ class RecipeParser:
         return parsed
 
     def recipe(self, parsed: Namespace) -> Recipe:
-        """Build the objects of a recipe from its values."""
-        built = self.parser.instantiate(parsed)
+        """Build the objects of a recipe from its values.
+
+        Raises:
+            UserError: If the package of a logger or of a strategy is not installed.
+        """
+        try:
+            built = self.parser.instantiate(parsed)
+        except ValueError as error:  # of all kinds of values that jsonargparse tried, with Lightning's words for ours
+            if missing := re.search(r"pip install -U '?([\w-]+)", str(error)):
+                name = missing[1]
+                extra = f"'empathy-judge[{name}]'" if name in ("wandb", "deepspeed") else name
+                raise UserError(f"trainer: {name} is not installed; pip install {extra}") from None
+            raise
         values = {name: getattr(built, name) for name in Recipe.__dataclass_fields__}
         recipe = Recipe(**{**values, "trainer": built.trainer.as_dict()})
         if recipe.cache.what != "auto":
