@@ -121,7 +121,10 @@ def _told(checkpoint: Checkpoint, what: str = "") -> Iterator[None]:
     except UserError:
         raise
     except (OSError, ImportError, ValueError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"backbone {checkpoint.name!r}: {what}{one_line(error)}") from None
+        text = one_line(error)
+        if isinstance(error, ImportError) and re.search("torchao|bitsandbytes", text):
+            text += "; expected what pip install 'empathy-judge[quantization]' brings"
+        raise UserError(f"backbone {checkpoint.name!r}: {what}{text}") from None
 
 
 def _shallow(model_class: Any, checkpoint: Checkpoint, path: str) -> Any:

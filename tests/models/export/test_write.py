@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 import torch
 from empathy_judge.data_modules.errors import AudioError, UserError
 from empathy_judge.models.artifact import Placement, load_any, save_judge
+from empathy_judge.models.backbones import load_backbone
+from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.export.check import CheckSet, rated_set, score_all
 from empathy_judge.models.export.write import LossTooLarge, write_whole
 from empathy_judge.models.judge_calibration import calibrate_judge, store_calibration
@@ -264,6 +267,10 @@ def test_a_library_that_is_not_there_is_named(quantization, library, judge_folde
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=rf"{quantization} needs {library}; pip install"):
         write_whole(loaded, tmp_path / "out", "merged", quantization, CheckSet("nothing", []), device="cpu")
+    monkeypatch.setitem(sys.modules, "torchao.quantization", None)
+    monkeypatch.setattr("transformers.quantizers.quantizer_bnb_4bit.is_bitsandbytes_available", lambda: False)
+    with pytest.raises(UserError, match=rf"{library}.*; expected what pip install 'empathy-judge\[quantization\]' br"):
+        load_backbone(Checkpoint(loaded.judge.settings.backbone, quantization=quantization))
 
 
 @pytest.mark.long
