@@ -112,8 +112,8 @@ def coloured_noise(length: int, slope: float, rate: int, rng: np.random.Generato
 
 def _noise(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.random.Generator) -> torch.Tensor:
     noise = coloured_noise(len(samples), rng.uniform(), rate, rng)
-    decibels = 20 * (torch.linalg.vector_norm(samples) / torch.linalg.vector_norm(noise)).log10()
-    return samples + noise * 10 ** ((decibels - _draw(settings.noise_snr, rng)) / 20)
+    energy, of_noise = ((torch.linalg.vector_norm(each) ** 2).log10() for each in (samples, noise))
+    return samples + 10 ** ((10 * (energy - of_noise) - _draw(settings.noise_snr, rng)) / 20) * noise
 
 
 def _mu_law(samples: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
@@ -85,6 +86,28 @@ def end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+
+
+def in_fresh_processes(
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int
+) -> Generator[Result, None, None]:
+    """``map`` in order, each item in a process of its own, which imports the script that calls this.
+
+    Raises:
+        UserError: If a process ends early.
+    """
+    context, others = multiprocessing.get_context("forkserver"), set(multiprocessing.active_children())
+    # not a `Pool`, which waits for ever for what a dead process had to do
+    with ProcessPoolExecutor(workers, context, end_with_parent, max_tasks_per_child=1) as pool:
+        try:
+            yield from pool.map(function, items)
+        except BrokenProcessPool:
+            expected = "more free memory, or, in a script, the call below if __name__ == '__main__'"
+            raise UserError(f"a process that computes ended early; expected {expected}") from None
+        except BaseException:  # such as Ctrl-C, for which the pool would wait until they are done
+            for process in set(multiprocessing.active_children()) - others:
+                process.terminate()
+            raise
 
 
 def say(what: object, style: str | None = None, stderr: bool = True) -> None:

@@ -10,9 +10,6 @@ feelings.
 from __future__ import annotations
 
 import io
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -24,10 +21,9 @@ import soundfile
 import torch
 
 from .audio import audio_hash, resample
-from .errors import UserError
 from .espeak import ACCENTS, Tone, Voice, speak
 from .folders import staged_folder
-from .parallel import end_with_parent, progress
+from .parallel import in_fresh_processes, progress
 from .ratings import RATING_COLUMNS
 from .schema import DatasetCard, Dimension, write_dataset
 
@@ -93,15 +89,8 @@ def make_sample(folder: Path, groups: int = 200, seed: int = 0, workers: int = 2
     with staged_folder(folder) as staged:
         (staged / "audio").mkdir(parents=True)
         shards = [range(start, min(start + _SHARD, groups)) for start in range(0, groups, _SHARD)]
-        context = multiprocessing.get_context("forkserver")
-        # a Pool would wait for ever for what a dead process had to do
-        with ProcessPoolExecutor(workers, context, end_with_parent, max_tasks_per_child=1) as pool:
-            shard_rows = progress(pool.map(partial(_make_shard, staged, seed), shards), "speaking", len(shards))
-            try:
-                rows = pd.DataFrame([row for shard in shard_rows for row in shard])
-            except BrokenProcessPool:
-                expected = "more free memory, or, in a script, the call below if __name__ == '__main__'"
-                raise UserError(f"{folder}: a process that speaks ended early; expected {expected}") from None
+        made = in_fresh_processes(partial(_make_shard, staged, seed), shards, workers)
+        rows = pd.DataFrame([row for shard in progress(made, "speaking", len(shards)) for row in shard])
         key = rows.loc[:, ["pair_id", "context_tone", "response_tone", "fit"]]
         ratings = rate(key, seed)
         pairs = rows.drop(columns=["context_tone", "response_tone", "fit"])

@@ -28,6 +28,7 @@ _LOGGERS = {
 _WARNINGS = (
     r".*`is_gradient_checkpointing` is deprecated",  # PEFT asks transformers
     r".*`isinstance\(treespec, LeafSpec\)` is deprecated",  # Lightning asks PyTorch
+    r".*invalid escape sequence",  # torchao 0.18, where Python 3.12 or newer compiles it when it is imported
     # What Lightning says about things that are meant
     r".*module\(s\) in eval mode",  # the frozen backbone
     r".*does not have many workers",

@@ -280,7 +280,7 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(recipe, extra, 
     where = {"wandb": "loggers.wandb._WANDB_AVAILABLE", "deepspeed": "strategies.deepspeed._DEEPSPEED_AVAILABLE"}
     monkeypatch.setattr(f"lightning.pytorch.{where[extra]}", available)
     parsed = parser.parse(["--config", "nano", "--config", recipe, "--data.path", "data", "--run", "run"])
-    message = f"trainer: {extra} is not installed; pip install 'empathy-judge[{extra}]'"
+    message = f"trainer: {extra} is not installed, or too old; pip install 'empathy-judge[{extra}]'"
     with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
         parser.recipe(parsed)
 

@@ -154,7 +154,7 @@ class RecipeParser:
         """Build the objects of a recipe from its values.
 
         Raises:
-            UserError: If the package of a logger or of a strategy is not installed.
+            UserError: If the package of a logger or of a strategy is not installed, or too old.
         """
         try:
             built = self.parser.instantiate(parsed)
@@ -162,7 +162,7 @@ class RecipeParser:
             if missing := re.search(r"pip install -U '?([\w-]+)", str(error)):
                 name = missing[1]
                 extra = f"'empathy-judge[{name}]'" if name in ("wandb", "deepspeed") else name
-                raise UserError(f"trainer: {name} is not installed; pip install {extra}") from None
+                raise UserError(f"trainer: {name} is not installed, or too old; pip install {extra}") from None
             raise
         values = {name: getattr(built, name) for name in Recipe.__dataclass_fields__}
         recipe = Recipe(**{**values, "trainer": built.trainer.as_dict()})

@@ -67,7 +67,7 @@ class ScoresFile:
                 self._scores[key] = _number(record, score)
                 if record.values.get(uncertainty) is not None:
                     self._uncertainties[key] = _number(record, uncertainty)
-        self.dimensions = tuple(dict.fromkeys(dimension for _, dimension in self._scores))
+        self.dimensions = tuple(dimensions or dict.fromkeys(dimension for _, dimension in self._scores))
 
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
         return given_scores(pairs, self.dimensions, self._scores, self._absent, self._uncertainties)

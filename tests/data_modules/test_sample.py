@@ -127,5 +127,5 @@ def test_a_script_whose_processes_cannot_begin_ends_in_one_line(tmp_path):
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
-    assert re.search(r"UserError: .*/data: a process that speaks ended early; .* __name__ ==", done.stderr)
+    assert re.search(r"UserError: .*a process that computes ended early; .* __name__ ==", done.stderr)
     assert not (tmp_path / "data").exists()

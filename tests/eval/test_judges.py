@@ -100,6 +100,9 @@ def test_a_file_of_score_manifest_is_read_as_it_is(suffix, tmp_path):
     np.testing.assert_array_equal(table["score"], [2.5, 3.0, *[math.nan] * 4])
     np.testing.assert_array_equal(table["uncertainty"], [0.5, *[math.nan] * 5])
     assert table["status"].tolist() == ["ok", "ok", *[f"no score in scores{suffix}"] * 4]
+    with open(path, "wb") as file:  # nothing could be scored
+        write_scores(suffix, row_columns(columns), [rows[1:]], file)
+    assert ScoresFile(path).dimensions == judge.dimensions
 
 
 @pytest.mark.parametrize(

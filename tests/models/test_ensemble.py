@@ -11,7 +11,7 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension, PairDataset
 from empathy_judge.models.artifact import LoadedJudge, load_any, save_judge
-from empathy_judge.models.ensemble import average, likeness, write_average, write_ensemble
+from empathy_judge.models.ensemble import _merged, average, likeness, write_average, write_ensemble
 from empathy_judge.models.heads import Prediction, combine
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.judge_calibration import calibrate_judge, store_calibration
@@ -120,6 +120,22 @@ def test_members_with_trained_towers_hear_for_themselves(depth, make_judge, pair
     assert (scores - own.mean(0)).abs().max() < 1e-6
     variance = own.var(0) + torch.stack([deviation for _, deviation in each]).square().mean(0)
     assert (deviations.square() - variance).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["linear kernel", "linear kernel"], "linear kernel"),
+        (["linear kernel", "gaussian kernel"], "linear kernel; gaussian kernel"),
+        (["linear kernel", ""], ""),  # trained by gradients
+        (["linear kernel", None], ""),  # older than the key
+        ([None, "linear kernel"], ""),
+    ],
+)
+def test_an_ensemble_is_a_probe_where_all_its_members_are(words, expected):
+    origins = [{"name": "a"} if own is None else {"name": "a", "probe": own} for own in words]
+    merged = _merged([{"provenance": origin} for origin in origins])
+    assert merged["provenance"]["probe"] == expected
 
 
 def test_an_ensemble_says_where_its_members_come_from(ensemble, folders):

@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -128,7 +129,7 @@ def test_a_description_that_is_nested_too_deep_is_refused_in_one_line(depth, ope
     deep = opening * depth + ("1" if opening != "[" else "") + closing * depth
     edit(folder / "judge.json", lambda values: values.update({key: "DEEP"}))
     (folder / "judge.json").write_text((folder / "judge.json").read_text().replace('"DEEP"', deep))
-    if key == "note" and depth == 100:
+    if key == "note" and depth < (100_000 if sys.version_info >= (3, 12) else 990):
         artifact.read_settings(folder)  # what is for people is not read
         return
     with pytest.raises(UserError, match=r"judge.json: ") as found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -257,3 +258,12 @@ def test_a_dry_run_has_no_run(recipe, tmp_path, capsys):
     assert empathy_judge.train({**recipe, "dry_run": True}, tmp_path / "no such data", tmp_path / "run") is None
     assert "A step on 4 pairs" in capsys.readouterr().out
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("text", ["data: {path: d}  # mine\nseed: 1\n", "- a list\n"])
+def test_a_recipe_of_the_user_in_the_run_folder_is_not_replaced(text, train_arguments, tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text(text)
+    with pytest.raises(UserError, match=f"^{re.escape(str(config))}: is not of a run, .* expected another --run$"):
+        train(train_arguments(tmp_path))
+    assert config.read_text() == text

@@ -447,11 +447,3 @@ def test_a_judge_or_a_dataset_is_no_run_folder(name, what, train_arguments, tmp_
     (tmp_path / "taken" / name).write_text("{}")
     refused(train_arguments(tmp_path / "taken"), f"{tmp_path / 'taken'}: is {what}; expected another --run")
     assert [path.name for path in (tmp_path / "taken").iterdir()] == [name]
-
-
-@pytest.mark.parametrize("text", ["data: {path: d}  # mine\nseed: 1\n", "- a list\n"])
-def test_a_recipe_of_the_user_in_the_run_folder_is_not_replaced(text, train_arguments, tmp_path):
-    config = tmp_path / "config.yaml"
-    config.write_text(text)
-    refused(train_arguments(tmp_path), f"{config}: is not of a run, and would be replaced; expected another --run")
-    assert config.read_text() == text

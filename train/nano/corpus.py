@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -21,7 +19,7 @@ from ...data_modules.audio import audio_hash, decode, resample
 from ...data_modules.errors import UserError
 from ...data_modules.espeak import ACCENTS, QUALITIES, Tone, Voice, speak
 from ...data_modules.functionals import delivery
-from ...data_modules.parallel import end_with_parent, progress
+from ...data_modules.parallel import in_fresh_processes, progress
 from ...data_modules.sample import replies, statements
 from .architecture import HOP, MEL_BINS, SECONDS
 from .clips import FRAMES_PER_TOKEN, LABELS, RECORDINGS, SEXES, ClipStore, NanoClip
@@ -150,11 +148,8 @@ def collect(shards: Iterable[Callable[[], list[NanoClip]]], label: str, workers:
     """Run work packages in fresh processes: espeak-ng keeps state between sentences, so a shard's bytes depend on
     nothing but its seed only if it starts from a new process."""
     packages = list(shards)
-    context = multiprocessing.get_context("forkserver")
-    # a Pool would wait for ever for what a dead process had to do
-    with ProcessPoolExecutor(workers, context, end_with_parent, max_tasks_per_child=1) as pool:
-        results = pool.map(_run, packages)
-        return [clip for clips in progress(results, label, len(packages)) for clip in clips]
+    results = in_fresh_processes(_run, packages, workers)
+    return [clip for clips in progress(results, label, len(packages)) for clip in clips]
 
 
 def _run(package: Callable[[], list[NanoClip]]) -> list[NanoClip]:
@@ -308,7 +303,7 @@ def _surround(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def _degrade(samples: np.ndarray, recording: str, rng: np.random.Generator) -> np.ndarray:
     if recording == "muffled":
-        # Another filter is not the same to the bit
+        # Of extra `granite`. Another filter than torchaudio's is not the same to the bit
         from torchaudio.functional import lowpass_biquad
 
         cutoff = float(rng.uniform(900, 2500))

@@ -200,7 +200,8 @@ class Session:
         """
         self._stop = threading.Event()
         self._rate = RateLimit(self.settings.rpm, self._stop)
-        self._good = self._bad = self._silent = 0
+        self._good = self._bad = 0
+        self._silent = set[str]()  # questions in a row, whatever the samples of each, that nobody answered
         self._lost, lost_before = Counter[str](), self.budget.lost
         self._under_way: dict[str, asyncio.Task[CachedAnswer]] = {}
         self._named_until = 0.0  # the end of the long wait that was named last
@@ -303,7 +304,7 @@ class Session:
         else:
             self._rate.answered()
             self._good += 1
-            self._silent = 0
+            self._silent.clear()
             return reply
         if error.final:
             raise UserError(f"{self._name}: {error.kind}: {error}")
@@ -324,9 +325,10 @@ class Session:
                 what = "questions" if error.retry else "requests"
                 reason = f"the first {self._bad} {what} failed, the last with {error.kind}: {error}"
                 raise UserError(f"{self._name}: {reason}")
-            self._silent += error.retry and exhausted
-            if self._silent >= _SILENT_ROUNDS * self.settings.concurrency:
-                reason = f"no answer to {self._silent} questions in a row, the last with {error.kind}: {error}"
+            if error.retry and exhausted:
+                self._silent.add(question.fingerprint())
+            if len(self._silent) >= _SILENT_ROUNDS * self.settings.concurrency:
+                reason = f"no answer to {len(self._silent)} questions in a row, the last with {error.kind}: {error}"
                 raise UserError(f"{self._name}: {reason}; answers are kept; the same command goes on from there")
             raise error
         if not error.limited:

@@ -57,7 +57,7 @@ def brute_force(scores: np.ndarray) -> tuple[float, float, float]:
 
     def left(*designs: np.ndarray) -> np.ndarray:
         x = np.concatenate([np.ones((len(y), 1)), *designs], axis=1)
-        return np.eye(len(y)) - x @ np.linalg.pinv(x)
+        return np.eye(len(y)) - x @ np.linalg.pinv(x, rcond=1e-10)
 
     both = left(z_items, z_raters)
     error = y @ both @ y / np.trace(both)

@@ -157,13 +157,22 @@ def test_a_server_that_answers_nobody_any_more_ends_the_run(vendor, down, make_j
     with serve(in_turn([*[down] * 19, good, *[down] * 20, good])) as server:
         judge = make_judge(vendor, server.url, ["samples=1", "concurrency=2"])
         told = (
-            f"no answer to 20 questions in a row, the last with server error: HTTP {down.status} busy; answers are kept"
+            f"no answer to 2[01] questions in a row, the last with server error: HTTP {down.status} busy; answers are kept"
         )
         with pytest.raises(UserError, match=f"a-model: {told}; the same command goes on from there"):
             judge.score(make_pairs(60))
         assert 40 <= (asked := len(server.requests)) <= 41  # one may be under way
         assert (judge.score(make_pairs(60))["status"] == OK).all()
         assert 58 <= len(server.requests) - asked <= 59
+
+
+def test_a_pair_that_a_server_cannot_answer_ends_no_run(make_judge, make_pairs, monkeypatch):
+    """However many samples of it are asked for."""
+    monkeypatch.setattr(f"{RUNNER}.ATTEMPTS", 1)
+    good = Response(answer("openai", GOOD))
+    with serve(in_turn([*[good] * 12, *[openai_error(500, "cannot")] * 12, good])) as server:
+        table = make_judge("openai", server.url, ["samples=12", "concurrency=1"]).score(make_pairs(3))
+    assert table["status"].tolist() == [OK, "server error", OK]
 
 
 def test_a_key_that_the_model_repeats_is_kept_nowhere(scored, monkeypatch):

@@ -1,5 +1,6 @@
 """Granite Speech 3: hears 32 s in the miniature, as long as its language model has positions for; LoRA of its own."""
 
+import pytest
 import torch
 from empathy_judge.models.backbones.audio_language_model import messages
 from peft import LoraConfig
@@ -34,6 +35,7 @@ TEMPLATE = (
 
 
 def build(folder, model_class=GraniteSpeechForConditionalGeneration, encoder=None):
+    pytest.importorskip("torchaudio")  # the official features are made by it
     ends = dict.fromkeys(("unk_token", "bos_token", "eos_token", "pad_token"), "<|end_of_text|>")
     tokenizer = small_tokenizer(GPT2Tokenizer, SPECIAL, **ends)
     tokenizer.chat_template = TEMPLATE
