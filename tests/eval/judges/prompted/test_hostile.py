@@ -157,9 +157,9 @@ def test_a_server_that_answers_nobody_any_more_ends_the_run(vendor, down, make_j
     with serve(in_turn([*[down] * 19, good, *[down] * 20, good])) as server:
         judge = make_judge(vendor, server.url, ["samples=1", "concurrency=2"])
         told = (
-            f"no answer to 2[01] questions in a row, the last with server error: HTTP {down.status} busy; answers are kept"
+            f"no answer to 2[01] questions in a row, the last with server error: HTTP {down.status} busy; answers are"
         )
-        with pytest.raises(UserError, match=f"a-model: {told}; the same command goes on from there"):
+        with pytest.raises(UserError, match=f"a-model: {told} kept; the same command goes on from there"):
             judge.score(make_pairs(60))
         assert 40 <= (asked := len(server.requests)) <= 41  # one may be under way
         assert (judge.score(make_pairs(60))["status"] == OK).all()
