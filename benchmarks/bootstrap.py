@@ -7,6 +7,7 @@ threads as there are cores. Run: `python benchmarks/bootstrap.py`
 
 from __future__ import annotations
 
+import resource
 import sys
 import time
 
@@ -14,7 +15,6 @@ import numpy as np
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.statistics.rank_draws import spearman_draws
 from scipy import stats
-from timing import memory
 
 ITEMS, JUDGES, RESAMPLES = 100_000, 8, 10_000
 PER_GROUP, LOOP = 8, 5  # items of a group; resamples of the loop
@@ -45,7 +45,7 @@ def main() -> None:
     apart = float(np.abs(draws[:, :LOOP] - np.transpose(expected)).max())
     print(f"{RESAMPLES} resamples of {ITEMS} items in {len(set(groups))} groups, {JUDGES} judges")
     print(f"ours: {ours:.1f} s; loop over SciPy: {loop:.0f} s (from {LOOP} resamples); {loop / ours:.0f} times")
-    peak = memory("VmHWM") / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
     print(f"largest difference of a value: {apart:.1e}; peak memory of the process: {peak:.0f} MB")
     sys.exit(0 if apart <= LIKE else 1)
 
