@@ -38,7 +38,6 @@ def train(arguments: Sequence[str]) -> int:
     if "--list" in arguments:
         raise UserError("train --list: recipes are listed by `empathy-judge recipes`")
     check_ranks()
-    from ..models.hub import require_backbone
     from ..train.recipe import RecipeParser, trainer_help
 
     if "--trainer.help" in arguments:
@@ -46,6 +45,8 @@ def train(arguments: Sequence[str]) -> int:
         return DONE
     if not any(word.startswith("--print_config") for word in arguments):
         judge = RecipeParser(trainer=False).parse(arguments).judge  # errors are reported before torch is loaded
+        from ..models.hub import require_backbone
+
         require_backbone(judge.backbone, judge.revision)
     from ..train.run import train as run
 
