@@ -149,7 +149,6 @@ def rank(options: argparse.Namespace) -> int:
     only where at most 10 % of such verdicts are wrong; otherwise it is undecided. Of two responses a line says which
     one people prefer.
     """
-
     scorer = open_scorer(options)
     names = scorer.dimension_names(options.by)
     if options.max_error is not None:

@@ -95,11 +95,16 @@ def impulse_response(rt60: float, direct_db: float, rate: int, rng: np.random.Ge
     return torch.from_numpy(tail.astype(np.float32))
 
 
+def convolved(samples: torch.Tensor, response: torch.Tensor) -> torch.Tensor:
+    """The whole convolution of two signals, `(len(samples) + len(response) - 1,)`."""
+    size = len(samples) + len(response) - 1
+    return torch.fft.irfft(torch.fft.rfft(samples, size) * torch.fft.rfft(response, size), size)
+
+
 def _room(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.random.Generator) -> torch.Tensor:
     """The clip in a room, at its own level: what follows its end is cut off."""
     response = impulse_response(_draw(settings.room_rt60, rng), _draw(settings.room_direct_db, rng), rate, rng)
-    size = len(samples) + len(response) - 1
-    wet = torch.fft.irfft(torch.fft.rfft(samples, size) * torch.fft.rfft(response, size), size)[: len(samples)]
+    wet = convolved(samples, response)[: len(samples)]
     return wet * (samples.square().mean() / wet.square().mean().clamp_min(1e-20)).sqrt()
 
 

@@ -100,8 +100,8 @@ def _merged(descriptions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     origins = [description["provenance"] for description in descriptions]
     values = {key: [origin[key] for origin in origins if key in origin] for key in origins[0]}
     merged = {key: _merged_value(key, entries) for key, entries in values.items()}
-    if not all(origin.get("probe") for origin in origins):  # one at least was trained by gradients, or is older
-        merged["probe"] = ""
+    words = [origin.get("probe", "") for origin in origins]  # "": trained by gradients, or older
+    merged["probe"] = "; ".join(dict.fromkeys(words)) if all(words) else ""
     return {**descriptions[0], "provenance": merged, MEMBER_ORIGINS: origins}
 
 
@@ -111,8 +111,6 @@ def _merged_value(key: str, values: Sequence[Any]) -> Any:
         return dict.fromkeys(values[0])  # the combined judge has not been measured
     if key == "start":
         return {}  # each began at a probe of its own
-    if key == "probe":
-        return "; ".join(dict.fromkeys(values))
     if all(value == values[0] for value in values):
         return values[0]
     if isinstance(values[0], bool):  # `synthetic`, `refit`
