@@ -209,7 +209,7 @@ def _train_one(
         settings = without_adapters(recipe.judge) if recipe.method == "probe" else recipe.judge
         settings = replace(settings, head_input=head_input)
         judge = EmpathyJudge(settings, datamodule.dimensions, deferred=isinstance(trainer.strategy, ShardedStrategy))
-        judge.head.start_at(datamodule.mean_ratings())
+        judge.head.start_at(datamodule.mean_ratings().to(judge.device))
         if recipe.gradient_checkpointing and not recompute_activations(judge.network):
             name = judge.backbone.name
             raise UserError(f"gradient_checkpointing: backbone {name} has no layers that can be recomputed")
