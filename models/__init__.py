@@ -31,6 +31,7 @@ _WARNINGS = (
     r".*invalid escape sequence",  # torchao 0.18, where Python 3.12 or newer compiles it when it is imported
     # What Lightning says about things that are meant
     r".*module\(s\) in eval mode",  # the frozen backbone
+    r".*GPU available but not used",  # by a recipe for a CPU
     r".*does not have many workers",
     r".*Checkpoint directory .* exists and is not empty",  # resuming
     r".*number of training batches",

@@ -24,6 +24,9 @@ KEPT_BYTES = 512 * 2**20
 _KEPT_FACTS = 100_000
 _PADDED = 1.25
 """Largest size of a padded batch relative to its items: beyond it, shorter items make a batch of their own."""
+FREE_SECONDS = 60.0
+"""Seconds of audio by which padding may pass that limit on a GPU. It computes them in the time in which the host starts
+the kernels of a batch: on an H200 a pass of a 7B backbone took 0.1 s, however few pairs were in it."""
 _CUDA_OUT_OF_MEMORY = 2
 """`cudaErrorMemoryAllocation`, which `torch.AcceleratorError` carries."""
 _STATUSES = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
@@ -61,7 +64,8 @@ class ClipEncoder:
         self._bytes = 0
         self._facts: OrderedDict[Hashable, ClipFacts] = OrderedDict()
         self._store = None if store is None or judge.settings.lora.trains_tower else ClipStates(judge, store)
-        self._batches = AutoBatch(batch_size)
+        free = FREE_SECONDS * judge.backbone.sampling_rate
+        self._batches = AutoBatch(batch_size, 0 if judge.device.type == "cpu" else free)
 
     def encode(self, clips: Iterable[AudioSource], member: int | None) -> Encoded:
         """Encode distinct clips; `member` = the member of an ensemble whose weights the tower has now, None = all
@@ -140,18 +144,20 @@ class AutoBatch:
     result.
     """
 
-    def __init__(self, size: int) -> None:
-        """Start with the largest number of items in a batch."""
-        self._size = size
-        self._most = math.inf  # largest padded size of a batch: its items times the longest of them
+    def __init__(self, size: int, free: float = 0) -> None:
+        """Start with the largest number of items in a batch, and the padding of a batch that costs nothing, in the unit
+        of lengths."""
+        self._size, self._free = size, free
+        self._most = math.inf  # largest size of a batch, padding included
 
-    def split(self, lengths: Sequence[int]) -> Iterator[ItemBatch]:
+    def split(self, lengths: Sequence[int], padded: bool = True) -> Iterator[ItemBatch]:
         """Yield batches until all items were computed or do not fit. `lengths` is how much of a batch each item takes,
-        in any unit; the longest first, so that memory runs out early.
+        in any unit; the longest first, so that memory runs out early. `padded` = each item takes as much as the longest
+        of its batch.
         """
         start = 0
         while start < len(lengths):
-            count = self._fitting(lengths[start:])
+            count = self._fitting(lengths[start:], padded)
             batch = ItemBatch(slice(start, start + count))
             yield batch
             if not batch.ran_out or count == 1:
@@ -159,13 +165,15 @@ class AutoBatch:
             if batch.ran_out:
                 clear_device_cache(garbage_collection=True)  # by now nothing refers to the failed batch's tensors
                 if count > 1:
-                    self._most = count * max(lengths[start : start + count]) / 2
+                    items = lengths[start : start + count]
+                    self._most = (count * max(items) if padded else sum(items)) / 2
 
-    def _fitting(self, lengths: Sequence[int]) -> int:
+    def _fitting(self, lengths: Sequence[int], padded: bool) -> int:
         count, longest, used = 1, lengths[0], lengths[0]
         while count < min(self._size, len(lengths)):
             longest, used = max(longest, lengths[count]), used + lengths[count]
-            if (count + 1) * longest > min(self._most, _PADDED * used):
+            size = (count + 1) * longest if padded else used
+            if size > min(self._most, max(_PADDED * used, used + self._free)):
                 break
             count += 1
         return count

@@ -210,12 +210,16 @@ class AudioLanguageModel(Backbone):
         hidden = torch.cat([states.to(last.device) for states in layer_states], -1) if layer_states else last
         return hidden if packed is None else hidden.flatten(0, 1)[packed.where.to(hidden.device)]
 
-    def packed(self, inputs: Inputs) -> Packed | None:
+    @property
+    def packs(self) -> bool:
         config = self.language_model.config
         kinds = {"full_attention", "sliding_attention"}
-        if config._attn_implementation != KERNEL or not kinds.issuperset(getattr(config, "layer_types", None) or ()):
-            return None
+        return config._attn_implementation == KERNEL and kinds.issuperset(getattr(config, "layer_types", None) or ())
+
+    def packed(self, inputs: Inputs) -> Packed | None:
         ids, mask = inputs.input_ids, inputs.attention_mask
+        if not self.packs:
+            return None
         if self.whole_tokens is not None and ids.shape[1] > self.whole_tokens:
             return None
         states = ids.new_full(ids.shape, -1)

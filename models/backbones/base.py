@@ -295,6 +295,11 @@ class Backbone(ABC):
     def hidden_states(self, inputs: Inputs) -> Tensor:
         """Last hidden states `(batch, tokens, hidden)`; those at padding have no meaning."""
 
+    @property
+    def packs(self) -> bool:
+        """Whether `packed` may pack a batch."""
+        return False
+
     def packed(self, inputs: Inputs) -> Packed | None:
         """Pack the tokens of a batch, on the CPU and with audio states or clips, into fewer positions; None where
         little would be saved."""

@@ -37,6 +37,28 @@ def test_short_items_do_not_wait_for_a_long_one():
     assert run(AutoBatch(4), [100, 41, 40, 40, 35, 10, 9])[1] == [[100], [41, 40, 40, 35], [10, 9]]
 
 
+def test_padding_that_costs_nothing_makes_no_further_batch():
+    items = [100, 41, 40, 40, 35, 10, 9]
+    assert run(AutoBatch(4, free=119), items)[1] == [[100, 41, 40], [40, 35, 10, 9]]
+    assert run(AutoBatch(4, free=118), items)[1] == [[100, 41], [40, 40, 35, 10], [9]]
+
+
+def test_items_that_are_not_padded_make_full_batches_of_as_much_as_fits_into_memory():
+    batches, items = AutoBatch(4), [100, 41, 40, 40, 35, 10, 9]
+
+    def batches_of(fails=lambda batch: None):
+        made = []
+        for batch in batches.split(items, padded=False):
+            with batch:
+                made.append(items[batch.rows])
+                if fails(made[-1]):
+                    raise MemoryError
+        return made
+
+    assert batches_of() == [[100, 41, 40, 40], [35, 10, 9]]
+    assert batches_of(lambda batch: sum(batch) > 150) == [[100, 41, 40, 40], [100], [41, 40], [40, 35, 10, 9]]
+
+
 def accelerator_error(code: int) -> RuntimeError:
     error = torch.AcceleratorError("CUDA error")
     error.error_code = code  # set by torch where it raises it

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
+from unittest import mock
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from empathy_judge.models.backbones import packing
 from empathy_judge.models.backbones.layers import recompute_activations
 from empathy_judge.models.backbones.packing import pack
 from empathy_judge.models.feature_cache import check_split
+from empathy_judge.models.scoring import PairScorer
 from empathy_judge.models.settings import HeadInputSettings
 from torch import Tensor
 
@@ -56,6 +58,22 @@ def test_packed_states_are_those_of_each_pair(language_model, pairs, judge_of, s
     found = judge.backbone.hidden_states(inputs.to(device)).cpu()
     expected = judge.backbone.hidden_states(replace(inputs, packed=None).to(device)).cpu()
     assert same(found[real], expected[real], rounding)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("attention", "passes"), [("sdpa", [5]), ("eager", [1, 2, 2])])
+def test_responses_to_one_context_are_read_in_one_pass_whatever_their_lengths(
+    make_family, pairs, noise, attention, passes
+):
+    """Where they are padded to the longest, short ones have a pass of their own."""
+    judge = conftest.judge_of(make_family("qwen2_audio"), attention=attention)
+    lengths = (64_000, 24_000, 8_000, 2_500, 2_000)
+    asked = [replace(pairs[0], response=Clip(noise(length, length), RATE)) for length in lengths]
+    with mock.patch.object(judge.backbone, "hidden_states", wraps=judge.backbone.hidden_states) as read:
+        together = [found.score for _, found in PairScorer(judge, len(asked)).predict(asked)]
+    assert [len(call.args[0].input_ids) for call in read.call_args_list] == passes
+    alone = [found.score for pair in asked for _, found in PairScorer(judge, 1).predict([pair])]
+    assert (torch.stack(together) - torch.stack(alone)).abs().max() <= 1e-5
 
 
 @torch.no_grad()
