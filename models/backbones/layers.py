@@ -173,10 +173,22 @@ def in_one_row(states: Tensor, lengths: Sequence[int]) -> tuple[Tensor, OneRow |
     return states[None], OneRow(torch.tensor(lengths), *(moved(tensor, states.device) for tensor in tensors))
 
 
+_REPEATED = nn.Module()
+"""A module whose keys need not be repeated."""
+
+
 def _attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | OneRow | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """`sdpa_attention_forward`, also for clips in one row."""
+    """`sdpa_attention_forward`, also for clips in one row, and with copies of a key head that all queries share.
+
+    It would repeat that head without copying it. Of such keys and a mask, PyTorch's memory-efficient kernel makes wrong
+    values on a GPU where their number is a multiple of 32 and one (pytorch#191937).
+    """
+    groups = getattr(module, "num_key_value_groups", 1)
+    if groups > 1 and key.shape[1] == 1 and attention_mask is not None:
+        key, value = (shared.expand(-1, groups, -1, -1).contiguous() for shared in (key, value))
+        module = _REPEATED
 
     def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         return sdpa_attention_forward(module, query, key, value, mask, **options)[0]

@@ -1,9 +1,14 @@
 """Gemma 3n: clips that leave tokens over, and keys and values that layers share. Gemma 4: the tower's clipping, and
 sizes without an audio tower."""
 
-import torch
+from unittest import mock
 
-from .conftest import loaded, refused
+import torch
+from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.schema import Pair, Turn
+from torch.nn import functional
+
+from .conftest import judge_of, loaded, refused
 
 RATE, WINDOW = 16_000, 81_920
 
@@ -38,6 +43,22 @@ def test_the_tower_of_gemma_4_clips_what_its_linear_layers_read_and_return(make_
     assert layer.input_max == 1.0
     assert layer(torch.full((1, 32), 5.0)).abs().max() <= 1.0
     assert torch.equal(layer(torch.full((1, 32), 5.0)), layer(torch.full((1, 32), 1.0)))
+
+
+@torch.no_grad()
+def test_a_key_head_that_all_queries_of_gemma_4_share_is_copied_where_there_is_a_mask(make_family, noise, device):
+    """Without, 65 tokens have wrong states on a GPU."""
+    judge = judge_of(make_family("gemma4"))
+    context = Turn("user", Clip(noise(9_999, 3), RATE))
+    inputs = judge.build_inputs([Pair("p", Clip(noise(4_000, 10), RATE), (context,), situation="Late.")])
+    assert inputs.input_ids.shape == (1, 65)
+    plain = functional.scaled_dot_product_attention
+    with mock.patch.object(functional, "scaled_dot_product_attention", side_effect=plain) as attend:
+        expected = judge(inputs)
+    keys = [call.args[1] for call in attend.call_args_list if call.kwargs["attn_mask"] is not None]
+    assert [(key.shape[1], key.stride(1)) for key in keys] == [(4, 65 * 16)] * 2, "two layers with a sliding window"
+    found = judge.to(device)(inputs.to(device)).cpu()
+    assert (found - expected).abs().max() <= 1e-4
 
 
 def test_a_size_of_gemma_4_without_audio_tower_is_refused(make_family, with_config):
