@@ -170,7 +170,8 @@ class Throughput(Callback):
         """The work of all processes since the last time."""
         work = Work(
             pairs=sum(pairs for pairs, _, _ in self._steps),
-            tokens=sum(float(tokens) for _, _, tokens in self._steps),  # this waits for a GPU, at the latest
+            # this waits for a GPU, at the latest
+            tokens=float(torch.stack([tokens for _, _, tokens in self._steps]).sum()) if self._steps else 0.0,
             padded=sum(padded for _, padded, _ in self._steps),
             seconds=self._seconds,
             waiting=self._waiting.seconds,
