@@ -58,7 +58,7 @@ from .module import MONITOR, CompileLayers, FillCache, JudgeModule, RunTask, Sto
 from .objective import Objective, RaterEmbedding
 from .probe import StartAtProbe
 from .recipe import Config, Recipe, RecipeParser
-from .strategies import SameStart, ShardedStrategy, check_strategy, started_by
+from .strategies import SameStart, ShardedStrategy, check_accelerator, check_strategy, started_by
 from .throughput import ProgressLines, Throughput
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def train(
 
         dry_run(recipe)
         return None
-    _check_accelerator(recipe)
+    check_accelerator(recipe)
     folder = _run_folder(recipe)
     with stopped_by_signals(), ExitStack() as until_the_end:
         if _is_first():
@@ -263,16 +263,6 @@ def _run_folder(recipe: Recipe) -> Path:
         if (Path(recipe.run) / name).exists():
             raise UserError(f"{recipe.run}: is {what}; expected another --run")
     return Path(recipe.run)
-
-
-def _check_accelerator(recipe: Recipe) -> None:
-    """Check that there is a GPU where the recipe wants one, before anything is written."""
-    wanted = recipe.trainer.get("accelerator")
-    if wanted in ("gpu", "cuda") and not (torch.cuda.is_available() or torch.backends.mps.is_available()):
-        raise UserError(
-            f"trainer.accelerator {wanted}: torch finds no GPU on this machine (`empathy-judge doctor`); expected one, "
-            "or --trainer.accelerator cpu"
-        )
 
 
 def _starting_point(run: Path, resume: bool | Literal["auto"]) -> Path | None:

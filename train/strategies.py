@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 
 from ..data_modules.errors import UserError
 from ..data_modules.parallel import say
+from ..models import NANO
 from ..models.backbones.deferred import finish
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge
@@ -323,6 +324,22 @@ class _WeightsAsTheyAre(DeepSpeedPrecision):
 
 _EXPECTED = "auto, ddp, or --config strategy_NAME with ddp, fsdp2, zero2 or zero3"
 _PRECISIONS = (None, 32, "32", "32-true", "bf16-mixed")
+
+
+def check_accelerator(recipe: Recipe) -> None:
+    """Check that there is a GPU where the recipe wants one, before anything is written; say where one is left idle.
+
+    Raises:
+        UserError: If there is none.
+    """
+    wanted, there = recipe.trainer.get("accelerator"), torch.cuda.is_available() or torch.backends.mps.is_available()
+    if wanted in ("gpu", "cuda") and not there:
+        raise UserError(
+            f"trainer.accelerator {wanted}: torch finds no GPU on this machine (`empathy-judge doctor`); expected one, "
+            "or --trainer.accelerator cpu"
+        )
+    if wanted == "cpu" and there and recipe.judge.backbone != NANO:  # which is made for CPUs
+        say("the GPU of this machine stays idle: the recipe has trainer.accelerator cpu")
 
 
 def check_strategy(recipe: Recipe) -> None:

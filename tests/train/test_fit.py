@@ -18,16 +18,19 @@ import yaml
 from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset, write_dataset
+from empathy_judge.data_modules.settings import DataSettings
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.models.artifact import load_any
+from empathy_judge.models.settings import JudgeSettings
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train import checkpointing
 from empathy_judge.train import module as module_file
 from empathy_judge.train import run as recipe
 from empathy_judge.train.checkpointing import alone_in
 from empathy_judge.train.module import JudgeModule, wants_fused
-from empathy_judge.train.recipe import RecipeParser
+from empathy_judge.train.recipe import Recipe, RecipeParser
 from empathy_judge.train.run import train
+from empathy_judge.train.strategies import check_accelerator
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 
 from ..conftest import failed
@@ -228,6 +231,14 @@ def test_a_recipe_for_a_gpu_says_in_one_line_that_there_is_none(train_arguments,
         "--trainer.accelerator cpu"
     )
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(("there", "backbone", "said"), [(True, "7b", 1), (True, "nano", 0), (False, "7b", 0)])
+def test_a_gpu_that_stays_idle_is_told_of_unless_the_backbone_is_nano(there, backbone, said, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    check_accelerator(Recipe(judge=JudgeSettings(backbone), data=DataSettings("data"), trainer={"accelerator": "cpu"}))
+    expected = "the GPU of this machine stays idle: the recipe has trainer.accelerator cpu\n"
+    assert capsys.readouterr().err == said * expected
 
 
 @pytest.mark.parametrize(
