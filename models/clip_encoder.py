@@ -24,7 +24,7 @@ KEPT_BYTES = 512 * 2**20
 _KEPT_FACTS = 100_000
 _PADDED = 1.25
 """Largest size of a padded batch relative to its items: beyond it, shorter items make a batch of their own."""
-FREE_SECONDS = 60.0
+_FREE_SECONDS = 60.0
 """Seconds of audio by which padding may pass that limit on a GPU. It computes them in the time in which the host starts
 the kernels of a batch: on an H200 a pass of a 7B backbone took 0.1 s, however few pairs were in it."""
 _CUDA_OUT_OF_MEMORY = 2
@@ -64,8 +64,7 @@ class ClipEncoder:
         self._bytes = 0
         self._facts: OrderedDict[Hashable, ClipFacts] = OrderedDict()
         self._store = None if store is None or judge.settings.lora.trains_tower else ClipStates(judge, store)
-        free = FREE_SECONDS * judge.backbone.sampling_rate
-        self._batches = AutoBatch(batch_size, 0 if judge.device.type == "cpu" else free)
+        self._batches = batches_for(judge, batch_size, judge.backbone.sampling_rate)
 
     def encode(self, clips: Iterable[AudioSource], member: int | None) -> Encoded:
         """Encode distinct clips; `member` = the member of an ensemble whose weights the tower has now, None = all
@@ -177,6 +176,11 @@ class AutoBatch:
                 break
             count += 1
         return count
+
+
+def batches_for(judge: EmpathyJudge, size: int, per_second: float) -> AutoBatch:
+    """Batches of at most so many items for a judge, whose lengths are so much for each second of audio."""
+    return AutoBatch(size, 0 if judge.device.type == "cpu" else _FREE_SECONDS * per_second)
 
 
 @dataclass

@@ -20,8 +20,9 @@ from ..data_modules.ratings import label, same_range
 from ..data_modules.schema import DatasetCard, Dimension, Pair
 from .artifact import LoadedJudge, Placement, load_any
 from .assessment import Assessment, ClipFacts, Scale, Score, cautions
+from .backbones.packing import WORTHWHILE
 from .calibration import DEFAULT_LEVEL, Calibration, uncalibrated
-from .clip_encoder import FREE_SECONDS, KEPT_BYTES, AutoBatch, ClipEncoder
+from .clip_encoder import KEPT_BYTES, ClipEncoder, batches_for
 from .feature_cache import DiskStore
 from .heads import Prediction, combine
 from .judge import MOST_WINDOWS, EmpathyJudge, EncodedClip
@@ -81,9 +82,8 @@ class PairScorer:
         self._in_points = in_points
         self.long_clips: LongClips = "window" if windows else "refuse"
         self._encoder = ClipEncoder(judge, batch_size, store, measures, kept_bytes, self.long_clips)
-        backbone = judge.backbone
-        free = FREE_SECONDS * backbone.audio_tokens(backbone.sampling_rate) / backbone.tokens_per_state
-        self._batches = AutoBatch(batch_size, 0 if judge.device.type == "cpu" else free)
+        states_in_first_second = judge.backbone.audio_tokens(judge.backbone.sampling_rate)
+        self._batches = batches_for(judge, batch_size, states_in_first_second / judge.backbone.tokens_per_state)
         self._turn = threading.Lock()
 
     def assess(
@@ -151,10 +151,9 @@ class PairScorer:
         usable = [number for number, error in enumerate(outcomes) if error is None]
         representatives: dict[Hashable, int] = {}
         representative_of = [representatives.setdefault(_content(pairs[number]), number) for number in usable]
-        order, shared = _in_order(pairs, list(representatives.values()), states)
+        order, worth_packing = _in_order(pairs, list(representatives.values()), states)
         predictions: list[tuple[list[int], Prediction]] = []
-        # packed rows hold pairs of several lengths
-        padded = not (shared and self.judge.backbone.packs)
+        padded = not (worth_packing and self.judge.backbone.packs)  # packed rows hold pairs of several lengths
         for batch in self._batches.split([_states(states, sources[number]) for number in order], padded):
             with batch:
                 numbers = order[batch.rows]
@@ -215,17 +214,18 @@ def _in_order(
     pairs: Sequence[Pair], usable: Sequence[int], states: Mapping[AudioSource, EncodedClip]
 ) -> tuple[list[int], bool]:
     """Numbers of usable pairs in the order in which they are batched, the longest first: little padding; and whether
-    contexts are shared. Then the responses to one context stand together, so that it is read once.
+    packing them is worth it. Where contexts are shared, the responses to one stand together, so that it is read once.
     """
     contexts = {number: (pairs[number].clips[:-1], pairs[number].situation) for number in usable}
     group = {context: position for position, context in enumerate(dict.fromkeys(contexts.values()))}
     before = {number: _states(states, clips) for number, (clips, _) in contexts.items()}
     response = {number: _states(states, [pairs[number].response]) for number in usable}
-    if shared := 2 * len(group) <= len(usable):
-        order = sorted(usable, key=lambda number: (-before[number], group[contexts[number]], -response[number]))
-    else:
-        order = sorted(usable, key=lambda number: -before[number] - response[number])
-    return order, shared
+    if 2 * len(group) > len(usable):
+        return sorted(usable, key=lambda number: -before[number] - response[number]), False
+    order = sorted(usable, key=lambda number: (-before[number], group[contexts[number]], -response[number]))
+    of_each = {contexts[number]: before[number] for number in usable}
+    responses = sum(response.values())
+    return order, sum(of_each.values()) + responses <= WORTHWHILE * (sum(before.values()) + responses)
 
 
 def _combined(members: Sequence[Heard]) -> Heard:

@@ -26,7 +26,7 @@ from .layers import PADDING, SHARED
 
 _WIDTHS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 """Largest widths of rows that are tried, in lengths of the longest pair."""
-_WORTHWHILE = 0.85
+WORTHWHILE = 0.85
 """Largest share of the unpacked batch's tokens, and of its cost, at which it is packed."""
 
 
@@ -67,7 +67,7 @@ def pack(ids: Tensor, mask: Tensor, states: Tensor, in_response: Tensor, hidden_
         start = int(begun[0]) if len(begun) else len(places)
         rows.append(_Row(own_ids[places].numpy(), own_states[places].numpy(), places.numpy(), start))
     real, packed = sum(len(row.places) for row in rows), sum(tree.size for tree in _trees(rows, math.inf))
-    if packed > _WORTHWHILE * real:  # padding alone costs less than an explicit mask, which rules out flash attention
+    if packed > WORTHWHILE * real:  # padding alone costs less than an explicit mask, which rules out flash attention
         return None
     longest = max(len(row.places) for row in rows)
     layouts = [_layout(rows, int(share * longest)) for share in _WIDTHS]
@@ -75,7 +75,7 @@ def pack(ids: Tensor, mask: Tensor, states: Tensor, in_response: Tensor, hidden_
     cost, best = min(
         ((_cost(len(layout), _width(layout), hidden_size), layout) for layout in layouts), key=lambda pair: pair[0]
     )
-    if cost > _WORTHWHILE * _cost(batch, tokens, hidden_size):
+    if cost > WORTHWHILE * _cost(batch, tokens, hidden_size):
         return None
     return _filled(rows, best, (batch, tokens))
 

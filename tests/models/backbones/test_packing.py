@@ -41,7 +41,7 @@ def pairs(noise) -> list[Pair]:
 @pytest.fixture
 def judge_of(monkeypatch):
     """A judge with random adapters that packs every batch, whether or not it saves anything."""
-    monkeypatch.setattr(packing, "_WORTHWHILE", math.inf)
+    monkeypatch.setattr(packing, "WORTHWHILE", math.inf)
     monkeypatch.setattr(packing, "_WIDTHS", (3.0,))
     return partial(conftest.judge_of, parts=["language_model"], head_input=HeadInputSettings())
 
@@ -61,14 +61,19 @@ def test_packed_states_are_those_of_each_pair(language_model, pairs, judge_of, s
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("attention", "passes"), [("sdpa", [5]), ("eager", [1, 2, 2])])
+@pytest.mark.parametrize(
+    ("attention", "context", "passes"),
+    [("sdpa", 18_000, [5]), ("sdpa", 2_000, [1, 1, 1, 2]), ("eager", 18_000, [1, 2, 2])],
+)
 def test_responses_to_one_context_are_read_in_one_pass_whatever_their_lengths(
-    make_family, pairs, noise, attention, passes
+    make_family, noise, attention, context, passes
 ):
-    """Where they are padded to the longest, short ones have a pass of their own."""
+    """Where they are padded to the longest, for want of the kernel or as the context is too short to be worth it, short
+    ones have a pass of their own."""
     judge = conftest.judge_of(make_family("qwen2_audio"), attention=attention)
+    turn = Turn("user", Clip(noise(context), RATE))
     lengths = (64_000, 24_000, 8_000, 2_500, 2_000)
-    asked = [replace(pairs[0], response=Clip(noise(length, length), RATE)) for length in lengths]
+    asked = [Pair(str(length), Clip(noise(length, length), RATE), (turn,)) for length in lengths]
     with mock.patch.object(judge.backbone, "hidden_states", wraps=judge.backbone.hidden_states) as read:
         together = [found.score for _, found in PairScorer(judge, len(asked)).predict(asked)]
     assert [len(call.args[0].input_ids) for call in read.call_args_list] == passes
