@@ -14,7 +14,7 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models import judge as judge_module
-from empathy_judge.models.backbones import packing
+from empathy_judge.models.backbones import layers, packing
 from empathy_judge.models.backbones.layers import recompute_activations
 from empathy_judge.models.backbones.packing import pack
 from empathy_judge.models.feature_cache import check_split
@@ -58,6 +58,25 @@ def test_packed_states_are_those_of_each_pair(language_model, pairs, judge_of, s
     found = judge.backbone.hidden_states(inputs.to(device)).cpu()
     expected = judge.backbone.hidden_states(replace(inputs, packed=None).to(device)).cpu()
     assert same(found[real], expected[real], rounding)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("heads", [1, 2, 4])
+def test_attention_under_a_mask_is_that_of_the_formula_for_every_number_of_keys(heads, device, rounding):
+    """A kernel works on blocks of 32 or 64 keys; of queries there are four heads."""
+    module = torch.nn.Module()
+    module.num_key_value_groups = 4 // heads  # pyright: ignore[reportAttributeAccessIssue]
+    generator = torch.Generator().manual_seed(0)
+    for count in range(2, 132):
+        query, key, value = (torch.randn(2, n, count, 16, generator=generator) for n in (4, heads, heads))
+        places = torch.arange(count)
+        before = places[:, None] - places
+        mask = ((before >= 0) & (before < 30))[None, None]
+        found, _ = layers._attention(module, *(states.to(device) for states in (query, key, value, mask)), scaling=0.25)
+        products = 0.25 * query.double() @ key.double().repeat_interleave(4 // heads, 1).mT
+        shares = products.masked_fill(~mask, -math.inf).softmax(-1)
+        expected = (shares @ value.double().repeat_interleave(4 // heads, 1)).transpose(1, 2)
+        assert (found.cpu() - expected).abs().max() <= rounding, count
 
 
 @torch.no_grad()
