@@ -25,8 +25,8 @@ _KEPT_FACTS = 100_000
 _PADDED = 1.25
 """Largest size of a padded batch relative to its items: beyond it, shorter items make a batch of their own."""
 _FREE_SECONDS = 60.0
-"""Seconds of audio by which padding may pass that limit on a GPU. It computes them in the time in which the host starts
-the kernels of a batch: on an H200 a pass of a 7B backbone took 0.1 s, however few pairs were in it."""
+"""Seconds of audio by which padding may pass that limit on a GPU, which computes them in about the time in which the
+host starts the kernels of a batch: on an H200 a pass of a 7B backbone took some 0.1 s with one pair as with seven."""
 _CUDA_OUT_OF_MEMORY = 2
 """`cudaErrorMemoryAllocation`, which `torch.AcceleratorError` carries."""
 _STATUSES = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
