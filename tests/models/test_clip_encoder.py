@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
-from empathy_judge.models.clip_encoder import AutoBatch, lost_device
+from empathy_judge.models.clip_encoder import AutoBatch, batches_for, lost_device
 
 
 def run(batches: AutoBatch, items: list[int], fails=lambda batch: None) -> tuple[list[int | None], list[list[int]]]:
@@ -41,6 +43,10 @@ def test_padding_that_costs_nothing_makes_no_further_batch():
     items = [100, 41, 40, 40, 35, 10, 9]
     assert run(AutoBatch(4, free=119), items)[1] == [[100, 41, 40], [40, 35, 10, 9]]
     assert run(AutoBatch(4, free=118), items)[1] == [[100, 41], [40, 40, 35, 10], [9]]
+    # lengths of which a second of audio has two
+    on_gpu, on_cpu = (batches_for(SimpleNamespace(device=torch.device(name)), 4, 2) for name in ("cuda:1", "cpu"))  # pyright: ignore[reportArgumentType]
+    assert run(on_gpu, items)[1] == [[100, 41, 40], [40, 35, 10, 9]]
+    assert run(on_cpu, items)[1] == run(AutoBatch(4), items)[1]
 
 
 def test_items_that_are_not_padded_make_full_batches_of_as_much_as_fits_into_memory():
