@@ -7,8 +7,8 @@ with its LM head, adapters in the same layers). Clips last 2 to 8 s, four respon
 of a large product of bfloat16 matrices, measured in each round; operations are counted by formula (`work_of`).
 
 Each backbone has a process of its own, which is killed when its time is over. Every result is written at once to
-OUT.json and OUT.md, so that a run that is stopped leaves what it had. Batches are the largest that a dry run says fit
-into the card; what does not fit is left out and named.
+OUT.json and OUT.md, so that a run that is stopped leaves what it had; with `--go-on` the next one measures the rest.
+Batches are the largest that a dry run says fit into the card; what does not fit is left out and named.
 Run: `python benchmarks/gpu.py --out benchmarks/results/gpu` on a GPU; `--device cpu --shapes tiny` checks the program
 """
 
@@ -59,6 +59,7 @@ def main() -> None:
     parser.add_argument("--shapes", choices=["tiny", "7b"], default="7b")
     parser.add_argument("--backbones", nargs="+", choices=BACKBONES, default=BACKBONES)
     parser.add_argument("--minutes", type=float, default=9.5, help="of everything; what comes too late is left out")
+    parser.add_argument("--go-on", action="store_true", help="keep what OUT.json holds, and measure the rest")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8, help="in a round")
     parser.add_argument("--warm-up", type=int, default=6, help="steps after each pause that are not counted")
@@ -73,7 +74,8 @@ def main() -> None:
         return
     if options.device == "cpu":  # else libraries would ask the GPUs of this machine, and turns be timed on one
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    write(options.out, [])
+    kept = read(options.out) if options.go_on and options.out.with_name(f"{options.out.name}.json").exists() else []
+    write(options.out, [row for row in kept if not row.keys() & {"failed", "left_out"}])
     end = time.time() + 60 * options.minutes
     for number, family in enumerate(options.backbones):
         allowed = (end - time.time()) / (len(options.backbones) - number)
@@ -100,7 +102,9 @@ def measure_backbone(options: argparse.Namespace) -> None:
     fit into a card and take turns.
     """
     bench: Bench | None = None
-    for piece, way, measure in pieces(options, options.here):
+    done = {(row["piece"], row["way"]) for row in read(options.out) if row["backbone"] == options.family}
+    missing = [piece for piece in pieces(options) if piece[:2] not in done]
+    for piece, way, measure in [("load", "", lambda _: load(options)), *missing] if missing else ():
         row: dict[str, Any] = {"piece": piece, "backbone": options.family, "way": way}
         start = time.time()
         if bench is None and piece != "load":
@@ -120,9 +124,8 @@ def measure_backbone(options: argparse.Namespace) -> None:
         add(options.out, row | {"took_seconds": round(time.time() - start, 1)})
 
 
-def pieces(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, str, Callable[[Any], dict[str, Any]]]]:
-    """The measurements in order of importance: piece, way, and the function that measures it."""
-    yield "load", "", lambda _: load(options, folder)
+def pieces(options: argparse.Namespace) -> Iterator[tuple[str, str, Callable[[Any], dict[str, Any]]]]:
+    """The measurements of a judge that is loaded, in order of importance: piece, way, and what measures it."""
     for way, values in WAYS.items():
         yield "step", way, partial(step, way=way, values=values)
         # before the further ways of training, the last of which compiles for minutes
@@ -132,9 +135,9 @@ def pieces(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, str
         yield "score", quantization, partial(score_quantized, quantization=quantization)
 
 
-def load(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def load(options: argparse.Namespace) -> dict[str, Any]:
     """Write random weights, load them as `train` does, and choose a batch that fits."""
-    device = torch.device(options.device)
+    device, folder = torch.device(options.device), options.here
     (folder / "backbone").mkdir()
     start = time.perf_counter()
     parameters = write_checkpoint(options.family, options.shapes, folder / "backbone", options.device)
@@ -224,8 +227,9 @@ def scored_in_turns(bench: Bench, ways: dict[str, tuple[int, Callable[[], object
 
 
 def add(out: Path, row: dict[str, Any]) -> None:
-    """Add a result to those that are written already."""
-    write(out, [*read(out), row])
+    """Add a result to those that are written already; the judge may be loaded once more."""
+    known = [other for other in read(out) if any(other[key] != row[key] for key in ("backbone", "piece", "way"))]
+    write(out, [*known, row])
     print(next(iter(remarks([row])), f"{row['backbone']}: {row['piece']} {row['way']}"), flush=True)
 
 

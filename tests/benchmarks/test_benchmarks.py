@@ -172,8 +172,39 @@ class TestGpu:
         assert by_way["batches by tokens, contexts together"]["flops_per_pair"] < heard["flops_per_pair"]
 
     def test_what_matters_most_is_measured_first(self, programs, tmp_path):
-        first = [piece[:2] for piece in programs("gpu").pieces(argparse.Namespace(), tmp_path)]
-        assert first[:4] == [("load", ""), ("step", "fixed batches"), ("step", "the recipe as it is"), ("score", "")]
+        first = [piece[:2] for piece in programs("gpu").pieces(argparse.Namespace())]
+        assert first[:3] == [("step", "fixed batches"), ("step", "the recipe as it is"), ("score", "")]
+
+    def test_a_run_goes_on_with_what_is_missing(self, tmp_path, programs, monkeypatch):
+        """A process killed after its first measurement; what failed is measured again."""
+        gpu, called, words = programs("gpu"), list[str](), ["gpu.py", "--device", "cpu", "--out", str(tmp_path / "gpu")]
+
+        def measure(name: str, result: Callable[[], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
+            return lambda _: called.append(name) or result()
+
+        def run(*further: str, failing: bool = False) -> list[dict[str, Any]]:
+            called.clear()
+            second = (lambda: 1 / 0) if failing else lambda: {"figure": 2}
+            made = [("step", "a", measure("a", lambda: {"figure": 1})), ("step", "b", measure("b", second))]
+            monkeypatch.setattr(gpu, "pieces", lambda _: made)
+            monkeypatch.setattr(gpu, "load", lambda _: called.append("load") or {"bench": "a judge"})
+            monkeypatch.setattr(sys, "argv", [*words, "--backbones", "qwen2_audio", *further])
+            here = ["--here", str(tmp_path)]
+            monkeypatch.setattr(subprocess, "run", lambda *_, **__: sys.argv.extend(here) or gpu.main())
+            with pytest.raises(SystemExit) as ended:
+                gpu.main()
+            assert bool(ended.value.code) == failing
+            return gpu.read(tmp_path / "gpu")
+
+        assert "failed" in run(failing=True)[-1]
+        assert called == ["load", "a", "b"]
+        for again, expected in (["load", "b"], [2]), ([], [2]):
+            rows = run("--go-on")
+            assert called == again
+            assert [row.get("figure") for row in rows if row["piece"] == "step"] == [1, *expected]
+            assert sum(row["piece"] == "load" for row in rows) == 1
+        run()
+        assert called == ["load", "a", "b"]
 
     @pytest.mark.parametrize(("device", "seen"), [("cpu", ""), ("cuda", "1")])
     def test_on_the_cpu_no_gpu_is_seen(self, device, seen, tmp_path, programs, monkeypatch):
