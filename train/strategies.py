@@ -15,6 +15,7 @@ from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvir
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.precision import DeepSpeedPrecision
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
@@ -338,7 +339,8 @@ def check_accelerator(recipe: Recipe) -> None:
             f"trainer.accelerator {wanted}: torch finds no GPU on this machine (`empathy-judge doctor`); expected one, "
             "or --trainer.accelerator cpu"
         )
-    if wanted == "cpu" and there and recipe.judge.backbone != NANO:  # which is made for CPUs
+    first: bool = rank_zero_only.rank == 0  # pyright: ignore[reportFunctionMemberAccess]
+    if first and wanted == "cpu" and there and recipe.judge.backbone != NANO:  # which is made for CPUs
         say("the GPU of this machine stays idle: the recipe has trainer.accelerator cpu")
 
 

@@ -32,6 +32,7 @@ from empathy_judge.train.recipe import Recipe, RecipeParser
 from empathy_judge.train.run import train
 from empathy_judge.train.strategies import check_accelerator
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+from lightning.pytorch.utilities import rank_zero_only
 
 from ..conftest import failed
 from .conftest import BEST_FILE, LAST_FILE, frame_of, metrics, scores_of
@@ -239,6 +240,9 @@ def test_a_gpu_that_stays_idle_is_told_of_unless_the_backbone_is_nano(there, bac
     check_accelerator(Recipe(judge=JudgeSettings(backbone), data=DataSettings("data"), trainer={"accelerator": "cpu"}))
     expected = "the GPU of this machine stays idle: the recipe has trainer.accelerator cpu\n"
     assert capsys.readouterr().err == said * expected
+    monkeypatch.setattr(rank_zero_only, "rank", 1)
+    check_accelerator(Recipe(judge=JudgeSettings(backbone), data=DataSettings("data"), trainer={"accelerator": "cpu"}))
+    assert capsys.readouterr().err == "", "each process says it"
 
 
 @pytest.mark.parametrize(
