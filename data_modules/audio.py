@@ -19,8 +19,9 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from .encodings import flac_problem, id3_bytes, mp3_problem, ogg_problem, opus_end, plain_problem, with_flac_length
+from .encodings import Mp3, flac_problem, id3_bytes, is_mp3, mp3_in_wav, plain_problem, whole_mp3, with_flac_length
 from .errors import AudioError, os_reason
+from .ogg import ogg_problem, opus_end
 from .stored_clips import StoredClip
 
 MIN_SECONDS = 0.05
@@ -45,8 +46,8 @@ _NO_CHUNK = re.compile(r"Unknown chunk marker \(\w+\) at position (\d+)")
 _LENGTH_NOTE = re.compile(r"^ *(?:data|Data Size|SSND|Riff size|riff) *: (\d+) \(should be (\d+)\)", re.MULTILINE)
 # libsndfile passes over a last page of Opus that is cut or damaged, and logs where the one before it ends.
 _OPUS_END = re.compile(r"^ *Last Granule pos *: (\d+)", re.MULTILINE)
-# The length of an mp3 file without a Xing or Info header is an estimate, good where the bit rate is constant.
-_MP3_TOLERANCE = 0.01
+# What stands behind an ID3 tag: it may be in front of any file.
+_NOT_MP3 = (b"OggS", b"fLaC", b"RIFF", b"RF64", b"FORM", b".snd", b"caff")
 # For two rates without a large common divisor the kernel takes gigabytes; SciPy takes over here.
 _MAX_KERNEL_VALUES = 1 << 24
 
@@ -123,11 +124,8 @@ def load_clip(source: AudioSource, max_seconds: float | None = None, name: str |
         samples, rate = source.samples, source.rate
         _check_length(len(samples), rate, max_seconds, name)
     else:
-        with _opened(source, name) as (sound, data):
-            samples, rate = _read(sound, max_seconds, name), sound.samplerate
-            problem = mp3_problem(data(), len(samples)) if sound.format == "MP3" else None
-        if problem is not None:
-            raise AudioError(f"{name}: the file {problem}", "cannot be used")
+        with _opened(source, name) as (sound, skipped, count):
+            samples, rate = _read(sound, skipped, count, max_seconds, name), sound.samplerate
     _check_amplitude(samples, rate, name)
     return Clip(samples, rate, name)
 
@@ -142,8 +140,8 @@ def probe(source: AudioSource, name: str | None = None) -> AudioInfo:
     source = _here(source)
     if isinstance(source, Clip):
         return AudioInfo(source.seconds, source.rate, 1)
-    with _opened(source, name) as (sound, _):
-        return AudioInfo(sound.frames / sound.samplerate, sound.samplerate, sound.channels)
+    with _opened(source, name) as (sound, _, count):
+        return AudioInfo(count / sound.samplerate, sound.samplerate, sound.channels)
 
 
 def audio_hash(source: AudioSource) -> str:
@@ -178,8 +176,11 @@ def _name(source: AudioSource) -> str:
 
 
 @contextmanager
-def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.SoundFile, Callable[[], bytes]]]:
-    """Opens encoded audio; yields it and a function that returns its bytes. Refuses unusable files before decoding."""
+def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.SoundFile, int, int]]:
+    """Opens encoded audio; yields it, how many of its frames to skip, and how many follow that are the clip.
+
+    Refuses unusable files before decoding.
+    """
 
     def data() -> bytes:
         return source if isinstance(source, bytes) else Path(source).read_bytes()
@@ -188,8 +189,13 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.S
         size = len(source) if isinstance(source, bytes) else _file_size(Path(source), name)
         if size == 0:
             raise AudioError(f"{name}: the file is empty (0 bytes)", "the file is empty")
-        checked = _check_length_headers(source, data, name)
-        sound = soundfile.SoundFile(io.BytesIO(checked) if isinstance(checked, bytes) else str(checked))
+        checked = _with_true_length(source, data, name)
+        sound = _sound(checked)
+        if not isinstance(checked, Mp3) and sound.subtype.startswith("MPEG_LAYER"):
+            with sound:
+                _check_complete(sound, data, name)
+            checked = _mp3(data() if sound.format == "MP3" else mp3_in_wav(data()), name)
+            sound = _sound(checked)
     except FileNotFoundError:
         raise AudioError(f"{name}: no such file", "no such file") from None
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have, with a zero byte
@@ -205,9 +211,31 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.S
         _check_complete(sound, data, name)
         if sound.format in _PLAIN and (problem := plain_problem(data())) is not None:
             raise AudioError(f"{name}: the file {problem}")
-        if sound.frames <= 0:
+        skipped, count = (checked.skipped, checked.samples) if isinstance(checked, Mp3) else (0, sound.frames)
+        if count <= 0:
             raise AudioError(f"{name}: the file holds no samples", "the file is empty")
-        yield sound, data
+        yield sound, skipped, count
+
+
+class _ReadForward(soundfile.SoundFile):
+    """soundfile 0.14 seeks after each block that it reads, wherever it can. In MP3, libsndfile 1.2.2 then decodes on
+    without the bytes of earlier frames that it needs, and the first samples of the next block are others."""
+
+    def seekable(self) -> bool:
+        return False
+
+
+def _sound(source: str | Path | bytes | Mp3) -> soundfile.SoundFile:
+    if isinstance(source, Mp3):
+        return _ReadForward(io.BytesIO(source.data))
+    return soundfile.SoundFile(io.BytesIO(source) if isinstance(source, bytes) else str(source))
+
+
+def _mp3(data: bytes, name: str) -> Mp3:
+    try:
+        return whole_mp3(data)
+    except AudioError as error:
+        raise error.at(name) from None
 
 
 def _file_size(path: Path, name: str) -> int:
@@ -217,16 +245,22 @@ def _file_size(path: Path, name: str) -> int:
     return status.st_size
 
 
-def _check_length_headers(source: str | Path | bytes, data: Callable[[], bytes], name: str) -> str | Path | bytes:
-    """Refuses Ogg and FLAC files that would be read in part. Returns the source, or a FLAC file with its length."""
+def _with_true_length(source: str | Path | bytes, data: Callable[[], bytes], name: str) -> str | Path | bytes | Mp3:
+    """Refuses Ogg, FLAC and MP3 files that would be read in part.
+
+    Returns the source, or a FLAC or MP3 file with the number of its samples in the header.
+    """
     if isinstance(source, bytes):
         head = source[:4]
     else:
         with open(source, "rb") as file:
             head = file.read(4)
-    if head[:3] == b"ID3":  # FLAC files may begin with it, too
+    has_tag = head[:3] == b"ID3"
+    if has_tag:
         content = data()
         head = content[id3_bytes(content, 0) :][:4]
+    if is_mp3(head) or (has_tag and head not in _NOT_MP3):
+        return _mp3(data(), name)
     if head not in (b"OggS", b"fLaC"):
         return source
     content = data()
@@ -255,9 +289,12 @@ def _check_complete(sound: soundfile.SoundFile, data: Callable[[], bytes], name:
         raise AudioError(f"{name}: the file is cut off in the middle of an Ogg page", "the file is cut off")
 
 
-def _read(sound: soundfile.SoundFile, max_seconds: float | None, name: str) -> np.ndarray:
-    """All samples, channels averaged, shape (n,). Reads blocks, so that a wrong header cannot claim all memory."""
-    _check_length(sound.frames, sound.samplerate, max_seconds, name)
+def _read(sound: soundfile.SoundFile, skipped: int, count: int, max_seconds: float | None, name: str) -> np.ndarray:
+    """The samples of a clip, channels averaged, shape (count,), after those that are `skipped`.
+
+    Reads blocks, so that a wrong header cannot claim all memory.
+    """
+    _check_length(count, sound.samplerate, max_seconds, name)
     blocks, frames = [], 0
     try:
         while len(block := sound.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)):
@@ -266,11 +303,11 @@ def _read(sound: soundfile.SoundFile, max_seconds: float | None, name: str) -> n
     except soundfile.SoundFileError as error:
         message = f"{name}: the file is damaged, decoding stopped after {frames} samples ({error})"
         raise AudioError(message, "the file is damaged") from None
-    allowed = _MP3_TOLERANCE * sound.frames if sound.format == "MP3" else 0
-    if abs(frames - sound.frames) > allowed:
-        message = f"{name}: the file is cut off, {frames} of {sound.frames} samples are there"
+    samples = np.concatenate(blocks)[skipped : skipped + count] if blocks else np.zeros(0, np.float32)
+    if len(samples) != count:
+        message = f"{name}: the file is cut off, {len(samples)} of {count} samples are there"
         raise AudioError(message, "the file is cut off")
-    return np.concatenate(blocks)
+    return samples
 
 
 def _check_rate(rate: int, name: str) -> None:

@@ -3,141 +3,55 @@
 libsndfile reads the first of several files that were joined, and as many samples as a header declares. Both would cut
 a clip without an error. Uncompressed formats need none of this: their length is that of the file.
 
-Sources: RFC 3533 (Ogg), RFC 6716 and 7845 (Opus), the Vorbis I specification, RFC 9639 (FLAC), ISO/IEC 11172-3 and
-13818-3 (MP3), and the Xing and Info headers as LAME writes them.
+Sources: RFC 9639 (FLAC), ISO/IEC 11172-3 and 13818-3 (MP3), the Xing and Info headers as LAME writes them, and for tags
+ID3v2.4, APEv2 and Lyrics3.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+from .errors import AudioError
+from .ogg import JOINED
 
 _FLAC_START = re.compile(rb"fLaC[\x00\x80]\x00\x00\x22")
 _PLAIN_START = re.compile(  # of files whose samples are not compressed; none occurs by chance in a terabyte
     rb"(?:RIFF.{4}|RF64\xff{4})WAVE|FORM.{4}AIF[FC]|\.snd\x00\x00.{6}\x00\x00\x00[\x01-\x1b]|caff\x00\x01\x00\x00desc|riff\x2e\x91",
     re.DOTALL,
 )
-_OGG_POSITION = re.compile(rb"OggS\x00.(.{8})", re.DOTALL)
 _FLAC_SYNC = re.compile(rb"\xff[\xf8\xf9]")
-_MP3_START = re.compile(rb"\xff[\xe0-\xff]|ID3")
-_MP3_KILOBITS = {
-    True: (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),  # MPEG 1
-    False: (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),  # MPEG 2 and 2.5
+_MP3_START = re.compile(rb"\xff[\xe0-\xff]")
+_ID3V1_BYTES = 128
+_ZEROS = re.compile(rb"\0+")
+_MP3_KILOBITS = {  # by MPEG 1 or not, and layer
+    (True, 1): tuple(range(32, 449, 32)),
+    (True, 2): (32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384),
+    (True, 3): (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
+    (False, 1): (32, 48, 56, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256),
+    (False, 2): (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+    (False, 3): (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
 }
 _MP3_RATES = {3: (44_100, 48_000, 32_000), 2: (22_050, 24_000, 16_000), 0: (11_025, 12_000, 8_000)}  # by version bits
 MP3_RATES = tuple(sorted(chain(*_MP3_RATES.values())))
 """Sample rates (Hz) that MP3 has, rising."""
-_MP3_TRIMMED = 4_608
-"""Samples of encoder delay and padding that decoders take off the ends: at most about four frames."""
-_JOINED = "holds several recordings one after the other; expected one recording, joined by decoding"
-_OPUS_MS = (10, 20, 40, 60)
-_VORBIS_HEADERS, _VORBIS_MODE_BITS = 3, 41
-
-
-@dataclass
-class _OggStream:
-    """One logical stream of an Ogg file: its first three packets, the first two bytes of every other packet, and the
-    position that its last page declares, which is what decoders believe."""
-
-    packets: list[bytes] = field(default_factory=list)
-    open: bool = False
-    declared: int = 0
-
-
-def ogg_problem(data: bytes) -> str | None:
-    """Why an Ogg file would be read in part; None = nothing is wrong.
-
-    Chained streams (one after the other) are found in every codec. A declared position that is too small is found in
-    Opus and Vorbis; the last packets do not count, because they may be cut.
-    """
-    streams: dict[bytes, _OggStream] = {}
-    content_seen = False  # a page of content was read: a stream that begins after it is another recording
-    position = 0
-    while data[position : position + 4] == b"OggS" and position + 27 <= len(data):
-        flags, granule = data[position + 5], int.from_bytes(data[position + 6 : position + 14], "little", signed=True)
-        lacing = data[position + 27 : position + 27 + data[position + 26]]
-        if flags & 2 and content_seen:
-            return _JOINED
-        content_seen = content_seen or not flags & 2
-        stream = streams.setdefault(data[position + 14 : position + 18], _OggStream())
-        position += 27 + len(lacing)
-        for size in lacing:
-            if not stream.open:
-                stream.packets.append(b"")
-            limit = size if len(stream.packets) <= _VORBIS_HEADERS else 2 - len(stream.packets[-1])
-            stream.packets[-1] += data[position : position + max(min(limit, size), 0)]
-            stream.open = size == 255
-            position += size
-        if granule >= 0:  # -1 = no packet ends on this page
-            stream.declared = granule
-    for stream in streams.values():
-        head = stream.packets[0] if stream.packets else b""
-        if head[:8] == b"OpusHead":
-            samples = sum(map(_opus_samples, stream.packets[2:])) - _OPUS_MS[-1] * 2 * 48
-        elif head[:7] == b"\x01vorbis" and len(head) > 28:
-            samples = _vorbis_samples(stream.packets) - 2 * (1 << (head[28] >> 4))
-        else:
-            continue
-        if stream.declared < samples:
-            return (
-                f"declares {stream.declared} samples and holds at least {samples}; expected a file as encoders write it"
-            )
-    return None
-
-
-def opus_end(data: bytes) -> int:
-    """The last position (samples at 48 kHz) that the pages of an Opus file declare."""
-    return max(int.from_bytes(position, "little", signed=True) for position in _OGG_POSITION.findall(data))
-
-
-def _vorbis_samples(packets: Sequence[bytes]) -> int:
-    """Samples in the packets of a Vorbis stream: a quarter of each block and of the one before it (Vorbis I, 4.3.8).
-
-    The mode of a block says which of two sizes it has. The modes stand at the end of the setup header: each is a flag,
-    32 zero bits and a mapping; before them stands their number, after them a bit that is set (4.2.4).
-    """
-    setup = int.from_bytes(packets[2] if len(packets) > 2 else b"", "little")
-    block_flags: list[int] = []
-    is_long: list[int] = []
-    bit = setup.bit_length() - 1 - _VORBIS_MODE_BITS
-    while bit >= 6 and not setup >> (bit + 1) & 0xFFFFFFFF and len(block_flags) < 64:
-        block_flags.insert(0, setup >> bit & 1)
-        if setup >> (bit - 6) & 63 == len(block_flags) - 1:
-            is_long = list(block_flags)
-        bit -= _VORBIS_MODE_BITS
-    block_sizes = [1 << (packets[0][28] & 15), 1 << (packets[0][28] >> 4)]
-    mask = (1 << max(len(is_long) - 1, 0).bit_length()) - 1
-    modes = [packet[0] >> 1 & mask for packet in packets[_VORBIS_HEADERS:] if packet and not packet[0] & 1]
-    blocks = [block_sizes[is_long[mode]] if mode < len(is_long) else block_sizes[0] for mode in modes]
-    return sum(previous + current for previous, current in pairwise(blocks)) // 4
+_MP3_DECODER_DELAY = 529
+"""Samples that pass through a decoder's filters before the first of the encoder comes out."""
+_MP3_IN_A_ROW = 3
+"""Frames after each other that no other bytes look like."""
 
 
 def plain_problem(data: bytes) -> str | None:
     """Why a file whose samples are not compressed would be read in part; None = nothing is wrong."""
-    return _JOINED if len(_PLAIN_START.findall(data)) > 1 else None
-
-
-def _opus_samples(packet: bytes) -> int:
-    """Length of an Opus packet at 48 kHz (RFC 6716, section 3.1)."""
-    if not packet:
-        return 0
-    mode, kind = packet[0] >> 3, packet[0] & 3
-    if mode < 12:  # SILK
-        length = 48 * _OPUS_MS[mode & 3]
-    elif mode < 16:  # hybrid
-        length = 480 << (mode & 1)
-    else:  # CELT
-        length = 120 << (mode & 3)
-    frames = (1, 2, 2, packet[1] & 63 if len(packet) > 1 else 0)[kind]
-    return length * frames
+    return JOINED if len(_PLAIN_START.findall(data)) > 1 else None
 
 
 def flac_problem(data: bytes) -> str | None:
     """Why a FLAC file would be read in part; None = nothing is wrong."""
     if len(_FLAC_START.findall(data)) > 1:
-        return _JOINED
+        return JOINED
     declared, samples = _flac_declared(data), flac_samples(data)
     if 0 < declared < samples:
         return f"declares {declared} samples and holds {samples}; expected a file as encoders write it"
@@ -212,56 +126,236 @@ def _crc8(data: bytes) -> int:
     return remainder
 
 
-def mp3_problem(data: bytes, decoded: int) -> str | None:
-    """Why an MP3 file was read in part; None = nothing is wrong. `decoded`: samples (per channel) that were read."""
-    total = headers = 0
-    for frame, samples in _mp3_frames(data):
-        if any(name in frame[:60] for name in (b"Xing", b"Info", b"VBRI")):
-            headers += 1
-        else:
-            total += samples
-    if headers > 1:
-        return _JOINED
-    if total - decoded > _MP3_TRIMMED:
-        return f"holds {total} samples, of which {decoded} can be read; expected one recording as encoders write it"
-    return None
+@dataclass(frozen=True)
+class Mp3:
+    """An MP3 stream as libsndfile reads it to its end.
+
+    libsndfile believes the number of frames in a Xing or Info header, and without one takes the length from the size of
+    the file and the bit rate of the first frame: it then loses the end where later frames are smaller, and counts tags
+    as audio. So the stream is given a header that holds the true number. libsndfile takes 529 samples off the beginning
+    of a stream with such a header, the delay of a decoder; a silent frame in front leaves all samples of the file.
+    """
+
+    data: bytes
+    """The frames of the file, and the header and silent frames that were added; no tags."""
+    skipped: int
+    """Samples (per channel) at the beginning that are not of the recording: of silent frames and of the encoder."""
+    samples: int
+    """Samples (per channel) of the recording: those of all frames, less the delay and padding of a LAME tag."""
+
+
+def whole_mp3(data: bytes) -> Mp3:
+    """The frames of an MP3 file (MPEG 1, 2 and 2.5, layers I to III) so that none is lost.
+
+    A frame at the beginning that needs bytes of frames before the file (a recording that was cut without decoding) is
+    silent: decoders make noise of it. Layers I and II have no header for a length. Their files have one bit rate, and
+    silent frames at the end make up for what libsndfile's estimate lacks.
+
+    Raises:
+        AudioError: If a frame is cut off or damaged, the header declares another number of frames, several recordings
+            stand one after the other, or there is no frame.
+    """
+    frames = [frame for frame, _ in _mp3_frames(data)]
+    kind = _mp3_kind(frames[0])
+    declared = delay = padding = 0
+    if (header := _mp3_header(frames[0])) is not None:
+        declared, delay, padding = header
+        frames = frames[1:]
+    if any(_mp3_header(frame) is not None for frame in frames):
+        raise AudioError(f"the file {JOINED}")
+    total = len(frames) * kind.samples
+    if declared > len(frames) + 1:  # some encoders count the header
+        raise AudioError(f"the file is cut off, {len(frames)} of {declared} frames are there", "the file is cut off")
+    if 0 < declared < len(frames):
+        said = f"declares {declared * kind.samples} samples and holds {total}"
+        raise AudioError(f"the file {said}; expected a file as encoders write it")
+    if not frames:
+        raise AudioError("the file holds no samples", "the file is empty")
+    head = bytes((frames[0][0], frames[0][1] | 1, *frames[0][2:4]))  # no checksum
+    if kind.layer != 3:
+        silence = head.ljust(_mp3_kind(head).length, b"\0")
+        return Mp3(b"".join((*frames, silence * (len(frames) // 50 + 2))), 0, total)
+    head = bytes((*head[:2], head[2] & 0x0C | 0x90, head[3]))  # 128 or 80 kbit/s: room for what follows
+    length = _mp3_kind(head).length
+    count = (len(frames) + 1).to_bytes(4, "big")
+    header = (head + bytes(kind.side_bytes) + b"Info\0\0\0\1" + count).ljust(length, b"\0")
+    silence = head.ljust(length, b"\0")
+    begin = delay + _MP3_DECODER_DELAY if delay or padding else 0
+    end = total - max(padding - _MP3_DECODER_DELAY, 0)
+    return Mp3(
+        b"".join((header, silence, *_without_noise(frames, kind))),
+        kind.samples - _MP3_DECODER_DELAY + begin,
+        max(end - begin, 0),
+    )
+
+
+def mp3_in_wav(data: bytes) -> bytes:
+    """The content of the data chunk of a RIFF file; where its size is 0 or passes the end, all that follows."""
+    position = 12
+    while position + 8 <= len(data):
+        size = int.from_bytes(data[position + 4 : position + 8], "little")
+        if data[position : position + 4] == b"data":
+            return data[position + 8 : position + 8 + size] if size else data[position + 8 :]
+        position += 8 + size + size % 2
+    return b""
+
+
+def is_mp3(head: bytes) -> bool:
+    """Whether a file begins with a frame of MPEG audio."""
+    return _mp3_kind(head[:4]).length > 0
 
 
 def id3_bytes(data: bytes, at: int) -> int:
     """Length of the ID3v2 tag that begins here; 0 = none does."""
     if data[at : at + 3] != b"ID3" or at + 10 > len(data):
         return 0
+    return 10 + _id3_size(data, at) + (10 if data[at + 5] & 0x10 else 0)  # a footer
+
+
+def _id3_size(data: bytes, at: int) -> int:
     size = 0
     for byte in data[at + 6 : at + 10]:
         size = size << 7 | byte & 0x7F
-    return 10 + size
+    return size
 
 
-def _mp3_frames(data: bytes) -> Iterator[tuple[bytes, int]]:
-    """The frames of MPEG layer III, each with its number of samples; tags and other bytes in between are skipped."""
-    position = 0
-    while position + 4 <= len(data):
-        if tag_bytes := id3_bytes(data, position):
-            position += tag_bytes
-            continue
-        length, samples = _mp3_frame(data, position)
-        end = position + length
-        if length and (
-            end + 4 > len(data) or data[end : end + 3] in (b"ID3", b"TAG", b"APE") or _mp3_frame(data, end)[0]
-        ):
-            yield data[position:end], samples
-            position = end
+@dataclass(frozen=True)
+class _Mp3Kind:
+    """What the header of a frame says."""
+
+    length: int = 0  # bytes; 0 = no header, or one without a bit rate
+    samples: int = 0
+    layer: int = 0
+    rate: int = 0
+    mono: bool = False
+    side_bytes: int = 0  # of layer III, between the header (and its checksum) and what is coded
+    reference_bits: int = 9  # of layer III, the first of the side information: bytes of earlier frames that are needed
+
+
+def _mp3_kind(header: bytes) -> _Mp3Kind:
+    bits = int.from_bytes(header[:4], "big")
+    version, layer, bitrate_code, rate_code = bits >> 19 & 3, 4 - (bits >> 17 & 3), bits >> 12 & 15, bits >> 10 & 3
+    if bits >> 21 != 0x7FF or version == 1 or layer == 4 or bitrate_code in (0, 15) or rate_code == 3:
+        return _Mp3Kind()
+    newest, mono = version == 3, bits >> 6 & 3 == 3
+    rate = _MP3_RATES[version][rate_code]
+    samples = 384 if layer == 1 else 576 if layer == 3 and not newest else 1_152
+    slot = 4 if layer == 1 else 1
+    kilobits = _MP3_KILOBITS[newest, layer][bitrate_code - 1]
+    length = (samples // slot * kilobits * 125 // rate + (bits >> 9 & 1)) * slot
+    side_bytes = (17 if mono else 32) if newest else (9 if mono else 17)
+    return _Mp3Kind(length, samples, layer, rate, mono, side_bytes, 9 if newest else 8)
+
+
+def _mp3_frames(data: bytes) -> list[tuple[bytes, int]]:
+    """The frames of MPEG audio, each with its number of samples; between them stand tags and zero bytes alone."""
+    frames: list[tuple[bytes, int]] = []
+    position = _mp3_start(data)
+    kind = _mp3_kind(data[position : position + 4])
+    if not kind.length:
+        free = int.from_bytes(data[position : position + 3], "big") & 0xFFE0F0 == 0xFFE000
+        problem = "has a free bit rate; expected one of the standard's" if free else "holds no frame of MPEG audio"
+        raise AudioError(f"the file {problem}", "not supported" if free else "not a sound file")
+    end = _mp3_end(data, position)
+    while position < end:
+        here = _mp3_kind(data[position : position + 4])
+        if here.length:
+            if (here.samples, here.layer, here.rate, here.mono) != (kind.samples, kind.layer, kind.rate, kind.mono):
+                raise AudioError(f"the file changes its kind after {len(frames)} frames and {JOINED}")
+            if position + here.length > end:
+                missing = position + here.length - end
+                raise AudioError(
+                    f"the file is cut off, the last {missing} bytes of its last frame are missing",
+                    "the file is cut off",
+                )
+            frames.append((data[position : position + here.length], here.samples))
+            position += here.length
+        elif size := id3_bytes(data, position) or (_ID3V1_BYTES if data[position : position + 3] == b"TAG" else 0):
+            position += size
+        elif zeros := len(match[0]) if (match := _ZEROS.match(data, position)) else 0:
+            position += zeros
         else:
-            match = _MP3_START.search(data, position + 1)
-            position = len(data) if match is None else match.start()
+            found = _MP3_START.search(data, position, end)
+            raise AudioError(
+                f"the file is damaged: at byte {position}, after {len(frames)} frames, stands "
+                f"{'what is no frame and no tag' if found else 'an unknown tag'}; expected one recording as encoders "
+                "write it",
+                "the file is damaged",
+            )
+    return frames
 
 
-def _mp3_frame(data: bytes, at: int) -> tuple[int, int]:
-    """Bytes and samples of the frame whose header is here; zeros = no header, or one without a bit rate."""
-    header = int.from_bytes(data[at : at + 4], "big")
-    version, layer, bitrate_code, rate_code = header >> 19 & 3, header >> 17 & 3, header >> 12 & 15, header >> 10 & 3
-    if header >> 21 != 0x7FF or version == 1 or layer != 1 or bitrate_code in (0, 15) or rate_code == 3:
-        return 0, 0
-    samples = 1_152 if version == 3 else 576
-    kilobits = _MP3_KILOBITS[version == 3][bitrate_code - 1]
-    return samples * kilobits * 125 // _MP3_RATES[version][rate_code] + (header >> 9 & 1), samples
+def _mp3_start(data: bytes) -> int:
+    """Where the first frame stands: after tags and zero bytes, or where three frames follow each other."""
+    position = 0
+    while size := id3_bytes(data, position) or (len(match[0]) if (match := _ZEROS.match(data, position)) else 0):
+        position += size
+    candidate = position
+    while candidate >= 0 and candidate + 4 <= len(data):
+        at, count = candidate, 0
+        while count < _MP3_IN_A_ROW and (length := _mp3_kind(data[at : at + 4]).length):
+            at, count = at + length, count + 1
+        if count == _MP3_IN_A_ROW or (count and candidate == position):
+            return candidate
+        candidate = data.find(b"\xff", candidate + 1)
+    return position
+
+
+def _mp3_end(data: bytes, start: int) -> int:
+    """Where the tags begin that stand at the end: ID3v1, APE, Lyrics3 and ID3v2 with a footer."""
+    end = len(data)
+    while True:
+        size = 0
+        if data[end - _ID3V1_BYTES :][:3] == b"TAG":
+            size = _ID3V1_BYTES
+        elif data[end - 32 : end - 24] == b"APETAGEX":
+            has_header = data[end - 9] & 0x80
+            size = int.from_bytes(data[end - 20 : end - 16], "little") + (32 if has_header else 0)
+        elif data[end - 9 : end] == b"LYRICS200" and data[end - 15 : end - 9].isdigit():
+            size = int(data[end - 15 : end - 9]) + 15
+        elif data[end - 9 : end] == b"LYRICSEND":
+            size = end - max(data.rfind(b"LYRICSBEGIN", start, end), 0)
+        elif data[end - 10 : end - 7] == b"3DI":
+            size = _id3_size(data, end - 10) + 20
+        if not 0 < size <= end - start:
+            return end
+        end -= size
+
+
+def _mp3_header(frame: bytes) -> tuple[int, int, int] | None:
+    """Number of frames (0 = not said), delay and padding (samples) that a Xing, Info or VBRI header declares; None =
+    the frame is none."""
+    kind = _mp3_kind(frame)
+    if kind.layer != 3:
+        return None
+    if frame[36:40] == b"VBRI":
+        return int.from_bytes(frame[50:54], "big"), 0, 0
+    at = next(
+        (at for at in (4 + kind.side_bytes, 6 + kind.side_bytes) if frame[at : at + 4] in (b"Xing", b"Info")), None
+    )
+    if at is None:
+        return None
+    flags = frame[at + 7] & 15
+    if not flags & 1:
+        return 0, 0, 0
+    count = int.from_bytes(frame[at + 8 : at + 12], "big")
+    lame = at + 8 + 4 + (4 if flags & 2 else 0) + (100 if flags & 4 else 0) + (4 if flags & 8 else 0)
+    delays = int.from_bytes(frame[lame + 21 : lame + 24], "big") if frame[lame : lame + 1] > b"\0" else 0
+    return count, delays >> 12, delays & 0xFFF
+
+
+def _without_noise(frames: list[bytes], kind: _Mp3Kind) -> Iterator[bytes]:
+    """Frames of layer III; those that need more bytes of earlier frames than there are hold silence.
+
+    Their bytes stay, and they pass on those of earlier frames: later frames need both.
+    """
+    reservoir = 0
+    for frame in frames:
+        side = 4 if frame[1] & 1 else 6  # a checksum of two bytes
+        shift = 16 - kind.reference_bits
+        if int.from_bytes(frame[side : side + 2], "big") >> shift > reservoir:
+            head = bytes((frame[0], frame[1] | 1, *frame[2:4])) + (reservoir << shift).to_bytes(2, "big")
+            yield head.ljust(4 + kind.side_bytes, b"\0") + frame[4 + kind.side_bytes :]
+        else:
+            yield frame
+        reservoir += len(frame) - side - kind.side_bytes

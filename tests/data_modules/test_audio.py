@@ -206,7 +206,7 @@ def test_opus_is_counted_in_all_its_modes(rate, compression):
 def test_mp3_that_was_joined_without_its_headers():
     data = ENCODED["MP3"]
     second = data.index(data[:2], 10)
-    with pytest.raises(AudioError, match=r"holds \d+ samples, of which \d+ can be read"):
+    with pytest.raises(AudioError, match=r"declares 17280 samples and holds 69120"):
         decode(data + data[second:] * 3, 16_000)
 
 
