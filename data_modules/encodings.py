@@ -148,7 +148,7 @@ def whole_mp3(data: bytes) -> Mp3:
     """The frames of an MP3 file (MPEG 1, 2 and 2.5, layers I to III) so that none is lost.
 
     A frame at the beginning that needs bytes of frames before the file (a recording that was cut without decoding) is
-    silent: decoders make noise of it. Layers I and II have no header for a length. Their files have one bit rate, and
+    silent: a decoder would take those of the silent frame in front, and make noise of them. Layers I and II have no header for a length. Their files have one bit rate, and
     silent frames at the end make up for what libsndfile's estimate lacks.
 
     Raises:

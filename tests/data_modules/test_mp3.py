@@ -122,7 +122,7 @@ def test_long_files_of_variable_bit_rate(seconds, capfd):
 
 @pytest.mark.parametrize("mode", ["VARIABLE", "CONSTANT"])
 def test_a_stream_from_the_middle_of_a_recording(mode, capfd):
-    """What its first frames need of frames before is silent; decoders would make noise of up to 19 times full scale."""
+    """Its first frames need bytes of frames before: they are silent, and no noise beyond full scale."""
     for rate in (8_000, 16_000, 44_100):
         frames = without_header(mp3(speech(2.0, rate), rate, mode))
         whole = load_clip(b"".join(frames)).samples
