@@ -23,7 +23,6 @@ _PLAIN_START = re.compile(  # of files whose samples are not compressed; none oc
     re.DOTALL,
 )
 _FLAC_SYNC = re.compile(rb"\xff[\xf8\xf9]")
-_MP3_START = re.compile(rb"\xff[\xe0-\xff]")
 _ID3V1_BYTES = 128
 _ZEROS = re.compile(rb"\0+")
 _MP3_KILOBITS = {  # by MPEG 1 or not, and layer
@@ -39,8 +38,6 @@ MP3_RATES = tuple(sorted(chain(*_MP3_RATES.values())))
 """Sample rates (Hz) that MP3 has, rising."""
 _MP3_DECODER_DELAY = 529
 """Samples that pass through a decoder's filters before the first of the encoder comes out."""
-_MP3_IN_A_ROW = 3
-"""Frames after each other that no other bytes look like."""
 
 
 def plain_problem(data: bytes) -> str | None:
@@ -148,8 +145,9 @@ def whole_mp3(data: bytes) -> Mp3:
     """The frames of an MP3 file (MPEG 1, 2 and 2.5, layers I to III) so that none is lost.
 
     A frame at the beginning that needs bytes of frames before the file (a recording that was cut without decoding) is
-    silent: a decoder would take those of the silent frame in front, and make noise of them. Layers I and II have no header for a length. Their files have one bit rate, and
-    silent frames at the end make up for what libsndfile's estimate lacks.
+    silent: a decoder would take those of the silent frame in front, and make noise of them. Layers I and II have no
+    header for a length. Their files have one bit rate, and silent frames at the end make up for what libsndfile's
+    estimate lacks.
 
     Raises:
         AudioError: If a frame is cut off or damaged, the header declares another number of frames, several recordings
@@ -250,7 +248,9 @@ def _mp3_kind(header: bytes) -> _Mp3Kind:
 def _mp3_frames(data: bytes) -> list[tuple[bytes, int]]:
     """The frames of MPEG audio, each with its number of samples; between them stand tags and zero bytes alone."""
     frames: list[tuple[bytes, int]] = []
-    position = _mp3_start(data)
+    position = 0
+    while size := _not_audio(data, position):
+        position += size
     kind = _mp3_kind(data[position : position + 4])
     if not kind.length:
         free = int.from_bytes(data[position : position + 3], "big") & 0xFFE0F0 == 0xFFE000
@@ -270,35 +270,25 @@ def _mp3_frames(data: bytes) -> list[tuple[bytes, int]]:
                 )
             frames.append((data[position : position + here.length], here.samples))
             position += here.length
-        elif size := id3_bytes(data, position) or (_ID3V1_BYTES if data[position : position + 3] == b"TAG" else 0):
+        elif size := _not_audio(data, position):
             position += size
-        elif zeros := len(match[0]) if (match := _ZEROS.match(data, position)) else 0:
-            position += zeros
         else:
-            found = _MP3_START.search(data, position, end)
             raise AudioError(
-                f"the file is damaged: at byte {position}, after {len(frames)} frames, stands "
-                f"{'what is no frame and no tag' if found else 'an unknown tag'}; expected one recording as encoders "
-                "write it",
+                f"the file is damaged: at byte {position}, after {len(frames)} frames, stands what is no frame and no "
+                "tag; expected one recording as encoders write it",
                 "the file is damaged",
             )
     return frames
 
 
-def _mp3_start(data: bytes) -> int:
-    """Where the first frame stands: after tags and zero bytes, or where three frames follow each other."""
-    position = 0
-    while size := id3_bytes(data, position) or (len(match[0]) if (match := _ZEROS.match(data, position)) else 0):
-        position += size
-    candidate = position
-    while candidate >= 0 and candidate + 4 <= len(data):
-        at, count = candidate, 0
-        while count < _MP3_IN_A_ROW and (length := _mp3_kind(data[at : at + 4]).length):
-            at, count = at + length, count + 1
-        if count == _MP3_IN_A_ROW or (count and candidate == position):
-            return candidate
-        candidate = data.find(b"\xff", candidate + 1)
-    return position
+def _not_audio(data: bytes, at: int) -> int:
+    """Length of the tag, or of the zero bytes, that begin here; 0 = neither does."""
+    if size := id3_bytes(data, at):
+        return size
+    if data[at : at + 3] == b"TAG":
+        return _ID3V1_BYTES
+    zeros = _ZEROS.match(data, at)
+    return len(zeros[0]) if zeros else 0
 
 
 def _mp3_end(data: bytes, start: int) -> int:

@@ -186,6 +186,11 @@ def test_files_that_are_not_whole_are_refused():
         (header, rf"cut off, 0 of {len(frames)} frames are there"),
         (bytes((*frames[0][:2], frames[0][2] & 15, *frames[0][3:])) * 9, "free bit rate"),
         (id3(45) + bytes((*frames[0][:2], frames[0][2] & 15, *frames[0][3:])) * 9, "free bit rate"),
+        (id3(145)[:45] + b"".join(frames), r"no frame of MPEG audio"),  # a tag that says it is longer
+        (
+            b"".join(frames) + ape(200)[:-20] + (900).to_bytes(4, "little") + ape(200)[-16:],
+            r"cut off, the last \d+ bytes",
+        ),
         (id3(45) + b"pair_id,score\n" * 50, "no frame of MPEG audio"),
     ):
         with pytest.raises(AudioError, match=message):
