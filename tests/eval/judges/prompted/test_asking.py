@@ -248,12 +248,19 @@ def test_a_budget_needs_a_price_on_any_server(vendor, opened, make_pairs, monkey
 
     def check(*settings: str, budget: float | None) -> None:
         judge = opened(",".join([f"{vendor}:{model}", *settings]), rated(22), budget=budget)
-        check_budget(judge, judge.session.plan(judge.tasks(make_pairs(1))))
+        check_budget(judge, judge.session.plan(judge.tasks(make_pairs(1))), 1)
 
-    with pytest.raises(UserError, match=r"no price is known .*price=0:0:0 for a free server"):
-        check(budget=0.0001)
-    check(budget=None)  # a server of one's own
+    for budget in (None, 0.0001):
+        with pytest.raises(UserError, match=r"no price is known of this model on host:8000.*") as told:
+            check(budget=budget)
+        (line,) = str(told.value).splitlines()
+        assert "price=TEXT_IN:AUDIO_IN:OUT" in line
+        assert "--budget DOLLARS, or price=0:0:0 if it is free" in line
+    check("price=0:0:0", budget=None)
     check("price=0:0:0", budget=0.0001)
+    with pytest.raises(UserError, match=r"the questions would cost about \$0\.\d\d; give --budget DOLLARS"):
+        check("price=2:2:12", budget=None)
+    check("price=2:2:12", budget=0.0001)
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
