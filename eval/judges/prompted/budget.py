@@ -35,7 +35,7 @@ class Budget:
     - alone, where the limit holds at these rates;
     - beside others, where the limit holds even if all of them read `HEADROOM` times as much as that, and where
       no more requests are under way than were confirmed: one at first, one more with each answer within the highest
-      rates, and one again after an answer above its reservation.
+      rates (or without counts), and one again after an answer above its reservation.
 
     The guarantee: no request starts once the limit is reached, and `spent` passes the limit by at most the amount by
     which answers cost more than was reserved for them. With ``concurrency=1``, and with a server that is dear from its

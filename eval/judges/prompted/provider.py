@@ -29,6 +29,7 @@ MOST_BYTES = 4_000_000
 ALTERNATIVES = 20
 """Most first tokens whose probabilities either protocol returns."""
 _MOST_TOKENS = 10**12  # a larger count is taken as this one, which ends any budget
+_CONNECT = 10.0  # seconds; a host that is not there, which costs nothing, is told from an answer that takes long
 _SHORTEST_KEY = 12  # characters
 _LONGEST_TEXT = 500  # characters of a server's message that are quoted in ours
 # Pattern of the vendors' keys: servers repeat parts of a wrong key in their messages
@@ -219,7 +220,8 @@ class HttpProvider(Provider):
         """Status, headers and content of the answer."""
         http, content = self._http, b""
         if self._client is None:
-            self._client = http.AsyncClient(timeout=self._timeout, limits=http.Limits())  # our runner has limits
+            patience = http.Timeout(self._timeout, connect=min(_CONNECT, self._timeout or _CONNECT))
+            self._client = http.AsyncClient(timeout=patience, limits=http.Limits())  # our runner has limits
         path, headers = self.route()
         try:
             # nothing is decompressed: a few kilobytes may contain gigabytes

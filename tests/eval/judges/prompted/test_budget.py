@@ -8,18 +8,24 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from empathy_judge.cli import main
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.ratings import Dimension
+from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.eval.judges import OK
 from empathy_judge.eval.judges.prompted.budget import HEADROOM, Budget, RequestSize
+from empathy_judge.eval.judges.prompted.costs import check_budget, disclosure
+from empathy_judge.eval.judges.prompted.openai import OpenAIProvider
 from empathy_judge.eval.judges.prompted.provider import Usage
-from empathy_judge.eval.judges.prompted.settings import Price
+from empathy_judge.eval.judges.prompted.questions import score_question
+from empathy_judge.eval.judges.prompted.settings import Price, parse_settings
 
-from .conftest import EMPATHY, GOOD, OPENAI_PRICE, RUNNER
+from .conftest import EMPATHY, GOOD, OPENAI_PRICE, RUNNER, clip
 from .servers import Request, Response, answer, openai_answer, serve
 from .test_runner import asked_about
 
 PRICE = Price(2.5, 32.0, 10.0)
-UNKNOWN = "not asked: the budget is used up"
+SKIPPED = "not asked: the budget is used up"
 AUDIO = 4  # tokens that the estimate expects of both clips of a pair, 0.4 s at 10 a second
 
 
@@ -68,7 +74,7 @@ def test_no_server_takes_more_than_one_question_above_the_budget(name, concurren
     spent, dearest = sum(books.charged), max(books.charged)
     assert judge.session.budget.spent == pytest.approx(spent)
     assert sum(meta["cost"] or 0 for meta in table["meta"]) == pytest.approx(spent)
-    assert set(table["status"]) == {OK, UNKNOWN}
+    assert set(table["status"]) == {OK, SKIPPED}
     assert len(requests) == (table["status"] == OK).sum() < 60
     expected = name in ("as expected", "3 times")
     assert spent <= (0.04 if expected else 0.04 + dearest)
@@ -137,7 +143,7 @@ def test_a_huge_count_ends_the_run_at_once(field, huge, scored, capsys):
         "openai", answer("openai", GOOD, usage=usage), pairs=20, settings=settings, budget=1
     )
     assert len(requests) == 1
-    assert table["status"].tolist() == [OK] + [UNKNOWN] * 19 or sorted(table["status"]) == [UNKNOWN] * 19 + [OK]
+    assert sorted(table["status"]) == sorted([OK, *[SKIPPED] * 19])
     assert judge.session.budget.spent > 1
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "by its tokens" in line]
     assert line.startswith("openai:a-model: by its tokens an answer cost $")
@@ -150,6 +156,30 @@ def test_a_huge_prompt_is_charged_where_nobody_says_how_much_of_it_is_audio(scor
     assert len(found.requests) == 1
     assert found.judge.session.budget.spent == pytest.approx(32, rel=0.05)
     assert {meta["cost"] for meta in found.table["meta"]} == {None}
+
+
+@pytest.mark.parametrize(
+    ("counted", "dollars"),
+    [
+        ({"promptTokenCount": 900_000}, 1.8),  # the price of audio is that of text: no kind is needed
+        ({"promptTokenCount": 420, "candidatesTokenCount": "x", "totalTokenCount": 900_420}, 10.8),
+        ({"promptTokenCount": 420, "candidatesTokenCount": 20, "thoughtsTokenCount": 900_000}, 10.8),
+    ],
+)
+def test_gemini_is_held_by_its_counts_too(counted, dollars, scored):
+    settings = ["samples=1", "price=2:2:12", "concurrency=50"]
+    body = answer("gemini", GOOD, usageMetadata=counted)
+    found = scored("gemini", body, pairs=20, settings=settings, budget=1)
+    assert len(found.requests) == 1
+    assert found.judge.session.budget.spent == pytest.approx(dollars, rel=0.01)
+
+
+@pytest.mark.parametrize("total", [350, 1_000_375])
+def test_thoughts_that_stand_in_the_total_alone_are_paid(total, scored):
+    usage = counts(350, 100, 25) | {"total_tokens": total}
+    row = scored("openai", answer("openai", GOOD, usage=usage), settings=["samples=1", OPENAI_PRICE]).row
+    written = max(25, total - 350)
+    assert row["meta"]["cost"] == pytest.approx((250 * 2.5 + 100 * 32 + written * 10) / 1e6)
 
 
 @pytest.mark.parametrize("concurrency", [1, 50])
@@ -208,6 +238,73 @@ def test_equal_questions_cost_once(make_judge, make_pairs):
             table = judge.score([*make_pairs(2), *make_pairs(2)])
             assert sum(meta["cost"] for meta in table["meta"]) == pytest.approx(sum(books.charged))
     assert len(books.charged) == 2
+
+
+# ---------------------------------------------------------------- before the first question
+
+
+@pytest.mark.parametrize("budget", [[], ["--budget", "5"]])
+@pytest.mark.parametrize("where", ["setting", "variable"])
+def test_a_server_without_a_price_is_asked_nothing(where, budget, rated_folder, tmp_path, monkeypatch, capsys):
+    with serve(lambda request: Response(answer("openai", GOOD))) as server:
+        spec = "openai:gpt-audio-1.5,samples=1"
+        if where == "variable":
+            monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
+        else:
+            spec += f",base_url={server.url}/v1"
+        words = ["compare", spec, "constant", "--data", str(rated_folder), "--answers", str(tmp_path / "a.sqlite")]
+        assert main([*words, "--probes", "none", *budget]) == 2
+        assert not server.requests
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    host = server.url.removeprefix("http://")
+    assert line == (
+        f"error: judge openai:gpt-audio-1.5@{host},samples=1: no price is known of this model on {host}; give "
+        "price=TEXT_IN:AUDIO_IN:OUT (dollars for a million tokens) and --budget DOLLARS, or price=0:0:0 if it is free"
+    )
+
+
+def test_listening_checks_need_a_budget_though_all_else_was_answered(make_judge, make_pairs):
+    pairs = make_pairs(3)
+    with serve(lambda request: Response(answer("openai", GOOD))) as server:
+        judge = make_judge("openai", server.url, ["samples=2", OPENAI_PRICE])
+        fresh = judge.session.plan(judge.tasks(pairs))
+        judge.score(pairs)
+        plan = judge.session.plan(judge.tasks(pairs))
+    assert (fresh.requests, plan.requests, plan.dollars) == (6, 0, 0)
+    assert plan.anew > fresh.anew * 0.99 == fresh.dollars * 0.99 > 0  # after answers, at their rates
+    check_budget(judge, plan, passes=1)
+    with pytest.raises(UserError, match=r"would cost about .*; give --budget DOLLARS"):
+        check_budget(judge, plan, passes=3)
+    said = disclosure(judge, plan, passes=3)
+    assert "0 to send, 6 answered before; 2 listening checks may ask 6 more each" in said
+    assert f"estimate: ${2 * plan.anew:.2f} (prices as given; " in said
+
+
+def test_an_estimate_says_what_it_assumes(opened, make_dataset):
+    for spec, assumed in (
+        ("openai:gpt-audio-1.5", "10 tokens for a second of audio, 1 for 3.5 bytes of text, 60 in an answer"),
+        ("openai:m,base_url=http://h,price=1:2:3", "32 tokens for a second of audio, 1 for 3.5 bytes of text, 60 in"),
+        ("gemini:gemini-3.1-pro-preview", "32 tokens for a second of audio, 1 for 3.5 bytes of text, 600 in an answer"),
+    ):
+        judge = opened(spec, make_dataset(n_groups=4), dry_run=True)
+        assert assumed in disclosure(judge, judge.session.plan([]), 1)
+
+
+@pytest.mark.parametrize(("rate", "seconds"), [(8_000, 200.0), (48_000, 61.5)])
+def test_long_clips_are_estimated_in_full(rate, seconds, make_judge):
+    judge = make_judge("openai", "http://127.0.0.1:9", ["samples=1", "price=0:1e6:0"])  # a dollar for a token of audio
+    pair = Pair("p", clip(300, seconds, rate), (Turn("user", clip(400, 0.5)),), group_id="g")
+    plan = judge.session.plan(judge.tasks([pair]))
+    assert plan.seconds == pytest.approx(seconds + 0.5)
+    assert plan.dollars == pytest.approx(32 * (seconds + 0.5))
+
+
+def test_the_silent_clip_of_a_transcript_is_estimated_too(make_pairs):
+    settings = parse_settings(["hears=transcript", "answers=function"], "x")
+    question = score_question(make_pairs(1)[0], [EMPATHY], settings, 400)
+    assert OpenAIProvider("gpt-audio-1.5", settings).seconds(question) == 0.5
+    elsewhere = parse_settings(["base_url=http://h"], "x")
+    assert OpenAIProvider("gpt-audio-1.5", elsewhere).seconds(question) == 0
 
 
 # ---------------------------------------------------------------- without a server
