@@ -188,6 +188,6 @@ def prompting_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> dict[s
     }
 
 
-def _costs(told: Sequence[Mapping[str, Any]]) -> list[float | None]:
+def _costs(told: Sequence[Mapping[str, Any]]) -> list[Any]:
     """Dollars for each pair with an answer; None = not known."""
     return [meta["cost"] for meta in told if meta.get("requests", 0)]

@@ -15,6 +15,7 @@ BYTES_PER_TOKEN = 3.5
 HEADROOM = 4
 """Requests run beside others where the limit holds even if they read this many times the tokens of the dearest so far.
 Between models that hear, tokens per second of audio differ by less (10 to 32)."""
+_SURPRISING = 1.5  # times its reservation: worth a word
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Budget:
     Attributes:
         spent: Dollars.
         lost: Dollars of that for requests without an answer that may be billed.
-        surprise: The cost of the first answer above its reservation, and that reservation (dollars); None = none.
+        surprise: The cost of the first answer far above its reservation, and that reservation (dollars); None = none.
     """
 
     def __init__(self, provider: Provider, price: Price | None, limit: float | None = None) -> None:
@@ -143,7 +144,8 @@ class Budget:
         self._per_second = max(self._per_second, (heard or 0) / size.seconds if size.seconds else 0.0)
         self._longest = max(self._longest, written or 0)
         if cost > reserved * (1 + 1e-9):
-            self.surprise = self.surprise or (cost, reserved)
+            if cost > _SURPRISING * reserved:
+                self.surprise = self.surprise or (cost, reserved)
             self._confirmed = 1
         elif rates[:2] == (self._per_byte, self._per_second) and self._longest <= max(size.out, rates[2]):
             self._confirmed += 1

@@ -161,7 +161,7 @@ def test_a_huge_prompt_is_charged_where_nobody_says_how_much_of_it_is_audio(scor
 @pytest.mark.parametrize(
     ("counted", "dollars"),
     [
-        ({"promptTokenCount": 900_000}, 1.8),  # the price of audio is that of text: no kind is needed
+        ({"promptTokenCount": 900_000}, 1.8 + 8192 * 12e-6),  # and the longest answer, as nothing is said of it
         ({"promptTokenCount": 420, "candidatesTokenCount": "x", "totalTokenCount": 900_420}, 10.8),
         ({"promptTokenCount": 420, "candidatesTokenCount": 20, "thoughtsTokenCount": 900_000}, 10.8),
     ],
