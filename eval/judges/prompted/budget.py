@@ -126,6 +126,8 @@ class Budget:
         price = self.price
         if price is None:
             return None
+        if not any(price):
+            return 0.0
         text, audio, out = self._expected(size)
         reserved = self._dollars(text, audio, out)
         read, heard, written = usage.text_in, usage.audio_in, usage.out

@@ -202,6 +202,14 @@ def test_attempts_without_an_answer_count_and_confirm_nothing(concurrency, score
     assert judge.session.budget.spent == pytest.approx(books.charged[0] + judge.session.budget.lost)
 
 
+@pytest.mark.parametrize("usage", [None, counts(0, 0, 0), counts(350, 100, 25)])
+def test_what_is_free_costs_nothing_whatever_it_counts(usage, scored):
+    body = answer("openai", GOOD, usage=usage)
+    table, _, judge = scored("openai", body, pairs=3, settings=["samples=1", "price=0:0:0"], budget=0.0)
+    assert (set(table["status"]), {meta["cost"] for meta in table["meta"]}) == ({OK}, {0.0})
+    assert judge.session.budget.spent == 0
+
+
 def test_two_dimensions_asked_one_by_one(scored):
     books = Books(SERVERS["9,000 times"])
     dimensions = [EMPATHY, Dimension("warmth", 1, 5, 1)]
