@@ -155,8 +155,10 @@ def prompting_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> dict[s
     failures: Counter[str] = Counter()
     for meta in answers.told:
         failures.update(meta.get("failures", {}))
-    answered = [meta["cost"] for meta in answers.told if meta.get("requests", 0)]
+    of_checks = [meta for table in checks for meta in table.drop_duplicates("pair_id")["meta"]]
+    answered = _costs(answers.told)
     cost = float(sum(answered)) if answered and None not in answered else None
+    checked = _costs(of_checks)
     unknown = (
         f"no price or tokens are known of the answers on {answered.count(None)} of {counted(len(answered), 'pair')}"
     )
@@ -181,7 +183,11 @@ def prompting_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> dict[s
         "cost_reason": reason,
         "versions": dict(versions.most_common()),
         "version_changed": len(versions) > 1,
-        "check_requests": sum(
-            meta.get("requests", 0) for table in checks for meta in table.drop_duplicates("pair_id")["meta"]
-        ),
+        "check_requests": sum(meta.get("requests", 0) for meta in of_checks),
+        "check_cost": None if None in checked else float(sum(checked)),
     }
+
+
+def _costs(told: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Dollars for each pair with an answer; None = not known."""
+    return [meta["cost"] for meta in told if meta.get("requests", 0)]

@@ -163,7 +163,7 @@ def _disclose(judge: PromptedJudge, pairs: Sequence[Pair], checks: Sequence[Prob
     if dry_run:
         print(example_request(judge, plan))
     else:
-        check_budget(judge, plan)
+        check_budget(judge, plan, 1 + len(checks))
 
 
 def _warn_of_known_pairs(description: Mapping[str, Any], dataset: PairDataset, split: str | None) -> None:

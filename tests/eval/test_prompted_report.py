@@ -85,6 +85,7 @@ def test_requests_failures_cost_and_time_and_the_requests_of_listening_checks_ap
         },
         "cost": pytest.approx(0.17), "cost_per_1000_pairs": pytest.approx(1000 * 0.17 / 6), "cost_reason": None,
         "versions": {"m-1": 5, "m-2": 3}, "version_changed": True, "check_requests": 34,
+        "check_cost": pytest.approx(2 * 0.17),
     }  # fmt: skip
     assert report["effort"] == {"seconds_per_pair": pytest.approx(34 / 6), "measured": "requests"}
 

@@ -1,5 +1,5 @@
 """Prompted LLM judges: models of OpenAI, Gemini or others behind an API, and generative backbones on this machine.
 
 The steps for a pair: `questions` (clips, texts and a `rubric`) -> `cache` (was it answered before?) -> `runner` (rate
-limit, retries, budget of `costs`) -> a `provider` -> `judges` (scores from answers).
+limit, retries, `budget`) -> a `provider` -> `judges` (scores from answers).
 """

@@ -17,7 +17,6 @@ from .provider import (
     Reply,
     RequestError,
     Usage,
-    known_tokens,
     read,
     retry_after,
     tokens,
@@ -99,15 +98,18 @@ class GeminiProvider(HttpProvider):
         return Reply(kind, content, version, alternatives=known)
 
     def usage(self, body: Any) -> Usage:
-        kinds = read(body, "usageMetadata.promptTokensDetails", list) or ()
-        heard = [tokens(entry, "tokenCount") or 0 for entry in kinds if read(entry, "modality", str) == "AUDIO"]
-        audio = sum(heard) if heard else None
-        prompt = known_tokens(body, "usageMetadata.promptTokenCount")
-        counts = [tokens(body, f"usageMetadata.{name}TokenCount") for name in ("candidates", "thoughts")]
-        written = sum(count or 0 for count in counts)
-        if counts == [None, None]:  # nothing was written, or the server does not say: the total tells
-            written = max(0, known_tokens(body, "usageMetadata.totalTokenCount") - prompt)
-        return Usage(max(0, prompt - (audio or 0)), audio, written)
+        try:
+            kinds = read(body, "usageMetadata.promptTokensDetails", list) or ()
+        except ValueError:
+            kinds = ()
+        heard = [entry for entry in kinds if isinstance(entry, dict) and entry.get("modality") == "AUDIO"]
+        audio = sum(tokens(entry, "tokenCount") or 0 for entry in heard) or None
+        names = ("prompt", "candidates", "thoughts", "total")
+        prompt, answer, thoughts, total = (tokens(body, f"usageMetadata.{name}TokenCount") for name in names)
+        written = None if answer is None and thoughts is None else (answer or 0) + (thoughts or 0)
+        if prompt is not None and total is not None:  # where nothing was written, the total alone says so
+            written = max(written or 0, total - prompt)
+        return Usage(None if prompt is None else max(0, prompt - (audio or 0)), audio, written)
 
 
 def _content(message: PromptMessage) -> dict[str, Any]:

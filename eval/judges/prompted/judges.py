@@ -177,18 +177,18 @@ def record(outcomes: Sequence[AskedOutcome]) -> dict[str, Any]:
 
     Returns:
         ``questions`` in all, ``requests`` with an answer, ``kept`` (those of them from earlier runs), ``failures`` by
-        kind, ``cost`` (dollars; None = not known of every answer), ``seconds`` that requests took, ``versions`` of the
-        model.
+        kind, ``cost`` (dollars, of each answer once, whenever it was paid; None = not known of every answer),
+        ``seconds`` that requests took, ``versions`` of the model.
     """
     answers = [outcome.answer for outcome in outcomes if outcome.answer is not None]
-    costs = [answer.cost for answer in answers if answer.cost is not None]
-    all_known = bool(answers) and len(costs) == len(answers)
+    paid = [outcome.answer.cost for outcome in outcomes if outcome.answer is not None and not outcome.repeated]
+    costs = [cost for cost in paid if cost is not None]
     return {
         "questions": len(outcomes),
         "requests": len(answers),
         "kept": sum(outcome.kept for outcome in outcomes),
         "failures": dict(Counter(outcome.failure for outcome in outcomes if outcome.failure)),
-        "cost": sum(costs) if all_known else None,
+        "cost": float(sum(costs)) if answers and len(costs) == len(paid) else None,
         "seconds": sum(answer.seconds for answer in answers),
         "versions": sorted({answer.reply.version for answer in answers if answer.reply.version}),
     }

@@ -21,7 +21,6 @@ from .provider import (
     Reply,
     RequestError,
     Usage,
-    known_tokens,
     read,
     retry_after,
     tokens,
@@ -48,6 +47,8 @@ class OpenAIProvider(HttpProvider):
     def __init__(self, model: str, settings: PromptedSettings, dry_run: bool = True) -> None:
         super().__init__(model, settings, dry_run)
         self._is_audio_model = not self.elsewhere and "audio" in model
+        if self.elsewhere:  # most open models hear 12 to 32 tokens a second
+            self.audio_tokens_per_second = 32.0
         # audio models take functions but no schema (their model page); on other servers only text always works
         best: AnswerMode = "function" if self._is_audio_model else "text" if self.elsewhere else "schema"
         rest: tuple[AnswerMode, ...] = ("schema", "function", "text", "logprobs")
@@ -73,6 +74,10 @@ class OpenAIProvider(HttpProvider):
             body |= {"logprobs": True, "top_logprobs": ALTERNATIVES}
         return body
 
+    def seconds(self, question: Question) -> float:
+        silence = len(_SILENCE.samples) / _SILENCE.rate if self._is_audio_model and not question.sounds else 0.0
+        return super().seconds(question) + silence
+
     def route(self) -> tuple[str, dict[str, str]]:
         headers = {"authorization": f"Bearer {self.key or 'none'}"}
         if not self.elsewhere:
@@ -82,7 +87,7 @@ class OpenAIProvider(HttpProvider):
     def error(self, status: int, headers: Mapping[str, str], fields: dict[str, Any], text: str) -> RequestError:
         wait = retry_after((headers.get("retry-after-ms"), 1e-3), (headers.get("retry-after"), 1.0))
         should_retry = headers.get("x-should-retry")
-        if status in (401, 403, 404) or fields.get("code") == "insufficient_quota":
+        if status in (401, 402, 403, 404) or fields.get("code") == "insufficient_quota":
             return RequestError(f"HTTP {status}", text, final=True)
         if status == 429:
             return RequestError("rate limit", text, retry=should_retry != "false", wait=wait, limited=True)
@@ -115,8 +120,13 @@ class OpenAIProvider(HttpProvider):
 
     def usage(self, body: Any) -> Usage:
         audio = tokens(body, "usage.prompt_tokens_details.audio_tokens")
-        text = known_tokens(body, "usage.prompt_tokens") - (audio or 0)
-        return Usage(max(0, text), audio, known_tokens(body, "usage.completion_tokens"))
+        names = ("prompt", "completion", "total")
+        prompt, written, total = (tokens(body, f"usage.{name}_tokens") for name in names)
+        if (
+            prompt is not None and written is not None and total is not None
+        ):  # some servers count thoughts in the total alone
+            written = max(written, total - prompt)
+        return Usage(None if prompt is None else max(0, prompt - (audio or 0)), audio, written)
 
 
 def _message(message: PromptMessage) -> dict[str, Any]:

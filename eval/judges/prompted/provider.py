@@ -19,6 +19,7 @@ import pydantic_core
 
 from ....data_modules.errors import UserError, shown
 from .questions import Question
+from .server_errors import error_in, page_in_words, status_in
 from .settings import AnswerMode, PromptedSettings, server_address
 
 ANSWERED, REFUSED, BLOCKED = "answered", "refused", "blocked by safety filter"
@@ -27,7 +28,8 @@ MOST_BYTES = 4_000_000
 """Largest answer that is read; the expected ones have thousands of bytes."""
 ALTERNATIVES = 20
 """Most first tokens whose probabilities either protocol returns."""
-_MOST_TOKENS = 10**9  # a count above it is not believed
+_MOST_TOKENS = 10**12  # a larger count is taken as this one, which ends any budget
+_CONNECT = 10.0  # seconds; a host that is not there, which costs nothing, is told from an answer that takes long
 _SHORTEST_KEY = 12  # characters
 _LONGEST_TEXT = 500  # characters of a server's message that are quoted in ours
 # Pattern of the vendors' keys: servers repeat parts of a wrong key in their messages
@@ -37,7 +39,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of an answer: text read, audio read, written (thoughts included); None where the server does not say."""
+    """Tokens of an answer: text read, audio read, written (thoughts included); None where the server does not say, or
+    says what cannot be."""
 
     text_in: int | None = None  # all that was read where `audio_in` is None
     audio_in: int | None = None
@@ -89,6 +92,10 @@ class Provider(ABC):
     @abstractmethod
     def request(self, question: Question) -> dict[str, Any]:
         """The body of the request as it is sent, without the key."""
+
+    def seconds(self, question: Question) -> float:
+        """Seconds of audio in the request."""
+        return sum(sound.seconds for sound in question.sounds)
 
     @abstractmethod
     async def ask(self, question: Question) -> Reply:
@@ -163,7 +170,7 @@ class HttpProvider(Provider):
 
     @abstractmethod
     def usage(self, body: Any) -> Usage:
-        """The tokens of such an answer; raises ValueError where they are missing or implausible."""
+        """The tokens of such an answer; None for each count that is missing or no count."""
 
     @abstractmethod
     def error(self, status: int, headers: Mapping[str, str], fields: dict[str, Any], text: str) -> RequestError:
@@ -171,32 +178,50 @@ class HttpProvider(Provider):
 
     async def ask(self, question: Question) -> Reply:
         status, headers, content = await self._post(question)
+        body = None
         try:
             body = pydantic_core.from_json(content)
-            reply = self.reply(body) if status == 200 else None
         except ValueError as error:
             if status == 200:
-                raise self._malformed(str(error)) from None
-            body = reply = None
-        if reply is None:
-            inner = body.get("error", body) if isinstance(body, dict) else None
-            fields = inner if isinstance(inner, dict) else {}
-            message = fields.get("message")
-            text = message if isinstance(message, str) else content.decode(errors="replace")
-            named = f"HTTP {status} " if status >= 500 else ""  # these are all of one kind
-            raise self.error(status, headers, fields, named + self._redact(text))
+                raise self._no_json(content, str(error)) from None
+        fields = error_in(body)
+        if status != 200 or fields is not None:
+            raise self._refusal(status, headers, fields or {}, body, content)
+        try:
+            reply = self.reply(body)
+        except ValueError as error:
+            raise self._malformed(f"{error}: {_beginning(content)}") from None
         version = reply.version and self._without_key(reply.version)
         reply = replace(reply, content=self._without_key(reply.content), version=version)
-        try:
-            return replace(reply, usage=self.usage(body))
-        except ValueError:  # the reply is used without its usage
-            return reply
+        return replace(reply, usage=_possible(self.usage(body), question, reply))
+
+    def _refusal(
+        self, status: int, headers: Mapping[str, str], fields: dict[str, Any], body: Any, content: bytes
+    ) -> RequestError:
+        """The error for an answer of another status, or for the error in one of status 200."""
+        message = fields.get("message")
+        text = message if isinstance(message, str) and message.strip() else _beginning(content)
+        code = status if status != 200 else status_in(fields)
+        if code is None:
+            error = RequestError("error in place of an answer", self._redact(text))
+        else:
+            named = f"HTTP {code} " if code >= 500 else ""  # these are all of one kind
+            error = self.error(code, headers, fields, named + self._redact(text))
+        if status == 200:  # without tokens and without a word, no model has answered
+            try:
+                written = bool(self.reply(body).content)
+            except ValueError:
+                written = False
+            usage = self.usage(body)
+            error.billed = written or bool(usage.text_in or usage.audio_in or usage.out)
+        return error
 
     async def _post(self, question: Question) -> tuple[int, Mapping[str, str], bytes]:
         """Status, headers and content of the answer."""
         http, content = self._http, b""
         if self._client is None:
-            self._client = http.AsyncClient(timeout=self._timeout, limits=http.Limits())  # our runner has limits
+            patience = http.Timeout(self._timeout, connect=min(_CONNECT, self._timeout or _CONNECT))
+            self._client = http.AsyncClient(timeout=patience, limits=http.Limits())  # our runner has limits
         path, headers = self.route()
         try:
             # nothing is decompressed: a few kilobytes may contain gigabytes
@@ -216,6 +241,13 @@ class HttpProvider(Provider):
         except (http.HTTPError, http.InvalidURL) as error:
             unsent = isinstance(error, http.ConnectError | http.UnsupportedProtocol)
             raise RequestError("connection failed", self._redact(repr(error)), retry=True, billed=not unsent) from None
+
+    def _no_json(self, content: bytes, problem: str) -> RequestError:
+        """A page of a proxy, which no model has written, or an answer that is broken."""
+        if not content.lstrip().startswith(b"<"):
+            return self._malformed(problem)
+        page = self._redact(f"a web page in place of an answer: {page_in_words(_beginning(content))}")
+        return RequestError("malformed response", page, retry=True)
 
     def _malformed(self, text: str, retry: bool = True) -> RequestError:
         message = self._redact(f"the server's answer is not as expected: {text}")
@@ -245,6 +277,28 @@ def read(body: Any, path: str, kind: type[_T]) -> _T | None:
     Raises:
         ValueError: If it, or a container of it, is of another type, or a float is not finite.
     """
+    value = _field(body, path)
+    if value is None:
+        return None
+    if kind is float and type(value) is int and abs(value) < 2**63:
+        value = float(value)
+    if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
+        raise ValueError(f"{path}: {type(value).__name__} in place of a {kind.__name__}")
+    return value
+
+
+def tokens(body: Any, path: str) -> int | None:
+    """A count of tokens, rounded up; None where it is absent or no count: of another type, negative, not finite."""
+    try:
+        count = _field(body, path)
+    except ValueError:
+        return None
+    if type(count) not in (int, float) or not 0 <= count < math.inf:
+        return None
+    return min(math.ceil(count), _MOST_TOKENS)
+
+
+def _field(body: Any, path: str) -> Any:
     value = body
     for step in path.split("."):
         container = list if step.isdigit() else dict
@@ -253,31 +307,21 @@ def read(body: Any, path: str, kind: type[_T]) -> _T | None:
         value = value.get(step) if isinstance(value, dict) else value[int(step)] if int(step) < len(value) else None
         if value is None:
             return None
-    if kind is float and type(value) is int and abs(value) < 2**63:
-        value = float(value)
-    if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
-        raise ValueError(f"{path}: {type(value).__name__} in place of a {kind.__name__}")
     return value
 
 
-def tokens(usage: Any, path: str) -> int | None:
-    """A count of tokens; None where it is absent.
-
-    Raises:
-        ValueError: If it is no integer, or implausible.
-    """
-    count = read(usage, path, int)
-    if count is not None and not 0 <= count <= _MOST_TOKENS:
-        raise ValueError(f"{path}: {count} tokens")
-    return count
+def _possible(usage: Usage, question: Question, reply: Reply) -> Usage:
+    """The counts that can be: each question has text, a clip has tokens, and so has what was written."""
+    return Usage(
+        usage.text_in or None,
+        usage.audio_in or (None if question.sounds else usage.audio_in),
+        usage.out or (None if reply.content.strip() else usage.out),
+    )
 
 
-def known_tokens(usage: Any, path: str) -> int:
-    """A count of tokens; raises ValueError if it is absent, no integer, or implausible."""
-    count = tokens(usage, path)
-    if count is None:
-        raise ValueError(f"{path}: absent")
-    return count
+def _beginning(content: bytes) -> str:
+    """Enough of an answer to quote it."""
+    return content[: 4 * _LONGEST_TEXT].decode(errors="replace").strip()
 
 
 def retry_after(*values: tuple[str | None, float]) -> float | None:

@@ -30,6 +30,12 @@ REASON = "reason"
 UNREADABLE, OUT_OF_RANGE = "unreadable answer", "score out of range"
 """Failures of an answer without a score."""
 _LONGEST = 20_000  # characters of an answer that are parsed; hostile answers can make parsing slow
+# A number and nothing else: of "4/5", "3-4" or "four of 5" nobody knows which is meant, and Python reads 1_0 as 10
+_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
+# The same behind a label, as in "**Score:** 4."
+_ALONE = re.compile(
+    rf"(?:[\s*`\"']*[^\W\d]+(?: [^\W\d]+){{0,2}}[*`\"']*\s*[:=])?[\s*`\"']*({_NUMBER.pattern})[\s*`\"'.]*"
+)
 _PREFERENCE = {"first": 1.0, "tie": 0.0, "second": -1.0}
 
 
@@ -89,10 +95,9 @@ class AnswerForm:
         """
         names = [d.name for d in self.dimensions]
         if self.kind == "number":
-            numbers = re.findall(r"-?\d+(?:\.\d+)?", answer)
-            if len(numbers) != 1:
+            if not (alone := _ALONE.fullmatch(answer.strip()[:_LONGEST])):
                 raise Unread(UNREADABLE)
-            return {names[0]: _on_scale(numbers[0], self.dimensions[0])}
+            return {names[0]: _on_scale(alone[1], self.dimensions[0])}
         objects = [value for value in _objects(answer[-_LONGEST:]) if all(name in value for name in names)]
         if not objects:
             raise Unread(UNREADABLE)
@@ -141,6 +146,8 @@ def _verdict(value: Any) -> float:
 
 
 def _on_scale(value: Any, dimension: Dimension) -> float:
+    if isinstance(value, str) and not _NUMBER.fullmatch(value.strip()):
+        raise Unread(UNREADABLE)
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):

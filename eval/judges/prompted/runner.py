@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 
 from ....data_modules.errors import ASKED_TO_STOP, AudioError, UserError
 from ....data_modules.parallel import ProgressBar, in_daemon_thread, listen, restore
+from .budget import Budget
 from .cache import AnswerCache, CachedAnswer, cache_key
-from .costs import PRICES, Budget, RequestPlan
+from .costs import PRICES, RequestPlan
 from .provider import ANSWERED, CUT_OFF, REFUSED, Provider, Reply, RequestError
 from .questions import AnswerForm, Question, Unread, expected_score
 from .settings import PromptedSettings
@@ -63,6 +64,7 @@ class AskedOutcome:
     values: Mapping[str, float] = field(default_factory=dict)  # numbers by name that the answer holds
     failure: str = ""  # why there are none; never guessed at
     kept: bool = False  # it was paid for before
+    repeated: bool = False  # its answer is also that of an earlier task of this run, and is paid once
 
 
 def values_in(reply: Reply, form: AnswerForm) -> dict[str, float]:
@@ -159,6 +161,7 @@ class Session:
         price = settings.price or (None if provider.elsewhere else PRICES.get(self._name))
         self.budget = Budget(provider, price, budget)
         self._answers = answers
+        self._surprised = False  # whether this was said
 
     def plan(self, tasks: Sequence[QueuedQuestion]) -> RequestPlan:
         """Builds every question once, and asks none."""
@@ -184,6 +187,7 @@ class Session:
                 plan.seconds += sum(sound.seconds for sound in question.sounds)
                 plan.megabytes += sum(len(sound.wav) for sound in question.sounds) / 1e6
                 plan.dollars += self.budget.estimate(question)
+            plan.anew += self.budget.estimate(question)
         return plan
 
     def ask(self, tasks: Sequence[QueuedQuestion], title: str) -> list[AskedOutcome]:
@@ -204,6 +208,7 @@ class Session:
         self._silent = set[str]()  # questions in a row, whatever the samples of each, that nobody answered
         self._lost, lost_before = Counter[str](), self.budget.lost
         self._under_way: dict[str, asyncio.Task[CachedAnswer]] = {}
+        self._seen = set[str]()  # keys of the questions of this run
         self._named_until = 0.0  # the end of the long wait that was named last
         try:
             with _stopped_by_signals(self._stop) as received:
@@ -253,6 +258,8 @@ class Session:
             key = cache_key(self.provider, question, task.sample)
             answer = self._answers.get(key)
             kept = answer is not None or key in self._under_way
+            repeated = key in self._seen
+            self._seen.add(key)
             if answer is None:
                 if key not in self._under_way:  # equal questions are paid once
                     self._under_way[key] = asyncio.create_task(self._stored(question, key, task.sample))
@@ -260,9 +267,9 @@ class Session:
         except (AudioError, RequestError) as error:
             return AskedOutcome(failure=error.kind if isinstance(error, RequestError) else str(error))
         try:
-            return AskedOutcome(answer, values_in(answer.reply, question.form), kept=kept)
+            return AskedOutcome(answer, values_in(answer.reply, question.form), kept=kept, repeated=repeated)
         except Unread as error:
-            return AskedOutcome(answer, failure=str(error), kept=kept)
+            return AskedOutcome(answer, failure=str(error), kept=kept, repeated=repeated)
 
     async def _stored(self, question: Question, key: str, sample: int) -> CachedAnswer:
         """The answer, written to the cache; raises as `_asked` does."""
@@ -275,41 +282,48 @@ class Session:
 
     async def _asked(self, question: Question) -> CachedAnswer:
         """The answer; raises `RequestError` with the reason where there is none."""
-        reserved = await self.budget.reserve(question)
-        if reserved is None:
-            raise RequestError(OVER_BUDGET)
-        started, reply = time.monotonic(), None
+        size = self.budget.size(question)
+        started = begun = time.monotonic()
+        error = RequestError(OVER_BUDGET)
         tries = Counter[bool]()  # failed attempts; True counts rate limit errors, False all others
-        try:
-            while reply is None:
-                reply = await self._attempt(question, tries, reserved)
-        finally:
-            self.budget.release(reserved)
-        cost = 0.0 if self.provider.free else self.budget.charge(reply.usage, question, reserved)
-        return CachedAnswer(reply, cost, time.monotonic() - started, 1 + tries.total())
+        while await self.budget.reserve(size):
+            try:
+                begun = await self._rate.acquire()
+                if self._stop.is_set():
+                    raise RequestError(STOPPED)
+                reply = await self._reply(question)
+                cost = 0.0 if self.provider.free else self.budget.charge(reply.usage, size)
+                self._name_surprise()
+                return CachedAnswer(reply, cost, time.monotonic() - started, 1 + tries.total())
+            except RequestError as raised:
+                if raised.billed:
+                    self.budget.lose(size)
+                error = raised
+            finally:
+                self.budget.release(size)
+            await self._wait_to_retry(error, question, tries, begun)
+        raise error  # the budget is used up
 
-    async def _attempt(self, question: Question, tries: Counter[bool], reserved: float) -> Reply | None:
-        """The reply; None = ask again."""
-        started = await self._rate.acquire()
-        if self._stop.is_set():
-            raise RequestError(STOPPED)
+    async def _reply(self, question: Question) -> Reply:
+        """Asks once; raises `RequestError` if no answer came."""
         try:
             async with asyncio.timeout(self.settings.timeout):
                 reply = await self.provider.ask(question)
         except TimeoutError:
             message = f"no answer within {self.settings.timeout:g} s"
-            error = RequestError("timeout", message, retry=True, billed=True)
-        except RequestError as raised:
-            error = raised
-        else:
-            self._rate.answered()
-            self._good += 1
-            self._silent.clear()
-            return reply
+            raise RequestError("timeout", message, retry=True, billed=True) from None
+        self._rate.answered()
+        self._good += 1
+        self._silent.clear()
+        return reply
+
+    async def _wait_to_retry(self, error: RequestError, question: Question, tries: Counter[bool], begun: float) -> None:
+        """Waits until an attempt that began at `begun` may be repeated; raises `error` where it may not."""
+        if error.kind == STOPPED:
+            raise error
         if error.final:
             raise UserError(f"{self._name}: {error.kind}: {error}")
         self._lost.update([error.kind] if error.billed else [])
-        affordable = not error.billed or self.budget.lose(reserved)
         tries[error.limited] += 1
         # exponential backoff with full jitter (Brooker, 2015), in the number of failures of this kind
         delay = random.uniform(0.1, 1.0) * min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (tries[error.limited] - 1))
@@ -317,9 +331,9 @@ class Session:
             delay = error.wait * random.uniform(1.0, 1.1)
             self._name_long_wait(error.kind, error.wait)
         if error.limited:
-            self._rate.limited(started, delay)
+            self._rate.limited(begun, delay)
         exhausted = tries[False] >= ATTEMPTS or tries[True] >= _LIMITED_ATTEMPTS
-        if not error.retry or not affordable or exhausted or self._stop.is_set():
+        if not error.retry or exhausted or self._stop.is_set():
             self._bad += not error.retry or (exhausted and error.billed)
             if self._bad >= _HOPELESS and not self._good:  # the other requests would be invalid too
                 what = "questions" if error.retry else "requests"
@@ -333,7 +347,18 @@ class Session:
             raise error
         if not error.limited:
             await self._rate.pause(delay)
-        return None
+
+    def _name_surprise(self) -> None:
+        """Says on standard error, once, that an answer cost more than was reserved for it."""
+        if self.budget.surprise and self.budget.limit is not None and not self._surprised:
+            self._surprised = True
+            cost, reserved = self.budget.surprise
+            print(
+                f"{self._name}: by its tokens an answer cost ${cost:.2g}, where ${reserved:.2g} was expected at most; "
+                "from here on this is expected of all",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def _name_long_wait(self, kind: str, wait: float) -> None:
         """Says on standard error, once for all requests that wait, that the server asks for a long wait."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import pytest
+import soundfile
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.ratings import Dimension
-from empathy_judge.data_modules.schema import Pair, PairDataset, Turn
+from empathy_judge.data_modules.schema import DatasetCard, Pair, PairDataset, Turn, write_dataset
 from empathy_judge.eval.judges.prompted.cache import AnswerCache
 from empathy_judge.eval.judges.prompted.factory import open_prompted
 from empathy_judge.eval.judges.prompted.gemini import GeminiProvider
@@ -93,6 +95,28 @@ def opened(store) -> Callable[..., Any]:
         return open_prompted(spec, dataset, ["train"], {"answers": store.path, **loading}, dry_run=dry_run)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def rated_folder(tmp_path_factory) -> Path:
+    """A dataset of 120 short pairs on disk."""
+    folder = tmp_path_factory.mktemp("rated")
+    pairs, ratings = [], []
+    for number in range(120):
+        for kind, hertz in (("context", 1_000), ("response", 200)):
+            made = clip(hertz + number)
+            soundfile.write(folder / f"{kind}{number}.wav", made.samples, made.rate)
+        pairs.append(
+            {
+                "pair_id": f"p{number}", "group_id": f"g{number}", "context_audio": f"context{number}.wav",
+                "response_audio": f"response{number}.wav", "split": "train" if number < 20 else "test",
+            }
+        )  # fmt: skip
+        ratings += [(f"p{number}", f"r{rater}", EMPATHY.name, float(1 + (number + rater) % 5)) for rater in range(3)]
+    columns = ["pair_id", "rater_id", "dimension", "score"]
+    card = DatasetCard("tones", (EMPATHY,), "made", "CC0-1.0", synthetic=True)
+    write_dataset(folder, card, pd.DataFrame(pairs), pd.DataFrame(ratings, columns=columns))
+    return folder
 
 
 class Scored(NamedTuple):

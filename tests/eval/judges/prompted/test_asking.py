@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -87,6 +88,42 @@ def test_what_a_form_describes_it_reads():
         preferred.read('{"reason": "", "vocal_empathy": "both"}')
     twice = 'First {"vocal_empathy": 2}, but rather {"vocal_empathy": 3}'
     assert AnswerForm((EMPATHY,)).read(twice) == {"vocal_empathy": 3}  # the last object counts
+
+
+@pytest.mark.parametrize(
+    ("written", "in_object", "alone"),
+    [
+        ("4", 4, 4),
+        (" 4.5 ", 4.5, 4.5),
+        ("+4", 4, 4),
+        ("\uff14", 4, 4),  # a full-width digit
+        ("4.", None, 4),
+        ("**Score:** 4", None, 4),
+        ("vocal_empathy = 4", None, 4),
+        *[
+            (words, None, None)
+            for words in (
+                "1_0", "4/5", "4 out of 5", "four of 5", "4,5", ".5", "4\u00bd", "\u22124", "1e0", "NaN", "4 or 5"
+            )
+        ],
+    ],
+)  # fmt: skip
+def test_a_number_is_one_number_or_none(written, in_object, alone):
+    """Python reads 1_0 as 10; a digit among words may be the end of the scale."""
+    scale = Dimension("vocal_empathy", 0, 10, 1)
+    told = json.dumps({"vocal_empathy": written})
+    for form, text, expected in (("scores", told, in_object), ("number", written, alone)):
+        if expected is None:
+            with pytest.raises(Unread, match="unreadable answer"):
+                AnswerForm((scale,), form).read(text)
+        else:
+            assert AnswerForm((scale,), form).read(text) == {"vocal_empathy": expected}
+
+
+def test_a_number_outside_the_scale_is_none():
+    for form, text in (("scores", '{"vocal_empathy": "11"}'), ("number", "-4"), ("number", "11")):
+        with pytest.raises(Unread, match="score out of range"):
+            AnswerForm((Dimension("vocal_empathy", 0, 10, 1),), form).read(text)
 
 
 def test_transcripts_alone_hold_no_sound(make_pairs):
@@ -248,12 +285,19 @@ def test_a_budget_needs_a_price_on_any_server(vendor, opened, make_pairs, monkey
 
     def check(*settings: str, budget: float | None) -> None:
         judge = opened(",".join([f"{vendor}:{model}", *settings]), rated(22), budget=budget)
-        check_budget(judge, judge.session.plan(judge.tasks(make_pairs(1))))
+        check_budget(judge, judge.session.plan(judge.tasks(make_pairs(1))), 1)
 
-    with pytest.raises(UserError, match=r"no price is known .*price=0:0:0 for a free server"):
-        check(budget=0.0001)
-    check(budget=None)  # a server of one's own
+    for budget in (None, 0.0001):
+        with pytest.raises(UserError, match=r"no price is known of this model on host:8000.*") as told:
+            check(budget=budget)
+        (line,) = str(told.value).splitlines()
+        assert "price=TEXT_IN:AUDIO_IN:OUT" in line
+        assert "--budget DOLLARS, or price=0:0:0 if it is free" in line
+    check("price=0:0:0", budget=None)
     check("price=0:0:0", budget=0.0001)
+    with pytest.raises(UserError, match=r"the questions would cost about \$0\.\d\d; give --budget DOLLARS"):
+        check("price=2:2:12", budget=None)
+    check("price=2:2:12", budget=0.0001)
 
 
 @pytest.mark.parametrize("vendor", VENDORS)

@@ -23,16 +23,15 @@ from typing import Any
 import httpx
 import pandas as pd
 import pytest
-import soundfile
 from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.data_modules.schema import DatasetCard, Pair, write_dataset
+from empathy_judge.data_modules.schema import Pair
 from empathy_judge.eval.judges import OK
 from empathy_judge.eval.judges.prompted.cache import AnswerCache
 from empathy_judge.eval.judges.prompted.costs import disclosure
 from empathy_judge.eval.judges.prompted.runner import RateLimit
 
-from .conftest import EMPATHY, GOOD, OPENAI_PRICE, RUNNER, clip
+from .conftest import GOOD, OPENAI_PRICE, RUNNER
 from .servers import Request, Response, answer, gemini_error, openai_answer, openai_error, serve
 
 
@@ -300,28 +299,6 @@ def test_a_clip_that_cannot_be_read_costs_its_pair_alone(scored, make_pairs, tmp
 
 
 # ---------------------------------------------------------------- whole programs
-
-
-@pytest.fixture(scope="module")
-def rated_folder(tmp_path_factory) -> Path:
-    """A dataset of 120 short pairs on disk."""
-    folder = tmp_path_factory.mktemp("rated")
-    pairs, ratings = [], []
-    for number in range(120):
-        for kind, hertz in (("context", 1_000), ("response", 200)):
-            made = clip(hertz + number)
-            soundfile.write(folder / f"{kind}{number}.wav", made.samples, made.rate)
-        pairs.append(
-            {
-                "pair_id": f"p{number}", "group_id": f"g{number}", "context_audio": f"context{number}.wav",
-                "response_audio": f"response{number}.wav", "split": "train" if number < 20 else "test",
-            }
-        )  # fmt: skip
-        ratings += [(f"p{number}", f"r{rater}", EMPATHY.name, float(1 + (number + rater) % 5)) for rater in range(3)]
-    columns = ["pair_id", "rater_id", "dimension", "score"]
-    card = DatasetCard("tones", (EMPATHY,), "made", "CC0-1.0", synthetic=True)
-    write_dataset(folder, card, pd.DataFrame(pairs), pd.DataFrame(ratings, columns=columns))
-    return folder
 
 
 def command(url: str, data: Path, answers: Path, *more: str) -> list[str]:

@@ -1,0 +1,398 @@
+"""The budget holds by the books of the server, whatever it counts and however many requests are under way."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from empathy_judge.cli import main
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.ratings import Dimension
+from empathy_judge.data_modules.schema import Pair, Turn
+from empathy_judge.eval.judges import OK
+from empathy_judge.eval.judges.prompted.budget import HEADROOM, Budget, RequestSize
+from empathy_judge.eval.judges.prompted.costs import check_budget, disclosure
+from empathy_judge.eval.judges.prompted.openai import OpenAIProvider
+from empathy_judge.eval.judges.prompted.provider import Usage
+from empathy_judge.eval.judges.prompted.questions import score_question
+from empathy_judge.eval.judges.prompted.settings import Price, parse_settings
+
+from .conftest import EMPATHY, GOOD, OPENAI_PRICE, RUNNER, clip
+from .servers import Request, Response, answer, openai_answer, serve
+from .test_runner import asked_about
+
+PRICE = Price(2.5, 32.0, 10.0)
+SKIPPED = "not asked: the budget is used up"
+AUDIO = 4  # tokens that the estimate expects of both clips of a pair, 0.4 s at 10 a second
+
+
+class Books:
+    """A server that writes down what it charges.
+
+    Attributes:
+        charged: Dollars of each answer, in order.
+    """
+
+    def __init__(self, audio: Callable[[int], int]) -> None:
+        self.charged: list[float] = []
+        self._audio, self._lock = audio, threading.Lock()
+
+    def __call__(self, request: Request) -> Response:
+        with self._lock:
+            audio = self._audio(len(self.charged))
+            self.charged.append((300 * PRICE.text_in + audio * PRICE.audio_in + 25 * PRICE.out) / 1e6)
+        return Response(answer("openai", GOOD, usage=counts(300 + audio, audio, 25)), delay=0.01)
+
+
+def counts(prompt: Any, audio: Any, written: Any) -> dict[str, Any]:
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": written,
+        "prompt_tokens_details": {"audio_tokens": audio},
+    }
+
+
+SERVERS: dict[str, Callable[[int], int]] = {
+    "as expected": lambda number: AUDIO,
+    "3 times": lambda number: 3 * AUDIO,
+    "9,000 times": lambda number: 9_000 * AUDIO,
+    "one more each": lambda number: AUDIO + 40 * number,
+    "twice the last": lambda number: AUDIO * 2**number,
+    "dear in between": lambda number: 9_000 * AUDIO if number % 5 == 4 else AUDIO,
+}
+
+
+@pytest.mark.parametrize("concurrency", [1, 4, 50])
+@pytest.mark.parametrize("name", SERVERS)
+def test_no_server_takes_more_than_one_question_above_the_budget(name, concurrency, scored):
+    books = Books(SERVERS[name])
+    settings = ["samples=1", OPENAI_PRICE, f"concurrency={concurrency}"]
+    table, requests, judge = scored("openai", books, pairs=60, settings=settings, budget=0.04)
+    spent, dearest = sum(books.charged), max(books.charged)
+    assert judge.session.budget.spent == pytest.approx(spent)
+    assert sum(meta["cost"] or 0 for meta in table["meta"]) == pytest.approx(spent)
+    assert set(table["status"]) == {OK, SKIPPED}
+    assert len(requests) == (table["status"] == OK).sum() < 60
+    expected = name in ("as expected", "3 times")
+    assert spent <= (0.04 if expected else 0.04 + dearest)
+    if expected:  # it is used, too
+        assert spent > 0.03
+    if name == "9,000 times" or (name == "twice the last" and concurrency > 1):
+        assert len(requests) <= 10
+
+
+def test_a_budget_that_is_large_enough_slows_nothing_down(scored):
+    """As many requests are under way as may be, once answers have confirmed the price."""
+    under_way, most, lock = 0, 0, threading.Lock()
+
+    def behave(request: Request) -> Response:
+        nonlocal under_way, most
+        with lock:
+            under_way += 1
+            most = max(most, under_way)
+        threading.Event().wait(0.05)
+        with lock:
+            under_way -= 1
+        return Response(answer("openai", GOOD))
+
+    table = scored("openai", behave, pairs=60, settings=["samples=1", OPENAI_PRICE, "concurrency=8"], budget=20).table
+    assert (table["status"] == OK).all()
+    assert most >= 6
+
+
+NO_COUNTS = {
+    "zero": counts(0, 0, 0),
+    "zero in a total": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+    "missing": None,
+    "negative": counts(-350, -100, -25),
+    "NaN": counts(float("nan"), float("nan"), float("nan")),
+    "infinite": counts(float("inf"), float("inf"), float("inf")),
+    "text": counts("350", "100", "25"),
+    "true": counts(True, True, True),
+    "lists": counts([350], {}, []),
+    "nothing written": counts(350, 100, 0),
+    "no text read": counts(0, 100, 25),
+    "a clip of no tokens": counts(350, 0, 25),
+}
+
+
+@pytest.mark.parametrize("concurrency", [1, 50])
+@pytest.mark.parametrize("name", NO_COUNTS)
+def test_what_cannot_be_a_count_counts_as_the_most_expected(name, concurrency, scored, make_pairs):
+    body = answer("openai", GOOD, usage=NO_COUNTS[name])
+    settings = ["samples=1", OPENAI_PRICE, f"concurrency={concurrency}"]
+    table, requests, judge = scored("openai", body, pairs=40, settings=settings, budget=0.05)
+    budget = judge.session.budget
+    most = budget.estimate(judge.tasks(make_pairs(1))[0].build(), likely=False)
+    assert {meta["cost"] for meta in table["meta"]} == {None}
+    assert 0 < len(requests) == (table["status"] == OK).sum() < 40
+    assert 0.05 - most < budget.spent <= 0.05
+    assert budget.spent >= len(requests) * 0.004  # 400 tokens written
+
+
+@pytest.mark.parametrize("huge", [10**10, 10**18, 10**400, 1e300, 9e6])
+@pytest.mark.parametrize("field", ["prompt_tokens", "completion_tokens", "audio_tokens"])
+def test_a_huge_count_ends_the_run_at_once(field, huge, scored, capsys):
+    usage = counts(350, 100, 25)
+    (usage["prompt_tokens_details"] if field == "audio_tokens" else usage)[field] = huge
+    settings = ["samples=1", OPENAI_PRICE, "concurrency=50"]
+    table, requests, judge = scored(
+        "openai", answer("openai", GOOD, usage=usage), pairs=20, settings=settings, budget=1
+    )
+    assert len(requests) == 1
+    assert sorted(table["status"]) == sorted([OK, *[SKIPPED] * 19])
+    assert judge.session.budget.spent > 1
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "by its tokens" in line]
+    assert line.startswith("openai:a-model: by its tokens an answer cost $")
+
+
+def test_a_huge_prompt_is_charged_where_nobody_says_how_much_of_it_is_audio(scored):
+    usage = {"prompt_tokens": 1_000_000, "completion_tokens": 25}
+    settings = ["samples=1", OPENAI_PRICE, "concurrency=50"]
+    found = scored("openai", answer("openai", GOOD, usage=usage), pairs=20, settings=settings, budget=1)
+    assert len(found.requests) == 1
+    assert found.judge.session.budget.spent == pytest.approx(32, rel=0.05)
+    assert {meta["cost"] for meta in found.table["meta"]} == {None}
+
+
+@pytest.mark.parametrize(
+    ("counted", "dollars"),
+    [
+        ({"promptTokenCount": 900_000}, 1.8 + 8192 * 12e-6),  # and the longest answer, as nothing is said of it
+        ({"promptTokenCount": 420, "candidatesTokenCount": "x", "totalTokenCount": 900_420}, 10.8),
+        ({"promptTokenCount": 420, "candidatesTokenCount": 20, "thoughtsTokenCount": 900_000}, 10.8),
+    ],
+)
+def test_gemini_is_held_by_its_counts_too(counted, dollars, scored):
+    settings = ["samples=1", "price=2:2:12", "concurrency=50"]
+    body = answer("gemini", GOOD, usageMetadata=counted)
+    found = scored("gemini", body, pairs=20, settings=settings, budget=1)
+    assert len(found.requests) == 1
+    assert found.judge.session.budget.spent == pytest.approx(dollars, rel=0.01)
+
+
+@pytest.mark.parametrize("total", [350, 1_000_375])
+def test_thoughts_that_stand_in_the_total_alone_are_paid(total, scored):
+    usage = counts(350, 100, 25) | {"total_tokens": total}
+    row = scored("openai", answer("openai", GOOD, usage=usage), settings=["samples=1", OPENAI_PRICE]).row
+    written = max(25, total - 350)
+    assert row["meta"]["cost"] == pytest.approx((250 * 2.5 + 100 * 32 + written * 10) / 1e6)
+
+
+@pytest.mark.parametrize("concurrency", [1, 50])
+def test_attempts_without_an_answer_count_and_confirm_nothing(concurrency, scored, monkeypatch):
+    """Each question is cut off once, which may be billed, before a dear answer."""
+    monkeypatch.setattr(f"{RUNNER}._FIRST_DELAY", 0.01)
+    books, cut = Books(SERVERS["9,000 times"]), set()
+
+    def behave(request: Request) -> Response:
+        key = asked_about(request)
+        if key in cut:
+            return books(request)
+        cut.add(key)
+        return Response(b'{"choices": [', delay=0.01)
+
+    settings = ["samples=1", OPENAI_PRICE, f"concurrency={concurrency}"]
+    _, _, judge = scored("openai", behave, pairs=60, settings=settings, budget=1)
+    assert len(books.charged) == 1
+    assert 0 < judge.session.budget.lost < 1
+    assert judge.session.budget.spent == pytest.approx(books.charged[0] + judge.session.budget.lost)
+
+
+@pytest.mark.parametrize("usage", [None, counts(0, 0, 0), counts(350, 100, 25)])
+def test_what_is_free_costs_nothing_whatever_it_counts(usage, scored):
+    body = answer("openai", GOOD, usage=usage)
+    table, _, judge = scored("openai", body, pairs=3, settings=["samples=1", "price=0:0:0"], budget=0.0)
+    assert (set(table["status"]), {meta["cost"] for meta in table["meta"]}) == ({OK}, {0.0})
+    assert judge.session.budget.spent == 0
+
+
+def test_two_dimensions_asked_one_by_one(scored):
+    books = Books(SERVERS["9,000 times"])
+    dimensions = [EMPATHY, Dimension("warmth", 1, 5, 1)]
+
+    def behave(request: Request) -> Response:
+        usage = books(request).body["usage"]
+        return Response(openai_answer("4", usage=usage))
+
+    settings = ["samples=1", "answers=logprobs", OPENAI_PRICE, "concurrency=50"]
+    table = scored("openai", behave, pairs=10, settings=settings, budget=1, dimensions=dimensions).table
+    assert len(books.charged) == 1
+    assert (table["status"] != OK).sum() >= 19
+
+
+def test_a_run_that_goes_on_pays_no_answer_twice(make_judge, make_pairs):
+    books = Books(SERVERS["3 times"])
+    with serve(books) as server:
+        first = make_judge("openai", server.url, ["samples=1", OPENAI_PRICE], budget=0.03)
+        before = (first.score(make_pairs(30))["status"] == OK).sum()
+        assert 0 < before < 30
+        second = make_judge("openai", server.url, ["samples=1", OPENAI_PRICE], budget=1.0)
+        table = second.score(make_pairs(30))
+    assert (table["status"] == OK).all()
+    assert len(books.charged) == 30
+    assert second.session.budget.spent == pytest.approx(sum(books.charged[before:]))
+    assert sum(meta["cost"] for meta in table["meta"]) == pytest.approx(sum(books.charged))
+
+
+def test_equal_questions_cost_once(make_judge, make_pairs):
+    books = Books(SERVERS["as expected"])
+    with serve(books) as server:
+        judge = make_judge("openai", server.url, ["samples=1", OPENAI_PRICE], budget=1.0)
+        for _ in range(2):  # asked, then kept
+            table = judge.score([*make_pairs(2), *make_pairs(2)])
+            assert sum(meta["cost"] for meta in table["meta"]) == pytest.approx(sum(books.charged))
+    assert len(books.charged) == 2
+
+
+# ---------------------------------------------------------------- before the first question
+
+
+@pytest.mark.parametrize("budget", [[], ["--budget", "5"]])
+@pytest.mark.parametrize("where", ["setting", "variable"])
+def test_a_server_without_a_price_is_asked_nothing(where, budget, rated_folder, tmp_path, monkeypatch, capsys):
+    with serve(lambda request: Response(answer("openai", GOOD))) as server:
+        spec = "openai:gpt-audio-1.5,samples=1"
+        if where == "variable":
+            monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
+        else:
+            spec += f",base_url={server.url}/v1"
+        words = ["compare", spec, "constant", "--data", str(rated_folder), "--answers", str(tmp_path / "a.sqlite")]
+        assert main([*words, "--probes", "none", *budget]) == 2
+        assert not server.requests
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    host = server.url.removeprefix("http://")
+    assert line == (
+        f"error: judge openai:gpt-audio-1.5@{host},samples=1: no price is known of this model on {host}; give "
+        "price=TEXT_IN:AUDIO_IN:OUT (dollars for a million tokens) and --budget DOLLARS, or price=0:0:0 if it is free"
+    )
+
+
+def test_listening_checks_need_a_budget_though_all_else_was_answered(make_judge, make_pairs):
+    pairs = make_pairs(3)
+    with serve(lambda request: Response(answer("openai", GOOD))) as server:
+        judge = make_judge("openai", server.url, ["samples=2", OPENAI_PRICE])
+        fresh = judge.session.plan(judge.tasks(pairs))
+        judge.score(pairs)
+        plan = judge.session.plan(judge.tasks(pairs))
+    assert (fresh.requests, plan.requests, plan.dollars) == (6, 0, 0)
+    assert plan.anew > fresh.anew * 0.99 == fresh.dollars * 0.99 > 0  # after answers, at their rates
+    check_budget(judge, plan, passes=1)
+    with pytest.raises(UserError, match=r"would cost about .*; give --budget DOLLARS"):
+        check_budget(judge, plan, passes=3)
+    said = disclosure(judge, plan, passes=3)
+    assert "0 to send, 6 answered before; 2 listening checks may ask 6 more each" in said
+    assert f"estimate: ${2 * plan.anew:.2f} (prices as given; " in said
+
+
+def test_an_estimate_says_what_it_assumes(opened, make_dataset):
+    for spec, assumed in (
+        ("openai:gpt-audio-1.5", "10 tokens for a second of audio, 1 for 3.5 bytes of text, 60 in an answer"),
+        ("openai:m,base_url=http://h,price=1:2:3", "32 tokens for a second of audio, 1 for 3.5 bytes of text, 60 in"),
+        ("gemini:gemini-3.1-pro-preview", "32 tokens for a second of audio, 1 for 3.5 bytes of text, 600 in an answer"),
+    ):
+        judge = opened(spec, make_dataset(n_groups=4), dry_run=True)
+        assert assumed in disclosure(judge, judge.session.plan([]), 1)
+
+
+@pytest.mark.parametrize(("rate", "seconds"), [(8_000, 200.0), (48_000, 61.5)])
+def test_long_clips_are_estimated_in_full(rate, seconds, make_judge):
+    judge = make_judge("openai", "http://127.0.0.1:9", ["samples=1", "price=0:1e6:0"])  # a dollar for a token of audio
+    pair = Pair("p", clip(300, seconds, rate), (Turn("user", clip(400, 0.5)),), group_id="g")
+    plan = judge.session.plan(judge.tasks([pair]))
+    assert plan.seconds == pytest.approx(seconds + 0.5)
+    assert plan.dollars == pytest.approx(32 * (seconds + 0.5))
+
+
+def test_the_silent_clip_of_a_transcript_is_estimated_too(make_pairs):
+    settings = parse_settings(["hears=transcript", "answers=function"], "x")
+    question = score_question(make_pairs(1)[0], [EMPATHY], settings, 400)
+    assert OpenAIProvider("gpt-audio-1.5", settings).seconds(question) == 0.5
+    elsewhere = parse_settings(["base_url=http://h"], "x")
+    assert OpenAIProvider("gpt-audio-1.5", elsewhere).seconds(question) == 0
+
+
+# ---------------------------------------------------------------- without a server
+
+
+class Told:
+    """What a budget asks a provider."""
+
+    audio_tokens_per_second, likely_tokens = 10.0, 60
+
+
+SIZE = RequestSize(text=1050, seconds=10.0, out=100)
+USUAL = Usage(300, 100, 20)
+COST = (300 * 2.5 + 100 * 32 + 20 * 10) / 1e6
+MOST = (300 * 2.5 + 100 * 32 + 100 * 10) / 1e6
+
+
+async def started(budget: Budget, wanted: int) -> int:
+    """How many of so many requests start before any of them ends."""
+    tasks = [asyncio.create_task(budget.reserve(SIZE)) for _ in range(wanted)]
+    await asyncio.sleep(0)
+    done = sum(task.done() and task.result() for task in tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return done
+
+
+def answered(budget: Budget, *usages: Usage) -> None:
+    for usage in usages:
+        budget.charge(usage, SIZE)
+        budget.release(SIZE)
+
+
+def test_as_many_start_as_answers_confirmed():
+    async def run() -> None:
+        budget = Budget(Told(), PRICE, 100.0)  # type: ignore[arg-type]
+        for expected in (1, 2, 4, 8):
+            assert await started(budget, 50) == expected
+            answered(budget, *[USUAL] * expected)
+        assert budget.surprise is None
+        assert await started(budget, 50) == 16
+        answered(budget, Usage(300, 9_000, 20), *[USUAL] * 15)  # above its reservation
+        assert budget.surprise == pytest.approx(((300 * 2.5 + 9_000 * 32 + 20 * 10) / 1e6, MOST))
+        assert await started(budget, 50) == 16  # one, and those 15 that were answered after it as expected
+
+    asyncio.run(run())
+
+
+def test_requests_side_by_side_leave_room_for_dearer_ones():
+    async def run() -> None:
+        read = (300 * 2.5 + 100 * 32) / 1e6
+        for several in (1, 2, 5):
+            budget = Budget(Told(), PRICE, several * (HEADROOM * read + 100 * 10 / 1e6) + 1e-9)  # type: ignore[arg-type]
+            budget._confirmed = 100
+            assert await started(budget, 50) == several
+            answered(budget, *[Usage(HEADROOM * 300, HEADROOM * 100, 100)] * several)
+            assert budget.spent <= budget.limit
+            assert not await budget.reserve(SIZE)
+
+    asyncio.run(run())
+
+
+def test_the_last_dollars_are_spent_one_by_one():
+    async def run() -> None:
+        budget = Budget(Told(), PRICE, 10 * COST)  # type: ignore[arg-type]
+        budget._confirmed = 100
+        asked = 0
+        while await budget.reserve(SIZE):
+            asked += 1
+            answered(budget, USUAL)
+        assert asked == 9  # the tenth might cost more than is left
+        assert budget.spent == pytest.approx(9 * COST)
+
+    asyncio.run(run())
+
+
+def test_without_a_limit_or_a_price_nothing_waits():
+    async def run() -> None:
+        for price, limit in ((PRICE, None), (Price(0, 0, 0), 1.0), (None, None)):
+            assert await started(Budget(Told(), price, limit), 50) == 50  # type: ignore[arg-type]
+
+    asyncio.run(run())

@@ -1,0 +1,160 @@
+"""Answers of status 200 that hold an error: told in the server's words, and handled as the code inside says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.eval.judges import OK
+from empathy_judge.eval.judges.prompted.server_errors import error_in, page_in_words, status_in
+
+from .conftest import GOOD, OPENAI_PRICE, RUNNER
+from .servers import Response, answer, gemini_answer, openai_answer
+
+KEY = "sk-planted-QzXwVkJqZz"
+LOGIN = b"<!doctype html><html><head><title>Sign in\n to the network</title></head><body>x</body></html>"
+
+
+def in_choice(code: int, content: str | None = None) -> dict[str, Any]:
+    """As OpenRouter tells of an error of the server behind it."""
+    body = openai_answer(content, usage=None, finish_reason="error")
+    body["choices"][0]["error"] = {"code": code, "message": "provider says no"}
+    return body
+
+
+# vendor, body, what ends the run
+FINAL = [
+    ("openai", {"error": {"message": f"bad key {KEY}", "code": 401}}, r"HTTP 401: bad key \[key\]"),
+    ("openai", {"error": {"message": "bad key", "code": "invalid_api_key"}}, "HTTP 401: bad key"),
+    ("openai", {"error": {"message": "bad key", "type": "authentication_error"}, "choices": []}, "HTTP 401: bad key"),
+    ("openai", {"error": {"message": "out of credit", "code": 402}}, "HTTP 402: out of credit"),
+    ("openai", {"error": {"message": "no quota", "code": "insufficient_quota"}}, "HTTP 429: no quota"),
+    ("openai", in_choice(401), "HTTP 401: provider says no"),
+    ("openai", [{"error": {"message": "bad key", "code": 403}}], "HTTP 403: bad key"),
+    ("gemini", {"error": {"code": 403, "message": "denied", "status": "PERMISSION_DENIED"}}, "HTTP 403: denied"),
+    ("gemini", [{"error": {"message": "denied", "status": "UNAUTHENTICATED"}}], "HTTP 401: denied"),
+]
+
+
+@pytest.mark.parametrize(("vendor", "body", "told"), FINAL)
+def test_what_no_request_can_mend_ends_the_run_and_costs_nothing(vendor, body, told, scored, capsys):
+    with pytest.raises(UserError, match=f"^{vendor}:a-model: {told}$") as error:
+        scored(vendor, body, pairs=20, settings=["samples=1", "concurrency=1", OPENAI_PRICE], budget=1)
+    assert KEY not in str(error.value)
+    assert "billed" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("vendor", "body", "kind", "words"),
+    [
+        ("openai", {"error": {"message": "bad key"}}, "error in place of an answer", "bad key"),
+        ("openai", {"error": {"message": "bad key"}, "choices": []}, "error in place of an answer", "bad key"),
+        ("openai", {"error": "bad key"}, "error in place of an answer", "bad key"),
+        ("openai", {"detail": "Not authenticated"}, "error in place of an answer", "Not authenticated"),
+        ("openai", {"error": {"message": "odd audio", "code": 400}}, "HTTP 400", "odd audio"),
+        ("openai", {"object": "error", "message": "odd audio", "code": 400}, "HTTP 400", "odd audio"),
+        ("openai", in_choice(400), "HTTP 400", "provider says no"),
+        ("gemini", {"error": {"message": "odd audio", "status": "INVALID_ARGUMENT"}}, "HTTP 400", "odd audio"),
+    ],
+)
+def test_what_is_wrong_with_a_request_is_not_asked_again(vendor, body, kind, words, scored, capsys):
+    settings = ["samples=1", "concurrency=1", OPENAI_PRICE]
+    one = scored(vendor, body, settings=settings, budget=1)
+    assert (one.row["status"], len(one.requests)) == (kind, 1)
+    assert one.judge.session.budget.spent == 0
+    with pytest.raises(UserError, match=f"the first 5 requests failed, the last with {kind}: {words}$"):
+        scored(vendor, body, pairs=20, settings=settings, budget=1)
+    assert "billed" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("vendor", "body"),
+    [
+        ("openai", {"error": {"message": "slow down", "code": 429}}),
+        ("openai", {"error": {"message": "slow down", "code": "429"}}),
+        ("openai", {"error": {"message": "slow down", "type": "rate_limit_error"}}),
+        ("openai", {"error": {"message": "oops", "code": 502}}),
+        ("openai", in_choice(503)),
+        ("gemini", {"error": {"message": "busy", "status": "UNAVAILABLE"}}),
+        ("gemini", [{"error": {"code": 429, "message": "slow", "status": "RESOURCE_EXHAUSTED"}}]),
+        ("openai", LOGIN),
+    ],
+)
+def test_what_passes_is_asked_again_and_costs_nothing(vendor, body, scored, monkeypatch):
+    monkeypatch.setattr(f"{RUNNER}._FIRST_DELAY", 0.01)
+    settings = ["samples=1", OPENAI_PRICE]
+    found = scored(vendor, Response(body), answer(vendor, GOOD), settings=settings, budget=1)
+    assert (found.row["status"], len(found.requests)) == (OK, 2)
+    assert found.judge.session.budget.lost == 0
+
+
+def test_a_page_that_stays_ends_the_run_in_its_words(scored, monkeypatch):
+    monkeypatch.setattr(f"{RUNNER}.ATTEMPTS", 1)
+    told = r"no answer to 10 questions in a row, the last with malformed response: a web page in place of an answer: "
+    with pytest.raises(UserError, match=f"{told}Sign in to the network; answers are kept"):
+        scored("openai", Response(LOGIN), pairs=30, settings=["samples=1", "concurrency=1", OPENAI_PRICE], budget=1)
+
+
+@pytest.mark.parametrize(
+    "body", [in_choice(502, json.dumps(GOOD)), {"error": {"message": "oops", "code": 500}, **openai_answer("")}]
+)
+def test_an_error_beside_what_a_model_wrote_is_no_score_and_may_be_billed(body, scored, monkeypatch):
+    monkeypatch.setattr(f"{RUNNER}.ATTEMPTS", 1)
+    found = scored("openai", body, settings=["samples=1", OPENAI_PRICE], budget=1)
+    assert found.row["status"] == "server error"
+    assert found.judge.session.budget.lost == found.judge.session.budget.spent > 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        openai_answer(json.dumps(GOOD), error=None),
+        openai_answer(json.dumps(GOOD), error={}),
+        openai_answer(json.dumps(GOOD), error=""),
+        openai_answer(json.dumps(GOOD), error={"code": 0, "message": ""}),
+        openai_answer(json.dumps(GOOD), message="ok"),
+    ],
+)
+def test_a_field_without_an_error_is_none(body, scored):
+    assert scored("openai", body).row["score"] == 4
+
+
+def test_what_is_malformed_is_quoted(scored, monkeypatch):
+    monkeypatch.setattr(f"{RUNNER}.ATTEMPTS", 1)
+    monkeypatch.setattr(f"{RUNNER}._HOPELESS", 1)
+    with pytest.raises(UserError, match=r'choices: absent: \{"success": false, "msg": "bad key"\}'):
+        scored("openai", {"success": False, "msg": "bad key"})
+
+
+def test_a_blocked_prompt_stays_an_outcome_of_its_own(scored):
+    blocked = {"promptFeedback": {"blockReason": "OTHER", "message": "x"}, "usageMetadata": {"promptTokenCount": 400}}
+    found = scored("gemini", blocked)
+    assert (found.row["status"], len(found.requests)) == ("blocked by safety filter", 1)
+
+
+@pytest.mark.parametrize("body", [None, 7, "error", [], [[]], {}, {"error": []}, {"error": 7}, gemini_answer("4")])
+def test_bodies_without_an_error(body):
+    assert error_in(body) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"code": 200}, None),
+        ({"code": True}, None),
+        ({"code": 10**400}, None),
+        ({"code": ["x"], "status": "unavailable"}, 503),
+        ({"code": None, "type": "invalid_request_error"}, 400),
+        ({"code": "529"}, 529),
+        ({"code": "４２９"}, None),
+        ({"message": "401"}, None),
+    ],
+)
+def test_statuses(fields, status):
+    assert status_in(fields) == status
+
+
+def test_pages_in_words():
+    assert page_in_words("<html><body><h1>Bad\n gateway</h1> nginx</body") == "Bad gateway nginx"
