@@ -122,7 +122,7 @@ class Client:
         reader, writer = await self.connect()
         size = b"Transfer-Encoding: chunked" if length is None else b"Content-Length: %d" % length
         writer.write(
-            b"POST /v1/score HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=%s\r\n"
+            b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=%s\r\n"
             b"X-Request-ID: %s\r\n%s\r\n\r\n" % (_BOUNDARY, self.http.headers["X-Request-ID"].encode(), size)
         )
 
@@ -197,7 +197,7 @@ async def _never_reads(client: Client) -> int:
     _, writer = await client.connect()
     writer.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     writer.transport.pause_reading()  # type: ignore[attr-defined]
-    writer.write(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 2000)
+    writer.write(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2000)
     await asyncio.sleep(5)
     writer.transport.abort()
     return 0

@@ -1,7 +1,7 @@
 """The parts of a form (`multipart/form-data`, RFC 7578) that lies in memory.
 
-The whole body is searched for its boundary. A parser that is fed as bytes come calls Python for every piece, and for all
-that looks like a boundary: a client chooses how many of those there are, and all others wait meanwhile.
+The whole body is searched for its boundary. A parser that is fed as bytes come calls Python for every piece, and for
+all that looks like a boundary: a client chooses how many of those there are, and all others wait meanwhile.
 """
 
 from __future__ import annotations
