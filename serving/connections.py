@@ -23,7 +23,7 @@ _MOST_CONNECTIONS = 4096
 _MAX_HEAD = 2**14
 _SLICE = 2**14
 _PIECE = 256
-_CREDIT = 2**20
+_CREDIT = 2**18
 _LINGER_SECONDS = 2.0
 _CODES: dict[int, Code] = {414: "uri_too_long", 431: "head_too_large", 501: "not_implemented", 505: "bad_version"}
 
@@ -56,6 +56,7 @@ class Messages(h11.Connection):
         Raises:
             h11.RemoteProtocolError: If it is no HTTP/1.1 or comes in too many pieces; `problem` is what to answer.
         """
+        is_head = self.their_state is h11.IDLE
         try:
             event = super().next_event()
             while event is h11.NEED_DATA and self._held:
@@ -71,29 +72,33 @@ class Messages(h11.Connection):
                 self._credit = min(_CREDIT, self._credit + 2 * len(event.data) - _PIECE)
             if self._credit < 0 and self.their_state is h11.SEND_BODY:
                 raise h11.RemoteProtocolError(
-                    f"the body comes in small pieces; expected {2 * _PIECE} bytes or more each"
+                    f"the body comes in many small pieces; expected {2 * _PIECE} bytes in each"
                 )
         except h11.RemoteProtocolError as error:
-            self.problem = self._problem_of(error)
+            self.problem = self._problem_of(error, is_head)
             raise
         return event
 
-    def _problem_of(self, error: h11.RemoteProtocolError) -> Problem:
+    def _problem_of(self, error: h11.RemoteProtocolError, is_head: bool) -> Problem:
         status = error.error_status_hint
-        if status == 431 and b"\n" not in self.trailing_data[0]:
-            status = 414
+        if status == 431 and is_head and self.their_state is h11.ERROR and b"\n" not in self.trailing_data[0]:
+            status = 414  # h11 gave up in the first line
         if (code := _CODES.get(status)) is not None:
             return Problem(code)
-        return Problem("bad_request", str(error).partition(":")[0])  # behind the colon it quotes the client
+        reason = str(error).partition(":")[0]  # behind the colon h11 quotes the client
+        return Problem("bad_request", reason if "expected" in reason else f"{reason}; expected a request of HTTP/1.1")
 
 
 def _checked(request: h11.Request) -> h11.Request:
     """A request in origin form (RFC 9112, 3.2), if its framing is beyond doubt.
 
     Raises:
-        h11.RemoteProtocolError: If its version is not known, or the next server might see another end of its body.
+        h11.RemoteProtocolError: If its head is too large, its version is not known, or the next server might see
+            another end of its body.
     """
     names = {name for name, _ in request.headers}
+    if len(request.target) + sum(len(name) + len(value) for name, value in request.headers) > _MAX_HEAD:
+        raise h11.RemoteProtocolError("", error_status_hint=414 if len(request.target) > _MAX_HEAD else 431)
     if not request.http_version.startswith(b"1."):
         raise h11.RemoteProtocolError("", error_status_hint=505)
     if b"transfer-encoding" in names and (b"content-length" in names or request.http_version == b"1.0"):

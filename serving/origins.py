@@ -38,9 +38,11 @@ class OriginCheck:
 
     def _problem(self, method: str, headers: Headers) -> Problem | None:
         host = headers.get("host")
-        # HTTP/1.0 may come without one, but not from a browser
-        if host is not None and not (self._knows(host) or _is_address(_name_of(host))):
-            return Problem("wrong_host")
+        if host is not None:  # in HTTP/1.0 it may be missing, but no browser speaks that
+            if not (name := _name_of(host)):
+                return Problem("bad_request", "Host; expected a name or an address, with or without a port")
+            if not (self._knows(host) or _is_address(name)):
+                return Problem("wrong_host")
         if method in _SAFE:
             return None
         origin = headers.get("origin")
