@@ -17,7 +17,7 @@ from .services import FakeScorer, InProcess, error_of, in_process, wav
 @pytest.fixture(scope="module")
 def services() -> Iterator[dict[str, InProcess]]:
     """With the usual settings, for a proxy, on all addresses, with a token, and with a token for a proxy."""
-    proxy = {"allowed_hosts": ("Judge.example",)}
+    proxy: dict[str, Any] = {"allowed_hosts": ("Judge.example",)}
     with (
         in_process(FakeScorer()) as usual,
         in_process(FakeScorer(), **proxy) as proxied,
