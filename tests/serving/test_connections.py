@@ -119,7 +119,7 @@ def test_pieces_of_some_size_are_welcome(service, size):
 
 def test_few_small_pieces_are_welcome(service):
     body = PART + wav(seconds=0.1, rate=4_000) + END
-    ((status, _, _),) = answers_to(service, request(HOST + FORM + CHUNKED, chunked(body, 1)))
+    ((status, _, _),) = answers_to(service, request(HOST + FORM + CHUNKED, chunked(body, 4)))
     assert status == 200
 
 
