@@ -22,8 +22,8 @@ _OWN_DESCRIPTORS = 64  # decoders, files, log
 _MOST_CONNECTIONS = 4096
 _MAX_HEAD = 2**14
 _SLICE = 2**14
-_PIECE = 256
-_CREDIT = 5 * 2**14  # 300 pieces of a byte: as much work as a request without a body
+_PIECE = 128
+_CREDIT = 2**15  # some 100 pieces of a byte: about as much work as a request without a body
 _LINGER_SECONDS = 2.0
 _CODES: dict[int, Code] = {414: "uri_too_long", 431: "head_too_large", 501: "not_implemented", 505: "bad_version"}
 

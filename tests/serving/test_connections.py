@@ -94,7 +94,7 @@ def test_a_body_in_small_pieces_is_refused_and_holds_up_nobody(service):
     finally:
         end.set()
         attacker.join(30)
-    message = "the body comes in many small pieces; expected 512 bytes in each"
+    message = "the body comes in many small pieces; expected 256 bytes in each"
     assert set(found) == {(400, "bad_request", message)}
     assert slowest < 1.0
 
@@ -119,7 +119,7 @@ def test_pieces_of_some_size_are_welcome(service, size):
 
 def test_few_small_pieces_are_welcome(service):
     body = PART + wav(seconds=0.1, rate=4_000) + END
-    ((status, _, _),) = answers_to(service, request(HOST + FORM + CHUNKED, chunked(body, 4)))
+    ((status, _, _),) = answers_to(service, request(HOST + FORM + CHUNKED, chunked(body, 16)))
     assert status == 200
 
 
