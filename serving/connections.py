@@ -23,7 +23,8 @@ _MOST_CONNECTIONS = 4096
 _MAX_HEAD = 2**14
 _SLICE = 2**14
 _PIECE = 128
-_CREDIT = 2**15  # some 100 pieces of a byte: about as much work as a request without a body
+_CREDIT = 2**14  # some 100 pieces of a byte: about as much work as a request without a body
+_OVERHEAD = 2**18  # bytes beside the content, and an eighth of that
 _LINGER_SECONDS = 2.0
 _CODES: dict[int, Code] = {414: "uri_too_long", 431: "head_too_large", 501: "not_implemented", 505: "bad_version"}
 
@@ -32,14 +33,15 @@ class Messages(h11.Connection):
     """What comes on a connection as requests, for little work whatever the client does.
 
     Each piece of a body (a chunk, or what one packet brought) costs a call of Python, however small it is: a megabyte
-    in chunks of one byte held everybody up for six seconds. So a request has a credit in bytes, from which each byte
-    that comes and `_PIECE` for each piece are taken, and to which twice its content is added.
+    in chunks of one byte held everybody up for six seconds. So a body has a credit, from which each piece takes
+    `_PIECE` bytes and to which its content is added; and what comes beside the content is bounded.
     """
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER, _MAX_HEAD)
         self.problem: Problem | None = None  # why nothing more is read
         self._held, self._credit = bytearray(), _CREDIT
+        self._received = self._content = 0  # bytes of a request
 
     def receive_data(self, data: bytes) -> None:
         """Keep what came until `next_event` asks for it: heads and trailers are bounded, in one packet too."""
@@ -62,18 +64,19 @@ class Messages(h11.Connection):
             while event is h11.NEED_DATA and self._held:
                 piece = bytes(self._held[:_SLICE])
                 del self._held[:_SLICE]
-                self._credit -= len(piece)
+                self._received += len(piece)
                 super().receive_data(piece)
                 event = super().next_event()
             if isinstance(event, h11.Request):
-                self._credit = _CREDIT
+                self._credit, self._received, self._content = _CREDIT, 0, 0
                 return _checked(event)
             if isinstance(event, h11.Data):
-                self._credit = min(_CREDIT, self._credit + 2 * len(event.data) - _PIECE)
-            if self._credit < 0 and self.their_state is h11.SEND_BODY:
-                raise h11.RemoteProtocolError(
-                    f"the body comes in many small pieces; expected {2 * _PIECE} bytes in each"
-                )
+                self._content += len(event.data)
+                self._credit = min(_CREDIT, self._credit + len(event.data) - _PIECE)
+                beside = self._received - self._content * 9 // 8
+                if self._credit < 0 or beside > _OVERHEAD:
+                    expected = f"expected {2 * _PIECE} bytes in each"
+                    raise h11.RemoteProtocolError(f"the body comes in many small pieces; {expected}")
         except h11.RemoteProtocolError as error:
             self.problem = self._problem_of(error, is_head)
             raise
