@@ -1,8 +1,9 @@
 # The HTTP service of a judge, for CPUs and GPUs alike:
 #   docker build -t empathy-judge .
 #   docker run --rm -p 8000:8000 -v $PWD/demo/judge:/judge:ro empathy-judge
-# On a GPU: docker run --gpus all ... A token: -e EMPATHY_JUDGE_TOKEN. Options of `empathy-judge serve` follow the image
-# name, after /judge --host 0.0.0.0.
+# On a GPU: docker run --gpus all ... A token: -e EMPATHY_JUDGE_TOKEN; without one, names other than IP addresses and
+# localhost by which it is asked: --allowed-hosts NAME. Options of `empathy-judge serve` follow the image name, after
+# /judge --host 0.0.0.0.
 # torch is the tested one from your default package index. For another build of the same version, such as a smaller one
 # without CUDA, pass its index: --build-arg PIP_EXTRA_INDEX_URL=...
 

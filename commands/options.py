@@ -365,6 +365,11 @@ def _add_score_options(one: argparse.ArgumentParser) -> None:
 def _add_serving_options(one: argparse.ArgumentParser) -> None:
     add(one, "--host", "address to listen on; 0.0.0.0 = all", default="127.0.0.1")
     add(one, "--port", "0 = any that is free", port_number, 8000)
+    hosts = (
+        "names by which clients ask, such as that of a proxy, beside localhost, --host and IP addresses; '*' = any "
+        "(default: none, or with a token any)"
+    )
+    add(one, "--allowed-hosts", hosts, default=(), many="NAME")
     add(one, "--batch-size", "most pairs scored together", whole_number, 16, metavar="PAIRS")
     add(one, "--open-metrics", "/metrics needs no token, where there is one (default: it does)", bool)
     limits = one.add_argument_group("limits")

@@ -23,6 +23,7 @@ from ..models.assessment import Assessment, Scale, in_order, reward_of
 from ..scorer import Scorer
 from . import schemas
 from .forms import Form, RankForm, RewardForm, ScoreForm, request_body
+from .origins import OriginCheck
 from .records import Recorder, record_of
 from .schemas import Problem, responses
 from .service import Judged, Service
@@ -30,7 +31,9 @@ from .settings import MAX_SITUATION, ServiceSettings
 
 _BEARER = HTTPBearer(auto_error=False, description="The token of this service.")
 _ABOUT = """Scores how well the voice of a spoken response fits its context. Clips are sent as files in a form; nothing
-is kept. Errors always have the form `{"error": {"code", "message"}}`. The page at `/` does the same by hand."""
+is kept. Errors always have the form `{"error": {"code", "message"}}`, also where a request is no HTTP/1.1, has a head
+that is too large (414, 431) or too slow (408), or declares what is not known (501, 505). A body in very many small
+pieces gets 400. The page at `/` does the same by hand."""
 
 
 def create_app(load: Callable[[], Scorer], settings: ServiceSettings | None = None) -> FastAPI:
@@ -54,6 +57,7 @@ def create_app(load: Callable[[], Scorer], settings: ServiceSettings | None = No
         exception_handlers=dict.fromkeys((Problem, UserError, HTTPException), _on_error),
     )
     app.state.service = service
+    app.add_middleware(OriginCheck, settings=settings)
     app.add_middleware(Recorder, finished=service.finished, is_stopping=lambda: service.is_stopping)
     guarded = [Depends(_token_check(settings.token))] if settings.token is not None else []
 
@@ -146,12 +150,20 @@ def create_app(load: Callable[[], Scorer], settings: ServiceSettings | None = No
 
     # probes of load balancers ask with HEAD
     @app.head("/", include_in_schema=False)
-    @app.get("/", summary="A page to try the judge", operation_id="page", response_class=HTMLResponse)
+    @app.get(
+        "/",
+        summary="A page to try the judge",
+        operation_id="page",
+        response_class=HTMLResponse,
+        responses=responses(token=False),
+    )
     async def index() -> Response:
         return HTMLResponse(page, headers=headers)
 
     @app.head("/healthz", include_in_schema=False)
-    @app.get("/healthz", summary="Whether the service is alive", operation_id="healthz")
+    @app.get(
+        "/healthz", summary="Whether the service is alive", operation_id="healthz", responses=responses(token=False)
+    )
     async def healthz() -> schemas.Health:
         return schemas.Health(status="ok")
 

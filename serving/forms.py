@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Callable, Sequence
-from tempfile import SpooledTemporaryFile
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from pydantic.functional_validators import AfterValidator, BeforeValidator
-from python_multipart.multipart import parse_options_header
-from starlette.datastructures import Headers, UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from ..models.calibration import DEFAULT_LEVEL, LEVELS
 from ..models.three_way import MAX_ERRORS
+from .multipart import boundary_of, parts_of
 from .schemas import ClientGone, Problem
 from .settings import MAX_RESPONSES, MAX_SITUATION, MAX_TURNS, ServiceSettings, reason_of
 
@@ -157,9 +154,7 @@ def check_head(request: Request, settings: ServiceSettings) -> None:
     Raises:
         Problem: If it is no form, compressed, or too large.
     """
-    kind, options = parse_options_header(request.headers.get("content-type", ""))
-    if kind != b"multipart/form-data" or not options.get(b"boundary"):
-        raise Problem("not_multipart", "Content-Type; expected multipart/form-data with a boundary")
+    boundary_of(request.headers.get("content-type", ""))
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Problem("not_multipart", "Content-Encoding; expected none, send the form as it is")
     length = request.headers.get("content-length", "")
@@ -182,20 +177,19 @@ async def receive(
         Problem: If it is too large, too slow, or not what is expected.
         ClientGone: If the client hung up.
     """
-    parser = _Parser(request.headers, _chunks(request, settings, count), form, settings.max_bytes)
-    try:
-        form_data = await parser.parse()
-    except MultiPartException as error:
-        raise Problem("bad_request", f"the form cannot be read: {error.__cause__ or error.message}") from None
-    if not parser.is_complete:
-        raise Problem("bad_request", "the form cannot be read: its end is missing")
-    files: dict[str, list[bytes]] = {}
-    for name, part in form_data.multi_items():
-        assert isinstance(part, UploadFile)  # as `_Parser` makes them
-        files.setdefault(name, []).append(await part.read())
-    await form_data.close()
+    body = await _body_of(request, settings, count)
+    names = [*_FILES, *(name for name in form.model_fields if name not in _FILES)]
+    parts: dict[str, list[bytes]] = {}
+    text_bytes = 0
+    for name, content in parts_of(body, boundary_of(request.headers["content-type"]), _MAX_PARTS):
+        if name not in names:
+            raise Problem("invalid", f"a part of the form is not known; expected {', '.join(names)}")
+        text_bytes += 0 if name in _FILES else len(content)
+        if text_bytes > _MAX_TEXT_BYTES:
+            raise Problem("invalid", f"{name}: more than {_MAX_TEXT_BYTES} bytes; expected at most {MAX_SITUATION}")
+        parts.setdefault(name, []).append(content)
     values: dict[str, Any] = {}
-    for name, contents in files.items():
+    for name, contents in parts.items():
         if form.model_fields[name].annotation == list[bytes]:
             values[name] = contents
         elif len(contents) > 1:
@@ -218,61 +212,26 @@ def too_large(settings: ServiceSettings) -> Problem:
     return Problem("too_large", f"the body is too large; expected at most {settings.max_bytes} bytes")
 
 
-async def _chunks(
-    request: Request, settings: ServiceSettings, count: Callable[[int], None]
-) -> AsyncGenerator[bytes, None]:
-    """The body of a request as it comes, within limits of time.
+async def _body_of(request: Request, settings: ServiceSettings, count: Callable[[int], None]) -> bytearray:
+    """CRLF and the body of a request, within limits of time.
 
     `max_body_size` of Starlette would answer 413 in plain text, also where another error comes first.
     """
-    clock, more = asyncio.get_running_loop().time, True
+    clock, body, more = asyncio.get_running_loop().time, bytearray(b"\r\n"), True
     end = clock() + settings.body_seconds
+    limits = f"{settings.body_seconds:g} s in all, {settings.idle_seconds:g} s of silence"
+    slow = Problem("body_timeout", f"the body came too slowly; expected at most {limits}")
     while more:
+        if clock() >= end:  # a timer does not fire while bytes lie ready
+            raise slow
         try:
             async with asyncio.timeout(min(settings.idle_seconds, end - clock())):
                 message = await request.receive()
         except TimeoutError:
-            limits = f"{settings.body_seconds:g} s in all, {settings.idle_seconds:g} s of silence"
-            raise Problem("body_timeout", f"the body came too slowly; expected at most {limits}") from None
+            raise slow from None
         if message["type"] == "http.disconnect":
             raise ClientGone
         chunk, more = message.get("body", b""), message.get("more_body", False)
         count(len(chunk))
-        yield chunk
-
-
-class _Parser(MultiPartParser):
-    """Starlette's parser with the rules of our forms: names are known, texts are short, and the end has to be there.
-
-    Every part is a file in memory: clips may come without a file name, and nothing is written to disk.
-    """
-
-    def __init__(self, headers: Headers, chunks: AsyncGenerator[bytes, None], form: type[Form], max_bytes: int) -> None:
-        super().__init__(headers, chunks)
-        self.is_complete = False
-        self._names = [*_FILES, *(name for name in form.model_fields if name not in _FILES)]
-        self._max_bytes, self._text_bytes = max_bytes, 0
-
-    def on_headers_finished(self) -> None:
-        """Open the file of a part that begins, if its name is known."""
-        part = self._current_part
-        name = parse_options_header(part.content_disposition)[1].get(b"name", b"").decode("utf-8", "replace")
-        if name not in self._names:
-            raise Problem("invalid", f"a part of the form is not known; expected {', '.join(self._names)}")
-        if len(self.items) >= _MAX_PARTS:
-            raise Problem("invalid", f"more than {_MAX_PARTS} parts; expected fewer")
-        file = SpooledTemporaryFile(max_size=self._max_bytes)  # noqa: SIM115 closed by `parse` or `receive`
-        self._files_to_close_on_error.append(file)
-        part.field_name, part.file = name, UploadFile(file, size=0)  # pyright: ignore[reportArgumentType] as Starlette
-
-    def on_part_data(self, data: bytes, start: int, end: int) -> None:
-        """Take further bytes of a part, within the limit of texts."""
-        if (name := self._current_part.field_name) not in _FILES:
-            self._text_bytes += end - start
-            if self._text_bytes > _MAX_TEXT_BYTES:
-                raise Problem("invalid", f"{name}: more than {_MAX_TEXT_BYTES} bytes; expected at most {MAX_SITUATION}")
-        super().on_part_data(data, start, end)
-
-    def on_end(self) -> None:
-        """Note that the form is complete."""
-        self.is_complete = True
+        body += chunk
+    return body

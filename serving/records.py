@@ -35,12 +35,13 @@ _PACKAGE_FRAMES = 6
 _KIND = 60  # characters of a warning that say what it is about
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _PAIRS = (1, 2, 4, 8, 16, 32, 64, 128)
-_HEADERS = {
+HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+"""Of every answer."""
 _LINGER_SECONDS, _LINGER_SILENCE = 5.0, 1.0
 
 
@@ -57,6 +58,7 @@ class RequestRecord:
     code: str = ""  # of `schemas.Code`; empty = no error
     facts: dict[str, Any] = field(default_factory=dict)  # what the stages add: sizes, durations, batch
     admitted: bool = False  # it was let in, and has to be finished before the service ends
+    refused: Problem | None = None  # what the connection answered while the body came, to a client that is gone now
 
     @property
     def seconds(self) -> float:
@@ -215,7 +217,7 @@ class Recorder:
                 record.status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-ID"] = record.id
-                for name, value in _HEADERS.items():
+                for name, value in HEADERS.items():
                     headers.setdefault(name, value)
                 if unread or self._is_stopping():
                     headers["Connection"] = "close"
@@ -238,6 +240,8 @@ class Recorder:
             await self._app(scope, watched_receive, watched_send)
         except ClientGone:
             record.status = CLIENT_GONE
+            if record.refused is not None:
+                record.status, record.code = record.refused.status, record.refused.code
         except Exception as error:
             LOGGER.error("bug", exc_info=error, extra={"facts": {"id": record.id}})
             record.code = "internal"

@@ -12,16 +12,14 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from .connections import ACCEPTED_AT_ONCE, Connection
 from .records import LOGGER
 from .service import LOADING, Service
+from .settings import ALL_ADDRESSES, TOKEN_VARIABLE
 
 _KEEP_ALIVE_SECONDS = 15
 _BACKLOG = 2048
-_ACCEPTED_AT_ONCE = 16
-_OWN_DESCRIPTORS = 64  # decoders, files, log
-_MOST_CONNECTIONS = 4096
 _FLUSH_SECONDS = 1.0  # at the end, for clients to take what was answered
 _EXIT_SECONDS = 0.5  # until connections, decoders and the process are gone
 
@@ -55,13 +53,13 @@ async def serve(app: FastAPI, listener: socket.socket) -> None:
     service: Service = app.state.service
     config = uvicorn.Config(
         app,
-        http=_Connection,
+        http=Connection,
         ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        backlog=_ACCEPTED_AT_ONCE,  # for asyncio, too: the limit of connections is checked before the next ones
+        backlog=ACCEPTED_AT_ONCE,  # for asyncio, too: the limit of connections is checked before the next ones
     )
     server, loop = uvicorn.Server(config), asyncio.get_running_loop()
     _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -78,6 +76,8 @@ async def serve(app: FastAPI, listener: socket.socket) -> None:
     server.handle_exit, app.state.server = on_signal, server
     host, port = listener.getsockname()[:2]
     LOGGER.info("listening", extra={"facts": {"host": host, "port": port}})
+    if host in ALL_ADDRESSES and service.settings.token is None:
+        LOGGER.warning(f"open to whoever reaches this machine; set {TOKEN_VARIABLE}, or listen on --host 127.0.0.1")
     helpers = [
         asyncio.create_task(_end(server, service, listener)),
         asyncio.create_task(_close_unused(server, service.settings.idle_seconds)),
@@ -117,32 +117,6 @@ async def _end(server: uvicorn.Server, service: Service, listener: socket.socket
         connection.transport.abort()
 
 
-class _Connection(H11Protocol):
-    """uvicorn's HTTP/1.1 with a limit of connections. Beyond it the connection that has been silent for longest is
-    closed, so that descriptors are left and a client that asks for `/healthz` at once is answered."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Accept a connection; if there are too many, close one."""
-        super().connection_made(transport)
-        self.made = self.loop.time()
-        open_ones: list[Any] = [peer for peer in self.connections if not peer.transport.is_closing()]
-        if len(open_ones) > most_connections():
-            LOGGER.warning("too many connections")
-            silent = [peer for peer in open_ones if peer is not self and _is_silent(peer)]
-            oldest = min(silent, key=lambda peer: (peer.cycle is not None, peer.made), default=self)
-            oldest.transport.abort()
-
-
-def _is_silent(connection: Any) -> bool:
-    """Whether no request is being answered, or the client does not take its answer."""
-    cycle = connection.cycle
-    return cycle is None or cycle.response_complete or _is_not_taken(connection)
-
-
-def _is_not_taken(connection: Any) -> bool:
-    return connection.transport.get_write_buffer_size() > 0
-
-
 async def _close_unused(server: uvicorn.Server, seconds: float) -> None:
     """Close connections on which for `seconds` neither the head of a request came nor an answer was taken: uvicorn has
     no such limits. Between two requests uvicorn's own limit applies."""
@@ -150,16 +124,10 @@ async def _close_unused(server: uvicorn.Server, seconds: float) -> None:
     while True:
         now, silent = asyncio.get_running_loop().time(), dict[Any, Any]()
         for peer in list[Any](server.server_state.connections):
-            if _is_not_taken(peer) or (_is_silent(peer) and not peer.timeout_keep_alive_task):
+            if peer.is_not_taken or (peer.is_silent and not peer.timeout_keep_alive_task):
                 silent[peer, peer.cycle] = peer
         since = {key: since.get(key, now) for key in silent}
         for key, peer in silent.items():
             if now - since[key] >= seconds:
-                peer.transport.abort()
+                peer.end_unused()
         await asyncio.sleep(min(1.0, seconds / 8))
-
-
-def most_connections() -> int:
-    """As many as there are descriptors for, after our own and those of a burst of new connections."""
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(8, min(descriptors - _OWN_DESCRIPTORS - 4 * _ACCEPTED_AT_ONCE, _MOST_CONNECTIONS))

@@ -13,34 +13,50 @@ from ..models.three_way import BesideNext
 from ..scorer import Scorer
 
 Code = Literal[
-    "bad_request", "unauthorized", "not_found", "method_not_allowed", "body_timeout", "too_large", "not_multipart",
-    "invalid", "bad_audio", "busy", "internal", "loading", "stopping", "timeout",
+    "bad_request", "unauthorized", "other_origin", "not_found", "method_not_allowed", "head_timeout", "body_timeout",
+    "too_large", "uri_too_long", "not_multipart", "wrong_host", "invalid", "bad_audio", "busy", "head_too_large",
+    "internal", "not_implemented", "loading", "stopping", "timeout", "bad_version",
 ]  # fmt: skip
 ERRORS: Mapping[Code, tuple[int, str]] = {
-    "bad_request": (400, "the form cannot be read: Missing boundary in multipart."),
+    "bad_request": (400, "the form cannot be read: its end is missing"),
     "unauthorized": (401, "expected the header Authorization: Bearer with the token of this service"),
+    "other_origin": (
+        403,
+        "a page of another origin may not ask; expected the page of this service, or a host of serve --allowed-hosts",
+    ),
     "not_found": (404, "no such page"),
     "method_not_allowed": (405, "this page does not know the method"),
+    "head_timeout": (408, "the head of the request came too slowly"),
     "body_timeout": (408, "the body came too slowly; expected at most 60 s in all, 10 s of silence"),
     "too_large": (413, "the body is too large; expected at most 33554432 bytes"),
-    "not_multipart": (415, "Content-Type; expected multipart/form-data with a boundary"),
+    "uri_too_long": (414, "the address of the request is too long; expected at most 16384 bytes"),
+    "not_multipart": (415, "Content-Type; expected multipart/form-data with a boundary of at most 70 characters"),
+    "wrong_host": (
+        421,
+        "this service is not asked by that Host; expected an IP address, localhost, or a name of serve --allowed-hosts",
+    ),
     "invalid": (422, "response: missing"),
     "bad_audio": (422, "response: lasts 12.0 s; expected at most 10 s"),
     "busy": (429, "too many requests wait; ask again in 2 s"),
+    "head_too_large": (431, "the head of the request is too large; expected at most 16384 bytes"),
     "internal": (500, "the service failed; its log knows more of request 3f0c"),
+    "not_implemented": (501, "Transfer-Encoding; expected chunked, or none"),
     "loading": (503, "the judge is still being loaded; ask again in 5 s, or wait until GET /readyz answers 200"),
     "stopping": (503, "the service is stopping; ask another one"),
     "timeout": (504, "no score within 60 s; ask again when the service is less busy"),
+    "bad_version": (505, "expected HTTP/1.1 or HTTP/1.0"),
 }
 """HTTP status of each code, and its message, or an example of one."""
-SCORING_ERRORS = (400, 408, 413, 415, 422, 429, 500, 503, 504)
+SCORING_ERRORS = (400, 403, 408, 413, 415, 422, 429, 500, 503, 504)
 """Statuses of the routes that score."""
 _TITLES = {
     400: "The form cannot be read.",
     401: "The token is missing or wrong.",
+    403: "A page of another origin asks.",
     408: "The body came too slowly.",
     413: "The body is too large.",
     415: "The body is no form.",
+    421: "The service is not asked by that name.",
     422: "A field is missing or wrong, or a clip cannot be used.",
     429: "Too many requests wait; Retry-After says when to ask again.",
     500: "The service failed.",
@@ -61,12 +77,13 @@ class Problem(Exception):
     def __init__(self, code: Code, message: str | None = None, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message or ERRORS[code][1])
         self.code: Code = code
+        self.status = ERRORS[code][0]
         self.headers = headers
 
     def response(self) -> JSONResponse:
         """The answer, in the one form that all errors have."""
         body = Error(error=ErrorBody(code=self.code, message=str(self)))
-        return JSONResponse(body.model_dump(), ERRORS[self.code][0], headers=self.headers)
+        return JSONResponse(body.model_dump(), self.status, headers=self.headers)
 
 
 class ClientGone(Exception):
@@ -250,7 +267,8 @@ def responses(*statuses: int, token: bool) -> dict[int | str, dict[str, Any]]:
         token: Whether it wants a token.
     """
     errors: dict[int | str, dict[str, Any]] = {}
-    for status in sorted((*statuses, 401) if token else statuses):
+    possible: list[int] = [*statuses, 421, *([401] if token else [])]
+    for status in sorted(possible):
         headers: dict[str, Any] = {
             "X-Request-ID": {
                 "description": "Of this request, in the log too; the client may choose it.",

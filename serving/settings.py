@@ -23,7 +23,10 @@ MAX_RESPONSES = 16
 MAX_SITUATION = 4_000
 """Bytes in UTF-8 of the text about the situation. A judge may read a token for each byte, and the time of a batch grows
 with the square of its longest text: of as many characters four requests would take minutes."""
+ALL_ADDRESSES = ("0.0.0.0", "::", "")
+"""What listens on all addresses of a machine."""
 _DAY = 86_400.0
+_NAME = re.compile(r"\*|[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|[0-9a-fA-F:.]+")
 
 
 class ServiceSettings(BaseModel):
@@ -46,6 +49,9 @@ class ServiceSettings(BaseModel):
         grace_seconds: After SIGTERM the service ends within this time, whoever still waits or does not read.
         token: What clients must send as a bearer token, printable ASCII; None = nothing.
         open_metrics: `/metrics` needs no token.
+        host: Address or name that the service listens on.
+        allowed_hosts: Names by which it is asked, beside `host`, localhost and IP addresses (`origins.OriginCheck`),
+            and whose pages may ask; `*` = any. Empty with a token = any.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -66,6 +72,15 @@ class ServiceSettings(BaseModel):
     grace_seconds: float = Field(default=25.0, gt=0, le=_DAY)
     token: str | None = Field(default=None, repr=False)
     open_metrics: bool = False
+    host: str = "127.0.0.1"
+    allowed_hosts: tuple[str, ...] = ()
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if wrong := [name for name in names if not _NAME.fullmatch(name)]:
+            raise ValueError(f"{wrong[0]!r}; expected names such as judge.example, without scheme and port, or '*'")
+        return names
 
     @field_validator("token")
     @classmethod
@@ -88,7 +103,8 @@ def read_settings(**options: Any) -> ServiceSettings:
         name, reason = reason_of(error)
     if name == "token":
         raise UserError(f"{TOKEN_VARIABLE}: {reason}; unset it to let everybody in")
-    raise UserError(f"--{name.replace('_', '-')} {options[name]}: {reason}")
+    value = "" if name == "allowed_hosts" else f" {options[name]}"
+    raise UserError(f"--{name.replace('_', '-')}{value}: {reason}")
 
 
 def reason_of(error: ValidationError) -> tuple[str, str]:

@@ -94,7 +94,7 @@ class InProcess:
     def __call__(self, method: str, path: str, address: str = "127.0.0.1", **options: Any) -> httpx.Response:
         async def send() -> httpx.Response:
             transport = httpx.ASGITransport(self.app, raise_app_exceptions=False, client=(address, 1))
-            async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
                 return await client.request(method, path, **options)
 
         return self._portal.call(send)

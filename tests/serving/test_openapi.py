@@ -14,7 +14,7 @@ from empathy_judge.data_modules.schema import Dimension
 
 from .services import FakeScorer, InProcess, in_process, live, wav
 
-ERRORS = {"400", "408", "413", "415", "422", "429", "500", "503", "504"}
+ERRORS = {"400", "403", "408", "413", "415", "421", "422", "429", "500", "503", "504"}
 
 
 def document_of(service: InProcess) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def test_every_status_is_declared(documents):
                 content = response["content"]["application/json"]
                 assert content["schema"] == {"$ref": "#/components/schemas/Error"}
                 assert all(list(own["value"]) == ["error"] for own in content["examples"].values())
-        assert set(document["paths"]["/readyz"]["get"]["responses"]) == {"200", "503"}
+        assert set(document["paths"]["/readyz"]["get"]["responses"]) == {"200", "421", "503"}
     assert "securitySchemes" not in documents[0]["components"]
 
 

@@ -18,7 +18,7 @@ import httpx
 import pytest
 import torch
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.serving import running
+from empathy_judge.serving import connections
 from empathy_judge.serving.app import create_app
 from empathy_judge.serving.records import OncePerSecond, log_json
 from empathy_judge.serving.running import run
@@ -34,7 +34,7 @@ def head(length: int | None, path: str = "/v1/score") -> bytes:
     """Of a request."""
     size = b"Transfer-Encoding: chunked" if length is None else b"Content-Length: %d" % length
     kind = b"Content-Type: multipart/form-data; boundary=b"
-    return b"POST %s HTTP/1.1\r\nHost: x\r\n%s\r\n%s\r\n\r\n" % (path.encode(), kind, size)
+    return b"POST %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n%s\r\n\r\n" % (path.encode(), kind, size)
 
 
 def _metric(service: Live, line: str) -> float:
@@ -87,10 +87,11 @@ def _readable(connection: socket.socket) -> bool:
         connection.settimeout(10)
 
 
-@pytest.mark.parametrize("sent", [b"", b"POST /v1/score HTTP/1.1\r\nHost: x\r\n"])
-def test_a_connection_without_the_head_of_a_request_is_closed(hasty, sent):
-    with hasty.raw(sent) as connection:
+def test_a_connection_without_the_head_of_a_request_is_closed(hasty):
+    with hasty.raw() as connection:
         assert answer_on(connection) == (0, "")
+    with hasty.raw(b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\n") as connection:
+        assert answer_on(connection) == (408, "head_timeout")
 
 
 def test_a_client_that_sends_too_much_can_read_why(hasty):
@@ -159,7 +160,7 @@ def test_a_client_that_does_not_read_is_cut_off_and_holds_up_nobody(hasty):
     def ask(connection: socket.socket) -> None:
         end = time.monotonic() + 10  # until what is answered fills the buffers of both sides
         while time.monotonic() < end:
-            connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
+            connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
             time.sleep(0.02)
 
     with hasty.raw() as connection, pytest.raises(OSError, match=r"reset|[Bb]roken"):
@@ -225,7 +226,7 @@ def test_the_end_while_the_judge_is_being_loaded(monkeypatch):
 
 
 def test_beyond_the_limit_of_connections_the_silent_ones_go(monkeypatch, caplog):
-    monkeypatch.setattr(running, "most_connections", lambda: 4)
+    monkeypatch.setattr(connections, "most_connections", lambda: 4)
     with live(FakeScorer()) as service, contextlib.ExitStack() as stack:
         sending = stack.enter_context(service.raw(head(100_000) + PART))
         until(lambda: _metric(service, "empathy_judge_uploads") == 1)
