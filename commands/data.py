@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..data_modules.errors import UserError, counted, system_errors
+from ..data_modules.written import writing
 from . import DONE, FAILED_CHECKS, chosen, first_given, tell
 from .options import import_parser, source_parser
 
@@ -81,14 +82,15 @@ def inspect(options: argparse.Namespace) -> int:
         from ..eval.pages.inspection import check_page_folder
 
         check_page_folder(options.page)
-    dataset = PairDataset.load(options.data)
-    inspection = inspect_dataset(dataset, max_seconds=options.max_seconds)
-    facts = inspection_facts(dataset)
-    pages = []
-    if options.page is not None:
-        from ..eval.pages.inspection import write_inspection_page
+    with writing("inspect", options.page):
+        dataset = PairDataset.load(options.data)
+        inspection = inspect_dataset(dataset, max_seconds=options.max_seconds)
+        facts = inspection_facts(dataset)
+        pages = []
+        if options.page is not None:
+            from ..eval.pages.inspection import write_inspection_page
 
-        pages.append(f"page: {write_inspection_page(dataset, inspection, facts, options.page)}")
+            pages.append(f"page: {write_inspection_page(dataset, inspection, facts, options.page)}")
     tell(options, {**inspection.to_dict(), **facts}, lambda _: [*inspection_tables(inspection, facts), *pages])
     leaks = any(inspection.crossings[kind] for kind in inspection.refused)
     return FAILED_CHECKS if inspection.problems or leaks else DONE

@@ -11,7 +11,7 @@ import stat
 import tempfile
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
@@ -399,23 +399,6 @@ def kept_file(root: DataPath, content_hash: str, name: str) -> Path:
     except OSError:  # no home either, as in some containers
         folder = Path(tempfile.gettempdir())
     return folder / f"{content_hash[:32]}-{name.removeprefix('.')}"
-
-
-def replace_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files into a folder, which is made if missing. If there is no room for all of them, all earlier ones stay.
-
-    Raises:
-        OSError: If one cannot be written, with its name.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".", dir=folder) as stage:
-        for name, content in files.items():
-            try:
-                Path(stage, name).write_bytes(content)
-            except OSError as error:
-                raise OSError(error.errno, error.strerror, str(folder / name)) from error
-        for name in files:  # needs no room
-            os.replace(Path(stage, name), folder / name)
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from ...data_modules.errors import UserError, counted
-from ...data_modules.folders import CARD_FILE, replace_text
+from ...data_modules.folders import CARD_FILE
 from ...data_modules.inspection import Inspection
 from ...data_modules.ratings import Dimension
 from ...data_modules.schema import Pair, PairDataset
+from ...data_modules.written import write_files
 from ..inspection import DISPUTED_ITEMS, MAX_STEPS, Facts, scale_steps
 from ..rendering import read, render
-from ..results import REPORT_FILE
 from . import charts
 from .report import PAGE_FILE
 from .sound import RULE, AudioCopies, dot_strip, heard
@@ -43,14 +43,13 @@ _TITLES = {
 
 
 def check_page_folder(out: Path) -> None:
-    """Refuses a folder that holds something else; called before the long work begins.
+    """Refuses a pair dataset, whose own clips lie in ``audio/``; called before the long work begins.
 
     Raises:
-        UserError: If `out` is a pair dataset or holds an agreement report.
+        UserError: If `out` is one.
     """
-    for name, content in ((CARD_FILE, "a pair dataset"), (REPORT_FILE, "an agreement report")):
-        if (out / name).exists():
-            raise UserError(f"--page {out}: holds {content} ({name}); name a folder of its own")
+    if (out / CARD_FILE).exists():
+        raise UserError(f"--page {out}: holds a pair dataset ({CARD_FILE}); name a folder of its own")
 
 
 def write_inspection_page(dataset: PairDataset, found: Inspection, facts: Facts, out: Path) -> Path:
@@ -66,12 +65,13 @@ def write_inspection_page(dataset: PairDataset, found: Inspection, facts: Facts,
         out: Folder that passed `check_page_folder`; made if it does not exist.
 
     Raises:
+        UserError: If a file of somebody else would be replaced.
         OSError: If it cannot be written.
     """
     out.mkdir(parents=True, exist_ok=True)
     copies = AudioCopies(out)
     page = _render(dataset, found, facts, copies)
-    replace_text(out / PAGE_FILE, page)
+    write_files("inspect", out, {PAGE_FILE: page.encode()})
     copies.remove_others()
     return out / PAGE_FILE
 
