@@ -372,10 +372,9 @@ def test_a_page_is_replaced_with_its_clips_and_nothing_else(inspected, tmp_path)
     assert {path.name for path in (tmp_path / "page" / "audio").iterdir()} == {*played, "my-notes.txt"}
 
 
-def test_folders_that_hold_something_else_are_refused(inspected, tmp_path):
+def test_a_pair_dataset_is_no_folder_for_a_page(inspected, tmp_path):
     inspected()
-    (tmp_path / "agreement.json").write_text("{}")
-    for out, reason in ((tmp_path / "data", "holds a pair dataset"), (tmp_path, "holds an agreement report")):
-        with pytest.raises(UserError, match=f"--page {out}: {reason} .*; name a folder of its own$"):
-            check_page_folder(out)
+    out = tmp_path / "data"
+    with pytest.raises(UserError, match=f"--page {out}: holds a pair dataset .*; name a folder of its own$"):
+        check_page_folder(out)
     check_page_folder(tmp_path / "page")
