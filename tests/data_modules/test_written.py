@@ -169,9 +169,9 @@ def test_files_beside_each_other_are_written_at_once_and_one_is_not(tmp_path):
 def test_a_file_that_would_be_refused_is_refused_before_the_work(command, tmp_path):
     for name in FILES[command]:
         (tmp_path / name).write_bytes(b"mine")
-        with pytest.raises(UserError, match=f"{name}: exists, and `{command}` did not write it"):
-            with writing(command, tmp_path):
-                raise AssertionError
+        reason = f"{name}: exists, and `{command}` did not write it"
+        with pytest.raises(UserError, match=reason), writing(command, tmp_path):
+            raise AssertionError
         assert listed(tmp_path) == [name]
         (tmp_path / name).unlink()
 
