@@ -189,7 +189,7 @@ class Parts:
         self._key = _hash(self.identity)[:12]
 
     def begun(self) -> dict[str, Any] | None:
-        """What the plan in the folder says: `identity`, `rows` and what it `replaces`; None = none, or it is damaged."""
+        """What the plan says: `identity`, `rows` and what it `replaces`; None = none, or a damaged one."""
         try:
             plan = json.loads((self.folder / _PLAN).read_text(encoding="utf-8"))
             return plan if plan.pop("sha256") == _hash(plan) and plan["schema_version"] == _SCHEMA_VERSION else None

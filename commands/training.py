@@ -44,10 +44,12 @@ def train(arguments: Sequence[str]) -> int:
         print(trainer_help(), end="")
         return DONE
     if not any(word.startswith("--print_config") for word in arguments):
-        judge = RecipeParser(trainer=False).parse(arguments).judge  # errors are reported before torch is loaded
+        parser = RecipeParser(trainer=False)  # errors are reported before torch is loaded
+        parsed = parser.parse(arguments)
+        parser.check(parsed)
         from ..models.hub import require_backbone
 
-        require_backbone(judge.backbone, judge.revision)
+        require_backbone(parsed.judge.backbone, parsed.judge.revision)
     from ..train.run import train as run
 
     done = run(arguments)
