@@ -29,12 +29,12 @@ def evaluate(options: argparse.Namespace) -> int:
         _open([options.judge], options)
         return DONE
     require_judges([options.judge], options.backbone)
-    from ..eval.evaluate import evaluate as measure
-    from ..eval.views import evaluation_views
-
     if options.explain and not Path(options.judge).is_dir():
         raise UserError(f"--explain with judge {options.judge}; expected the folder of a judge or of a run")
-    with writing("evaluate", options.out):
+    with writing("evaluate", options.out):  # the imports take seconds
+        from ..eval.evaluate import evaluate as measure
+        from ..eval.views import evaluation_views
+
         judge = open_scorer(options) if options.explain else options.judge  # one load for both
         measured = measure(judge, options.data, **_how_to_measure(options))
         if options.explain:
@@ -63,10 +63,10 @@ def compare(options: argparse.Namespace) -> int:
         _open(options.judges, options)
         return DONE
     require_judges(options.judges, options.backbone)
-    from ..eval.compare import compare as measure
-    from ..eval.views import comparison_views
-
     with writing("compare", options.out):
+        from ..eval.compare import compare as measure
+        from ..eval.views import comparison_views
+
         comparison = measure(options.judges, options.data, **_how_to_measure(options))
         for line in comparison.warnings:
             print(f"warning: {line}", file=sys.stderr)
@@ -110,12 +110,12 @@ def layers(options: argparse.Namespace) -> int:
     One pass of the frozen backbone over the rated pairs; a ridge on the states of each layer predicts groups left out.
     Layers of the language model and of the audio encoder; * = told apart from the best layer of its part.
     """
-    from ..data_modules.schema import PairDataset
-    from ..eval.layers import layer_views, measure_layers, save_layers
-
-    dataset = PairDataset.load(options.data)
-    settings = chosen(options, "device", "resamples", "seed")
     with writing("layers", options.out):
+        from ..data_modules.schema import PairDataset
+        from ..eval.layers import layer_views, measure_layers, save_layers
+
+        dataset = PairDataset.load(options.data)
+        settings = chosen(options, "device", "resamples", "seed")
         report = measure_layers(options.judge, dataset, options.split or ("train", "validation"), **settings)
         if options.out is not None:
             save_layers(report, options.out)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 CARD_FILE = "dataset.yaml"
 STAGE_NOTES = ".unfinished"
 """Folder in a staged folder: its key, its lock, and what a resumed call needs to know."""
+_COMMAND_LOCK = "command"
 MAX_YAML_VALUES = 1_000_000
 _BESIDE = 20
 """Characters by which the names of temporary files and folders beside a path are longer than its own."""
@@ -176,15 +177,11 @@ def staged_folder(out: str | Path, overwrite: bool = False, key: str | None = No
     out = Path(out).resolve()
     # not `with_name`, which the root of the file system does not have
     stage, replaced = (out.parent / f".{out.name}.{suffix}" for suffix in ("unfinished", "replaced"))
-    notes = stage / STAGE_NOTES
+    notes = stage / STAGE_NOTES  # as in `command_lock`
     with system_errors(out, "written"):
         if replaced.exists() and not out.exists():  # killed between the two renames below
             replaced.rename(out)
-        if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-            if not (out / CARD_FILE).is_file():
-                raise DataError(f"{out}: exists and is not a pair dataset; expected a folder that does not exist yet")
-            if not overwrite:
-                raise DataError(f"{out}: exists; expected a folder that does not exist yet, or --overwrite")
+        check_new(out, overwrite)
         notes.mkdir(parents=True, exist_ok=True)
         lock = FileLock(notes / "lock", blocking=False)
         try:
@@ -210,13 +207,39 @@ def staged_folder(out: str | Path, overwrite: bool = False, key: str | None = No
         shutil.rmtree(replaced, ignore_errors=True)
 
 
+def command_lock(out: Path) -> Path:
+    """The file that a command locks while it makes what will be a `staged_folder`; it lies in the stage of `out`."""
+    out = out.resolve()
+    return out.parent / f".{out.name}.unfinished" / STAGE_NOTES / _COMMAND_LOCK
+
+
+def check_new(out: Path, overwrite: bool | None = None) -> None:
+    """Check that a folder does not exist or is empty.
+
+    Args:
+        out: The folder.
+        overwrite: Whether it may be a pair dataset; None = what is made is none.
+
+    Raises:
+        DataError: If it is something else.
+    """
+    if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
+        return
+    if overwrite is None:
+        raise DataError(f"{out}: exists; expected a folder that does not exist yet")
+    if not (out / CARD_FILE).is_file():
+        raise DataError(f"{out}: exists and is not a pair dataset; expected a folder that does not exist yet")
+    if not overwrite:
+        raise DataError(f"{out}: exists; expected a folder that does not exist yet, or --overwrite")
+
+
 def _begin(stage: Path, key: str | None) -> None:
     """Keeps what an earlier call with this key finished, removes everything else."""
     notes = stage / STAGE_NOTES
     stored = notes / "key"
     if key is None or not stored.is_file() or stored.read_text(encoding="utf-8") != key:
         for path in (*stage.iterdir(), *notes.iterdir()):
-            if path not in (notes, notes / "lock"):
+            if path not in (notes, notes / "lock", notes / _COMMAND_LOCK):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         replace_text(stored, key or "")
     for path in stage.rglob(".*.tmp"):  # of `replace_file`

@@ -12,11 +12,11 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from .errors import UserError
-from .folders import replace_text
+from .errors import UserError, system_errors
+from .folders import check_new, command_lock, replace_text
 from .locks import locked
 
 RECORDS = ".empathy-judge"
@@ -106,13 +106,49 @@ def writing(command: str, folder: Path | None, file: str = "") -> Iterator[None]
         yield
         return
     check_replaceable(command, (folder / name for name in ([file] if file else FILES[command])))
-    records = folder / RECORDS
-    made = [path for path in (records, folder, *folder.parents) if not path.exists()]
-    lock, place = (records / f"{file}.lock", folder / file) if file else (records / "lock", folder)
+    lock, place = (f"{file}.lock", folder / file) if file else ("lock", folder)
+    with _alone(place, folder / RECORDS / lock):
+        yield
+
+
+@contextmanager
+def changing(folder: Path) -> Iterator[None]:
+    """Change what is in a folder, or make it: keep other processes out until the end.
+
+    Raises:
+        UserError: If another process changes it.
+    """
+    with _alone(folder, folder / RECORDS / "lock"):
+        yield
+
+
+@contextmanager
+def making(folder: Path, overwrite: bool | None = None) -> Iterator[None]:
+    """Make a folder that may not hold anything before: first check that, and keep other processes out until the end.
+
+    Args:
+        folder: The folder.
+        overwrite: As for `folders.check_new`.
+
+    Raises:
+        UserError: If it holds something, or another process makes it.
+    """
+    with system_errors(folder, "written"):
+        check_new(folder, overwrite)
+    with _alone(folder, command_lock(folder)):
+        yield
+
+
+@contextmanager
+def _alone(place: Path, lock: Path) -> Iterator[None]:
+    """Hold a lock, without a trace of it at the end."""
+    made = [path for path in lock.parents if path.name == RECORDS or not path.exists()]
     taken = f"{place}: another process is writing it; expected wait for it, or another place"
     unlocked = f"{place}: its file system knows no locks; make sure that no other command writes there"
     try:
-        with locked(lock, taken, unlocked):
+        with ExitStack() as until_the_end:
+            with system_errors(place, "written"):
+                until_the_end.enter_context(locked(lock, taken, unlocked))
             yield
     finally:
         for path in made:

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...data_modules.errors import UserError, counted
-from ...data_modules.folders import CARD_FILE
+from ...data_modules.errors import counted
 from ...data_modules.inspection import Inspection
 from ...data_modules.ratings import Dimension
 from ...data_modules.schema import Pair, PairDataset
@@ -42,16 +41,6 @@ _TITLES = {
 }
 
 
-def check_page_folder(out: Path) -> None:
-    """Refuses a pair dataset, whose own clips lie in ``audio/``; called before the long work begins.
-
-    Raises:
-        UserError: If `out` is one.
-    """
-    if (out / CARD_FILE).exists():
-        raise UserError(f"--page {out}: holds a pair dataset ({CARD_FILE}); name a folder of its own")
-
-
 def write_inspection_page(dataset: PairDataset, found: Inspection, facts: Facts, out: Path) -> Path:
     """Writes ``index.html``, whose path it returns, and beside it the clips that it plays, in ``audio/``.
 
@@ -62,7 +51,7 @@ def write_inspection_page(dataset: PairDataset, found: Inspection, facts: Facts,
         dataset: All pairs.
         found: From `inspect_dataset`.
         facts: From `inspection_facts`.
-        out: Folder that passed `check_page_folder`; made if it does not exist.
+        out: Folder, not of a pair dataset; made if it does not exist.
 
     Raises:
         UserError: If a file of somebody else would be replaced.
