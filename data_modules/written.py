@@ -16,8 +16,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from .errors import UserError, system_errors
-from .folders import check_new, command_lock, replace_text
+from .folders import replace_text
 from .locks import locked
+from .staging import check_new, command_lock
 
 RECORDS = ".empathy-judge"
 FILES = {
@@ -128,7 +129,7 @@ def making(folder: Path, overwrite: bool | None = None) -> Iterator[None]:
 
     Args:
         folder: The folder.
-        overwrite: As for `folders.check_new`.
+        overwrite: As for `staging.check_new`.
 
     Raises:
         UserError: If it holds something, or another process makes it.

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..data_modules.errors import UserError
-from ..data_modules.folders import check_new, staged_folder
+from ..data_modules.staging import check_new, staged_folder
 from . import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
 from .calibration import Calibration, from_json
 from .description import (
