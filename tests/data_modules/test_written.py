@@ -11,8 +11,18 @@ from pathlib import Path
 
 import pytest
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.data_modules.written import FILES, RECORDS, check_replaceable, write_files, writing
+from empathy_judge.data_modules.staging import staged_folder
+from empathy_judge.data_modules.written import (
+    FILES,
+    RECORDS,
+    changing,
+    check_replaceable,
+    making,
+    write_files,
+    writing,
+)
 
+OWN = {"making": making, "changing": changing}
 ADVICE = "; expected another place, or that this file is moved away"
 
 
@@ -186,3 +196,44 @@ def test_where_nothing_was_written_nothing_is_left(tmp_path):
     with writing("plan", tmp_path / "mine"):
         pass
     assert list(tmp_path.rglob("*")) == [tmp_path / "mine"]  # an empty folder of the user stays
+
+
+# ---------------------------------------------------------------- folders that are made or changed as a whole
+
+
+def test_a_folder_that_is_taken_is_refused_before_the_work(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    for overwrite, reason in ((None, "exists; expected a folder that does not"), (True, "is not a pair dataset")):
+        with pytest.raises(UserError, match=reason), making(tmp_path, overwrite):
+            raise AssertionError
+    (tmp_path / "dataset.yaml").touch()
+    with pytest.raises(UserError, match="or --overwrite"), making(tmp_path, False):
+        raise AssertionError
+    with making(tmp_path, True), making(tmp_path.parent / "new"):
+        pass
+    assert listed(tmp_path) == ["dataset.yaml", "mine.txt"]
+
+
+@pytest.mark.parametrize("name", ["making", "changing"])
+def test_a_second_process_is_refused_while_a_folder_is_made_or_changed(name, tmp_path):
+    out = tmp_path / "deep" / "out"
+    program = HOLD.replace("writing", name).replace("sys.argv[1], ", "").replace("sys.argv[2]", "sys.argv[1]")
+    program = program.replace(", *sys.argv[3:]", "")
+    words = [sys.executable, "-c", program, str(out)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == b"\n"
+        for _ in range(2):
+            with pytest.raises(UserError, match="out: another process is writing it"), OWN[name](out):
+                raise AssertionError
+        first.kill()
+    with OWN[name](out):
+        pass
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_what_is_staged_in_a_folder_that_is_made_takes_its_place(tmp_path):
+    out = tmp_path / "out"
+    with making(out), staged_folder(out) as stage:
+        (stage / "judge.json").write_text("{}")
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["out", "out/judge.json"]
