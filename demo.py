@@ -19,6 +19,7 @@ from .data_modules.parallel import say
 from .data_modules.sample import DIMENSION, make_sample
 from .data_modules.schema import Pair, PairDataset
 from .data_modules.splits import split_dataset
+from .data_modules.written import changing
 from .eval.evaluate import evaluate
 from .eval.judges.trained import TrainedJudge
 from .eval.views import evaluation_views
@@ -38,7 +39,7 @@ def run_demo(out: Path, *, groups: int, epochs: int | None, as_json: bool = Fals
         as_json: Print where everything is as JSON; what happens meanwhile goes to standard error.
 
     Raises:
-        UserError: If `out` holds folders of these names that no demo made.
+        UserError: If `out` holds folders of these names that no demo made, or another demo makes some there.
     """
     note = Console(stderr=as_json).print
     start = time.monotonic()
@@ -46,7 +47,7 @@ def run_demo(out: Path, *, groups: int, epochs: int | None, as_json: bool = Fals
     def step(number: int, text: str) -> None:
         note(f"[bold]{number}/5[/bold] {text} [dim]({time.monotonic() - start:.0f} s so far)[/dim]")
 
-    with _replacing(out):
+    with changing(out), _replacing(out):
         step(1, f"sample: {counted(groups, 'script')} spoken in many tones, rated by a simulated panel (synthetic)")
         make_sample(out / "data", groups=groups)
         split_dataset(out / "data")

@@ -23,7 +23,7 @@ from .scores import Column, ScoredRow, Value, in_windows, row_columns, write_sco
 if TYPE_CHECKING:
     from ..scorer import Scorer
 
-_PLAN, _SCHEMA_VERSION = "plan.json", 2
+_PLAN, _SCHEMA_VERSION = "plan.json", 3
 _STEP, _MOST_STEPS, _CHUNKS = 64, 16, 128
 _UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
 """Errors of reading JSON that is not as it should be."""
@@ -172,10 +172,10 @@ class DamagedError(Exception):
 class Parts:
     """The folder `OUT.parts`. Any number of processes on any number of machines write into it.
 
-    Nothing is locked. A file is written beside its place and renamed, so that it is there as a whole or not at all.
-    Two processes that score one chunk write the same part. A part holds its number of rows and their hash: what was
-    damaged since, by a disk or a person, is scored again. Names of parts carry the identity of the job, so that a
-    process that did not notice that another job was begun here does no harm.
+    Nothing is locked but the plan (`claim.Claim`). A file is written beside its place and renamed, so that it is there
+    as a whole or not at all. Two processes that score one chunk write the same part. A part holds its number of rows
+    and their hash: what was damaged since, by a disk or a person, is scored again. Names of parts carry the identity of
+    the job, so that a process that did not notice that another job was begun here does no harm.
     """
 
     def __init__(self, job: Job) -> None:
@@ -189,7 +189,7 @@ class Parts:
         self._key = _hash(self.identity)[:12]
 
     def begun(self) -> dict[str, Any] | None:
-        """What the plan in the folder says: `identity` and `rows`; None = there is none, or it is damaged."""
+        """What the plan says: `identity`, `rows` and what it `replaces`; None = none, or a damaged one."""
         try:
             plan = json.loads((self.folder / _PLAN).read_text(encoding="utf-8"))
             return plan if plan.pop("sha256") == _hash(plan) and plan["schema_version"] == _SCHEMA_VERSION else None
@@ -201,11 +201,11 @@ class Parts:
         plan = self.begun()
         return plan is not None and plan["identity"] == self.identity
 
-    def plan(self, rows: int) -> None:
-        """Begin with a manifest of so many rows."""
-        check_writable(self.folder)
+    def plan(self, rows: int, replaces: Mapping[str, str | int] | None = None) -> None:
+        """Begin with a manifest of so many rows, and a file of scores that may be replaced at the end
+        (None = there is none)."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        plan = {"schema_version": _SCHEMA_VERSION, "identity": self.identity, "rows": rows}
+        plan = {"schema_version": _SCHEMA_VERSION, "identity": self.identity, "rows": rows, "replaces": replaces}
         _replace(self.folder / _PLAN, lambda file: file.write(_signed(plan)))
         self.rows = rows
 
@@ -251,8 +251,11 @@ class Parts:
         except _UNREADABLE:
             return None
 
-    def join(self) -> tuple[Counter[str], int, str]:
+    def join(self, check: Callable[[Path], object]) -> tuple[Counter[str], int, str]:
         """Put all parts together; `Job.out` appears when it is complete.
+
+        Args:
+            check: Called with the complete file before it takes its place; what it raises leaves all as it is.
 
         Returns:
             How many rows have no scores, by kind; how many were read in several windows; and a hash over the
@@ -282,7 +285,7 @@ class Parts:
 
         chunks, out = self.chunks(), self.job.out
         columns = row_columns(whole(chunks[0]).columns)
-        _replace(out, lambda file: write_scores(out.suffix.lower(), columns, pieces(), file))
+        _replace(out, lambda file: write_scores(out.suffix.lower(), columns, pieces(), file), check)
         return failed, cut, audio.hexdigest()
 
     def entries(self) -> list[Path]:
@@ -305,14 +308,15 @@ def _signed(head: Mapping[str, Any], content: bytes = b"") -> bytes:
     return f"{json.dumps({**head, 'sha256': _hash(head, content)})}\n".encode()
 
 
-def _replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file, make sure that it is on the disk, and rename it into place."""
+def _replace(path: Path, write: Callable[[BinaryIO], object], check: Callable[[Path], object] = lambda _: None) -> None:
+    """Write a file, make sure that it is on the disk, check it, and rename it into place."""
 
     def write_through(temporary: Path) -> None:
         with open(temporary, "wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
+        check(temporary)
 
     try:
         replace_file(path, write_through)

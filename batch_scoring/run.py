@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -18,7 +19,8 @@ from typing import Literal, TypeVar
 from ..data_modules.errors import ASKED_TO_STOP, UserError
 from ..data_modules.folders import replace_text
 from ..data_modules.parallel import ALONE, SCHEDULER_SIGNALS, Launch, ProgressBar, listen, restore
-from .job import Chunk, DamagedError, Job, Parts, audio_mark, first_difference
+from .claim import Claim
+from .job import Chunk, DamagedError, Job, Parts, audio_mark
 from .manifest import Manifest, ManifestRow, Row
 from .scores import windows_in_words
 from .workers import run_workers, worker_devices
@@ -105,10 +107,10 @@ def score_manifest(
         raise UserError(f"--restart in several processes; expected {job.out}.parts to be deleted beforehand")
     start, parts = time.monotonic(), Parts(job)
     before: int | None = None
-    with _stopped_by_signals(parts):
+    with _stopped_by_signals(parts), closing(Claim(parts)) as claim:
         while True:
             fresh = not parts.under_way()
-            finished = _begin(parts, launch, restart, overwrite, again=before is not None)
+            finished = _begin(parts, claim, launch, restart, overwrite, again=before is not None)
             if finished is not None:
                 return finished
             done, restart = sum(chunk.rows for chunk in parts.done()), False
@@ -124,36 +126,31 @@ def score_manifest(
             if launch.rank > 0:
                 return None
             with suppress(DamagedError):  # what is missing is scored, unless another process was faster
-                return _finish(parts, start, before)
+                return _finish(parts, start, before, overwrite)
 
 
-def _begin(parts: Parts, launch: Launch, restart: bool, overwrite: bool, again: bool) -> Summary | None:
+def _begin(parts: Parts, claim: Claim, launch: Launch, restart: bool, overwrite: bool, again: bool) -> Summary | None:
     """Plan the job if it is not planned yet; returns its summary if there is nothing to do."""
     job, manifest = parts.job, Manifest(parts.job.manifest)
+    claim.check(restart)
     if restart:  # the plan stays: a process at work on the same job does it again
         for path in parts.entries():
             path.unlink(missing_ok=True)
     plan = parts.begun()
-    different = None if plan is None else first_difference(plan["identity"], parts.identity)
-    if different is not None and parts.entries():
-        raise UserError(
-            f"{parts.folder}: begun with {different}; expected the same command as before, or --restart to delete what "
-            "is done"
-        )
-    if plan is None or different is not None:
+    if plan is None or plan["identity"] != parts.identity:
         rows = manifest.check()
         earlier = _known(job)
         if earlier is not None and earlier.identity == parts.identity and (again or launch.world > 1):
             parts.rows = rows  # several processes leave a file that is complete, a single one begins anew
             if again or manifest.embeds or earlier.audio == _audio_now(parts, manifest):
                 return earlier
-        if earlier is None and job.out.exists() and not overwrite:
-            raise UserError(
-                f"{job.out}: exists, and is not what this command wrote there; expected another --out, or --overwrite"
-            )
-        parts.plan(rows)
+        if earlier is None and not overwrite:
+            _check_replaceable(job)
+        claim.take(rows, _facts(job.out), restart)
     else:
-        parts.rows = plan["rows"]
+        if not overwrite:
+            _check_replaceable(job, plan["replaces"])
+        claim.take(plan["rows"], plan["replaces"], restart)
     if launch.rank == 0:  # rank 0 puts the parts together
         _drop_outdated(parts, manifest)
     return None
@@ -196,13 +193,37 @@ def _in_threads(
             yield from threads.map(call, batch, records)
 
 
-def _finish(parts: Parts, start: float, before: int) -> Summary:
+def _check_replaceable(job: Job, *known: Mapping[str, str | int] | None) -> None:
+    """Check that nothing stands where the scores and their summary go but scores of these `_facts`, and a summary.
+
+    Raises:
+        UserError: If a file of somebody else does, or a symbolic link, which would be lost.
+    """
+    summary = _summary_file(job)
+    for path in (job.out, summary):
+        if not os.path.lexists(path):
+            continue
+        ours = _read_summary(job) is not None if path == summary else (facts := _facts(path)) and facts in known
+        if path.is_symlink() or not ours:
+            raise UserError(
+                f"{path}: exists, and is not what this command wrote there; expected another --out, or --overwrite"
+            )
+
+
+def _finish(parts: Parts, start: float, before: int, overwrite: bool) -> Summary:
     """Put the parts together.
 
     Raises:
         DamagedError: If one is missing or damaged.
+        UserError: If somebody has put a file there meanwhile.
     """
-    job, (failed, windowed, audio) = parts.job, parts.join()
+    job, plan = parts.job, parts.begun()
+
+    def check(scores: Path) -> None:
+        if not overwrite and plan is not None:  # another process with the same command may have been faster
+            _check_replaceable(job, plan["replaces"], _facts(scores))
+
+    failed, windowed, audio = parts.join(check)
     seconds = time.monotonic() - start
     summary = Summary(
         rows=parts.rows,
@@ -212,7 +233,7 @@ def _finish(parts: Parts, start: float, before: int) -> Summary:
         pairs_per_second=round((parts.rows - before) / seconds, 3),
         done_before=before,
         identity=parts.identity,
-        out=_facts(job.out),
+        out=_facts(job.out) or {},
         windowed=windowed,
         audio=audio,
     )
@@ -224,14 +245,22 @@ def _finish(parts: Parts, start: float, before: int) -> Summary:
 
 def _known(job: Job) -> Summary | None:
     """The summary of the scores in `job.out`, if this program wrote them and nobody has changed them since."""
+    summary = None if job.out.is_symlink() else _read_summary(job)
+    return summary if summary is not None and summary.out == _facts(job.out) else None
+
+
+def _read_summary(job: Job) -> Summary | None:
+    """What stands in `OUT.summary.json`; None = nothing, or no summary."""
     try:
-        summary = Summary(**json.loads(_summary_file(job).read_text(encoding="utf-8")))
-        return summary if summary.out == _facts(job.out) else None
+        return Summary(**json.loads(_summary_file(job).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, RecursionError):
         return None
 
 
-def _facts(path: Path) -> dict[str, str | int]:
+def _facts(path: Path) -> dict[str, str | int] | None:
+    """What a file is known by; None = there is none, or it is no plain file."""
+    if not path.is_file():
+        return None
     with open(path, "rb") as file:
         return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..data_modules.errors import UserError, counted, system_errors
+from ..data_modules.folders import CARD_FILE
+from ..data_modules.written import changing, making, writing
 from . import DONE, FAILED_CHECKS, chosen, first_given, tell
 from .options import import_parser, source_parser
 
@@ -34,17 +37,18 @@ def import_(words: Sequence[str]) -> int:
 
     from ..data_modules.importers.assemble import SKIPPED_FILE, assemble
 
-    with system_errors(options.path, "read"):
-        imported = importer.read(Path(options.path), options)
-    card = dataclasses.replace(
-        imported.card,
-        name=options.name or imported.card.name,
-        source=options.origin or imported.card.source,
-        licence=options.licence or imported.card.licence,
-    )
-    dataset = assemble(
-        dataclasses.replace(imported, card=card), options.out, **chosen(options, "max_skipped", *_STORING)
-    )
+    with making(options.out, options.overwrite):
+        with system_errors(options.path, "read"):
+            imported = importer.read(Path(options.path), options)
+        card = dataclasses.replace(
+            imported.card,
+            name=options.name or imported.card.name,
+            source=options.origin or imported.card.source,
+            licence=options.licence or imported.card.licence,
+        )
+        dataset = assemble(
+            dataclasses.replace(imported, card=card), options.out, **chosen(options, "max_skipped", *_STORING)
+        )
     skipped = dataset.root / SKIPPED_FILE
     return _tell_dataset(options, dataset, skipped=str(skipped) if skipped.is_file() else None)
 
@@ -62,33 +66,33 @@ def combine(options: argparse.Namespace) -> int:
     from ..data_modules.combine import parse_renames
     from ..data_modules.schema import PairDataset
 
-    dataset = write(
-        [PairDataset.load(folder) for folder in options.datasets],
-        options.out,
-        renames=parse_renames(options.rename),
-        **chosen(options, "names", "shared", *_STORING),
-    )
+    with making(options.out, options.overwrite):
+        dataset = write(
+            [PairDataset.load(folder) for folder in options.datasets],
+            options.out,
+            renames=parse_renames(options.rename),
+            **chosen(options, "names", "shared", *_STORING),
+        )
     return _tell_dataset(options, dataset)
 
 
 def inspect(options: argparse.Namespace) -> int:
     """Show what is in a dataset, how far its raters agree, and what is wrong with it."""
-    from ..data_modules.inspection import inspect_dataset
-    from ..data_modules.schema import PairDataset
-    from ..eval.inspection import inspection_facts, inspection_tables
+    if options.page is not None and (options.page / CARD_FILE).exists():  # its own clips lie in audio/
+        raise UserError(f"--page {options.page}: holds a pair dataset ({CARD_FILE}); name a folder of its own")
+    with writing("inspect", options.page):
+        from ..data_modules.inspection import inspect_dataset
+        from ..data_modules.schema import PairDataset
+        from ..eval.inspection import inspection_facts, inspection_tables
 
-    if options.page is not None:
-        from ..eval.pages.inspection import check_page_folder
+        dataset = PairDataset.load(options.data)
+        inspection = inspect_dataset(dataset, max_seconds=options.max_seconds)
+        facts = inspection_facts(dataset)
+        pages = []
+        if options.page is not None:
+            from ..eval.pages.inspection import write_inspection_page
 
-        check_page_folder(options.page)
-    dataset = PairDataset.load(options.data)
-    inspection = inspect_dataset(dataset, max_seconds=options.max_seconds)
-    facts = inspection_facts(dataset)
-    pages = []
-    if options.page is not None:
-        from ..eval.pages.inspection import write_inspection_page
-
-        pages.append(f"page: {write_inspection_page(dataset, inspection, facts, options.page)}")
+            pages.append(f"page: {write_inspection_page(dataset, inspection, facts, options.page)}")
     tell(options, {**inspection.to_dict(), **facts}, lambda _: [*inspection_tables(inspection, facts), *pages])
     leaks = any(inspection.crossings[kind] for kind in inspection.refused)
     return FAILED_CHECKS if inspection.problems or leaks else DONE
@@ -117,16 +121,18 @@ def split(options: argparse.Namespace) -> int:
     excluded = {"leave_out": ("by", "fractions", "folds", "hold_out"), "folds": ("fractions", "hold_out")}
     if method is not None and (unused := first_given(options, *excluded[method])):
         raise UserError(f"--{method.replace('_', '-')} together with {unused}; expected one of them")
-    if options.leave_out is not None:
-        audit = leave_one_out(options.data, options.leave_out, overwrite=options.overwrite)
-    else:
-        audit = split_dataset(
-            options.data,
-            by=options.by or ["group_id"],
-            fractions=dict(zip(DEFAULT_FRACTIONS, options.fractions or DEFAULT_FRACTIONS.values(), strict=True)),
-            hold_out=_hold_out(options.hold_out),
-            **chosen(options, "folds", "seed", "overwrite"),
-        )
+    root = Path(options.data)
+    with changing(root) if root.is_dir() else nullcontext():  # else it is refused in a moment
+        if options.leave_out is not None:
+            audit = leave_one_out(options.data, options.leave_out, overwrite=options.overwrite)
+        else:
+            audit = split_dataset(
+                options.data,
+                by=options.by or ["group_id"],
+                fractions=dict(zip(DEFAULT_FRACTIONS, options.fractions or DEFAULT_FRACTIONS.values(), strict=True)),
+                hold_out=_hold_out(options.hold_out),
+                **chosen(options, "folds", "seed", "overwrite"),
+            )
     return tell(options, audit.to_dict(), lambda _: _audit_views(audit))
 
 

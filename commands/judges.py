@@ -7,12 +7,14 @@ import importlib.util
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..data_modules.errors import AudioError, UserError
 from ..data_modules.parallel import find_launch, say
+from ..data_modules.written import writing
 from . import DONE, FAILED_CHECKS, chosen, first_given
 
 if TYPE_CHECKING:
@@ -227,21 +229,27 @@ def explain(options: argparse.Namespace) -> int:
     flattened pitch and loudness, are cheaper for long clips and give no reasons. A stretch is named if it moves the
     score by more than chance does (permutations of the windows) and by 5 % of the scale, or 15 % if for the better.
     """
-    scorer = open_scorer(options)
-    from ..eval.explain import explain as explained
+    files = [Path(path) for path in (options.png, options.page) if path]
+    if len({path.resolve() for path in files}) < len(files):
+        raise UserError(f"--png and --page {options.page}; expected two files")
+    with ExitStack() as until_written:
+        for path in files:
+            until_written.enter_context(writing("explain", path.parent, path.name))
+        scorer = open_scorer(options)
+        from ..eval.explain import explain as explained
 
-    context = _context(options)
-    clips = context, options.response
-    explanation = explained(
-        scorer, *clips, situation=options.situation, window=options.window, method=options.method, seed=options.seed
-    )
-    if options.png or options.page:
-        from ..eval.pages.explanation import write_page, write_picture
+        context = _context(options)
+        clips = context, options.response
+        explanation = explained(
+            scorer, *clips, situation=options.situation, window=options.window, method=options.method, seed=options.seed
+        )
+        if options.png or options.page:
+            from ..eval.pages.explanation import write_page, write_picture
 
-        if options.png:
-            write_picture(explanation, *clips, Path(options.png))
-        if options.page:
-            write_page(explanation, *clips, options.judge, Path(options.page))
+            if options.png:
+                write_picture(explanation, *clips, Path(options.png))
+            if options.page:
+                write_page(explanation, *clips, options.judge, Path(options.page))
     if options.json:
         print(json.dumps(asdict(explanation), allow_nan=False))
         return DONE

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..data_modules.errors import UserError
+from ..data_modules.written import writing
 from . import DONE, FAILED_CHECKS, chosen, first_given, tell
 from .judges import open_scorer
 
@@ -28,18 +29,19 @@ def evaluate(options: argparse.Namespace) -> int:
         _open([options.judge], options)
         return DONE
     require_judges([options.judge], options.backbone)
-    from ..eval.evaluate import evaluate as measure
-    from ..eval.views import evaluation_views
-
     if options.explain and not Path(options.judge).is_dir():
         raise UserError(f"--explain with judge {options.judge}; expected the folder of a judge or of a run")
-    judge = open_scorer(options) if options.explain else options.judge  # one load for both
-    measured = measure(judge, options.data, **_how_to_measure(options))
-    if options.explain:
-        from ..eval.pages.explanation import explain_worst
+    with writing("evaluate", options.out):  # the imports take seconds
+        from ..eval.evaluate import evaluate as measure
+        from ..eval.views import evaluation_views
 
-        explain_worst(measured, judge, options.out)
-    measured.save(options.out)
+        judge = open_scorer(options) if options.explain else options.judge  # one load for both
+        measured = measure(judge, options.data, **_how_to_measure(options))
+        if options.explain:
+            from ..eval.pages.explanation import explain_worst
+
+            explain_worst(measured, judge, options.out)
+        measured.save(options.out)
     where = f"report: {options.out / 'index.html'}"
     tell(options, measured.report, lambda report: [*evaluation_views(report), where])
     scored = sum(dimension["n_items"] for dimension in measured.report["dimensions"].values())
@@ -61,16 +63,17 @@ def compare(options: argparse.Namespace) -> int:
         _open(options.judges, options)
         return DONE
     require_judges(options.judges, options.backbone)
-    from ..eval.compare import compare as measure
-    from ..eval.views import comparison_views
+    with writing("compare", options.out):
+        from ..eval.compare import compare as measure
+        from ..eval.views import comparison_views
 
-    comparison = measure(options.judges, options.data, **_how_to_measure(options))
-    for line in comparison.warnings:
-        print(f"warning: {line}", file=sys.stderr)
-    where = []
-    if options.out is not None:
-        comparison.save(options.out)
-        where.append(f"report: {options.out / 'index.html'}")
+        comparison = measure(options.judges, options.data, **_how_to_measure(options))
+        for line in comparison.warnings:
+            print(f"warning: {line}", file=sys.stderr)
+        where = []
+        if options.out is not None:
+            comparison.save(options.out)
+            where.append(f"report: {options.out / 'index.html'}")
     everything = {"reports": comparison.reports, "rankings": comparison.rankings}
     tell(options, everything, lambda results: [*comparison_views(**results), *where])
     without = [
@@ -107,14 +110,15 @@ def layers(options: argparse.Namespace) -> int:
     One pass of the frozen backbone over the rated pairs; a ridge on the states of each layer predicts groups left out.
     Layers of the language model and of the audio encoder; * = told apart from the best layer of its part.
     """
-    from ..data_modules.schema import PairDataset
-    from ..eval.layers import layer_views, measure_layers, save_layers
+    with writing("layers", options.out):
+        from ..data_modules.schema import PairDataset
+        from ..eval.layers import layer_views, measure_layers, save_layers
 
-    dataset = PairDataset.load(options.data)
-    settings = chosen(options, "device", "resamples", "seed")
-    report = measure_layers(options.judge, dataset, options.split or ("train", "validation"), **settings)
-    if options.out is not None:
-        save_layers(report, options.out)
+        dataset = PairDataset.load(options.data)
+        settings = chosen(options, "device", "resamples", "seed")
+        report = measure_layers(options.judge, dataset, options.split or ("train", "validation"), **settings)
+        if options.out is not None:
+            save_layers(report, options.out)
     return tell(options, report, layer_views)
 
 
@@ -126,17 +130,18 @@ def stress(options: argparse.Namespace) -> int:
     the check if the mean score rises by more than a quarter of a standard error of the judge and the interval is above
     0, over pairs that a reward is still given for. Exit code: 0 = nothing raises the score, 1 = something does.
     """
-    scorer = open_scorer(options)
-    from ..data_modules.schema import PairDataset
-    from ..eval.results import write_files
-    from ..eval.stress import stress as look
-    from ..eval.stress import stress_frame, stress_views
+    with writing("stress", options.out):
+        scorer = open_scorer(options)
+        from ..data_modules.schema import PairDataset
+        from ..eval.results import write_results
+        from ..eval.stress import stress as look
+        from ..eval.stress import stress_frame, stress_views
 
-    settings = chosen(options, "split", "checks", "pairs", "resamples", "seed")
-    report = look(scorer, PairDataset.load(options.data), **settings)
-    if options.out is not None:
-        text = json.dumps(report, indent=2, allow_nan=False)
-        write_files(options.out, {"results.csv": stress_frame(report), "stress.json": text})
+        settings = chosen(options, "split", "checks", "pairs", "resamples", "seed")
+        report = look(scorer, PairDataset.load(options.data), **settings)
+        if options.out is not None:
+            text = json.dumps(report, indent=2, allow_nan=False)
+            write_results("stress", options.out, {"results.csv": stress_frame(report), "stress.json": text})
     tell(options, report, stress_views)
     return FAILED_CHECKS if report["raised"] else DONE
 
@@ -170,24 +175,19 @@ def plan(options: argparse.Namespace) -> int:
     pilot_only = ("judges", "column", "annotators", "exclude", "dimension")
     if unused := first_given(options, *(("group_size",) if options.pilot is not None else pilot_only)):
         raise UserError(f"{unused} with {'--variance' if options.pilot is None else 'a pilot'}; expected one of them")
-    if options.pilot is None:
-        pilot = assumed_pilot(_variances(options.variance), options.group_size or 1)
-    else:
-        pilot = pilot_from(_pilot_frame(options), options.dimension, options.resamples, options.seed)
-    assumed = chosen(options, "items", "raters", "agreement", "difference", "power", "between", "price")
-    report = make_plan(pilot, **assumed)
-    if options.learning is not None:
-        from ..data_modules.schema import PairDataset
-        from ..eval.judges.baselines.probe import learning_curve
-
-        if options.pilot is None or not Path(options.pilot).is_dir():
-            raise UserError("--learning without clips; expected the folder of a pair dataset as pilot")
-        dataset = PairDataset.load(options.pilot)
-        report["learning"] = learning_curve(options.learning, dataset, resamples=options.resamples, seed=options.seed)
-    where = []
-    if options.out is not None:
-        save_plan(report, options.out)
-        where.append(f"picture: {options.out / 'plan.png'}")
+    with writing("plan", options.out):
+        if options.pilot is None:
+            pilot = assumed_pilot(_variances(options.variance), options.group_size or 1)
+        else:
+            pilot = pilot_from(_pilot_frame(options), options.dimension, options.resamples, options.seed)
+        assumed = chosen(options, "items", "raters", "agreement", "difference", "power", "between", "price")
+        report = make_plan(pilot, **assumed)
+        if options.learning is not None:
+            report["learning"] = _learning_curve(options)
+        where = []
+        if options.out is not None:
+            save_plan(report, options.out)
+            where.append(f"picture: {options.out / 'plan.png'}")
     return tell(options, report, lambda report: [*plan_views(report), *where])
 
 
@@ -198,19 +198,32 @@ def suggest(options: argparse.Namespace) -> int:
     judge is off, how much raters differ, and how many ratings a pair has. Some pairs need two ratings or more, and the
     judge should not have been trained on them.
     """
-    opened = _open([options.judge], options)
     if options.dry_run:
+        _open([options.judge], options)
         return DONE
-    import pandas as pd
+    with writing("suggest", options.out):
+        opened = _open([options.judge], options)
+        import pandas as pd
 
-    from ..eval.results import write_files
-    from ..eval.suggest import suggest as suggested
-    from ..eval.suggest import suggestion_views
+        from ..eval.results import write_results
+        from ..eval.suggest import suggest as suggested
+        from ..eval.suggest import suggestion_views
 
-    report = suggested(opened.judges[0], opened.dataset, **chosen(options, "split", "ratings", "seed"))
-    if options.out is not None:
-        write_files(options.out, {"suggestions.csv": pd.DataFrame(report["rows"])})
+        report = suggested(opened.judges[0], opened.dataset, **chosen(options, "split", "ratings", "seed"))
+        if options.out is not None:
+            write_results("suggest", options.out, {"suggestions.csv": pd.DataFrame(report["rows"])})
     return tell(options, report, suggestion_views)
+
+
+def _learning_curve(options: argparse.Namespace) -> Any:
+    """What ``--learning`` adds to a plan."""
+    from ..data_modules.schema import PairDataset
+    from ..eval.judges.baselines.probe import learning_curve
+
+    if options.pilot is None or not Path(options.pilot).is_dir():
+        raise UserError("--learning without clips; expected the folder of a pair dataset as pilot")
+    dataset = PairDataset.load(options.pilot)
+    return learning_curve(options.learning, dataset, resamples=options.resamples, seed=options.seed)
 
 
 def _variances(texts: Sequence[str]) -> dict[str, float]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..data_modules.errors import UserError
 from ..data_modules.parallel import check_ranks
+from ..data_modules.written import making
 from . import DONE, FAILED_CHECKS, chosen, first_given, tell
 
 if TYPE_CHECKING:
@@ -44,10 +45,12 @@ def train(arguments: Sequence[str]) -> int:
         print(trainer_help(), end="")
         return DONE
     if not any(word.startswith("--print_config") for word in arguments):
-        judge = RecipeParser(trainer=False).parse(arguments).judge  # errors are reported before torch is loaded
+        parser = RecipeParser(trainer=False)  # errors are reported before torch is loaded
+        parsed = parser.parse(arguments)
+        parser.check(parsed)
         from ..models.hub import require_backbone
 
-        require_backbone(judge.backbone, judge.revision)
+        require_backbone(parsed.judge.backbone, parsed.judge.revision)
     from ..train.run import train as run
 
     done = run(arguments)
@@ -196,15 +199,16 @@ def export(options: argparse.Namespace) -> int:
         check_hub_name(options.push_to_hub)
     check_judge(source)  # one on the hub is no checkpoint
     require_judge(source, options.backbone)
-    from ..models.artifact import Placement, load_any, save_judge
+    with making(out):
+        from ..models.artifact import Placement, load_any, save_judge
 
-    loaded = load_any(source, Placement(options.backbone))
-    report = None if options.report is None else _read_report(Path(options.report), loaded)
-    check, written = None, True
-    if options.form != "small":
-        check, written = _export_whole(options, loaded, report)
-    else:
-        save_judge(loaded, out, report)
+        loaded = load_any(source, Placement(options.backbone))
+        report = None if options.report is None else _read_report(Path(options.report), loaded)
+        check, written = None, True
+        if options.form != "small":
+            check, written = _export_whole(options, loaded, report)
+        else:
+            save_judge(loaded, out, report)
     if written and not options.json:
         print(f"judge: {out}")
     hub = push_to_hub(out, options.push_to_hub, options.private) if written and options.push_to_hub else None
@@ -262,18 +266,20 @@ def ensemble(options: argparse.Namespace) -> int:
     for path in paths:
         check_judge(path)
         require_judge(path, options.backbone)
-    from ..models.ensemble import ALIKE, write_average, write_ensemble
+    with making(out):
+        from ..models.ensemble import ALIKE, write_average, write_ensemble
 
-    if options.average:
-        likeness = write_average(paths, out, options.backbone)
-        if likeness is not None and likeness < ALIKE:
-            print(
-                f"warning: the adapters hardly began alike (cosine {likeness:.2f}); a mean of weights means something "
-                "only where all were trained from the same initial adapters, an ensemble has no such condition",
-                file=sys.stderr,
-            )
-    else:
-        write_ensemble(paths, out, options.backbone)
+        if options.average:
+            likeness = write_average(paths, out, options.backbone)
+            if likeness is not None and likeness < ALIKE:
+                print(
+                    f"warning: the adapters hardly began alike (cosine {likeness:.2f}); a mean of weights means "
+                    "something only where all were trained from the same initial adapters, an ensemble has no such "
+                    "condition",
+                    file=sys.stderr,
+                )
+        else:
+            write_ensemble(paths, out, options.backbone)
     return tell(options, {"judge": str(out)}, lambda result: [f"judge: {result['judge']}"])
 
 

@@ -1,17 +1,16 @@
 """Paths of data: a local folder, or any address that fsspec knows (``hf://``, ``s3://``, ``memory://``, ...). Checks
-that paths stay in their folder, and writes folders and files that appear complete or not at all."""
+that paths stay in their folder, and writes files that appear complete or not at all (folders: `staging`)."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import re
-import shutil
 import stat
 import tempfile
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import yaml
-from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
 from .errors import AccessError, DataError, OutsideError, UserError, os_reason, shown, system_error, system_errors
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
     import fsspec  # takes a tenth of a second: not for the help of the importers
 
 CARD_FILE = "dataset.yaml"
-STAGE_NOTES = ".unfinished"
-"""Folder in a staged folder: its key, its lock, and what a resumed call needs to know."""
 MAX_YAML_VALUES = 1_000_000
 _BESIDE = 20
 """Characters by which the names of temporary files and folders beside a path are longer than its own."""
@@ -154,73 +150,6 @@ def _reached(path: RemotePath) -> Iterator[Any]:
         ) from None
     except Exception as error:
         raise DataError(f"{path}: cannot be reached ({type(error).__name__})") from None
-
-
-@contextmanager
-def staged_folder(out: str | Path, overwrite: bool = False, key: str | None = None) -> Iterator[Path]:
-    """A new folder beside `out` that takes its place when the block ends well and vanishes when it fails.
-
-    With a `key` work can be resumed: after a kill or an interrupt (Ctrl-C) the folder stays, and the next call with the
-    same key gets it as it was left. A folder of another key is emptied: what it holds belongs to other input. Notes for
-    the next call go into `STAGE_NOTES`, which does not come along to `out`.
-
-    Args:
-        out: Must not exist; an empty folder, or with `overwrite` another pair dataset, is replaced. Where the folder
-            above was closed meanwhile, an empty folder stays beside it, which the next call takes.
-        overwrite: Replace a pair dataset.
-        key: Holds all that determines what the block writes; None = begin anew, and leave nothing in any case.
-
-    Raises:
-        DataError: If `out` exists and may not be replaced, or another process is writing it.
-    """
-    out = Path(out).resolve()
-    # not `with_name`, which the root of the file system does not have
-    stage, replaced = (out.parent / f".{out.name}.{suffix}" for suffix in ("unfinished", "replaced"))
-    notes = stage / STAGE_NOTES
-    with system_errors(out, "written"):
-        if replaced.exists() and not out.exists():  # killed between the two renames below
-            replaced.rename(out)
-        if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-            if not (out / CARD_FILE).is_file():
-                raise DataError(f"{out}: exists and is not a pair dataset; expected a folder that does not exist yet")
-            if not overwrite:
-                raise DataError(f"{out}: exists; expected a folder that does not exist yet, or --overwrite")
-        notes.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(notes / "lock", blocking=False)
-        try:
-            lock.acquire()
-        except Timeout:  # an OSError, too
-            raise DataError(f"{out}: another process is writing it; expected wait for it, or another folder") from None
-        try:
-            _begin(stage, key)
-            yield stage
-            lock.release()
-            shutil.rmtree(notes)
-            if out.exists():
-                shutil.rmtree(replaced, ignore_errors=True)
-                out.rename(replaced)
-            stage.rename(out)
-        except BaseException as error:
-            lock.release()
-            if key is None or isinstance(error, Exception):
-                shutil.rmtree(stage, ignore_errors=True)
-            if replaced.exists() and not out.exists():
-                replaced.rename(out)
-            raise
-        shutil.rmtree(replaced, ignore_errors=True)
-
-
-def _begin(stage: Path, key: str | None) -> None:
-    """Keeps what an earlier call with this key finished, removes everything else."""
-    notes = stage / STAGE_NOTES
-    stored = notes / "key"
-    if key is None or not stored.is_file() or stored.read_text(encoding="utf-8") != key:
-        for path in (*stage.iterdir(), *notes.iterdir()):
-            if path not in (notes, notes / "lock"):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-        replace_text(stored, key or "")
-    for path in stage.rglob(".*.tmp"):  # of `replace_file`
-        path.unlink()
 
 
 def _check_unique_keys(text: str) -> None:
@@ -399,23 +328,6 @@ def kept_file(root: DataPath, content_hash: str, name: str) -> Path:
     except OSError:  # no home either, as in some containers
         folder = Path(tempfile.gettempdir())
     return folder / f"{content_hash[:32]}-{name.removeprefix('.')}"
-
-
-def replace_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files into a folder, which is made if missing. If there is no room for all of them, all earlier ones stay.
-
-    Raises:
-        OSError: If one cannot be written, with its name.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".", dir=folder) as stage:
-        for name, content in files.items():
-            try:
-                Path(stage, name).write_bytes(content)
-            except OSError as error:
-                raise OSError(error.errno, error.strerror, str(folder / name)) from error
-        for name in files:  # needs no room
-            os.replace(Path(stage, name), folder / name)
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -17,7 +17,7 @@ from .frame import Frame, Panel
 from .judges import Judge
 from .judges.opening import AnyJudge, Loading, open_judges
 from .judges.scores_file import ScoresFile
-from .results import Report, Results, measured_apart, results_frame, summary, summary_html, write_files
+from .results import Report, Results, measured_apart, results_frame, summary, summary_html, write_results
 from .statistics.agreement import as_report, spearman
 from .statistics.bootstrap import Interval, estimate
 from .statistics.significance import compare_all, rank_judges, separation
@@ -53,9 +53,10 @@ class Comparison:
         All or none.
 
         Args:
-            folder: Made if it does not exist.
+            folder: Made if it does not exist. What an earlier call wrote is replaced.
 
         Raises:
+            UserError: If a file of somebody else would be replaced.
             ValueError: If a report holds NaN or infinity.
         """
         from .pages import report as pages
@@ -67,7 +68,7 @@ class Comparison:
             "comparison.md": pages.markdown_comparison(reports, self.rankings),
             pages.PAGE_FILE: pages.render_comparison(reports, self.rankings),
         }
-        write_files(Path(folder), files)
+        write_results("compare", Path(folder), files)
 
     def __repr__(self) -> str:
         return summary(self.reports).to_string(index=False)

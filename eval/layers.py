@@ -37,7 +37,7 @@ from ..models.scoring import choose_device
 from .judges.baselines.probe import settings_of
 from .pages.charts import ACCENT, MUTED, STYLE, png
 from .rendering import percent, ranged
-from .results import Report, write_files
+from .results import Report, write_results
 from .statistics.agreement import Statistic, spearman
 from .statistics.bootstrap import Resamples, difference, estimate
 
@@ -128,7 +128,9 @@ def measure_layers(
 def save_layers(found: Report, folder: Path) -> None:
     """Write `layers.csv`, `layers.json` and `layers.png`."""
     image = png(picture(found), dpi=150)
-    write_files(folder, {"layers.csv": pd.DataFrame(found["rows"]), "layers.json": found, "layers.png": image})
+    write_results(
+        "layers", folder, {"layers.csv": pd.DataFrame(found["rows"]), "layers.json": found, "layers.png": image}
+    )
 
 
 def _costs(judge: EmpathyJudge) -> dict[str, np.ndarray]:

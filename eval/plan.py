@@ -38,7 +38,7 @@ from ..data_modules.errors import UserError, counted
 from .frame import Frame, Panel
 from .pages.charts import INK, STYLE, png
 from .rendering import dollars, filled_table, number, percent, ranged, signed
-from .results import Report, write_files
+from .results import Report, write_results
 from .statistics.agreement import Statistic, spearman
 from .statistics.planning import (
     Components,
@@ -345,7 +345,7 @@ def save_plan(report: Report, folder: Path) -> None:
         right.set_ylim(0, 1.02)
         figure.suptitle(report["sentence"], fontsize=10, color=INK)
         image = png(figure, facecolor="white")
-    write_files(folder, {"plan.csv": pd.DataFrame(report["rows"]), "plan.json": report, "plan.png": image})
+    write_results("plan", folder, {"plan.csv": pd.DataFrame(report["rows"]), "plan.json": report, "plan.png": image})
 
 
 def _draw(axes: Axes, report: Report, column: str, label: str) -> None:

@@ -19,8 +19,8 @@ from typing import Any
 import pandas as pd
 
 from .. import __version__
-from ..data_modules.folders import replace_files
 from ..data_modules.schema import PairDataset
+from ..data_modules.written import write_files
 from .judges import Judge
 from .rendering import ranged
 from .statistics.agreement import Statistic
@@ -71,9 +71,10 @@ class Results:
         All or none.
 
         Args:
-            folder: Made if it does not exist.
+            folder: Made if it does not exist. What an earlier call wrote is replaced.
 
         Raises:
+            UserError: If a file of somebody else would be replaced.
             ValueError: If the report holds NaN or infinity.
         """
         from .pages import report as pages
@@ -85,7 +86,7 @@ class Results:
             "agreement.md": pages.markdown_report(self.report),
             pages.PAGE_FILE: pages.render_page(self),
         }
-        write_files(Path(folder), files)
+        write_results("evaluate", Path(folder), files)
 
     def __repr__(self) -> str:
         return summary([self.report]).to_string(index=False)
@@ -112,14 +113,14 @@ def results_frame(reports: Sequence[Report], rankings: Mapping[str, Report] | No
     return pd.DataFrame(rows, columns=pd.Index(COLUMNS))
 
 
-def write_files(folder: Path, files: Mapping[str, Any]) -> None:
-    """Write files into a folder, which is made: tables as CSV, reports as strict JSON, texts and bytes as they are.
+def write_results(command: str, folder: Path, files: Mapping[str, Any]) -> None:
+    """`written.write_files` of tables as CSV, reports as strict JSON, and texts and bytes as they are.
 
     Raises:
         ValueError: If a report holds NaN or infinity; nothing is written.
-        OSError: If a file cannot be written, with its name; all earlier ones are kept.
+        UserError, OSError: As `write_files`.
     """
-    replace_files(folder, {name: _content(content) for name, content in files.items()})
+    write_files(command, folder, {name: _content(content) for name, content in files.items()})
 
 
 def _content(own: pd.DataFrame | Report | str | bytes) -> bytes:

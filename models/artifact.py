@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..data_modules.errors import UserError
-from ..data_modules.folders import staged_folder
+from ..data_modules.staging import check_new, staged_folder
 from . import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
 from .calibration import Calibration, from_json
 from .description import (
@@ -96,8 +96,7 @@ def staged(folder: Path) -> Iterator[Path]:
         UserError: If the folder exists and is not empty, or the disk is full or may not be written.
     """
     with writing(folder):
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UserError(f"{folder}: exists; expected a folder that does not exist yet")
+        check_new(folder)
         with staged_folder(folder) as stage:
             yield stage
             for path in (stage, *stage.rglob("*")):  # safetensors writes files that other users cannot read

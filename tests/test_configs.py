@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import empathy_judge
@@ -15,6 +17,7 @@ from empathy_judge.commands.options import build_parser as cli_parser
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models.backbones import FAMILIES
 from empathy_judge.train.memory import CUDA_CONTEXT, GIB, step_memory
+from empathy_judge.train.ranges import RANGES
 from empathy_judge.train.recipe import RecipeParser
 from empathy_judge.train.settings import find_recipe, shipped_recipes
 from empathy_judge.train.sweep import check_recipe, read_sweep
@@ -198,7 +201,7 @@ def test_a_tree_is_laid_over_the_recipes_that_it_names_as_words_are(tmp_path, pa
         (["--max_epochs", "3"], "there is no setting max_epochs (did you mean trainer.max_epochs?)"),
         (["--lora_rank", "3"], "there is no setting lora_rank (did you mean judge.lora.rank?)"),
         (["--model.lora_rank", "3"], "model.lora_rank is called judge.lora.rank now"),
-        (["--trainer.callbacks=[]"], "there is no setting trainer.callbacks"),  # set by the program
+        (["--trainer.callbacks=[]"], "there is no setting trainer.callbacks that you can set; see"),
         (["--data.seed=1"], "there is no setting data.seed"),  # --seed rules both
         (["--judge.pooling=median"], "judge.pooling median; expected last_token, response_mean, attention"),
         (['--judge.lora.parts=["decoder"]'], "judge.lora.parts decoder; expected language_model, projector"),
@@ -212,7 +215,25 @@ def test_a_tree_is_laid_over_the_recipes_that_it_names_as_words_are(tmp_path, pa
         (["--judge.lora.rank=0"], "judge.lora.rank 0; expected 1 to 4,096"),
         (["--larger_lora.dropout=1"], "larger_lora.dropout 1; expected at least 0 and less than 1"),
         (["--data.num_workers=1000000000"], "data.num_workers 1000000000; expected 0 to "),
-        (["--optimizer.learning_rate=nan"], "optimizer.learning_rate nan; expected "),
+        (["--optimizer.learning_rate=nan"], "optimizer.learning_rate nan; expected a finite number, 0 to 1000"),
+        (["--optimizer.learning_rate=.nan"], "optimizer.learning_rate nan; expected a finite number, 0 to 1000"),
+        (["--optimizer.learning_rate=-1"], "optimizer.learning_rate -1.0; expected 0 to 1000"),
+        (["--cache.gigabytes=nan"], "cache.gigabytes nan; expected a finite number above 0, at most 1000000000"),
+        (["--cache.gigabytes=-inf"], "cache.gigabytes -inf; expected a finite number above 0, at most 1000000000"),
+        (["--cache.gigabytes=0"], "cache.gigabytes 0.0; expected a number above 0, at most 1000000000"),
+        (["--data.preference_share=1.2"], "data.preference_share 1.2; expected 0 to 1"),
+        (["--objective.losses.mse=.inf"], "objective.losses.mse inf; expected a finite number, 0 to 1000000"),
+        (["--objective.settings.temperature=0"], "objective.settings.temperature 0.0; expected a number above 0, at"),
+        (["--judge.lora.alpha=nan"], "judge.lora.alpha nan; expected a finite number"),
+        (["--judge.depth=inf"], "judge.depth inf; expected a finite number"),
+        (["--data.augmentation.room_rt60=[nan, 1]"], "data.augmentation.room_rt60 nan; expected a finite number"),
+        (["--trainer.gradient_clip_val=nan"], "trainer.gradient_clip_val nan; expected a finite number, 0 to "),
+        (["--default_root_dir=x"], "there is no setting default_root_dir (did you mean run?); see"),
+        (["--trainer.default_root_dir=x"], "there is no setting trainer.default_root_dir (did you mean run?); see"),
+        (["--out", "x"], "there is no setting out (did you mean run?); see"),
+        (["--trainer.bogus=1"], "there is no setting trainer.bogus; see empathy-judge train --help"),
+        (["--trainer.max_epoch=1"], "there is no setting trainer.max_epoch (did you mean trainer.max_epochs?)"),
+        (["--optimiser.learning_rate=1"], "(did you mean optimizer.learning_rate?)"),
         (["--config", "absent.yaml"], "--config absent.yaml: no such file or recipe"),
         (["--config"], "--config without a value"),
         (["--data.batch_size"], "expected one argument"),
@@ -283,6 +304,39 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(recipe, extra, 
     message = f"trainer: {extra} is not installed, or too old; pip install 'empathy-judge[{extra}]'"
     with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
         parser.recipe(parsed)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--trainer.max_epochs", "-5"], ["--trainer.gradient_clip_val", ".nan"], ["--seed", "-1"],
+        ["--judge.depth", "0"], ["--data.augmentation.room_probability", "2"], ["--trainer.callbacks", "[]"],
+        ["--default_root_dir", "x"],
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_refused_before_anything_heavy_is_loaded(words):
+    program = """
+import sys
+from empathy_judge.cli import main
+code = main(["train", "--config", "nano", "--data.path", "d", "--run", "r", *sys.argv[1:]])
+assert not {"torch", "lightning", "transformers"} & set(sys.modules)
+sys.exit(code)
+"""
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr.count("\n"), done.stderr[:7]) == (2, 1, "error: ")
+
+
+def test_every_number_of_a_recipe_has_a_range(parser):
+    """Those of LoRA, of what the head reads, of augmentation and the depth check themselves."""
+    elsewhere = r"judge\.lora\.|larger_lora\.|judge\.head_input\.|data\.augmentation\.|judge\.depth|trainer\.logger"
+    others = {"resume", "expected_trainable", "trainer.fast_dev_run", "trainer.precision", "trainer.max_time"}
+    numbers = {
+        action.dest
+        for action in parser.parser._actions
+        if re.search(r"\b(int|float)\b", str(getattr(action, "_typehint", action.type)))
+        and not re.match(elsewhere, action.dest)
+    }
+    assert numbers - others == set(RANGES)
 
 
 def test_a_dry_run_is_about_another_machine(parser):

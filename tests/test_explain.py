@@ -182,7 +182,7 @@ def test_a_report_links_to_what_explains_its_largest_disagreements(
     assert len(linked) == len(items) == 2 * items["pair_id"].nunique()  # few enough that all are listed
     page = Page((out / items["explanation"][0]).read_text())
     assert len(page.all("audio")) == 2
-    assert len(list((out / "explanations").iterdir())) == items["pair_id"].nunique()
+    assert len(list((out / "explanations").glob("*.html"))) == items["pair_id"].nunique()
     capsys.readouterr()
     line = failed(capsys, "evaluate", "constant", *words[2:], "--explain", "--out", str(tmp_path / "other"))
     assert "--explain with judge constant; expected the folder of a judge or of a run" in line

@@ -4,14 +4,12 @@ machine (preemption); and what a run that goes on takes up from them.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import signal
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,9 +23,11 @@ from lightning.pytorch.plugins import CheckpointIO
 
 from ..data_modules.errors import ASKED_TO_STOP, UserError, disk_error
 from ..data_modules.folders import read_yaml, replace_file
+from ..data_modules.locks import locked
 from ..data_modules.parallel import listen, restore, say
 from ..data_modules.sampling import Position
-from ..models import CONFIG_FILE, LAST
+from ..data_modules.written import check_replaceable
+from ..models import CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE, LAST
 from ..models.weight_files import damage, read_checkpoint
 from .features import place, signals_received
 
@@ -37,9 +37,14 @@ KEPT = (
 )  # fmt: skip
 """Settings that a run keeps when it goes on: those of the optimizer stand in the checkpoint, and with another of the
 judge the same weights would mean something else."""
+LEFT_OUT = "left_out.csv"
+"""Scores of pairs by judges that were not trained on them; it is written last: where it exists, its run is finished."""
+ENSEMBLE = "ensemble"
+PROBE, LORA, LARGER = "probe", "lora", "larger_lora"
+"""What auto tries, in this order; the names of their folders."""
+OF_A_RUN = (CHECKPOINTS, CALIBRATION_FILE, LEFT_OUT, ENSEMBLE, PROBE, LORA, LARGER)
+"""What training may replace in the folder of a run, beside its `config.yaml`."""
 _LOCK = ".lock"
-_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
-"""Errors of a file system that knows no locks, such as Lustre mounted without them."""
 # Whether any process was asked to stop takes communication between all of them: every so many batches or seconds,
 # whichever is sooner. torchrun kills half a minute after the signal
 _LOOK_STEPS, _LOOK_SECONDS = 8, 4.0
@@ -54,52 +59,33 @@ class CannotWrite(UserError):
 def alone_in(run: Path) -> Iterator[None]:
     """Make a folder and lock it: within, no other process trains in it.
 
-    It is a POSIX lock: the system releases it when this process dies, and processes that began as a copy of it (data
-    loaders), which live on for seconds after a kill, do not hold it. Where the file system knows no locks, a line says
-    that nothing was locked.
+    The system releases the lock when this process dies (`locked`).
 
     Raises:
-        UserError: If another process trains in it, or it holds a `config.yaml` that no run wrote.
+        UserError: If another process trains in it, or it holds files of these names that no run wrote.
         CannotWrite: If the folder cannot be written, now or later.
     """
-    path, config = run / _LOCK, run / CONFIG_FILE
-    kept = read_yaml(config) if config.is_file() else None  # a run keeps all settings
-    if config.is_file() and not (isinstance(kept, dict) and {"data", "run", "seed", "trainer"} <= kept.keys()):
-        raise UserError(f"{config}: is not of a run, and would be replaced; expected another --run")
-    try:
-        run.mkdir(parents=True, exist_ok=True)
-        while True:
-            lock = open(path, "a")  # noqa: SIM115 it is held until the end
-            try:
-                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno not in _NO_LOCKS:
-                    raise
-                say(f"{run}: its file system knows no locks; make sure that no other command trains here", "yellow")
-                break
-            if path.exists() and os.path.samestat(os.fstat(lock.fileno()), path.stat()):
-                break
-            lock.close()  # the process that held the lock has deleted its file meanwhile
-    except OSError as error:
-        if error.errno in (errno.EAGAIN, errno.EACCES) and os.access(path, os.W_OK):
-            raise UserError(
-                f"{run}: another process trains here; expected another --run, or --resume auto once it has ended"
+    check_replaceable("train", [run / CONFIG_FILE])
+    for name in () if (run / CONFIG_FILE).exists() else OF_A_RUN:
+        if os.path.lexists(run / name):
+            raise UserError(f"{run / name}: is of no run, there is no {CONFIG_FILE} beside it; expected another --run")
+    taken = f"{run}: another process trains here; expected another --run, or --resume auto once it has ended"
+    unlocked = f"{run}: its file system knows no locks; make sure that no other command trains here"
+    with ExitStack() as until_the_end:
+        try:
+            until_the_end.enter_context(locked(run / _LOCK, taken, unlocked))
+        except OSError as error:
+            raise CannotWrite(f"{run}: cannot be written ({error.strerror}); expected a folder to write") from None
+        try:
+            yield
+        except OSError as error:  # such as from a logger, whose errors name no file
+            refused = disk_error(error)
+            if refused is None:
+                raise
+            raise CannotWrite(
+                f"{refused.filename or run}: {refused.strerror}; expected a folder that can be written and has room, "
+                "then --resume auto"
             ) from None
-        raise CannotWrite(f"{run}: cannot be written ({error.strerror}); expected a folder to write") from None
-    try:
-        yield
-    except OSError as error:  # such as from a logger, whose errors name no file
-        refused = disk_error(error)
-        if refused is None:
-            raise
-        raise CannotWrite(
-            f"{refused.filename or run}: {refused.strerror}; expected a folder that can be written and has room, then "
-            "--resume auto"
-        ) from None
-    finally:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
-        lock.close()
 
 
 @contextmanager

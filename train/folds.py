@@ -24,10 +24,11 @@ from sklearn.model_selection import GroupKFold
 
 from ..data_modules.datamodule import RunPairs
 from ..data_modules.errors import AudioError, UserError, counted
-from ..data_modules.folders import replace_file, replace_text
+from ..data_modules.folders import replace_file
 from ..data_modules.parallel import say
 from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.splits import kept_together
+from ..data_modules.written import write_files
 from ..eval.judges import OK
 from ..eval.judges.scores_file import ScoresFile
 from ..eval.statistics.agreement import spearman
@@ -40,18 +41,13 @@ from ..models.feature_cache import DiskStore
 from ..models.heads import Prediction
 from ..models.scoring import PairScorer, placed
 from ..models.weight_files import read_checkpoint
-from .checkpointing import check_same_data, check_same_settings
+from .checkpointing import ENSEMBLE, LARGER, LEFT_OUT, LORA, PROBE, check_same_data, check_same_settings
 from .features import temporary_folder
 from .module import RunTask
 from .recipe import Recipe
 from .validation import lead_interval
 
-LEFT_OUT = "left_out.csv"
-"""Scores of pairs by judges that were not trained on them; it is written last: where it exists, its run is finished."""
-ENSEMBLE = "ensemble"
 RESAMPLES = 1_000
-PROBE, LORA, LARGER = "probe", "lora", "larger_lora"
-"""What auto tries, in this order; the names of their folders."""
 _ELSEWHERE = (
     "run", "resume", "method", "refit", "profile", "log_audio", "checkpoint_steps", "gradient_checkpointing",
     "compile_layers", "expected_trainable", "cache", "data.path", "data.num_workers", "data.eval_batch_size",
@@ -92,7 +88,7 @@ def train_several(recipe: Recipe, folder: Path, one: One, text: str) -> None:
     plan = _Plan(recipe, folder)
     plan.check()
     plan.check_finished(text)
-    replace_text(folder / CONFIG_FILE, text)
+    write_files("train", folder, {CONFIG_FILE: text.encode()})
     with plan.shared_cache() as settings:
         overrides = {"refit": False, "folds": 0, "resume": "auto" if recipe.resume else False, **settings}
         ladder = plan.ladder

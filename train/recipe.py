@@ -14,8 +14,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from ..data_modules.errors import UserError, nearest, shown
 from ..data_modules.folders import read_yaml
-from ..data_modules.parallel import available_cores
-from ..models.settings import LoraSettings
+from .ranges import check_ranges, is_not_finite, out_of_range
 from .settings import Recipe, find_recipe, nested, new_name
 
 # Values of Trainer that this program sets itself
@@ -27,35 +26,15 @@ _OURS: set[str | int] = {
     "plugins",
     "use_distributed_sampler",
 }
+_ELSEWHERE = {
+    "default_root_dir": "run", "output_dir": "run", "out": "run", "epochs": "trainer.max_epochs",
+    "lr": "optimizer.learning_rate",
+}  # fmt: skip
+"""Names in other programs, or for other commands -> settings."""
 Config = str | Path | Sequence[str] | Mapping[str, Any]
 """A recipe: its name or file, a tree of settings, or words of a command line."""
 _WIDTH = 100  # of a comment
 _NOT_KEPT = ("dry_run", "json", "clip_seconds", "gpu_gib")
-_CORES = available_cores()
-_RANGES: Mapping[str, tuple[float, float]] = {
-    "seed": (0, 2**32 - 1),  # of NumPy
-    "patience": (0, 10**9),
-    "checkpoint_steps": (0, 10**9),
-    "folds": (0, 10**6),
-    "clip_seconds": (0.1, 3_600),
-    "gpu_gib": (0.1, 10**6),
-    "objective.rater_embedding": (0, 4_096),
-    "optimizer.learning_rate": (0, 10**3),
-    "optimizer.head_learning_rate": (0, 10**3),
-    "optimizer.weight_decay": (0, 10**3),
-    "optimizer.warmup": (0, 1),
-    "data.batch_size": (1, 10**6),
-    "data.eval_batch_size": (1, 10**6),
-    "data.batch_tokens": (1, 10**9),
-    "data.num_workers": (0, max(64, 4 * _CORES)),
-    "trainer.num_nodes": (1, 10**4),
-    "trainer.devices": (-1, 1_024),
-    "trainer.max_epochs": (-1, 10**9),
-    "trainer.max_steps": (-1, 10**12),
-    "trainer.accumulate_grad_batches": (1, 10**6),
-    "trainer.log_every_n_steps": (0, 10**9),
-}
-"""Least and greatest values of settings. Beyond, torch or Lightning would fail later, exhaust the machine, or hang."""
 
 
 class RecipeParser:
@@ -111,7 +90,7 @@ class RecipeParser:
                 parsed = self.parser.parse_args(self._words([*config, *words]))
         except ArgumentError as error:
             raise UserError(_in_one_line(error.message)) from None
-        _check_ranges(parsed, "")
+        check_ranges(parsed, "")
         return parsed
 
     def _tree(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,6 +113,14 @@ class RecipeParser:
             merged[key] = value
         return merged
 
+    def check(self, parsed: Namespace) -> None:
+        """Check what values of a run say together, as far as this takes neither Lightning nor torch.
+
+        Raises:
+            UserError: If they contradict each other, or one is out of its range.
+        """
+        self.parser.instantiate(parsed)
+
     def overlaid(self, base: Namespace, values: Mapping[str, Any], where: str) -> Namespace:
         """Values of a run with others (dotted name -> value) laid over; `base` stays as it is, and `where` heads a
         message.
@@ -147,7 +134,7 @@ class RecipeParser:
             parsed = self.parser.parse_object(nested(values), base.clone(), None, False)
         except ArgumentError as error:
             raise UserError(f"{where}: {_in_one_line(error.message)}") from None
-        _check_ranges(parsed, f"{where}: ")
+        check_ranges(parsed, f"{where}: ")
         return parsed
 
     def recipe(self, parsed: Namespace) -> Recipe:
@@ -241,19 +228,31 @@ class RecipeParser:
 
     def _check_name(self, name: str, where: str, advice: str = "") -> None:
         """Refuse what is no setting; below some, such as a logger, there are further ones."""
-        if self._is_group(name) or any(name == known or name.startswith(f"{known}.") for known in self._names):
+        ours = name.removeprefix("trainer.") in _OURS
+        if not ours and (self._is_group(name) or any(f"{name}.".startswith(f"{known}.") for known in self._names)):
             return
         at = "" if where == f"--{name}" else f"{where}: "
         if (new := new_name(name)) is not None:
             raise UserError(f"{at}{name} is called {new} now{advice}")
-        ends = {known.rpartition(".")[2]: known for known in reversed(self._names)}
-        near = nearest(name, [*self._names, *(("config",) if where.startswith("--") else ())])
-        if near is None and (end := nearest(name.rpartition(".")[2], ends)) is not None:
-            near = ends[end]
-        if near is None and not self._whole:  # it may be an argument of the Trainer
+        near = self._nearest(name, ("config",) if where.startswith("--") else ())
+        if near is None and not ours and not self._whole:  # it may be an argument of the Trainer
             RecipeParser()._check_name(name, where, advice)
-        hint = "" if near is None else f" (did you mean {near}?)"
+        hint = f" (did you mean {near}?)" if near is not None else " that you can set" if ours else ""
         raise UserError(f"{at}there is no setting {name}{hint}; see empathy-judge train --help")
+
+    def _nearest(self, name: str, more: Sequence[str]) -> str | None:
+        """The setting that a wrong name most likely stands for; None if none is like it.
+
+        Last parts are compared, in the same group first: what names of one group share says nothing.
+        """
+        group, _, end = name.rpartition(".")
+        if end in _ELSEWHERE:
+            return _ELSEWHERE[end]
+        for among in ([known for known in self._names if known.rpartition(".")[0] == group], [*self._names, *more]):
+            ends = {known.rpartition(".")[2]: known for known in reversed(among)}
+            if (near := nearest(end, ends)) is not None:
+                return ends[near]
+        return None
 
 
 def trainer_help() -> str:
@@ -269,28 +268,6 @@ def _add_trainer(parser: ArgumentParser) -> None:
     parser.add_class_arguments(L.Trainer, "trainer", skip=_OURS, instantiate=False)
 
 
-def _check_ranges(found: Namespace, where: str) -> None:
-    for name, (low, high) in _RANGES.items():
-        value = found.get(name)
-        if name == "trainer.devices" and value is not None:
-            import torch
-
-            value = int(value) if str(value).removeprefix("-").isdecimal() else None  # "auto", "0,1" and [0, 1]
-            here = found.get("trainer.accelerator") == "cpu" or not torch.accelerator.is_available()
-            if here and not found.get("dry_run"):  # a dry run may be for another machine
-                high = max(8, _CORES)  # a process for each; Lightning knows how many GPUs there are
-        if isinstance(value, int | float) and not low <= value <= high:  # NaN is refused, too
-            raise UserError(f"{where}{name} {value}; expected {low:g} to {high:.10g}")
-    interval = found.get("trainer.val_check_interval")
-    if not isinstance(interval, int | float | None):  # a time, with which Lightning's early stopping fails
-        raise UserError(f"{where}trainer.val_check_interval {interval}; expected batches, or a share of an epoch")
-    for prefix in ("judge.", "larger_"):
-        try:
-            LoraSettings(**found[f"{prefix}lora"].as_dict())
-        except UserError as error:
-            raise UserError(f"{where}{prefix}{error}") from None
-
-
 def _in_one_line(message: str) -> str:
     """Shorten jsonargparse's message about a wrong value, which it spreads over a page, or about a missing one."""
     if missing := re.search(r"arguments are required: ([\w.]+)", message):
@@ -300,6 +277,10 @@ def _in_one_line(message: str) -> str:
         return f"{name[1]}: expected settings and their values"
     value = re.search(r"(?:Given value|Got value): (.*)", message)
     kinds = [_kind(kind) for kind in re.findall(r"Expected an? (.+?)(?:\. Got value.*)?$", message, re.MULTILINE)]
+    if name and value and (problem := out_of_range(name[1], value[1])):
+        return problem
+    if name and value and "float" in kinds and is_not_finite(value[1]):
+        return f"{name[1]} {value[1]}; expected a finite number"
     if name and value and kinds:
         return f"{name[1]} {value[1]}; expected {' or '.join(dict.fromkeys(kinds))}"
     return " ".join(message.split())

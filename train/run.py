@@ -23,11 +23,12 @@ from rich.console import Console
 from ..data_modules.audio import AudioSource
 from ..data_modules.datamodule import PairDataModule
 from ..data_modules.errors import UserError, counted, raised_in
-from ..data_modules.folders import CARD_FILE, RemotePath, replace_text
+from ..data_modules.folders import CARD_FILE, RemotePath
 from ..data_modules.parallel import say
 from ..data_modules.sampling import Position
 from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.targets import MAX_STEPS
+from ..data_modules.written import write_files
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE, JUDGE_FILE, LAST, hush
 from ..models.assessment import ClipFacts, clip_facts
 from ..models.backbones.layers import recompute_activations
@@ -178,8 +179,7 @@ def _train_one(
     if start is not None:
         check_same_settings(folder, text)
     if _is_first():
-        folder.mkdir(parents=True, exist_ok=True)
-        replace_text(folder / CONFIG_FILE, text)
+        write_files("train", folder, {CONFIG_FILE: text.encode()})
     L.seed_everything(recipe.seed, workers=True, verbose=False)
     hush()
     with ExitStack() as until_the_end:

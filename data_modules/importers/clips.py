@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from ..audio import decode, probe
 from ..errors import AudioError, DataError, os_reason, shown
-from ..folders import STAGE_NOTES, replace_file, resolve_inside
+from ..folders import replace_file, resolve_inside
 from ..parallel import map_threads
+from ..staging import STAGE_NOTES
 from ..stored_clips import EmbeddedClip, StoredClip
 from ..tables import TableRow
 

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from ...audio_inputs import Audio, clip
 from ...data_modules.audio import decode
 from ...data_modules.errors import AudioError
-from ...data_modules.folders import replace_file, replace_text
 from ...data_modules.parallel import progress
+from ...data_modules.written import write_files
 from ...scorer import Scorer
 from ..dimension_report import judged_rows
 from ..explain import Curve, Explanation, explain
@@ -37,6 +37,7 @@ def write_picture(explanation: Explanation, context: Audio | None, response: Aud
     """All curves as PNG, one below the other, in light colours.
 
     Raises:
+        UserError: If a file of somebody else would be replaced.
         OSError: If it cannot be written.
     """
     samples = _samples(context, response)
@@ -48,13 +49,14 @@ def write_picture(explanation: Explanation, context: Audio | None, response: Aud
             _draw(axes[0], curve, samples[curve.clip])
             axes[0].set_title(f"{curve.clip}: {curve.dimension}", loc="left", fontsize=10)
         drawn = png(figure, dpi=120)
-    replace_file(file, lambda path: path.write_bytes(drawn))
+    write_files("explain", file.parent, {file.name: drawn})
 
 
 def write_page(explanation: Explanation, context: Audio | None, response: Audio, judge: str, file: Path) -> None:
     """The page, which needs no other file and no network.
 
     Raises:
+        UserError: If a file of somebody else would be replaced.
         OSError: If it cannot be written.
     """
     samples, audio = _samples(context, response), {"context": context, "response": response}
@@ -63,7 +65,7 @@ def write_page(explanation: Explanation, context: Audio | None, response: Audio,
         curves = [curve for curve in explanation.curves if curve.clip == name]
         clips.append((name, embedded(clip(audio[name])), [(curve, _picture(curve, samples[name])) for curve in curves]))
     page = render("explanation", read("sound.css") + _RULES, explanation=explanation, judge=judge, clips=clips)
-    replace_text(file, page)
+    write_files("explain", file.parent, {file.name: page.encode()})
 
 
 def explain_worst(results: Results, scorer: Scorer, folder: Path) -> None:
@@ -86,7 +88,6 @@ def explain_worst(results: Results, scorer: Scorer, folder: Path) -> None:
         except AudioError:
             continue
         name = f"{EXPLANATIONS}/{hashlib.sha256(pair_id.encode()).hexdigest()[:16]}.html"
-        (folder / EXPLANATIONS).mkdir(parents=True, exist_ok=True)
         write_page(explanation, *clips, results.report["judge"], folder / name)
         items.loc[items["pair_id"] == pair_id, "explanation"] = name
 

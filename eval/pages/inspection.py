@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from ...data_modules.errors import UserError, counted
-from ...data_modules.folders import CARD_FILE, replace_text
+from ...data_modules.errors import counted
 from ...data_modules.inspection import Inspection
 from ...data_modules.ratings import Dimension
 from ...data_modules.schema import Pair, PairDataset
+from ...data_modules.written import write_files
 from ..inspection import DISPUTED_ITEMS, MAX_STEPS, Facts, scale_steps
 from ..rendering import read, render
-from ..results import REPORT_FILE
 from . import charts
 from .report import PAGE_FILE
 from .sound import RULE, AudioCopies, dot_strip, heard
@@ -42,17 +41,6 @@ _TITLES = {
 }
 
 
-def check_page_folder(out: Path) -> None:
-    """Refuses a folder that holds something else; called before the long work begins.
-
-    Raises:
-        UserError: If `out` is a pair dataset or holds an agreement report.
-    """
-    for name, content in ((CARD_FILE, "a pair dataset"), (REPORT_FILE, "an agreement report")):
-        if (out / name).exists():
-            raise UserError(f"--page {out}: holds {content} ({name}); name a folder of its own")
-
-
 def write_inspection_page(dataset: PairDataset, found: Inspection, facts: Facts, out: Path) -> Path:
     """Writes ``index.html``, whose path it returns, and beside it the clips that it plays, in ``audio/``.
 
@@ -63,15 +51,16 @@ def write_inspection_page(dataset: PairDataset, found: Inspection, facts: Facts,
         dataset: All pairs.
         found: From `inspect_dataset`.
         facts: From `inspection_facts`.
-        out: Folder that passed `check_page_folder`; made if it does not exist.
+        out: Folder, not of a pair dataset; made if it does not exist.
 
     Raises:
+        UserError: If a file of somebody else would be replaced.
         OSError: If it cannot be written.
     """
     out.mkdir(parents=True, exist_ok=True)
     copies = AudioCopies(out)
     page = _render(dataset, found, facts, copies)
-    replace_text(out / PAGE_FILE, page)
+    write_files("inspect", out, {PAGE_FILE: page.encode()})
     copies.remove_others()
     return out / PAGE_FILE
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from markupsafe import Markup
 
 from ...data_modules.audio import AudioSource, Clip, audio_hash, decode, probe
 from ...data_modules.encodings import MP3_RATES
-from ...data_modules.errors import AudioError, counted
+from ...data_modules.errors import AudioError, UserError, counted
 from ...data_modules.folders import replace_file
 from ...data_modules.schema import Pair, PairDataset
 from ...data_modules.stored_clips import StoredClip
@@ -41,7 +42,7 @@ _SUFFIXES = {"WAV": "wav", "WAVEX": "wav", "FLAC": "flac", "OGG": "ogg", "MP3": 
 _WAV_SUBTYPES = ("PCM_U8", "PCM_16", "PCM_24", "FLOAT")  # what Chromium, Firefox and Safari all decode
 _TYPES = {"wav": "audio/wav", "flac": "audio/flac", "ogg": "audio/ogg", "mp3": "audio/mpeg"}
 _RATES = (8_000, 192_000)  # Hz; beyond, browsers differ
-_OWN_NAME = re.compile(r"clip-[0-9a-f]{16}\.(wav|flac|ogg|mp3)")
+_OWN_NAME = re.compile(r"clip-([0-9a-f]{16})\.(?:wav|flac|ogg|mp3)")
 
 
 @dataclass(frozen=True)
@@ -75,25 +76,41 @@ class AudioCopies:
         self._players: dict[str, Player] = {}
 
     def add(self, source: AudioSource) -> Player:
-        """Stores a clip and returns its player; without an address if it cannot be decoded."""
+        """Stores a clip and returns its player; without an address if it cannot be decoded.
+
+        Raises:
+            UserError: If something else has the name of its copy.
+        """
         try:
             key = audio_hash(source)
             if key not in self._players:
                 content, suffix, seconds = playable(source)
                 name = f"clip-{hashlib.sha256(content).hexdigest()[:16]}.{suffix}"
                 self._folder.mkdir(exist_ok=True)
-                replace_file(self._folder / name, lambda path: path.write_bytes(content))
+                if not os.path.lexists(self._folder / name):
+                    replace_file(self._folder / name, lambda path: path.write_bytes(content))
+                elif not _is_copy(self._folder / name):
+                    found = "exists, and is not the clip of this name"
+                    raise UserError(f"{self._folder / name}: {found}; expected another place, or that it is moved away")
                 self._players[key] = Player(f"{AUDIO_FOLDER}/{name}", seconds)
         except AudioError as error:
             return Player(None, None, str(error))
         return self._players[key]
 
     def remove_others(self) -> None:
-        """Deletes the copies of an earlier page in the same folder; files with other names stay."""
+        """Deletes the copies of an earlier page in the same folder; files that are none stay, whatever their names."""
         addresses = {player.address for player in self._players.values()}
         for path in self._folder.glob("clip-*"):
-            if _OWN_NAME.fullmatch(path.name) and f"{AUDIO_FOLDER}/{path.name}" not in addresses:
+            if f"{AUDIO_FOLDER}/{path.name}" not in addresses and _is_copy(path):
                 path.unlink()
+
+
+def _is_copy(path: Path) -> bool:
+    """Whether a file has the name and the content that a copy has."""
+    name = _OWN_NAME.fullmatch(path.name)
+    if name is None or path.is_symlink() or not path.is_file():
+        return False
+    return hashlib.sha256(path.read_bytes()).hexdigest().startswith(name[1])
 
 
 def playable(source: AudioSource) -> tuple[bytes, str, float]:

@@ -17,10 +17,10 @@ from unittest.mock import DEFAULT, Mock
 import pytest
 from empathy_judge.data_modules import pairs_file
 from empathy_judge.data_modules.errors import DataError
-from empathy_judge.data_modules.folders import STAGE_NOTES
 from empathy_judge.data_modules.importers import assemble as assembling
 from empathy_judge.data_modules.importers import clips
 from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.data_modules.staging import STAGE_NOTES
 from filelock import FileLock
 
 from .builders import Source

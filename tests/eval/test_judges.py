@@ -13,10 +13,12 @@ import pytest
 from empathy_judge.batch_scoring.scores import Column, row_columns, write_scores
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.ratings import is_name
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.eval.judges import SCORE_COLUMNS, check_score_table, score_table
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.judges.scores_file import ScoresFile
+from empathy_judge.eval.results import write_results
 
 SOUND = Clip(np.zeros(800, dtype=np.float32), 8000)
 PAIRS = [Pair(name, SOUND) for name in ("a", "b", "c")]
@@ -103,6 +105,37 @@ def test_a_file_of_score_manifest_is_read_as_it_is(suffix, tmp_path):
     with open(path, "wb") as file:  # nothing could be scored
         write_scores(suffix, row_columns(columns), [rows[1:]], file)
     assert ScoresFile(path).dimensions == judge.dimensions
+
+
+FORMULAS = ["=cmd|' /C calc'!A0", "+1+1", "@SUM(1)", "-2+3", "-0.5", "'=1", '=HYPERLINK("x","y")', "001"]
+"""Ids that spreadsheets take for formulas or numbers."""
+
+
+@pytest.mark.parametrize("name", ["items.csv", "scores.csv", "scores.tsv"])
+def test_ids_that_a_spreadsheet_takes_for_formulas_come_back_as_they_are(name, tmp_path):
+    """Whoever joins tables by them relies on that; the page on file formats says how to open such a file."""
+    path, numbers = tmp_path / name, [-0.5 - number for number in range(len(FORMULAS))]
+    if name == "items.csv":
+        items = pd.DataFrame({"pair_id": FORMULAS, "dimension": "empathy", "score": numbers, "tag:cue": FORMULAS})
+        write_results("evaluate", tmp_path, {name: items})
+        again = pd.read_csv(path, dtype={"pair_id": str, "tag:cue": str})
+        assert again["tag:cue"].tolist() == FORMULAS
+    else:
+        columns = row_columns(
+            [Column("empathy", "number"), Column("empathy_label", "text"), Column("windows", "count")]
+        )
+        rows = [[pair_id, number, None, 1, "ok"] for pair_id, number in zip(FORMULAS, numbers, strict=True)]
+        with open(path, "wb") as file:
+            write_scores(path.suffix, columns, [rows], file)
+        again = pd.read_csv(path, dtype={"pair_id": str}, sep="\t" if path.suffix == ".tsv" else ",")
+    assert again["pair_id"].tolist() == FORMULAS
+    assert (again["empathy"] if "empathy" in again else again["score"]).tolist() == numbers
+    assert ScoresFile(path).score([Pair(pair_id, SOUND) for pair_id in FORMULAS])["score"].tolist() == numbers
+
+
+@pytest.mark.parametrize("name", ["\t=1", "\r=1", "a\rb", " =1"])
+def test_a_name_begins_with_no_space_and_holds_no_control_character(name):
+    assert not is_name(name)
 
 
 @pytest.mark.parametrize(

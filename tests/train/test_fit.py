@@ -16,6 +16,7 @@ import pytest
 import torch
 import yaml
 from empathy_judge.cli import main
+from empathy_judge.data_modules import locks
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset, write_dataset
 from empathy_judge.data_modules.settings import DataSettings
@@ -23,7 +24,6 @@ from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.models.artifact import load_any
 from empathy_judge.models.settings import JudgeSettings
 from empathy_judge.models.weight_files import read_checkpoint
-from empathy_judge.train import checkpointing
 from empathy_judge.train import module as module_file
 from empathy_judge.train import run as recipe
 from empathy_judge.train.checkpointing import alone_in
@@ -370,7 +370,7 @@ def test_a_file_system_without_locks_is_no_obstacle(tmp_path, monkeypatch, capsy
     def unknown(*_: object) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")  # Lustre without the mount option `flock`
 
-    monkeypatch.setattr(checkpointing.fcntl, "lockf", unknown)
+    monkeypatch.setattr(locks.fcntl, "lockf", unknown)
     with alone_in(tmp_path / "run"):
         assert (tmp_path / "run").is_dir()
     assert capsys.readouterr().err == (

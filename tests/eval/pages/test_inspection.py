@@ -12,14 +12,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge.data_modules.audio import decode
-from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.inspection import inspect_dataset
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import DatasetCard, PairDataset, write_dataset, write_splits
 from empathy_judge.eval import rendering
 from empathy_judge.eval.inspection import inspection_facts, inspection_tables, most_disputed, rating_bins
 from empathy_judge.eval.pages import charts
-from empathy_judge.eval.pages.inspection import check_page_folder, write_inspection_page
+from empathy_judge.eval.pages.inspection import write_inspection_page
 
 from ...conftest import encoded, tone
 from ..conftest import HOSTILE, Page, printed_at
@@ -370,12 +369,3 @@ def test_a_page_is_replaced_with_its_clips_and_nothing_else(inspected, tmp_path)
     played = {player["src"].removeprefix("audio/") for player in players}
     assert len(played) == 20
     assert {path.name for path in (tmp_path / "page" / "audio").iterdir()} == {*played, "my-notes.txt"}
-
-
-def test_folders_that_hold_something_else_are_refused(inspected, tmp_path):
-    inspected()
-    (tmp_path / "agreement.json").write_text("{}")
-    for out, reason in ((tmp_path / "data", "holds a pair dataset"), (tmp_path, "holds an agreement report")):
-        with pytest.raises(UserError, match=f"--page {out}: {reason} .*; name a folder of its own$"):
-            check_page_folder(out)
-    check_page_folder(tmp_path / "page")

@@ -41,7 +41,7 @@ def test_the_files_hold_the_report_the_items_and_the_page(evaluation, tmp_path):
     out = tmp_path / "new" / "report"
     evaluation.save(out)
     assert sorted(path.name for path in out.iterdir()) == [
-        "agreement.json", "agreement.md", "index.html", "items.csv", "results.csv",
+        ".empathy-judge", "agreement.json", "agreement.md", "index.html", "items.csv", "results.csv",
     ]  # fmt: skip
     assert json.loads((out / "agreement.json").read_text(encoding="utf-8")) == evaluation.report
     items = pd.read_csv(out / "items.csv")
@@ -263,7 +263,7 @@ def comparison(make_dataset, make_judge) -> Comparison:
 def test_the_files_hold_the_numbers_the_table_and_the_page(comparison, tmp_path):
     comparison.save(tmp_path / "out")
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert names == ["comparison.json", "comparison.md", "index.html", "results.csv"]
+    assert names == [".empathy-judge", "comparison.json", "comparison.md", "index.html", "results.csv"]
     stored = json.loads((tmp_path / "out" / "comparison.json").read_text(encoding="utf-8"))
     assert stored == {"reports": comparison.reports, "rankings": comparison.rankings}
     results = pd.read_csv(tmp_path / "out" / "results.csv")

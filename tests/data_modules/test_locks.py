@@ -1,0 +1,28 @@
+"""A lock of a folder ends with its process; see also test_written.py and the tests of commands that hold one."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from empathy_judge.data_modules import locks
+
+
+def test_a_file_system_without_locks_is_no_obstacle(tmp_path, monkeypatch, capsys):
+    def unknown(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")  # Lustre without the mount option `flock`
+
+    monkeypatch.setattr(locks.fcntl, "lockf", unknown)
+    with locks.locked(tmp_path / "run" / "lock", "taken", "no locks here"):
+        assert (tmp_path / "run" / "lock").is_file()
+    assert capsys.readouterr().err == "no locks here\n"
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_another_error_of_the_file_system_is_told(tmp_path, monkeypatch):
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(locks.fcntl, "lockf", broken)
+    with pytest.raises(OSError, match="Input/output error"), locks.locked(tmp_path / "lock", "taken", "no locks"):
+        pass

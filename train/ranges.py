@@ -1,0 +1,137 @@
+"""Least and greatest values of the settings of a recipe. Loads nothing heavy: they are checked before torch is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from jsonargparse import Namespace
+
+from ..data_modules.errors import UserError
+from ..data_modules.parallel import available_cores
+from ..models.settings import LoraSettings
+from .settings import LossWeights
+
+_CORES = available_cores()
+
+
+class _Range(NamedTuple):
+    least: float
+    most: float
+    above: bool = False  # the least value itself is none
+
+    def holds(self, value: float) -> bool:
+        """Whether a value is in it; NaN is not."""
+        return (self.least < value if self.above else self.least <= value) and value <= self.most
+
+    def in_words(self, value: float) -> str:
+        """What is expected in place of a value."""
+        finite = math.isfinite(value)
+        if self.above:
+            return f"a {'' if finite else 'finite '}number above {self.least:g}, at most {self.most:.10g}"
+        return f"{'' if finite else 'a finite number, '}{self.least:g} to {self.most:.10g}"
+
+
+_SHARE, _LOSS = _Range(0, 1), _Range(0, 10**6)
+RANGES: Mapping[str, _Range] = {
+    "seed": _Range(0, 2**32 - 1),  # of NumPy
+    "patience": _Range(0, 10**9),
+    "checkpoint_steps": _Range(0, 10**9),
+    "folds": _Range(0, 10**6),
+    "clip_seconds": _Range(0.1, 3_600),
+    "gpu_gib": _Range(0.1, 10**6),
+    **{f"objective.losses.{name}": _LOSS for name in LossWeights.__dataclass_fields__},
+    "objective.settings.huber_delta": _Range(0, 1, above=True),
+    "objective.settings.margin": _SHARE,
+    "objective.settings.temperature": _Range(0, 10**3, above=True),
+    "objective.settings.preference_temperature": _Range(0, 10**3, above=True),
+    "objective.settings.tie": _SHARE,
+    "objective.settings.strength_margin": _Range(0, 10**3),
+    "objective.rater_embedding": _Range(0, 4_096),
+    "optimizer.learning_rate": _Range(0, 10**3),
+    "optimizer.head_learning_rate": _Range(0, 10**3),
+    "optimizer.weight_decay": _Range(0, 10**3),
+    "optimizer.warmup": _SHARE,
+    "cache.gigabytes": _Range(0, 10**9, above=True),
+    "data.batch_size": _Range(1, 10**6),
+    "data.eval_batch_size": _Range(1, 10**6),
+    "data.batch_tokens": _Range(1, 10**9),
+    "data.num_workers": _Range(0, max(64, 4 * _CORES)),
+    "data.preference_share": _SHARE,
+    "data.counterfactual_share": _SHARE,
+    "data.counterfactual_min_score": _SHARE,
+    "trainer.num_nodes": _Range(1, 10**4),
+    "trainer.devices": _Range(-1, 1_024),
+    "trainer.max_epochs": _Range(-1, 10**9),
+    "trainer.min_epochs": _Range(0, 10**9),
+    "trainer.max_steps": _Range(-1, 10**12),
+    "trainer.min_steps": _Range(0, 10**12),
+    **{f"trainer.limit_{name}_batches": _Range(0, 10**9) for name in ("train", "val", "test", "predict")},
+    "trainer.overfit_batches": _Range(0, 10**9),
+    "trainer.val_check_interval": _Range(0, 10**9, above=True),
+    "trainer.check_val_every_n_epoch": _Range(1, 10**9),
+    "trainer.reload_dataloaders_every_n_epochs": _Range(0, 10**9),
+    "trainer.accumulate_grad_batches": _Range(1, 10**6),
+    "trainer.gradient_clip_val": _Range(0, 10**9),
+    "trainer.log_every_n_steps": _Range(0, 10**9),
+}
+"""Beyond, torch or Lightning would fail later, exhaust the machine, or hang."""
+
+
+def out_of_range(name: str, value: object) -> str | None:
+    """Why a value cannot be that of a setting: it is beyond its range, or NaN or infinite, as a number or as a text
+    such as ``nan``; None = it may be, as far as ranges say."""
+    if isinstance(value, str) and is_not_finite(value):
+        value = float(value)
+    span = RANGES.get(name)
+    if span is None or isinstance(value, bool) or not isinstance(value, int | float) or span.holds(value):
+        return None
+    return f"{name} {value}; expected {span.in_words(value)}"
+
+
+def is_not_finite(text: str) -> bool:
+    """Whether a text is NaN or infinity, as Python and C write them."""
+    try:
+        return not math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def check_ranges(found: Namespace, where: str) -> None:
+    """Check all numbers of a recipe; `where` heads a message.
+
+    Raises:
+        UserError: If one is out of its range.
+    """
+    trainer = found.get("trainer")  # a plain tree where Lightning is not loaded, or the name of a file
+    for name in RANGES:
+        group, _, key = name.partition(".")
+        value = trainer.get(key) if group == "trainer" and isinstance(trainer, dict) else found.get(name)
+        if (problem := out_of_range(name, value)) is not None:
+            raise UserError(f"{where}{problem}")
+    if not isinstance(trainer, dict):
+        _check_trainer(found, where)
+    for prefix in ("judge.", "larger_"):
+        try:
+            LoraSettings(**found[f"{prefix}lora"].as_dict())
+        except UserError as error:
+            raise UserError(f"{where}{prefix}{error}") from None
+
+
+def _check_trainer(found: Namespace, where: str) -> None:
+    """Check what takes torch, or the types of Lightning's arguments."""
+    interval = found.get("trainer.val_check_interval")
+    if not isinstance(interval, int | float | None):  # a time, with which Lightning's early stopping fails
+        raise UserError(f"{where}trainer.val_check_interval {interval}; expected batches, or a share of an epoch")
+    devices: Any = found.get("trainer.devices")
+    if devices is None or not str(devices).removeprefix("-").isdecimal():  # "auto", "0,1" and [0, 1]
+        return
+    import torch
+
+    most = RANGES["trainer.devices"].most
+    here = found.get("trainer.accelerator") == "cpu" or not torch.accelerator.is_available()
+    if here and not found.get("dry_run"):  # a dry run may be for another machine
+        most = max(8, _CORES)  # a process for each; Lightning knows how many GPUs there are
+    if not -1 <= int(devices) <= most:
+        raise UserError(f"{where}trainer.devices {devices}; expected -1 to {most:.10g}")
