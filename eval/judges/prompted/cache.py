@@ -67,6 +67,9 @@ class AnswerCache:
             (version,) = self._base.execute("PRAGMA user_version").fetchone()
             if version not in (0, _VERSION):
                 raise UserError(f"{path}: answers of another version of this program; name another file")
+            others = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name != 'answers'"
+            if self._base.execute(others).fetchone() != (0,):
+                raise UserError(f"{path}: is a database of another program; name another file with --answers")
             for statement in ("PRAGMA journal_mode=WAL", _TABLE, f"PRAGMA user_version={_VERSION}"):
                 self._base.execute(statement)
         except (OSError, sqlite3.Error) as error:
