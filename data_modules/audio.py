@@ -24,6 +24,7 @@ from .containers import PLAIN, joined_problem, with_true_sizes
 from .encodings import Mp3, flac_problem, id3_bytes, is_mp3, mp3_in_wav, whole_mp3, with_flac_length
 from .errors import AudioError, os_reason
 from .ogg import ogg_problem, opus_end
+from .spellings import spelling_hint
 from .stored_clips import StoredClip
 from .unreadable import EXPECTED, HEAD_BYTES, unreadable
 
@@ -201,7 +202,7 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.S
             checked = _mp3(data() if sound.format == "MP3" else mp3_in_wav(data()), name)
             sound = _sound(checked)
     except FileNotFoundError:
-        raise AudioError(f"{name}: no such file", "no such file") from None
+        raise AudioError(f"{name}: no such file{spelling_hint(str(source))}", "no such file") from None
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have, with a zero byte
         raise AudioError(f"{name}: cannot be read ({os_reason(error)})", "cannot be read") from None
     except (soundfile.SoundFileError, TypeError) as error:  # TypeError: any "*.raw" passes for headerless samples

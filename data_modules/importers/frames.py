@@ -24,6 +24,7 @@ from ..ratings import SECONDS, Dimension, parse_dimension
 from ..rows import NAME_COLUMNS, TAGS, TEXT_COLUMNS
 from ..samples import clip_of, decoded
 from ..schema import PairDataset
+from ..spellings import spelling_hint
 from ..stored_clips import CONTEXT, RESPONSE, StoredClip
 from ..tables import SourceTable, check_header
 from .assemble import assemble
@@ -86,7 +87,9 @@ def _content(value: Any, made: Path) -> Content:
     value = path_or_bytes(value)
     if isinstance(value, str | Path) and value != "":
         path = Path(value).absolute()
-        return path if path.is_file() else AudioError(f"value {shown(str(value))}: no such file", "no such file")
+        if path.is_file():
+            return path
+        return AudioError(f"value {shown(str(value))}: no such file{spelling_hint(str(path))}", "no such file")
     if isinstance(value, StoredClip):
         return value
     try:
