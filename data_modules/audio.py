@@ -206,17 +206,22 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.S
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have, with a zero byte
         raise AudioError(f"{name}: cannot be read ({os_reason(error)})", "cannot be read") from None
     except (soundfile.SoundFileError, TypeError) as error:  # TypeError: any "*.raw" passes for headerless samples
-        with _file(source) as file:
-            head = file.read(HEAD_BYTES)
-        message, is_recording = unreadable(head, getattr(error, "error_string", ""))
-        raise AudioError(f"{name}: {message}", "not supported" if is_recording else "not a sound file") from None
+        raise _unreadable(source, name, getattr(error, "error_string", "")) from None
     with sound:
+        if sound.format == "RAW":  # so does, by their names, what libsndfile does not know: *.au, *.snd, *.vox, *.gsm
+            raise _unreadable(source, name, "")
         _check_rate(sound.samplerate, name)
         _check_complete(sound, data, name)
         skipped, count = (checked.skipped, checked.samples) if isinstance(checked, Mp3) else (0, sound.frames)
         if count <= 0:
             raise AudioError(f"{name}: the file holds no samples", "the file is empty")
         yield sound, skipped, count
+
+
+def _unreadable(source: str | Path | bytes, name: str, reason: str) -> AudioError:
+    with _file(source) as file:
+        message, is_recording = unreadable(file.read(HEAD_BYTES), reason)
+    return AudioError(f"{name}: {message}", "not supported" if is_recording else "not a sound file")
 
 
 class _ReadForward(soundfile.SoundFile):
@@ -381,13 +386,19 @@ def _check_amplitude(samples: np.ndarray, rate: int, name: str) -> None:
 def is_clipped(clip: Clip) -> bool:
     """Whether `CLIPPED` of the samples of a clip, at the rate at which it was made, are at full scale or beyond.
 
-    Encodings of 8 bits (G.711, PCM) end before 1.0. So the highest value of a clip counts as full scale, too, and the
-    lowest, where it is at least the 0.98 of mu-law.
+    Encodings of 8 bits (G.711, PCM) end before 1.0. So runs of the highest value of a clip, or of its lowest, count as
+    full scale, too, where that is at least the 0.98 of mu-law.
     """
     samples = clip.samples
-    highest = max(_LEAST_FULL_SCALE, min(_FULL_SCALE, float(samples.max())))
-    lowest = min(-_LEAST_FULL_SCALE, max(-_FULL_SCALE, float(samples.min())))
-    return bool(np.mean((samples >= highest) | (samples <= lowest)) >= CLIPPED)
+    highest, lowest = float(samples.max()), float(samples.min())
+    at_end = ((samples == highest) & (highest >= _LEAST_FULL_SCALE)) | (
+        (samples == lowest) & (lowest <= -_LEAST_FULL_SCALE)
+    )
+    clipped = np.abs(samples) >= _FULL_SCALE
+    run = at_end[1:] & at_end[:-1]
+    clipped[1:] |= run
+    clipped[:-1] |= run
+    return bool(np.mean(clipped) >= CLIPPED)
 
 
 def resample(samples: np.ndarray, source_rate: int, rate: int) -> np.ndarray:
