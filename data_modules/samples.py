@@ -38,6 +38,8 @@ def decoded(cell: Any) -> Clip | None:
     Raises:
         AudioError: If the file cannot be decoded, which is tried only now, or as `clip_of`.
     """
+    if isinstance(cell, np.ndarray) or hasattr(cell, "detach"):  # samples without a rate
+        return None
     try:
         if callable(decode := getattr(cell, "get_all_samples", None)):
             found: Any = decode()
