@@ -205,7 +205,7 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.S
         raise AudioError(f"{name}: no such file{spelling_hint(str(source))}", "no such file") from None
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have, with a zero byte
         raise AudioError(f"{name}: cannot be read ({os_reason(error)})", "cannot be read") from None
-    except (soundfile.SoundFileError, TypeError) as error:  # TypeError: any "*.raw" passes for headerless samples
+    except soundfile.SoundFileError as error:
         raise _unreadable(source, name, getattr(error, "error_string", "")) from None
     with sound:
         if sound.format == "RAW":  # so does, by their names, what libsndfile does not know: *.au, *.snd, *.vox, *.gsm
@@ -235,6 +235,8 @@ class _ReadForward(soundfile.SoundFile):
 def _sound(source: str | Path | bytes | Mp3) -> soundfile.SoundFile:
     if isinstance(source, Mp3):
         return _ReadForward(io.BytesIO(source.data))
+    if not isinstance(source, bytes) and Path(source).suffix.lower() == ".raw":  # soundfile asks for rate and channels
+        source = Path(source).read_bytes()
     return soundfile.SoundFile(io.BytesIO(source) if isinstance(source, bytes) else str(source))
 
 

@@ -280,6 +280,13 @@ def test_missing_empty_and_foreign_files(tmp_path):
         assert caught.value.kind == pickle.loads(pickle.dumps(caught.value)).kind == kind
 
 
+def test_the_name_of_a_file_does_not_matter(tmp_path):
+    data = encoded(sine(0.5, 16_000))
+    for name in ("a.raw", "a.RAW", "a.au", "a.vox", "a"):
+        (tmp_path / name).write_bytes(data)
+        np.testing.assert_array_equal(decode(tmp_path / name, 16_000), decode(data, 16_000))
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 32_767.0])
 def test_samples_that_are_no_amplitudes(tmp_path, value):
     samples = sine(0.5, 16_000)
