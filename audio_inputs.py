@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
@@ -13,14 +13,25 @@ from .data_modules.audio import AudioSource, Clip
 from .data_modules.errors import AudioError, UserError, counted, shown
 from .data_modules.ratings import check_situation
 from .data_modules.rows import is_missing
+from .data_modules.samples import clip_of, decoded
 from .data_modules.schema import Pair, Turn
 from .data_modules.stored_clips import StoredClip
 
-Audio = AudioSource | tuple[np.ndarray, int] | BinaryIO | Mapping[str, Any]
+
+class Decoder(Protocol):
+    """torchcodec's `AudioDecoder`, which is what a cell of audio is since version 4 of datasets."""
+
+    def get_all_samples(self) -> Any:
+        """An object with `data`, of shape (channels, samples), and `sample_rate` in Hz."""
+
+
+Audio = AudioSource | tuple[np.ndarray, int] | BinaryIO | Mapping[str, Any] | Decoder
 """A path; the bytes of an audio file, or an open file of them; samples with their rate in Hz, `(array, rate)`; or what
-Hugging Face datasets hold, `{"array": ..., "sampling_rate": ...}` or `{"bytes": ..., "path": ...}`."""
+Hugging Face datasets hold: torchcodec's `AudioDecoder`, whose channels are averaged, `{"array": ..., "sampling_rate":
+...}` or `{"bytes": ..., "path": ...}`."""
 Question = tuple[Audio | None, Audio] | Mapping[str, Any]
 """A context (or None) and a response; or by name: `response`, and optionally `context` and `situation`."""
+_SINGLE = (str, bytes, bytearray, memoryview, tuple)  # sequences that are one value
 _NAMES = ("response", "context", "situation")
 
 
@@ -38,9 +49,11 @@ def clip(audio: Audio) -> AudioSource:
     if isinstance(audio, bytearray | memoryview):
         return bytes(audio)
     if isinstance(audio, tuple) and len(audio) == 2 and isinstance(audio[1], Real):
-        return _clip_of(*audio)
+        return clip_of(*audio)
     if isinstance(audio, Mapping):
         return _from_dataset(audio)
+    if (samples := decoded(audio)) is not None:
+        return samples
     read = getattr(audio, "read", None)
     if callable(read) and isinstance(data := read(), bytes):
         return data
@@ -51,24 +64,9 @@ def clip(audio: Audio) -> AudioSource:
     )
 
 
-def _clip_of(samples: Any, rate: Any) -> Clip:
-    """Samples of NumPy, torch (of any device and float type) or a list; integers are left for `Clip` to refuse."""
-    try:
-        if hasattr(samples, "detach"):
-            samples = samples.detach().cpu()
-            samples = (samples.float() if samples.is_floating_point() else samples).numpy()
-        if rate != int(rate):
-            raise ValueError("expected a whole number of Hz")
-        if np.ma.is_masked(samples):
-            raise ValueError("some are masked; expected samples without a mask, as of .filled(0)")
-        return Clip(np.array(samples), int(rate))  # a copy: pairs wait for a batch, and callers reuse their buffers
-    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # ragged lists; a rate that is NaN
-        raise AudioError(f"samples at {shown(rate)} Hz cannot be read ({error})", "not a clip") from None
-
-
 def _from_dataset(cell: Mapping[str, Any]) -> AudioSource:
     if cell.get("array") is not None and isinstance(cell.get("sampling_rate"), Real):
-        return _clip_of(cell["array"], cell["sampling_rate"])
+        return clip_of(cell["array"], cell["sampling_rate"])
     if isinstance(cell.get("bytes"), bytes):
         return cell["bytes"]
     if isinstance(cell.get("path"), str | Path):
@@ -81,9 +79,9 @@ def _from_dataset(cell: Mapping[str, Any]) -> AudioSource:
 def column(values: Any) -> list[Any] | None:
     """A column as a list, with None where it is missing; None = it is no column but one value.
 
-    NumPy arrays of samples are no columns, those of objects or texts are.
+    NumPy arrays of samples are no columns, those of objects or texts are, and the `Column` of a Hugging Face dataset.
     """
-    if isinstance(values, list):
+    if isinstance(values, list) or (isinstance(values, Sequence) and not isinstance(values, _SINGLE)):
         return [None if is_missing(value) else value for value in values]
     kind = getattr(getattr(values, "dtype", None), "kind", "O" if hasattr(values, "iloc") else None)
     return column(list(values)) if kind in ("O", "U", "T") else None

@@ -15,30 +15,35 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import soundfile
 
-from .encodings import Mp3, flac_problem, id3_bytes, is_mp3, mp3_in_wav, plain_problem, whole_mp3, with_flac_length
+from .containers import PLAIN, joined_problem, with_true_sizes
+from .encodings import Mp3, flac_problem, id3_bytes, is_mp3, mp3_in_wav, whole_mp3, with_flac_length
 from .errors import AudioError, os_reason
 from .ogg import ogg_problem, opus_end
+from .spellings import spelling_hint
 from .stored_clips import StoredClip
+from .unreadable import EXPECTED, HEAD_BYTES, unreadable
 
 MIN_SECONDS = 0.05
 """Shorter clips are refused."""
 RATE_RANGE = (4_000, 384_000)
 """Accepted sample rates (Hz), those that microphones have. Any other rate means a wrong header: resampling a
 small file takes minutes from 655,350 Hz, and all memory from 1 Hz."""
-MAX_AMPLITUDE = 1_000.0
-"""Full scale is 1.0; a file of floats up to 32768 holds integers that were never scaled."""
+MAX_AMPLITUDE = 10.0
+"""Full scale is 1.0. Decoders of lossy files pass it by some 6 dB, mixing by a few more; samples 20 dB beyond it are
+integers that were never scaled, whatever was made of them since."""
 CLIPPED = 0.02
 """Share of the samples at full scale from which a clip counts as clipped: none of 1,760 real recordings has it."""
 _FULL_SCALE = 0.999
+# The highest value of G.711 is 0.980 (mu-law) or 0.984 (A-law), of 8 bits 0.992.
+_LEAST_FULL_SCALE = 0.98
+# Means of whole numbers over 2, 3, 4, 6 or 8 channels are whole multiples of a 24th; float32 errs less than this.
+_WHOLE, _ROUNDING = 24, 1e-3
 _BLOCK_FRAMES = 1 << 18
-# Formats that libsndfile reads up to the declared length without a look at what follows; it looks in wav and aiff.
-_PLAIN = ("AU", "CAF", "RF64", "W64")
-# A program that writes to a pipe does not know the length and declares at least about this much.
-_STREAMED_BYTES = 0x7FFF0000
 # libsndfile's log of a wav file whose samples are followed by something that such files do not have.
 _FILE_LENGTH = re.compile(r"^Length : (\d+)", re.MULTILINE)
 _NO_CHUNK = re.compile(r"Unknown chunk marker \(\w+\) at position (\d+)")
@@ -197,24 +202,26 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.S
             checked = _mp3(data() if sound.format == "MP3" else mp3_in_wav(data()), name)
             sound = _sound(checked)
     except FileNotFoundError:
-        raise AudioError(f"{name}: no such file", "no such file") from None
+        raise AudioError(f"{name}: no such file{spelling_hint(str(source))}", "no such file") from None
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have, with a zero byte
         raise AudioError(f"{name}: cannot be read ({os_reason(error)})", "cannot be read") from None
-    except (soundfile.SoundFileError, TypeError):  # TypeError: any "*.raw" passes for headerless samples
-        problem = plain_problem(data())
-        if problem is not None:
-            raise AudioError(f"{name}: the file {problem}") from None
-        message = f"{name}: not a sound file; expected wav, flac, ogg, mp3, aiff, au"
-        raise AudioError(message, "not a sound file") from None
+    except soundfile.SoundFileError as error:
+        raise _unreadable(source, name, getattr(error, "error_string", "")) from None
     with sound:
+        if sound.format == "RAW":  # so does, by their names, what libsndfile does not know: *.au, *.snd, *.vox, *.gsm
+            raise _unreadable(source, name, "")
         _check_rate(sound.samplerate, name)
         _check_complete(sound, data, name)
-        if sound.format in _PLAIN and (problem := plain_problem(data())) is not None:
-            raise AudioError(f"{name}: the file {problem}")
         skipped, count = (checked.skipped, checked.samples) if isinstance(checked, Mp3) else (0, sound.frames)
         if count <= 0:
             raise AudioError(f"{name}: the file holds no samples", "the file is empty")
         yield sound, skipped, count
+
+
+def _unreadable(source: str | Path | bytes, name: str, reason: str) -> AudioError:
+    with _file(source) as file:
+        message, is_recording = unreadable(file.read(HEAD_BYTES), reason)
+    return AudioError(f"{name}: {message}", "not supported" if is_recording else "not a sound file")
 
 
 class _ReadForward(soundfile.SoundFile):
@@ -228,6 +235,8 @@ class _ReadForward(soundfile.SoundFile):
 def _sound(source: str | Path | bytes | Mp3) -> soundfile.SoundFile:
     if isinstance(source, Mp3):
         return _ReadForward(io.BytesIO(source.data))
+    if not isinstance(source, bytes) and Path(source).suffix.lower() == ".raw":  # soundfile asks for rate and channels
+        source = Path(source).read_bytes()
     return soundfile.SoundFile(io.BytesIO(source) if isinstance(source, bytes) else str(source))
 
 
@@ -245,20 +254,26 @@ def _file_size(path: Path, name: str) -> int:
     return status.st_size
 
 
-def _with_true_length(source: str | Path | bytes, data: Callable[[], bytes], name: str) -> str | Path | bytes | Mp3:
-    """Refuses Ogg, FLAC and MP3 files that would be read in part.
+def _file(source: str | Path | bytes) -> BinaryIO:
+    return io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb")
 
-    Returns the source, or a FLAC or MP3 file with the number of its samples in the header.
+
+def _with_true_length(source: str | Path | bytes, data: Callable[[], bytes], name: str) -> str | Path | bytes | Mp3:
+    """Refuses files that would be read in part, or with headers for samples.
+
+    Returns the source, or the file with the number of its samples in the header if this was unknown.
     """
-    if isinstance(source, bytes):
-        head = source[:4]
-    else:
-        with open(source, "rb") as file:
-            head = file.read(4)
+    with _file(source) as file:
+        head = file.read(4)
+        if head in PLAIN:
+            return _plain(file, name) or source
     has_tag = head[:3] == b"ID3"
     if has_tag:
         content = data()
-        head = content[id3_bytes(content, 0) :][:4]
+        tagged = content[id3_bytes(content, 0) :]
+        head = tagged[:4]
+        if head in PLAIN:
+            return _plain(io.BytesIO(tagged), name) or source
     if is_mp3(head) or (has_tag and head not in _NOT_MP3):
         return _mp3(data(), name)
     if head not in (b"OggS", b"fLaC"):
@@ -271,11 +286,17 @@ def _with_true_length(source: str | Path | bytes, data: Callable[[], bytes], nam
     return source if completed is content else completed
 
 
+def _plain(file: BinaryIO, name: str) -> bytes | None:
+    if (problem := joined_problem(file)) is not None:
+        raise AudioError(f"{name}: the file {problem}")
+    return with_true_sizes(file)
+
+
 def _check_complete(sound: soundfile.SoundFile, data: Callable[[], bytes], name: str) -> None:
     """Refuses a file shorter than its header says, which libsndfile reads and only notes in its log."""
     for declared, found in _LENGTH_NOTE.findall(sound.extra_info):
         missing = int(declared) - int(found)
-        if missing > 0 and int(declared) < _STREAMED_BYTES:
+        if missing > 0:
             message = f"{name}: the file is cut off, its last {missing} bytes are missing"
             raise AudioError(message, "the file is cut off")
     length, found = _FILE_LENGTH.search(sound.extra_info), _NO_CHUNK.search(sound.extra_info)
@@ -284,6 +305,8 @@ def _check_complete(sound: soundfile.SoundFile, data: Callable[[], bytes], name:
         raise AudioError(
             f"{name}: {trailing} bytes follow the samples that the header declares; expected one whole recording"
         )
+    if "multi-segment" in sound.extra_info:  # VOC; libsndfile reads the headers of the blocks as samples
+        raise AudioError(f"{name}: the file holds several blocks of samples; {EXPECTED}", "not supported")
     opus = _OPUS_END.search(sound.extra_info)
     if "Ogg: Junk after the last page" in sound.extra_info or (opus and int(opus[1]) < opus_end(data())):
         raise AudioError(f"{name}: the file is cut off in the middle of an Ogg page", "the file is cut off")
@@ -339,6 +362,11 @@ def _beside(seconds: float, limit: float) -> str:
 
 
 def _check_amplitude(samples: np.ndarray, rate: int, name: str) -> None:
+    """Refuses samples that are not finite or were never scaled to 1.0.
+
+    Those of a quiet recording are within `MAX_AMPLITUDE`, but they are all whole, or means of whole numbers. Only 0 and
+    1 remain: a square wave.
+    """
     bad = ~(np.abs(samples) <= MAX_AMPLITUDE)  # written so that NaN is bad too
     if bad.any():
         first = int(bad.argmax())
@@ -347,11 +375,32 @@ def _check_amplitude(samples: np.ndarray, rate: int, name: str) -> None:
             "samples; expected finite samples with full scale 1.0",
             "not finite or not scaled",
         )
+    if (peak := np.abs(samples).max()) > 1:
+        steps = samples * _WHOLE
+        if (np.abs(steps - np.rint(steps)) < _ROUNDING).all():
+            raise AudioError(
+                f"{name}: the samples are whole numbers up to {peak:g}, not scaled; expected finite samples with full "
+                "scale 1.0",
+                "not finite or not scaled",
+            )
 
 
 def is_clipped(clip: Clip) -> bool:
-    """Whether `CLIPPED` of the samples of a clip, at the rate at which it was made, are at full scale or beyond."""
-    return bool(np.mean(np.abs(clip.samples) >= _FULL_SCALE) >= CLIPPED)
+    """Whether `CLIPPED` of the samples of a clip, at the rate at which it was made, are at full scale or beyond.
+
+    Encodings of 8 bits (G.711, PCM) end before 1.0. So runs of the highest value of a clip, or of its lowest, count as
+    full scale, too, where that is at least the 0.98 of mu-law.
+    """
+    samples = clip.samples
+    highest, lowest = float(samples.max()), float(samples.min())
+    at_end = ((samples == highest) & (highest >= _LEAST_FULL_SCALE)) | (
+        (samples == lowest) & (lowest <= -_LEAST_FULL_SCALE)
+    )
+    clipped = np.abs(samples) >= _FULL_SCALE
+    run = at_end[1:] & at_end[:-1]
+    clipped[1:] |= run
+    clipped[:-1] |= run
+    return bool(np.mean(clipped) >= CLIPPED)
 
 
 def resample(samples: np.ndarray, source_rate: int, rate: int) -> np.ndarray:

@@ -1,7 +1,7 @@
 """What a compressed file holds, counted from its frames: a header may say less, and decoders believe the header.
 
 libsndfile reads the first of several files that were joined, and as many samples as a header declares. Both would cut
-a clip without an error. Uncompressed formats need none of this: their length is that of the file.
+a clip without an error. `containers` is about samples that are not compressed.
 
 Sources: RFC 9639 (FLAC), ISO/IEC 11172-3 and 13818-3 (MP3), the Xing and Info headers as LAME writes them, and for tags
 ID3v2.4, APEv2 and Lyrics3.
@@ -18,10 +18,6 @@ from .errors import AudioError
 from .ogg import JOINED
 
 _FLAC_START = re.compile(rb"fLaC[\x00\x80]\x00\x00\x22")
-_PLAIN_START = re.compile(  # of files whose samples are not compressed; none occurs by chance in a terabyte
-    rb"(?:RIFF.{4}|RF64\xff{4})WAVE|FORM.{4}AIF[FC]|\.snd\x00\x00.{6}\x00\x00\x00[\x01-\x1b]|caff\x00\x01\x00\x00desc|riff\x2e\x91",
-    re.DOTALL,
-)
 _FLAC_SYNC = re.compile(rb"\xff[\xf8\xf9]")
 _ID3V1_BYTES = 128
 _ZEROS = re.compile(rb"\0+")
@@ -38,11 +34,6 @@ MP3_RATES = tuple(sorted(chain(*_MP3_RATES.values())))
 """Sample rates (Hz) that MP3 has, rising."""
 _MP3_DECODER_DELAY = 529
 """Samples that pass through a decoder's filters before the first of the encoder comes out."""
-
-
-def plain_problem(data: bytes) -> str | None:
-    """Why a file whose samples are not compressed would be read in part; None = nothing is wrong."""
-    return JOINED if len(_PLAIN_START.findall(data)) > 1 else None
 
 
 def flac_problem(data: bytes) -> str | None:

@@ -21,6 +21,7 @@ import yaml
 from platformdirs import user_cache_path
 
 from .errors import AccessError, DataError, OutsideError, UserError, os_reason, shown, system_error, system_errors
+from .spellings import spelling_hint
 
 if TYPE_CHECKING:
     import fsspec  # takes a tenth of a second: not for the help of the importers
@@ -245,8 +246,9 @@ def resolve_inside(
     if not exists and "://" in relative:
         raise DataError(f"{where}: value {shown(relative)} is an address; expected a file: download it first")
     if not exists:
-        places = str(root) if other_root is None else f"{root} and {other_root}"
-        raise DataError(f"{where}: value {shown(relative)}: no such file in {places}")
+        roots = [root] if other_root is None else [root, other_root]
+        hint = spelling_hint(relative, lambda other: any((folder / other).is_file() for folder in roots))
+        raise DataError(f"{where}: value {shown(relative)}: no such file in {' and '.join(map(str, roots))}{hint}")
     return path
 
 
@@ -287,7 +289,8 @@ def resolve_remote(root: RemotePath, relative: str, files: Collection[str], wher
     if not _stays_inside(relative):
         raise OutsideError(f"{where}: value {shown(relative)} leaves the folder {root}; expected a path relative to it")
     if relative not in files:
-        raise DataError(f"{where}: value {shown(relative)}: no such file in {root}")
+        hint = spelling_hint(relative, files.__contains__)
+        raise DataError(f"{where}: value {shown(relative)}: no such file in {root}{hint}")
     return root / relative
 
 

@@ -24,6 +24,7 @@ from empathy_judge.models.assessment import Assessment
 from empathy_judge.models.judge import EmpathyJudge
 
 from .conftest import failed, output_of
+from .decoders import Cell, Decoder
 
 RATE = 16_000
 
@@ -53,6 +54,8 @@ def test_every_way_to_pass_a_clip_gives_the_same_score(scorer, clips):
         tuple(Clip(array, RATE) for array in samples),
         (str(context), (samples[1], RATE)),
         (context, {"array": samples[1], "sampling_rate": RATE, "path": None}),  # cells of data sets
+        (Cell(samples[0]), Cell(samples[1])),
+        (Decoder(samples[0]), Decoder(np.stack([1.5 * samples[1], 0.5 * samples[1]]))),
         (context, {"bytes": response.read_bytes(), "path": "elsewhere.wav"}),
         (context, {"bytes": None, "path": str(response)}),
         (context, {"bytes": None, "path": response}),
@@ -61,6 +64,18 @@ def test_every_way_to_pass_a_clip_gives_the_same_score(scorer, clips):
     ]
     for first, second in ways:
         assert close(scorer.score(first, second), expected)
+
+
+def test_a_column_of_a_hugging_face_dataset_is_a_list(scorer, clips):
+    from datasets import Dataset
+
+    paths = [str(clips / name) for name in ("r0.wav", "r1.wav")]
+    column = Dataset.from_dict({"audio": paths})["audio"]
+    assert not isinstance(column, list)
+    expected = [scorer.score(clips / "c.wav", path) for path in paths]
+    found = scorer.score(clips / "c.wav", column)
+    assert all(close(one, other) for one, other in zip(found, expected, strict=True))
+    assert [own.index for own in scorer.rank(None, column)] == [own.index for own in scorer.rank(None, paths)]
 
 
 def test_it_scores_as_the_judge_of_evaluations_does(scorer, judge_folder, dataset_folder):

@@ -13,7 +13,6 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 from scipy.io import wavfile
@@ -23,7 +22,9 @@ from ..errors import AudioError, DataError, UserError, names_shown, shown
 from ..pairs_file import Pair
 from ..ratings import SECONDS, Dimension, parse_dimension
 from ..rows import NAME_COLUMNS, TAGS, TEXT_COLUMNS
+from ..samples import clip_of, decoded
 from ..schema import PairDataset
+from ..spellings import spelling_hint
 from ..stored_clips import CONTEXT, RESPONSE, StoredClip
 from ..tables import SourceTable, check_header
 from .assemble import assemble
@@ -86,12 +87,16 @@ def _content(value: Any, made: Path) -> Content:
     value = path_or_bytes(value)
     if isinstance(value, str | Path) and value != "":
         path = Path(value).absolute()
-        return path if path.is_file() else AudioError(f"value {shown(str(value))}: no such file", "no such file")
+        if path.is_file():
+            return path
+        return AudioError(f"value {shown(str(value))}: no such file{spelling_hint(str(path))}", "no such file")
     if isinstance(value, StoredClip):
         return value
     try:
-        if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Real) and float(value[1]).is_integer():
-            value = Clip(np.asarray(value[0]), int(float(value[1])))
+        if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Real):
+            value = clip_of(*value)
+        elif not isinstance(value, Clip | bytes) and (samples := decoded(value)) is not None:
+            value = samples
         if not isinstance(value, Clip | bytes):
             empty = value is None or isinstance(value, str)
             kind = "no clip" if empty else f"value of type {type(value).__name__}"

@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from empathy_judge.data_modules.audio import AudioInfo, Clip, audio_hash, decode, probe, resample
+from empathy_judge.data_modules.audio import (
+    AudioInfo,
+    Clip,
+    audio_hash,
+    decode,
+    is_clipped,
+    load_clip,
+    probe,
+    resample,
+)
 from empathy_judge.data_modules.errors import AudioError
 
 from ..conftest import encoded
@@ -250,13 +259,18 @@ def test_ogg_without_its_last_page(codec):
 def test_missing_empty_and_foreign_files(tmp_path):
     (tmp_path / "zero.wav").touch()
     (tmp_path / "text.wav").write_text("pair_id,score\n" * 50)
-    (tmp_path / "text.raw").write_text("pair_id,score\n" * 50)
+    for name in ("text.raw", "text.au", "text.snd", "text.vox", "text.gsm"):  # libsndfile takes any content for samples
+        (tmp_path / name).write_text("pair_id,score\n" * 200)
     write(tmp_path / "none.wav", np.zeros(0))
     for name, message, kind in (
         ("missing.wav", "no such file", "no such file"),
         ("zero.wav", r"empty \(0 bytes\)", "the file is empty"),
         ("text.wav", "not a sound file; expected wav", "not a sound file"),
         ("text.raw", "not a sound file; expected wav", "not a sound file"),
+        ("text.au", "not a sound file; expected wav", "not a sound file"),
+        ("text.snd", "not a sound file; expected wav", "not a sound file"),
+        ("text.vox", "not a sound file; expected wav", "not a sound file"),
+        ("text.gsm", "not a sound file; expected wav", "not a sound file"),
         ("none.wav", "no samples", "the file is empty"),
         (".", "not a file", "cannot be read"),
     ):
@@ -264,6 +278,13 @@ def test_missing_empty_and_foreign_files(tmp_path):
             decode(tmp_path / name, 16_000)
         assert str(tmp_path / name) in str(caught.value)
         assert caught.value.kind == pickle.loads(pickle.dumps(caught.value)).kind == kind
+
+
+def test_the_name_of_a_file_does_not_matter(tmp_path):
+    data = encoded(sine(0.5, 16_000))
+    for name in ("a.raw", "a.RAW", "a.au", "a.vox", "a"):
+        (tmp_path / name).write_bytes(data)
+        np.testing.assert_array_equal(decode(tmp_path / name, 16_000), decode(data, 16_000))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 32_767.0])
@@ -276,6 +297,83 @@ def test_samples_that_are_no_amplitudes(tmp_path, value):
     assert caught.value.kind == "not finite or not scaled"
     with pytest.raises(AudioError, match="sample 800"):
         decode(Clip(samples, 16_000), 16_000)
+
+
+SPEECH = np.random.default_rng(0).laplace(0, 0.05, 16_000).clip(-1, 1)
+
+
+@pytest.mark.parametrize("scale", [32_767, 0.016 * 32_767, 0.001 * 32_767, 127, 0.1 * 127])
+@pytest.mark.parametrize("channels", [1, 2, 3, 6])
+def test_whole_numbers_are_not_scaled(tmp_path, scale, channels):
+    """Integers as floats, loud and quiet, of 16 bits and of 8, also after their channels were averaged."""
+    whole = np.stack([np.rint(np.roll(SPEECH, n) * scale) for n in range(channels)], axis=1).astype(np.float32)
+    for source in (Clip(whole.mean(axis=1), 16_000), write(tmp_path / "a.wav", whole, subtype="FLOAT")):
+        with pytest.raises(AudioError, match=r"expected finite samples with full scale 1\.0") as caught:
+            decode(source, 16_000)
+        assert caught.value.kind == "not finite or not scaled"
+
+
+def test_the_message_says_that_numbers_are_whole():
+    with pytest.raises(AudioError, match=r"the samples are whole numbers up to 3, not scaled; expected finite"):
+        decode(Clip(np.resize(np.float32([0, 1, -3]), 8_000), 16_000, "a"), 16_000)
+
+
+def test_integers_that_were_resampled_are_too_loud_to_be_scaled():
+    for scale in (127, 0.016 * 32_767):
+        changed = resample(np.rint(SPEECH * scale).astype(np.float32), 16_000, 22_050)
+        with pytest.raises(AudioError, match=r"is -?\d+\.?\d*, \d+ such samples"):
+            decode(Clip(changed, 22_050), 16_000)
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        np.zeros(8_000),  # silence
+        np.sign(sine(0.5, 16_000)),  # a square wave of full scale
+        np.resize([0.0, 1.0], 8_000),
+        2.0 * sine(0.5, 16_000) * 2,  # a decoder's overshoot, far beyond what there is
+        9.9 * sine(0.5, 16_000) * 2,
+        np.rint(sine(0.5, 16_000) * 32_768) / 32_768 * 3,  # 16 bits, scaled, and loud
+        np.rint(sine(0.5, 16_000) * 128) / 128 * 3,
+    ],
+)
+def test_floats_that_pass_full_scale_are_read(samples):
+    np.testing.assert_array_equal(decode(Clip(samples, 16_000), 16_000), samples.astype(np.float32))
+
+
+CODECS = [
+    ("WAV", "PCM_16", 32_767 / 32_768), ("WAV", "PCM_U8", 127 / 128), ("FLAC", "PCM_S8", 127 / 128),
+    ("WAV", "ULAW", 32_124 / 32_768), ("WAV", "ALAW", 32_256 / 32_768), ("AU", "ULAW", 32_124 / 32_768),
+    ("AU", "ALAW", 32_256 / 32_768), ("WAV", "GSM610", None), ("WAV", "IMA_ADPCM", None), ("WAV", "MS_ADPCM", None),
+    ("OGG", "OPUS", None), ("WAV", "FLOAT", 1.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "codec", "highest"), CODECS)
+def test_clipping_is_seen_at_the_highest_value_of_an_encoding(kind, codec, highest):
+    """Those of G.711 are 8,031 and 4,032 of ITU-T G.711, of 8,192 and 4,096."""
+    noise = np.convolve(np.random.default_rng(0).laplace(0, 1, 16_000), np.hanning(12), "same")
+    noise /= np.abs(noise).max()
+    clipped, loud, whole = (
+        load_clip(encoded((gain * noise).clip(-1, 1), 8_000, kind, codec)) for gain in (8.0, 1.0, 0.9)
+    )
+    if highest is not None:
+        assert clipped.samples.max() == np.float32(highest) == loud.samples.max()
+    assert [is_clipped(clip) for clip in (clipped, loud, whole)] == [True, False, False]
+
+
+def test_only_what_ends_at_full_scale_is_clipped():
+    """A peak is reached again in each period of a tone, but for one sample."""
+    tone = 2 * sine(1.0, 8_000, 200.0)
+    for samples, expected in (
+        ((8 * tone).clip(-0.97, 0.97), False),
+        ((8 * tone).clip(-0.98, 0.3), True),
+        ((8 * tone).clip(-0.3, 0.99), True),
+        (0.99 * tone, False),
+        (1.2 * tone, True),
+        (np.zeros(8_000), False),
+    ):
+        assert is_clipped(Clip(samples, 8_000)) == expected
 
 
 def test_too_short_and_too_long(tmp_path):

@@ -18,6 +18,7 @@ from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import PairDataset
 
+from ..decoders import Cell, Decoder
 from .builders import parsed
 
 SCALE = ["empathy=1:5:1"]
@@ -53,7 +54,8 @@ def test_frames_give_what_tables_give(source, frames, tmp_path, monkeypatch):
 def test_samples_are_kept_as_they_are_and_absent_cells_are_absent(frames):
     pairs, ratings = frames
     paths = list(pairs["response_audio"])
-    pairs["response_audio"] = [samples(path) for path in paths]
+    first, *others = (samples(path) for path in paths)
+    pairs["response_audio"] = pd.Series([Cell(*first), Decoder(*others[0]), *others[1:]], dtype=object)
     turns = [{"role": "user", "audio": samples(pairs["context_audio"][0])}, {"role": "assistant", "audio": paths[1]}]
     pairs["context_audio"] = pd.Series([None, turns, float("nan"), pairs["context_audio"][3]], dtype=object)
     pairs["pair_id"] = [0, 1, 2, 3]
@@ -83,9 +85,13 @@ def test_samples_are_kept_as_they_are_and_absent_cells_are_absent(frames):
         ("response_audio", np.zeros((5, 2)), r"value of type ndarray; expected a path, .* \(samples, rate in Hz\)"),
         ("context_audio", np.zeros(5), "value of type ndarray"),
         ("response_audio", (16_000, np.zeros(9_000)), "value of type tuple"),
-        ("response_audio", (np.zeros(9_000), float("nan")), "value of type tuple"),
-        ("response_audio", (np.zeros(9_000), 16_000.7), "value of type tuple"),
-        ("response_audio", (np.zeros(9_000), np.float32(np.inf)), "value of type tuple"),
+        ("response_audio", (np.zeros(9_000), float("nan")), "samples at nan Hz cannot be read"),
+        (
+            "response_audio",
+            (np.zeros(9_000), 16_000.7),
+            r"samples at 16000.7 Hz cannot be read \(expected a whole number of Hz\)",
+        ),
+        ("response_audio", (np.zeros(9_000), np.float32(np.inf)), r"samples at np.float32\(inf\) Hz cannot be read"),
         ("response_audio", (np.zeros(9_000, np.int16), 16_000), "type int16; expected one-dimensional float samples"),
         ("response_audio", (np.full(9_000, np.nan), 16_000), "sample 0 .* is nan"),
         ("response_audio", (np.zeros(10), 16_000), "lasts 0.001 s"),

@@ -1,0 +1,202 @@
+"""Containers of samples that are not compressed: the sizes in their headers, and what is there.
+
+A program that streams does not know how long the recording will be. It declares nothing, or far more than will ever
+come, and libsndfile believes some of these sizes only. Several streams may stand one after the other in a file; the
+later headers would be heard as samples.
+
+Sources: Multimedia Programming Interface and Data Specifications 1.0 (RIFF), EBU Tech 3306 (RF64), Audio Interchange
+File Format 1.3 (AIFF), au(4) of SunOS, Apple Core Audio Format 1.0 (CAF), and Sony's description of Wave64.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+from .ogg import JOINED
+
+_STARTS = {  # how a file begins: a word that is rare in samples, where it stands, and what else has to be there
+    b"RIFF": (b"WAVE", 8, {0: b"RIFF"}),
+    b"RF64": (b"WAVE", 8, {0: b"RF64"}),
+    b"FORM": (b"FORM", 0, {8: b"AIF"}),
+    b".snd": (b".snd\0\0", 0, {12: b"\0\0\0"}),
+    b"caff": (b"caff\0\x01\0\0", 0, {8: b"desc"}),
+    b"riff": (b"riff\x2e\x91", 0, {24: b"wave"}),
+}
+PLAIN = tuple(_STARTS)
+"""The first four bytes of the files that this module knows."""
+_BLOCK_BYTES = 1 << 22
+_HEAD_BYTES = 32
+_WIDEST_HEADER = 128  # that a program may have counted to a size, or taken off one
+_LEAST_PLACEHOLDER = 100_000_000
+_BEYOND_ALL = 0x7FFE0000
+_PART = 8
+_MOST_CHUNKS = 10_000  # a file of zeros has one in each 8 bytes
+
+
+class _Size(NamedTuple):
+    """A size in a header."""
+
+    at: int  # where it stands
+    form: str  # how, for `struct`
+    declared: int  # bytes
+    found: int  # bytes from where it begins to count to the end of the file
+
+
+def joined_problem(file: BinaryIO) -> str | None:
+    """Why a file of a kind of `PLAIN` would be read with the header of another recording in it; None = it is one.
+
+    The beginning of a second file does not occur by chance in a terabyte of samples. The whole file is read, in blocks.
+    """
+    file.seek(0)
+    word, offset, others = _STARTS[file.read(4)]
+    file.seek(4)
+    kept = b""
+    while block := file.read(_BLOCK_BYTES):
+        block = kept + block
+        at = block.find(word)
+        while at >= 0:
+            start = at - offset
+            if start >= 0 and all(block[start + o : start + o + len(b)] == b for o, b in others.items()):
+                return JOINED
+            at = block.find(word, at + 1)
+        kept = block[-_HEAD_BYTES:]
+    return None
+
+
+def with_true_sizes(file: BinaryIO) -> bytes | None:
+    """The file of a kind of `PLAIN` with the sizes of what is there, where its header has placeholders; None = it has
+    none, and is whole or cut off."""
+    file.seek(0)
+    kind = file.read(4)
+    sizes = list(_SIZES[kind](file, file.seek(0, 2)))
+    # with the size of the samples, which comes first, that of the file is not known either
+    wrong = sizes if any(map(_is_placeholder, sizes[:1])) else list(filter(_is_placeholder, sizes))
+    if not wrong:
+        return None
+    file.seek(0)
+    content = bytearray(file.read())
+    for size in wrong:
+        struct.pack_into(size.form, content, size.at, min(size.found, _most(size.form)))
+    return bytes(content)
+
+
+def _is_placeholder(size: _Size) -> bool:
+    """Whether a program that does not know the length writes this size.
+
+    It is one that the format has no room for; or less than an eighth of it is there, and it is at least about 2 GiB, or
+    at least 100 MB and round: near a power of two, or of two digits, decimal or hexadecimal, if a header is put aside.
+    Both conditions are needed. A recording that was cut rarely leaves so little of so much, and one whose length is
+    round by chance is one of thousands: what was cut is refused. A size of 0 is one if what follows is there, and no
+    chunk: `_riff` and `_au` see to it.
+    """
+    declared, found = size.declared, size.found
+    if declared == 0:
+        return found > 0
+    if declared < 0 or declared > _most(size.form) - _WIDEST_HEADER:
+        return True
+    return declared > _PART * found and (declared >= _BEYOND_ALL or _is_round(declared))
+
+
+def _most(form: str) -> int:
+    return (1 << 8 * struct.calcsize(form) - form.endswith("q")) - 1
+
+
+def _is_round(number: int) -> bool:
+    if number < _LEAST_PLACEHOLDER:
+        return False
+    power = 1 << (number + _WIDEST_HEADER).bit_length()
+    near_power = any(abs(number - p) <= 1 << 17 for p in (power, power >> 1))
+    units = (10 ** (len(str(number)) - 2), 16 ** (len(f"{number:x}") - 2))
+    return near_power or any((number + _WIDEST_HEADER) % unit <= 2 * _WIDEST_HEADER for unit in units)
+
+
+def _chunks(file: BinaryIO, start: int, end: int, form: str) -> Iterator[tuple[bytes, int, int]]:
+    """Names of chunks, where their content begins, and the sizes that they declare; up to one that is cut off."""
+    width = struct.calcsize(form)
+    for _ in range(_MOST_CHUNKS):
+        if start + 4 + width > end:
+            return
+        file.seek(start)
+        name = file.read(4)
+        (size,) = struct.unpack(form, file.read(width))
+        yield name, start + 4 + width, size
+        if size < 0:
+            return
+        start += 4 + width + size + (size % 2 if width == 4 else 0)
+
+
+def _riff(file: BinaryIO, end: int) -> Iterator[_Size]:
+    """Of WAV and RF64. A size of 0 counts where no chunks follow: an empty recording may have some behind it."""
+    file.seek(0)
+    head = file.read(36)
+    long = head[:4] == b"RF64" and head[12:16] == b"ds64" and len(head) == 36
+    for name, start, size in _chunks(file, 12, end, "<I"):
+        if name == b"data":
+            at, form = start - 4, "<I"
+            if long and size == _most("<I"):
+                at, form, size = 28, "<Q", int.from_bytes(head[28:36], "little")
+            if size == 0 and _are_chunks(file, start, end):
+                return
+            declared = int.from_bytes(head[20:28] if long else head[4:8], "little")
+            riff = _Size(20 if long else 4, form, declared, end - 8)
+            yield _Size(at, form, size, end - start)
+            if declared > riff.found:
+                yield riff
+            return
+
+
+def _are_chunks(file: BinaryIO, start: int, end: int) -> bool:
+    """Whether the rest of the file is a chain of chunks up to its end."""
+    reached = start
+    for name, content, size in _chunks(file, start, end, "<I"):
+        if not all(32 <= byte < 127 for byte in name):
+            return False
+        reached = content + size + size % 2
+    return reached - 1 <= end <= reached
+
+
+def _aiff(file: BinaryIO, end: int) -> Iterator[_Size]:
+    """libsndfile takes a size of 0 for what is there."""
+    for name, start, size in _chunks(file, 12, end, ">I"):
+        if name == b"SSND" and size:
+            yield _Size(start - 4, ">I", size, end - start)
+            file.seek(4)
+            if (declared := int.from_bytes(file.read(4), "big")) > end - 8:
+                yield _Size(4, ">I", declared, end - 8)
+            return
+
+
+def _au(file: BinaryIO, end: int) -> Iterator[_Size]:
+    file.seek(4)
+    start, size = struct.unpack(">II", file.read(8).ljust(8, b"\0"))
+    if 24 <= start <= end:
+        yield _Size(8, ">I", size, end - start)
+
+
+def _caf(file: BinaryIO, end: int) -> Iterator[_Size]:
+    """A size of -1 says: to the end of the file."""
+    for name, start, size in _chunks(file, 8, end, ">q"):
+        if name == b"data" and size:
+            yield _Size(start - 8, ">q", size, end - start)
+
+
+def _w64(file: BinaryIO, end: int) -> Iterator[_Size]:
+    """Chunks begin with 16 bytes that name them, at multiples of 8; their sizes count these, too."""
+    start = 40
+    for _ in range(_MOST_CHUNKS):
+        if start + 24 > end:
+            return
+        file.seek(start)
+        name, size = struct.unpack("<4s12xQ", file.read(24))
+        if name == b"data":
+            yield _Size(start + 16, "<Q", size, end - start)
+            file.seek(16)
+            if (declared := int.from_bytes(file.read(8), "little")) > end:
+                yield _Size(16, "<Q", declared, end)
+            return
+        start += max(size + -size % 8, 24)
+
+
+_SIZES = {b"RIFF": _riff, b"RF64": _riff, b"FORM": _aiff, b".snd": _au, b"caff": _caf, b"riff": _w64}

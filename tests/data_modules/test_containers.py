@@ -1,0 +1,191 @@
+"""Sizes in headers: those of programs that stream are no cut, those of recordings that were cut are."""
+
+from __future__ import annotations
+
+import io
+import struct
+import wave
+
+import numpy as np
+import pytest
+import soundfile
+from empathy_judge.data_modules import containers
+from empathy_judge.data_modules.audio import Clip, decode, load_clip, probe
+from empathy_judge.data_modules.errors import AudioError
+
+COUNT = 24_000
+RATE = 24_000
+PCM = np.round(0.3 * 32_767 * np.sin(np.arange(COUNT) / 20)).astype("<i2")
+CHUNKS = b"LIST" + struct.pack("<I", 5) + b"INFO\0\0" + b"id3 " + struct.pack("<I", 4) + b"ID3\3"
+
+
+def wav(data_bytes: int, riff_bytes: int | None = None, samples: bytes = PCM.tobytes(), rate: int = RATE) -> bytes:
+    """A WAV file whose header declares so many bytes."""
+    riff = min(data_bytes + 36, 0xFFFFFFFF) if riff_bytes is None else riff_bytes
+    form = struct.pack("<IHHIIHH", 16, 1, 1, rate, 2 * rate, 2, 16)
+    return b"RIFF" + struct.pack("<I", riff) + b"WAVEfmt " + form + b"data" + struct.pack("<I", data_bytes) + samples
+
+
+def stored(kind: str) -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, PCM, RATE, "PCM_16", format=kind)
+    return file.getvalue()
+
+
+def patched(data: bytes, changes: list[tuple[int, bytes]]) -> bytes:
+    content = bytearray(data)
+    for at, new in changes:
+        content[at : at + len(new)] = new
+    return bytes(content)
+
+
+def check_whole(data: bytes) -> None:
+    clip = load_clip(data)
+    assert clip.rate == RATE
+    np.testing.assert_array_equal(clip.samples, PCM / np.float32(32_768))
+    assert probe(data).seconds == COUNT / RATE
+
+
+def check_cut(data: bytes) -> None:
+    with pytest.raises(AudioError, match=r"the file is cut off, its last \d+ bytes are missing") as error:
+        load_clip(data)
+    assert error.value.kind == "the file is cut off"
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        0, 0xFFFFFFFF, 0xFFFFFFFF - 36, 0x7FFFFFFF, 0x7FFFFFFF - 36, 0x7FFFF000, 0x7FFE0000, 0x80000000, 0x3FFFFFFF,
+        0x10000000, 2_000_000_000, 2_000_000_000 - 36, 200_000_000, 100_000_000, 400_000_000, 3_123_456_789,
+    ],
+)  # fmt: skip
+def test_sizes_that_streaming_programs_declare_are_no_cut(tmp_path, declared):
+    data = wav(declared)
+    check_whole(data)
+    check_whole(b"ID3\x03\x00\x00\x00\x00\x00\x0a" + bytes(10) + data)
+    (tmp_path / "a.wav").write_bytes(data)
+    np.testing.assert_array_equal(decode(tmp_path / "a.wav", RATE), PCM / np.float32(32_768))
+
+
+def test_the_size_of_the_file_may_be_unknown_alone():
+    for riff in (0, 2_000_000_000, 0xFFFFFFFF):
+        check_whole(wav(2 * COUNT, riff))
+    check_whole(wav(0, 0))
+    check_cut(wav(2 * COUNT + 100, 0xFFFFFFFF))
+
+
+@pytest.mark.parametrize("declared", [2 * COUNT + 2, 100 * COUNT, 57_600_000, 115_200_000, 691_200_000, 1_234_567_890])
+def test_a_recording_that_was_cut_is_refused(declared):
+    """Two samples more, and an hour or more in formats of today."""
+    check_cut(wav(declared))
+
+
+def test_a_long_recording_that_was_cut_in_the_middle_is_refused():
+    """Recorders end their files at 2 GiB; also where the size is round, a large part of it is a cut."""
+    for declared in (0x7FFFFFFE, 2_000_000_000, 200_000_000, 3_123_456_789):
+        for part, placeholder in ((2, False), (7, False), (9, True)):
+            size = containers._Size(40, "<I", declared, declared // part)
+            assert containers._is_placeholder(size) == placeholder
+    assert containers._is_placeholder(containers._Size(40, "<I", 0xFFFFFFFF, 0xF0000000))
+    head = wav(200_000_000, samples=b"")
+    check_cut(head + bytes(26_000_000))
+    assert probe(head + bytes(24_000_000)).seconds == 500
+
+
+def test_an_empty_recording_has_no_samples_whatever_follows():
+    for tail in (b"", CHUNKS, CHUNKS[:13]):
+        with pytest.raises(AudioError, match="no samples") as error:
+            load_clip(wav(0, samples=tail))
+        assert error.value.kind == "the file is empty"
+    with pytest.raises(AudioError, match="no samples"):
+        load_clip(wav(0xFFFFFFFF, samples=b""))
+
+
+def test_chunks_behind_the_samples_are_no_samples():
+    for size in (2 * COUNT + 36, 0xFFFFFFFF, 0):
+        check_whole(wav(2 * COUNT, size) + CHUNKS)
+    with wave.open(io.BytesIO(wav(2 * COUNT) + CHUNKS)) as file:
+        assert file.readframes(COUNT * 2) == PCM.tobytes()
+
+
+def test_other_formats_of_unknown_size():
+    """As FFmpeg writes them to a pipe, and with the placeholders of WAV."""
+    au, aiff, caf, w64, rf64 = (stored(kind) for kind in ("AU", "AIFF", "CAF", "W64", "RF64"))
+    for data in (au, aiff, caf, w64, rf64):
+        check_whole(data)
+    for size in (b"\xff" * 4, b"\0" * 4, struct.pack(">I", 2_000_000_000), b"\x7f\xff\xff\xff"):
+        check_whole(patched(au, [(8, size)]))
+    at = aiff.index(b"SSND") + 4
+    frames = aiff.index(b"COMM") + 10
+    for size in (b"\0" * 4, struct.pack(">I", 2_000_000_000), b"\xff" * 4):
+        check_whole(patched(aiff, [(4, size), (frames, b"\0" * 4), (at, size)]))
+        check_whole(patched(aiff, [(4, size)]))
+    start = caf.index(b"data\0\0\0\0") + 4
+    check_whole(patched(caf, [(start, b"\xff" * 8)]))
+    start = w64.index(b"data\xf3\xac") + 16
+    for size in (b"\xff" * 8, struct.pack("<Q", 1 << 40)):
+        check_whole(patched(w64, [(16, size), (start, size)]))
+        check_whole(patched(w64, [(16, size)]))
+    for size in (b"\0" * 8, b"\xff" * 8, struct.pack("<Q", 1 << 40)):
+        check_whole(patched(rf64, [(20, size), (28, size)]))
+
+
+@pytest.mark.parametrize("kind", ["AU", "AIFF", "CAF", "W64", "RF64"])
+def test_other_formats_that_were_joined_or_cut(tmp_path, kind):
+    data = stored(kind)
+    with pytest.raises(AudioError, match=r"the file (is cut off|cannot be|is damaged)|which cannot be read"):
+        load_clip(data[:-1_000])
+    (tmp_path / "joined").write_bytes(data * 2)
+    with pytest.raises(AudioError, match="joined: the file holds several recordings one after the other"):
+        load_clip(tmp_path / "joined")
+
+
+@pytest.mark.parametrize("declared", [2 * COUNT, 0, 0xFFFFFFFF, 0x7FFFFFFF, 2_000_000_000, 200_000_000, 4 * COUNT + 44])
+def test_streams_one_after_the_other_are_refused_whatever_their_sizes(declared):
+    """Each inner header would be heard as 22 samples, a second recording at the rate of the first."""
+    first = wav(declared)
+    for other in (first, wav(declared, rate=8_000), wav(2 * COUNT), first * 3):
+        for start in (b"", b"ID3\x03\x00\x00\x00\x00\x00\x0a" + bytes(10)):
+            with pytest.raises(AudioError, match="the file holds several recordings one after the other; expected"):
+                load_clip(start + first + other)
+
+
+def test_a_second_header_is_found_across_blocks(monkeypatch):
+    monkeypatch.setattr(containers, "_BLOCK_BYTES", 64)
+    whole = wav(0xFFFFFFFF)
+    for length in range(200, 270):
+        with pytest.raises(AudioError, match="several recordings"):
+            load_clip(whole[: 44 + 2 * length] + whole)
+    check_whole(whole)
+
+
+def test_a_file_of_zeros_takes_no_time():
+    data = wav(0)[:36] + bytes(20_000_000)
+    with pytest.raises(AudioError):
+        load_clip(data)
+
+
+def test_voc_of_several_blocks_is_refused():
+    """libsndfile reads the headers of its blocks as samples."""
+    block = struct.pack("<IBBHI", RATE, 16, 1, 4, 0)
+    body = PCM.tobytes()
+    head = b"Creative Voice File\x1a\x1a\x00\x14\x01\x1f\x11"
+    data = head + b"\x09" + (12 + len(body)).to_bytes(3, "little") + block + body
+    more = b"\x02" + len(body).to_bytes(3, "little") + body
+    with pytest.raises(AudioError, match="several blocks of samples"):
+        load_clip(data + more + b"\0")
+
+
+def test_the_rule_for_round_numbers():
+    for number in (1 << 28, (1 << 30) + 36, 0x77000000, 150_000_000, 990_000_000, 2 * 10**8 - 44, 0x3FFFF000):
+        assert containers._is_round(number), number
+    for number in (99_999_999, 115_200_000, 158_760_000, 345_600_000, 691_200_000, 635_040_000, 172_800_000):
+        assert not containers._is_round(number), number
+    rng = np.random.default_rng(0)
+    found = [containers._is_round(int(n)) for n in rng.integers(10**8, 2**31, 20_000)]
+    assert sum(found) < 0.005 * len(found)
+
+
+def test_clips_in_memory_are_not_touched():
+    clip = Clip(PCM / np.float32(32_768), RATE)
+    assert load_clip(clip).samples is clip.samples

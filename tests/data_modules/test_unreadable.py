@@ -1,0 +1,105 @@
+"""Files that libsndfile does not read are named, with what to do."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from empathy_judge.data_modules.audio import load_clip
+from empathy_judge.data_modules.errors import AudioError
+
+from ..conftest import encoded
+
+SAMPLES = np.random.default_rng(0).normal(0, 0.1, 8_000)
+MP4 = struct.pack(">I", 28) + b"ftyp"
+
+
+def wav_of(code: int, bits: int = 16, extended: bytes = b"") -> bytes:
+    form = struct.pack("<HHIIHH", code, 1, 16_000, 32_000, 2, bits) + extended
+    return b"RIFF" + struct.pack("<I", 4_000) + b"WAVEfmt " + struct.pack("<I", len(form)) + form + bytes(3_900)
+
+
+def flac_of(bits: int) -> bytes:
+    data = bytearray(encoded(SAMPLES, kind="FLAC"))
+    data[20] |= (bits - 1) >> 4
+    data[21] = ((bits - 1) & 15) << 4 | data[21] & 15
+    return bytes(data)
+
+
+def ogg_of(first: bytes) -> bytes:
+    return b"OggS\0\2" + bytes(20) + bytes([1, len(first)]) + first + bytes(300)
+
+
+def sphere(fields: str) -> bytes:
+    return f"NIST_1A\n   1024\nsample_count -i 8000\nsample_rate -i 16000\n{fields}\nend_head\n".encode().ljust(
+        1_024
+    ) + bytes(24_000)
+
+
+CAF = b"caff\0\1\0\0desc" + struct.pack(">qd", 32, 16_000.0)
+SPHERE_24 = "channel_count -i 1\nsample_n_bytes -i 3\nsample_byte_format -s3 012\nsample_sig_bits -i 24"
+SHORTEN = "channel_count -i 1\nsample_n_bytes -i 2\nsample_coding -s26 pcm,embedded-shorten-v2.00"
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        (flac_of(32), "FLAC with 32 bits"),
+        (CAF + b"alac" + bytes(3_000), "CAF with the codec 'alac'"),
+        (sphere(SPHERE_24), "SPHERE with 24 bits"),
+        (sphere(SHORTEN), "SPHERE with 16 bits as pcm,embedded-shorten-v2.00"),
+        (ogg_of(b"\x7fFLAC\1\0\0\1fLaC"), "FLAC in Ogg"),
+        (ogg_of(b"Speex   1.2"), "Speex in Ogg"),
+        (wav_of(0xFF), "WAV with AAC"),
+        (wav_of(0x1234), "WAV with the codec 0x1234"),
+        (wav_of(1, 64), "WAV with 64 bits"),
+        (MP4 + b"M4A \0\0\2\0isom" + bytes(900), "M4A"),
+        (MP4 + b"isom\0\0\2\0isom" + bytes(900), "MP4"),
+        (MP4 + b"3gp4\0\0\2\0isom" + bytes(900), "3GP"),
+        (b"\x1a\x45\xdf\xa3\x9fB\x86\x81\1" + bytes(900), "WebM or Matroska"),
+        (b"\x30\x26\xb2\x75\x8e\x66\xcf\x11\xa6\xd9" + bytes(900), "WMA or another kind of ASF"),
+        (b"#!AMR\n" + bytes(900), "AMR"),
+        (b"#!AMR-WB\n" + bytes(900), "AMR"),
+        (b"\x02#!SILK_V3" + bytes(900), "SILK"),
+        (b"\xff\xf1\x58\x40\x3c\x3f\xfc" + bytes(900), "AAC"),
+        (b"BW64\xff\xff\xff\xffWAVEds64" + bytes(900), "BW64"),
+        (b"wvpk" + bytes(900), "WavPack"),
+    ],
+)  # fmt: skip
+def test_a_recording_in_another_format_is_named(tmp_path, data, name):
+    path = tmp_path / "a.snd"
+    path.write_bytes(data)
+    for source in (path, data):
+        with pytest.raises(AudioError) as error:
+            load_clip(source)
+        text = str(error.value)
+        assert f": {name}, which cannot be read" in text
+        assert "; expected wav, flac, ogg, mp3, aiff, au: convert it, as with ffmpeg -i IN OUT.wav" in text
+        assert "Format not recognised" not in text
+        assert error.value.kind == "not supported"
+
+
+def test_what_libsndfile_says_is_told():
+    with pytest.raises(AudioError, match=r"FLAC with 32 bits, which cannot be read \(File contains data in an unimpl"):
+        load_clip(flac_of(32))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"pair_id,score\n" * 30, b'{"error": "not found"}' * 20, b"<!DOCTYPE html><html>" * 20, bytes(500),
+        b"PK\3\4" * 90,
+        b"RIFF", b"fLaC", b"caff\0\1", b"MAChine learning", b"Good morning",
+    ],
+)  # fmt: skip
+def test_what_is_no_recording_is_not_called_one(data):
+    with pytest.raises(AudioError, match=r"not a sound file; expected wav, flac, ogg, mp3, aiff, au$") as error:
+        load_clip(data)
+    assert error.value.kind == "not a sound file"
+
+
+def test_a_pointer_of_git_lfs_is_told_from_the_file():
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'4d' * 32}\nsize 12345\n".encode()
+    with pytest.raises(AudioError, match=r"a pointer of Git LFS, not a sound file; get the file itself: git lfs pull"):
+        load_clip(pointer)
