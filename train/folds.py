@@ -35,8 +35,8 @@ from ..eval.statistics.bootstrap import MIN_GROUPS, Resamples, estimate
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE
 from ..models.artifact import load_any, read_settings
 from ..models.closed_form import EXACT, LANDMARKS
+from ..models.disk_store import DiskStore
 from ..models.ensemble import write_ensemble
-from ..models.feature_cache import DiskStore
 from ..models.heads import Prediction
 from ..models.scoring import PairScorer, placed
 from ..models.weight_files import read_checkpoint

@@ -14,10 +14,10 @@ import pytest
 import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.models import feature_cache
+from empathy_judge.models import disk_store
 from empathy_judge.models.artifact import load_any
 from empathy_judge.models.backbones.layers import compile_layers, transformer_layers
-from empathy_judge.models.feature_cache import DiskStore
+from empathy_judge.models.disk_store import DiskStore
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train import features, module
@@ -170,7 +170,7 @@ def test_a_damaged_file_counts_as_none(tmp_path):
 
 def test_what_was_used_longest_ago_makes_room(tmp_path, monkeypatch):
     now = [1_000_000.0]
-    monkeypatch.setattr(feature_cache.time, "time", lambda: now[0])
+    monkeypatch.setattr(disk_store.time, "time", lambda: now[0])
     store = DiskStore(tmp_path, 20e-6)  # 20 kB
     for number in range(12):
         store.put(f"a{number}x", tensors(number))
@@ -207,11 +207,11 @@ def test_machines_whose_processes_have_the_same_number_share_a_store(tmp_path, m
     store, plain = DiskStore(tmp_path, 1.0), os.replace
 
     def after_another_machine(source: Path, target: Path) -> None:
-        monkeypatch.setattr(feature_cache.os, "replace", plain)
+        monkeypatch.setattr(disk_store.os, "replace", plain)
         DiskStore(tmp_path, 1.0).put("abc", tensors(1))  # the same, in a container of its own
         plain(source, target)
 
-    monkeypatch.setattr(feature_cache.os, "replace", after_another_machine)
+    monkeypatch.setattr(disk_store.os, "replace", after_another_machine)
     store.put("abc", tensors(1))
     store.put("abd", tensors(2))
     assert capsys.readouterr().err == ""
@@ -245,7 +245,7 @@ def test_what_a_killed_process_left_is_deleted(tmp_path, monkeypatch):
     store.put("abd", tensors(1))
     assert left.exists()  # perhaps it is being written
     later = time.time() + 7_200
-    monkeypatch.setattr(feature_cache.time, "time", lambda: later)
+    monkeypatch.setattr(disk_store.time, "time", lambda: later)
     DiskStore(tmp_path, 1.0).put("abe", tensors(1))
     assert not left.exists()
 

@@ -16,7 +16,7 @@ from ....data_modules.splits import kept_together
 from ....models.artifact import describe, read_settings
 from ....models.closed_form import EXACT, FOLDS, Portion, fit
 from ....models.description import Provenance
-from ....models.feature_cache import DiskStore
+from ....models.disk_store import DiskStore
 from ....models.hub import is_judge
 from ....models.judge import EmpathyJudge
 from ....models.probe import ClipReader, Probe, Rated, compare_as, head_at, shuffled, standardise, without_adapters
