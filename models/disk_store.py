@@ -187,5 +187,5 @@ def _checksum(name: str, tensors: Mapping[str, Tensor]) -> str:
     value = zlib.crc32(name.encode())
     for key, tensor in sorted(tensors.items()):
         value = zlib.crc32(f"\n{key} {tensor.dtype} {tuple(tensor.shape)}\n".encode(), value)
-        value = zlib.crc32(tensor.flatten().view(torch.uint8).numpy(), value)
+        value = zlib.crc32(tensor.flatten().view(torch.uint8).numpy().data, value)
     return f"{value:08x}"
