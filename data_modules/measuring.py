@@ -51,13 +51,19 @@ Kept = TypeVar("Kept", bound=KeptResult)
 
 def read_kept(dataset: PairDataset, name: str, kind: type[Kept]) -> Kept | None:
     """The result in a file; None where it is missing, damaged, or of other clips."""
+    return next(all_kept(dataset, name, kind), None)
+
+
+def all_kept(dataset: PairDataset, name: str, kind: type[Kept]) -> Iterator[Kept]:
+    """As `read_kept`, where there may be two: one in the folder, which may not be written, and one in the user's cache,
+    which is newer."""
     content_hash = dataset.card.content_hash
-    for path in (dataset.root / name, kept_file(dataset.root, content_hash, name)):
+    for path in dict.fromkeys((dataset.root / name, kept_file(dataset.root, content_hash, name))):
+        result = None
         with suppress(OSError, UserError, ValueError):  # pydantic's ValidationError is a ValueError
             result = kind.model_validate_json(path.read_bytes())
-            if result.content_hash == content_hash:
-                return result
-    return None
+        if result is not None and result.content_hash == content_hash:
+            yield result
 
 
 def keep(dataset: PairDataset, name: str, result: KeptResult) -> None:

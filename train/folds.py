@@ -28,6 +28,7 @@ from ..data_modules.folders import replace_file, replace_text
 from ..data_modules.parallel import say
 from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.splits import kept_together
+from ..data_modules.unchanged import check_unchanged
 from ..eval.judges import OK
 from ..eval.judges.scores_file import ScoresFile
 from ..eval.statistics.agreement import spearman
@@ -150,6 +151,7 @@ class _Plan:
                 "method lora or probe, without folds and refit"
             )
         dataset = PairDataset.load(recipe.data.path)
+        check_unchanged(dataset)
         names = [recipe.data.train_split, recipe.data.validation_split]
         self._splits = [[name] if isinstance(name, str) else list(name) for name in names]
         self._hashes = {"content_hash": dataset.card.content_hash, "split_hash": dataset.split_hash()}
