@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections import Counter
 from typing import Any
@@ -27,11 +26,8 @@ def parse_json(text: str | bytes) -> Any:
             waiting += [(f"{where}.{name}", own) for name, own in value.items()]
         elif isinstance(value, list):
             waiting += [(f"{where}.{position}", own) for position, own in enumerate(value)]
-        elif isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{where[1:]} {value}; expected a finite number".lstrip())
-        elif isinstance(value, int) and abs(value) > sys.float_info.max:
-            digits = "a number of more than 300 digits"
-            raise ValueError(f"{where[1:]} is {digits}; expected a finite number".lstrip())
+        elif isinstance(value, int | float) and not abs(value) <= sys.float_info.max:  # NaN, too
+            raise ValueError(f"{where[1:]} {shown(value)}; expected a finite number".lstrip())
     return values
 
 

@@ -128,7 +128,7 @@ def test_an_edited_description_is_refused_in_one_line_or_changes_no_score(
         ('"minimum": 1,', '"minimum": "1",', "dimensions.0.minimum '1'; expected a number"),
         ('"minimum": 1,', '"minimum": true,', "dimensions.0.minimum True; expected a number"),
         ('"step": 1,', '"step": "1",', "dimensions.0.step '1'; expected a number"),
-        ('"minimum": 1,', f'"minimum": 1{"0" * 400},', "dimensions.0.minimum is a number of more than 300 digits; "),
+        ('"minimum": 1,', f'"minimum": 1{"0" * 400},', "dimensions.0.minimum 1000000"),
         ('"minimum": 1,', f'"minimum": 1{"0" * 5_000},', "Exceeds the limit (4300 digits) for integer string"),
         ('"minimum": 1,', f'"minimum": 1{"0" * 200},', "dimension empathy: scale 10000000000000000000000000000000000"),
         ('"step": 1,', '"step": 1e400,', "dimensions.0.step inf; expected a finite number"),
