@@ -106,6 +106,7 @@ class Description(BaseModel):
     dimensions: Annotated[tuple[Dimension, ...], Field(min_length=1)]
     backbone_fingerprint: str
     unquantized_fingerprint: str | None = None
+    backbone_configuration: dict[str, Any] | None = None  # None = not known, and not compared
     reads_text: bool = True
     trained_in_full: list[str] = Field(default_factory=list)
     head: dict[str, str] = Field(default_factory=dict)

@@ -10,13 +10,10 @@ change.
 from __future__ import annotations
 
 import hashlib
-import json
-import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
@@ -28,6 +25,7 @@ from ..data_modules.schema import Pair
 from ..data_modules.stored_clips import StoredClip
 from .backbones.audio_language_model import AudioLanguageModel
 from .backbones.base import Backbone, Inputs
+from .backbones.configuration import in_json
 from .backbones.layers import made_by, passing_on
 from .disk_store import DiskStore
 from .judge import EmpathyJudge, EncodedClip, EncodedWindow
@@ -39,12 +37,6 @@ _VERSION = "2"
 _SAMPLED = 64  # values of each weight
 _WHOLE, _IN_WINDOWS = "refuse", "windows by voice"
 """Parts of names: of clips that are heard whole, and of those that are cut."""
-_NOT_READ = re.compile(
-    "_.*|architectures|auto_map|.*dropout|dtype|empathy_judge_.*|id2label|initializer_range|label2id|.*layerdrop|"
-    "model_type|name_or_path|output_.*|problem_type|processor_class|quantization_config|return_dict|torch_dtype|"
-    "transformers_version|use_cache"
-)
-"""Values of a configuration that change no state of frozen layers, or that names have from the weights themselves."""
 _OTHER_PARTS = ("text_config", "vision_config")
 """Parts of a configuration that an audio tower does not read."""
 
@@ -57,7 +49,7 @@ class ClipStates:
         self.store, self._long_clips = store, judge.settings.long_clips
         self._tower = _hash(
             _weights(judge, lambda name: part_of(judge.backbone, name) == "audio_tower"),
-            _configuration(judge.backbone, _OTHER_PARTS),
+            in_json(judge.backbone, _OTHER_PARTS),
             _set_up(judge, _WHOLE),
         )
         self._names: dict[Hashable, str] = {}
@@ -133,7 +125,7 @@ class PairStates:
         policy = _WHOLE if judge.settings.long_clips == "refuse" else _IN_WINDOWS
         self._lower = _hash(
             _weights(judge, lambda name: not name.startswith((*upper, norm))),
-            _configuration(judge.backbone),
+            in_json(judge.backbone),
             _set_up(judge, policy),
             str(first),
             precision,
@@ -298,27 +290,6 @@ def _set_up(judge: EmpathyJudge, policy: str) -> str:
     of_clips = [read.audio, str(read.functionals)] if read.of_clips else []  # stored beside the states
     norm = [] if settings.depth_norm else ["without the norm behind the last layer"]
     return _hash(_VERSION, transformers.__version__, name, settings.attention, policy, *of_clips, *norm)
-
-
-def _configuration(backbone: Backbone, left_out: Sequence[str] = ()) -> str:
-    """Network and feature extractor as they are configured, in JSON: equal weights compute something else with another
-    activation function or another hop of the spectrogram. `left_out` = parts that are not looked at."""
-    network: Any = backbone.network
-    config = {name: value for name, value in network.config.to_dict().items() if name not in left_out}
-    heard = [backbone.extractor.to_dict(), backbone.sampling_rate, backbone.max_seconds]
-    return json.dumps(_read([config, heard]), sort_keys=True, default=_plain)
-
-
-def _read(values: Any) -> Any:
-    """A configuration without what changes no state, however deep."""
-    if isinstance(values, Mapping):
-        return {str(name): _read(value) for name, value in values.items() if not _NOT_READ.fullmatch(str(name))}
-    return [_read(value) for value in values] if isinstance(values, list | tuple) else values
-
-
-def _plain(value: Any) -> Any:
-    """An array as lists; of what else JSON does not have, its type."""
-    return value.tolist() if hasattr(value, "tolist") else type(value).__name__
 
 
 def _weights(judge: EmpathyJudge, takes_part: Callable[[str], bool]) -> str:

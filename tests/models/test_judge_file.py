@@ -139,7 +139,7 @@ def test_an_edited_description_is_refused_in_one_line_or_changes_no_score(
         ('"rank": 4,', '"rank": 4, "rank": 8,', "the name 'rank' stands twice in an object"),
         ('"versions": {', '"versions": {"torch": 2, ', "the name 'torch' stands twice in an object"),
         ('"reads_text": true', '"reads_text": 1', "reads_text 1; expected a valid boolean"),
-        ('"sampling_rate": 16000', '"sampling_rate": 16000.5', "sampling_rate 16000.5; expected a valid integer"),
+        ('"trained_in_full": []', '"trained_in_full": [1]', "trained_in_full.0 1; expected a valid string"),
     ],
 )  # fmt: skip
 def test_a_value_that_does_not_belong_there_is_named(before, after, problem, folder):
