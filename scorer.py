@@ -16,7 +16,7 @@ from .models.artifact import LoadedJudge
 from .models.assessment import Assessment, Ranked, in_order
 from .models.calibration import DEFAULT_LEVEL, LEVELS, preference
 from .models.clip_encoder import KEPT_BYTES
-from .models.feature_cache import DiskStore
+from .models.disk_store import DiskStore
 from .models.scoring import PairScorer, load_to_score
 from .models.settings import Quantization
 from .models.three_way import BesideNext, Preference

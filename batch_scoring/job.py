@@ -234,7 +234,8 @@ class Parts:
         """Write the part of a chunk, with `score_columns` of the judge and `audio_mark` of its rows; nothing happens
         where another process has finished the job."""
         failed = Counter(row.error.kind for row in scored if row.error is not None)
-        head = {"rows": len(scored), "failed": failed, "audio": audio, "columns": columns}
+        name = self.path(chunk).name  # a part of equally many rows may not take its place
+        head = {"part": name, "rows": len(scored), "failed": failed, "audio": audio, "columns": columns}
         content = "".join(f"{json.dumps(row.values, allow_nan=False)}\n" for row in scored).encode()
         with suppress(FileNotFoundError):
             _replace(self.path(chunk), lambda file: file.writelines([_signed(head, content), content]))
@@ -244,7 +245,7 @@ class Parts:
         try:
             first, _, content = self.path(chunk).read_bytes().partition(b"\n")
             head = json.loads(first)
-            if head.pop("sha256") != _hash(head, content) or head["rows"] != chunk.rows:
+            if head.pop("sha256") != _hash(head, content) or head["part"] != self.path(chunk).name:
                 return None
             columns = tuple(Column(*column) for column in head["columns"])
             return Part(columns, [json.loads(row) for row in content.splitlines()], head["failed"], head["audio"])

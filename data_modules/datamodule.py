@@ -45,6 +45,7 @@ from .sampling import (
 )
 from .schema import Dimension, Pair, PairDataset
 from .settings import DataSettings
+from .unchanged import check_unchanged
 
 SHARES = ("ratings", "preferences", "counterfactuals")
 """What training items are, in the order of `PairDataModule.shares`."""
@@ -103,8 +104,8 @@ class PairDataModule(L.LightningDataModule):
         """Load the dataset and check its split, once: a recipe does it before the trainer asks for it.
 
         Raises:
-            DataError: If the folder breaks the data contract, lacks one of the splits, one split is to be trained on
-                and validated on, or the splits share what `audit` refuses.
+            DataError: If the folder breaks the data contract, audio is not what was imported, a split is missing, one
+                split is to be trained on and validated on, or the splits share what `audit` refuses.
         """
         if hasattr(self, "dataset"):
             return
@@ -113,6 +114,7 @@ class PairDataModule(L.LightningDataModule):
         user = getattr(os, "getuid", int)()
         # the first process of a machine reads all audio where that was not done yet, the others its results
         with FileLock(Path(tempfile.gettempdir()) / f"empathy-judge-{user}-{dataset.card.content_hash[:16]}.lock"):
+            check_unchanged(dataset)
             check_splits(dataset)
             if settings.batch_tokens is not None:
                 clip_seconds(dataset)

@@ -280,9 +280,17 @@ def bad_value(where: str, value: object, expected: str) -> DataError:
 
 def first_problem(error: ValidationError) -> str:
     """The first thing that pydantic found wrong, with its place: ``dimensions.0.minimum 'x': Input should be ...``."""
-    problem = error.errors()[0]
-    where = ".".join(map(str, problem["loc"]))
-    message = problem["msg"].removeprefix("Value error, ")
+    where, kind, message, value = problem_of(error)
+    message = message.removeprefix("Value error, ")
     if not where:  # all of it is wrong: too much to be shown
         return message
-    return f"{where}: {message}" if problem["type"] == "missing" else f"{where} {shown(problem['input'])}: {message}"
+    return f"{where}: {message}" if kind == "missing" else f"{where} {shown(value)}: {message}"
+
+
+def problem_of(error: ValidationError) -> tuple[str, str, str, object]:
+    """Of the first thing that pydantic found wrong its place, kind, message and value."""
+    problem = error.errors(include_url=False)[0]
+    place, message = problem["loc"], problem["msg"]
+    if place[-1:] in (("int",), ("float",)):  # of a field that takes both, each is refused on its own
+        place, message = place[:-1], "Input should be a number"
+    return ".".join(map(str, place)), problem["type"], message, problem["input"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -20,11 +21,12 @@ from pydantic import BaseModel, Field
 from .audio import AudioSource, decode, probe
 from .errors import AudioError, UserError, os_reason
 from .folders import kept_file, replace_text
+from .json_text import parse_json
 from .parallel import map_threads
 from .schema import PairDataset
 from .stored_clips import StoredClip
 
-MEASURED_FILE = ".measured-1.jsonl"
+MEASURED_FILE = ".measured-2.jsonl"
 """In the dataset folder, one line per clip. The number changes when what is measured does."""
 DURATIONS_FILE = "durations.json"
 FULL_SCALE = 0.99
@@ -41,30 +43,47 @@ def distinct_clips(dataset: PairDataset) -> dict[str, AudioSource]:
 
 
 class KeptResult(BaseModel):
-    """A result about a dataset in a JSON file: valid while the content hash is that of the dataset."""
+    """A result about a dataset in a JSON file: valid while the content hash is that of the dataset, and the content of
+    the file is what was written."""
 
     content_hash: str
+    sha256: str = ""  # of all the rest
+
+    def signed(self) -> str:
+        """The text of the file."""
+        unsigned = self.model_copy(update={"sha256": ""})
+        sha256 = hashlib.sha256(unsigned.model_dump_json().encode()).hexdigest()
+        return unsigned.model_copy(update={"sha256": sha256}).model_dump_json()
 
 
 Kept = TypeVar("Kept", bound=KeptResult)
 
 
 def read_kept(dataset: PairDataset, name: str, kind: type[Kept]) -> Kept | None:
-    """The result in a file; None where it is missing, damaged, or of other clips."""
+    """The result in a file; None where it is missing, damaged, changed, or of other clips."""
+    return next(all_kept(dataset, name, kind), None)
+
+
+def all_kept(dataset: PairDataset, name: str, kind: type[Kept]) -> Iterator[Kept]:
+    """As `read_kept`, where there may be two: one in the folder, which may not be written, and one in the user's cache,
+    which is newer."""
     content_hash = dataset.card.content_hash
-    for path in (dataset.root / name, kept_file(dataset.root, content_hash, name)):
+    for path in dict.fromkeys((dataset.root / name, kept_file(dataset.root, content_hash, name))):
+        result = None
         with suppress(OSError, UserError, ValueError):  # pydantic's ValidationError is a ValueError
-            result = kind.model_validate_json(path.read_bytes())
-            if result.content_hash == content_hash:
-                return result
-    return None
+            text = path.read_bytes()
+            result = kind.model_validate_json(text)
+            if result.signed().encode() != text:
+                result = None
+        if result is not None and result.content_hash == content_hash:
+            yield result
 
 
 def keep(dataset: PairDataset, name: str, result: KeptResult) -> None:
     """Writes the file that `read_kept` reads; on a full disk the result is lost, but the call goes on."""
     path = kept_file(dataset.root, dataset.card.content_hash, name)
     with suppress(OSError):
-        replace_text(path, result.model_dump_json())
+        replace_text(path, result.signed())
 
 
 class _Durations(KeptResult):
@@ -142,8 +161,9 @@ def measure_clips(dataset: PairDataset) -> dict[str, Measured | AudioError]:
             if isinstance(measured, Measured) and content not in known:
                 known[content] = measured
                 values = {name: value for name, value in asdict(measured).items() if name != "changed"}
+                line = {"sha256": content, **values, "check": _check(content, values)}
                 with suppress(OSError):
-                    notes.write(json.dumps({"sha256": content, **values}).encode() + b"\n")
+                    notes.write(json.dumps(line).encode() + b"\n")
         return by_clip
 
 
@@ -155,6 +175,11 @@ def _measure(data: bytes, name: str) -> Measured:
     return Measured(len(samples) / rate, 10 * float(np.log10(max(power, 1e-20))), clipped)
 
 
+def _check(sha256: str, values: dict[str, float]) -> int:
+    """CRC-32 of a line of `MEASURED_FILE`."""
+    return zlib.crc32(json.dumps([sha256, values]).encode())
+
+
 @contextmanager
 def _remembered(dataset: PairDataset) -> Iterator[tuple[dict[str, Measured], IO[bytes]]]:
     """The measures that were stored, and the open file to which more are appended."""
@@ -163,9 +188,10 @@ def _remembered(dataset: PairDataset) -> Iterator[tuple[dict[str, Measured], IO[
     if path.is_file():
         for line in path.read_bytes().splitlines():
             with suppress(ValueError, TypeError, KeyError, AttributeError):  # cut off by a kill, damaged by a disk
-                values = json.loads(line)
-                sha256 = values.pop("sha256")
-                known[sha256] = Measured(**values)
+                values = parse_json(line)
+                sha256, check = values.pop("sha256"), values.pop("check")
+                if check == _check(sha256, values):
+                    known[sha256] = Measured(**values)
     with ExitStack() as opened:
         notes: IO[bytes] = io.BytesIO()  # on a full disk the notes are lost, not the call
         with suppress(OSError):

@@ -45,19 +45,20 @@ class Dimension:
     maximum: int | float  # highest score that a rater can give (rating points)
     step: int | float | None = None  # distance between neighbouring scores; None = any number in the range
     higher_is_better: bool = True  # False where a high score is bad (distortion, hostility)
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.-]+", self.name):
             raise DataError(f"dimension name {shown(self.name)}; expected letters, digits, '_', '.', '-'")
-        # NaN is refused too; a whole number may be too large for a float
-        if not (0 < self.maximum - self.minimum <= LARGEST and abs(self.minimum) <= LARGEST):
+        # NaN is refused too. First each: of two, one may be a whole number that no float can hold
+        ends = abs(self.minimum) <= LARGEST and abs(self.maximum) <= 2 * LARGEST
+        if not (ends and 0 < self.maximum - self.minimum <= LARGEST):
             expected = f"low:high, at most {LARGEST:g} apart and from 0"
             scale = f"{shown(self.minimum)} to {shown(self.maximum)}"
             raise DataError(f"dimension {self.name}: scale {scale}; expected {expected}")
         if self.step is None:
             return
-        steps = (self.maximum - self.minimum) / self.step if self.step > 0 else math.nan
+        steps = (self.maximum - self.minimum) / self.step if 0 < self.step <= LARGEST else math.nan
         if not (0.5 < steps < math.inf and abs(steps - round(steps)) < STEP_TOLERANCE):
             scale = f"{self.minimum:g} to {self.maximum:g}"
             raise DataError(f"dimension {self.name}: step {shown(self.step)} does not divide {scale}")

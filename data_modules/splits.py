@@ -30,6 +30,7 @@ from .folders import replace_file
 from .near_duplicates import components, near_identical
 from .ratings import A_NAME, is_name
 from .schema import PAIRS_FILE, Pair, PairDataset, write_splits
+from .unchanged import check_unchanged
 
 DEFAULT_FRACTIONS = MappingProxyType({"train": 0.7, "validation": 0.15, "test": 0.15})
 MAX_DEVIATION = 0.25
@@ -144,6 +145,7 @@ def leave_one_out(folder: str | Path, column: str, *, overwrite: bool = False) -
 
 def _load_unsplit(folder: str | Path, by: Sequence[str], overwrite: bool) -> PairDataset:
     dataset = PairDataset.load(folder)
+    check_unchanged(dataset)
     if not isinstance(dataset.root, Path):
         raise DataError(f"{dataset.root}: splits are not written to an address; expected a local copy of the folder")
     _check_by(by, dataset)

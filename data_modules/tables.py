@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from .errors import DataError, Locate, UserError, bad_value, counted, names_shown, place, shown, system_errors
 from .folders import path_version
+from .json_text import unique_object
 from .parquet import parquet_errors, parquet_tables
 from .ratings import A_NAME, is_name, is_text
 from .stored_clips import EmbeddingTable
@@ -250,14 +251,6 @@ def _read_json(path: Path) -> SourceTable:
         if not isinstance(row, dict):
             raise bad_value(place(path, number), row, "a JSON object")
     return SourceTable.of(path, rows)
-
-
-def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object whose names are all different: of equal ones `json` would keep only the last value."""
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        raise ValueError("a name stands twice in an object")
-    return values
 
 
 def _read_parquet(path: Path) -> SourceTable:

@@ -26,6 +26,7 @@ from ..data_modules.errors import DataError, UserError
 from ..data_modules.parallel import progress
 from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.splits import kept_together
+from ..data_modules.unchanged import check_unchanged
 from ..models.backbones.audio_language_model import AudioLanguageModel
 from ..models.backbones.base import Inputs
 from ..models.backbones.layers import made_by
@@ -77,8 +78,9 @@ def measure_layers(
 
     Raises:
         UserError: If there is no such judge or backbone, or its layers pass on more than one state for each token.
-        DataError: If a dimension has ratings of fewer than two groups.
+        DataError: If a dimension has ratings of fewer than two groups, or audio is not what was imported.
     """
+    check_unchanged(dataset)
     part = dataset.subset(
         [name for name in splits if any(pair.split == name for pair in dataset.pairs)] or list(splits)
     )

@@ -23,6 +23,7 @@ from ..data_modules.audio import Clip, is_clipped, load_clip
 from ..data_modules.errors import AudioError, DataError, UserError, counted, names_shown, shown
 from ..data_modules.parallel import progress
 from ..data_modules.schema import Pair, PairDataset
+from ..data_modules.unchanged import check_unchanged
 from ..models.assessment import Assessment, Reward, reward_of
 from ..models.backbones.audio_encoders import Whisper
 from ..models.backbones.layers import LayerStatistics
@@ -152,11 +153,12 @@ def stress(
 
     Raises:
         UserError: If there is no check of a name.
-        DataError: If no pair can be heard, or none gets a reward as it is.
+        DataError: If no pair can be heard, none gets a reward as it is, or audio is not what was imported.
     """
     names = list(CHECKS) if checks is None else list(dict.fromkeys(checks))
     if unknown := [name for name in names if name not in CHECKS]:
         raise UserError(f"check {shown(unknown[0])}; expected one of {', '.join(CHECKS)}")
+    check_unchanged(dataset)
     candidates = dataset.subset(split).pairs
     drawn = np.sort(np.random.default_rng(seed).permutation(len(candidates))[:pairs])
     chosen = [candidates[position] for position in drawn]

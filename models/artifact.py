@@ -19,6 +19,7 @@ from torch import Tensor
 from ..data_modules.errors import UserError
 from ..data_modules.staging import check_new, staged_folder
 from . import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
+from .backbones.configuration import configuration, difference
 from .calibration import Calibration, from_json
 from .description import (
     EXPORT,
@@ -54,6 +55,7 @@ def describe(judge: EmpathyJudge, provenance: Provenance, frozen: Mapping[str, s
         "schema_version": SCHEMA_VERSION,
         "settings": asdict(judge.settings),
         **(frozen or fingerprints(judge)),
+        "backbone_configuration": configuration(judge.backbone),
         "reads_text": judge.backbone.reads_text,
         "trained_in_full": trained_in_full(judge.backbone, judge.settings.lora),
         "sampling_rate": judge.backbone.sampling_rate,
@@ -303,5 +305,12 @@ def _build(path: Path, description: Description, placement: Placement) -> Empath
         raise UserError(
             f"{path}: backbone {backbone!r} has other weights than the judge was trained on "
             f"(fingerprint {actual[:12]}, expected {expected[:12]})"
+        )
+    # an export has the files of its backbone beside it, with hashes
+    known = None if description.export is not None else description.backbone_configuration
+    if known is not None and (differing := difference(configuration(judge.backbone), known)) is not None:
+        raise UserError(
+            f"{path}: backbone {backbone!r} has the weights that the judge was trained on, but is configured in "
+            f"another way: {differing}"
         )
     return judge

@@ -15,7 +15,8 @@ from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from ..data_modules.audio import AudioSource
 from ..data_modules.errors import AudioError
 from .assessment import ClipFacts, clip_facts
-from .feature_cache import ClipStates, DiskStore, known_by
+from .disk_store import DiskStore
+from .feature_cache import ClipStates, known_by
 from .judge import EmpathyJudge, EncodedClip
 from .settings import LongClips
 

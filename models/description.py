@@ -13,7 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeGuard, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from ..data_modules.errors import UserError, shown
+from ..data_modules.errors import UserError, problem_of, shown
+from ..data_modules.json_text import parse_json
 from ..data_modules.schema import Dimension
 from . import JUDGE_FILE
 from .backbones.base import WeightForm
@@ -105,6 +106,11 @@ class Description(BaseModel):
     dimensions: Annotated[tuple[Dimension, ...], Field(min_length=1)]
     backbone_fingerprint: str
     unquantized_fingerprint: str | None = None
+    backbone_configuration: dict[str, Any] | None = None  # None = not known, and not compared
+    reads_text: bool = True
+    trained_in_full: list[str] = Field(default_factory=list)
+    head: dict[str, str] = Field(default_factory=dict)
+    versions: dict[str, str] = Field(default_factory=dict)
     sampling_rate: Annotated[int, Field(gt=0)] | None = None
     max_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     members: Annotated[list[Annotated[str, Field(pattern=r"^members/\d+$")]], Field(min_length=2)] | None = None
@@ -164,9 +170,7 @@ def parse(path: Path, description: Mapping[str, Any]) -> Description:
     if not isinstance(description, Mapping):
         raise UserError(f"{path}: {shown(description)}; expected an object")
     fields = {name: description[name] for name in Description.model_fields if name in description}
-    parsed = validated(Description, fields, str(path))
-    # pydantic turns a minimum of 1 into 1.0, but weight files hold the scale as it is written
-    return parsed.model_copy(update={"dimensions": tuple(Dimension(**values) for values in description["dimensions"])})
+    return validated(Description, fields, str(path))
 
 
 def check_alike(first: Mapping[str, Any], path: Path, other: Mapping[str, Any]) -> None:
@@ -211,14 +215,14 @@ def scales_text(dimensions: Sequence[Dimension]) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file.
+    """The content of a JSON file; see `parse_json`.
 
     Raises:
-        UserError: If it is not JSON.
+        UserError: If it is not JSON, a name stands twice in an object, or a number is not finite.
         FileNotFoundError: If there is no such file.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError) as error:
@@ -236,9 +240,7 @@ def validated(kind: type[Values], values: Any, where: str) -> Values:
         # as JSON: in strict mode a list may then be a tuple, and an integer a float
         return TypeAdapter(kind).validate_json(json.dumps(values))
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        field = ".".join(map(str, problem["loc"]))
-        raise UserError(f"{where}: {_problem(field, problem['type'], problem['msg'], problem['input'])}") from None
+        raise UserError(f"{where}: {_problem(*problem_of(error))}") from None
     except UserError as error:  # raised by a `__post_init__`
         raise UserError(f"{where}: {error}") from None
 

@@ -1,152 +1,44 @@
 """Feature cache: activations of frozen layers, computed once and stored under names that identify them.
 
 A name is a hash of everything that the result depends on: the content of the clips, the question, the version of
-transformers, whose code runs, and of every weight that takes part its name, shape, precision and a sample of its
-values. Judges of one backbone share the cache, in training and in scoring. The language model is split at layer k, the
-first with LoRA: the hidden states that enter it never change.
+transformers, whose code runs, the configuration of the network and of its feature extractor, and of every weight that
+takes part its name, shape, precision and a sample of its values. Judges of one backbone share the cache, in training
+and in scoring. The language model is split at layer k, the first with LoRA: the hidden states that enter it never
+change.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import time
-import uuid
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 import transformers
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from ..data_modules.audio import AudioSource, Clip, audio_hash
-from ..data_modules.errors import UserError, os_reason
-from ..data_modules.parallel import say
+from ..data_modules.errors import UserError
 from ..data_modules.schema import Pair
 from ..data_modules.stored_clips import StoredClip
 from .backbones.audio_language_model import AudioLanguageModel
 from .backbones.base import Backbone, Inputs
+from .backbones.configuration import in_json
 from .backbones.layers import made_by, passing_on
+from .disk_store import DiskStore
 from .judge import EmpathyJudge, EncodedClip, EncodedWindow
 from .lora import part_of
 from .settings import LongClips
 
-GIGABYTES = 100.0
-"""Most that a folder takes by default."""
-_SUFFIX = ".safetensors"
-_UNFINISHED = ".unfinished"
-_ABANDONED = 3_600.0  # seconds after which an unfinished file is taken for that of a killed process
-_SEEN_ANEW = 3_600.0  # seconds between two updates of a file's time of last use
-_KEPT_FRACTION = 0.9  # fraction of the limit that is kept when old files are deleted
-_VERSION = "1"
+_VERSION = "2"
 """Changes whenever the same weights and content could give other states."""
 _SAMPLED = 64  # values of each weight
 _WHOLE, _IN_WINDOWS = "refuse", "windows by voice"
 """Parts of names: of clips that are heard whole, and of those that are cut."""
-
-
-class DiskStore:
-    """Tensors by name, in a folder that any number of processes and machines may share.
-
-    A name stands for one content: a stored file is never written again.
-
-    A file is written under another name and then renamed, so that there is a whole one or none; two processes that
-    write the same file write the same content. Beyond the limit, the files that were used longest ago are deleted;
-    whoever needs one computes it again. Where the disk is full, nothing more is stored, and work goes on without.
-    """
-
-    def __init__(self, folder: Path, gigabytes: float = GIGABYTES) -> None:
-        """Open, or make, a folder that holds so many gigabytes (10^9 bytes) at most.
-
-        Raises:
-            UserError: If the folder cannot be made or the limit is not above 0.
-        """
-        if not gigabytes > 0:
-            raise UserError(f"cache of {gigabytes:g} GB; expected more than 0")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"{folder}: no folder for a cache can be made here ({error.strerror})") from None
-        self.folder, self._limit = folder, gigabytes * 1e9
-        self._bytes: float | None = None
-        self._full = False
-
-    def _path(self, name: str) -> Path:
-        return self.folder / name[:2] / f"{name}{_SUFFIX}"
-
-    def get(self, name: str) -> dict[str, Tensor] | None:
-        """What is stored under a name; a file that is damaged counts as none and is deleted."""
-        path = self._path(name)
-        try:
-            tensors = load_file(path)
-            with suppress(OSError):  # a process that may only read
-                if time.time() - path.stat().st_mtime > _SEEN_ANEW:
-                    os.utime(path)
-        except FileNotFoundError:
-            return None
-        except (SafetensorError, OSError):
-            with suppress(OSError):
-                path.unlink()
-            return None
-        return tensors
-
-    def put(self, name: str, tensors: Mapping[str, Tensor]) -> None:
-        """Keep tensors, unless the disk is full."""
-        path = self._path(name)
-        if self._full or path.exists():
-            return
-        # not by process number: on machines that share the folder, two may have the same
-        unfinished = path.with_name(f".{name}.{uuid.uuid4().hex[:8]}{_UNFINISHED}")
-        try:
-            path.parent.mkdir(exist_ok=True)
-            # `save_file` of safetensors does not say why it fails
-            unfinished.write_bytes(save({key: tensor.contiguous() for key, tensor in tensors.items()}))
-            self._make_room(unfinished.stat().st_size)
-            os.replace(unfinished, path)
-        except OSError as error:
-            self._give_up(error)
-        finally:
-            with suppress(OSError):
-                unfinished.unlink(missing_ok=True)
-
-    def __contains__(self, name: str) -> bool:
-        return self._path(name).exists()
-
-    def _give_up(self, error: OSError) -> None:
-        reason = os_reason(error)
-        say(f"{self.folder}: nothing more is stored here: {reason}; what is missing is computed each time", "yellow")
-        self._full = True
-
-    def _make_room(self, size: int) -> None:
-        """Delete the files that were used longest ago, if another file of `size` bytes exceeds the limit."""
-        if self._bytes is None:
-            self._bytes = sum(facts.st_size for _, facts in self._files())
-        self._bytes += size
-        if self._bytes <= self._limit:
-            return
-        files = sorted(self._files(), key=lambda file: file[1].st_mtime)  # others may have written and deleted
-        self._bytes = size + sum(facts.st_size for _, facts in files)
-        for path, facts in files:
-            if self._bytes <= _KEPT_FRACTION * self._limit:
-                break
-            with suppress(OSError):
-                path.unlink()
-            self._bytes -= facts.st_size
-
-    def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
-        """Whole files; unfinished ones that killed processes left are deleted."""
-        for part in self.folder.glob("??"):
-            for path in part.iterdir():
-                with suppress(OSError):
-                    facts = path.stat()
-                    if path.suffix == _SUFFIX:
-                        yield path, facts
-                    elif path.suffix == _UNFINISHED and time.time() - facts.st_mtime > _ABANDONED:
-                        path.unlink()
+_OTHER_PARTS = ("text_config", "vision_config")
+"""Parts of a configuration that an audio tower does not read."""
 
 
 class ClipStates:
@@ -156,7 +48,9 @@ class ClipStates:
         """Cache what the frozen tower of this judge computes."""
         self.store, self._long_clips = store, judge.settings.long_clips
         self._tower = _hash(
-            _weights(judge, lambda name: part_of(judge.backbone, name) == "audio_tower"), _set_up(judge, _WHOLE)
+            _weights(judge, lambda name: part_of(judge.backbone, name) == "audio_tower"),
+            in_json(judge.backbone, _OTHER_PARTS),
+            _set_up(judge, _WHOLE),
         )
         self._names: dict[Hashable, str] = {}
 
@@ -198,7 +92,8 @@ class ClipStates:
         for name in ("layers", "functionals"):
             if getattr(encoded[0], name) is not None:
                 tensors[name] = torch.stack([getattr(window, name) for window in encoded])
-        self.store.put(self.name(source, len(encoded) > 1), tensors)
+        if tensors["states"].isfinite().all():  # others are no result that would be the same again
+            self.store.put(self.name(source, len(encoded) > 1), tensors)
 
     def __contains__(self, source: AudioSource) -> bool:
         if self.name(source) in self.store:
@@ -230,6 +125,7 @@ class PairStates:
         policy = _WHOLE if judge.settings.long_clips == "refuse" else _IN_WINDOWS
         self._lower = _hash(
             _weights(judge, lambda name: not name.startswith((*upper, norm))),
+            in_json(judge.backbone),
             _set_up(judge, policy),
             str(first),
             precision,
@@ -287,7 +183,8 @@ class PairStates:
                 if values is not None and inputs.heard is not None:
                     heard = inputs.heard[rows]
                     tensors[name], tensors["context"] = values[heard.clamp(min=0)].cpu(), heard[:, 1].cpu() >= 0
-            self._clips.store.put(self.name(pair), tensors)
+            if tensors["hidden"].isfinite().all():
+                self._clips.store.put(self.name(pair), tensors)
 
     def inputs(self, pairs: Sequence[Pair]) -> Inputs:
         """The judge's inputs for pairs that are all stored, on the CPU.

@@ -14,6 +14,7 @@ from ..data_modules.errors import AudioError, UserError, counted
 from ..data_modules.folders import replace_text
 from ..data_modules.parallel import progress
 from ..data_modules.schema import Dimension, Pair, PairDataset
+from ..data_modules.unchanged import check_unchanged
 from . import CALIBRATION_FILE, JUDGE_FILE
 from .artifact import LoadedJudge, writing
 from .assessment import fit_domain
@@ -66,10 +67,11 @@ def calibrate_judge(
     Raises:
         UserError: If no pair has a rating, scales differ, the judge was trained on one of the splits, or as
             `fit_dimension`.
-        DataError: If a split does not exist.
+        DataError: If a split does not exist, or audio is not what was imported.
     """
     check_scales("to calibrate", loaded.judge.dimensions, dataset.card)
     _check_not_trained_on(loaded, dataset, splits)
+    check_unchanged(dataset)
     pairs, _ = _rated(dataset, splits, loaded.judge.dimensions)
     scored = PairScorer(placed(loaded, device), measures=True).run(pairs)
     judged = list(progress(scored, "calibrating", len(pairs)))

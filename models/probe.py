@@ -20,7 +20,7 @@ from ..data_modules.schema import Pair
 from .backbones.base import Inputs
 from .clip_encoder import KEPT_BYTES, ClipEncoder
 from .closed_form import EXACT, FOLDS, LANDMARKS, WIDTHS, Portion, Solution, fit
-from .feature_cache import DiskStore
+from .disk_store import DiskStore
 from .heads import Head, Prediction, build_head
 from .judge import EmpathyJudge
 from .settings import JudgeSettings

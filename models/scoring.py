@@ -23,7 +23,7 @@ from .assessment import Assessment, ClipFacts, Scale, Score, cautions
 from .backbones.packing import WORTHWHILE
 from .calibration import DEFAULT_LEVEL, Calibration, uncalibrated
 from .clip_encoder import KEPT_BYTES, ClipEncoder, batches_for
-from .feature_cache import DiskStore
+from .disk_store import DiskStore
 from .heads import Prediction, combine
 from .judge import MOST_WINDOWS, EmpathyJudge, EncodedClip
 from .settings import LongClips, Quantization

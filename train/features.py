@@ -22,7 +22,8 @@ from ..data_modules.parallel import progress
 from ..data_modules.schema import Pair
 from ..models.backbones.audio_language_model import AudioLanguageModel
 from ..models.backbones.base import Backbone, Inputs
-from ..models.feature_cache import ClipStates, DiskStore, PairStates, check_split
+from ..models.disk_store import DiskStore
+from ..models.feature_cache import ClipStates, PairStates, check_split
 from ..models.judge import EmpathyJudge
 from ..models.settings import JudgeSettings
 
@@ -94,8 +95,7 @@ class Features:
         among the processes of the machine."""
         rank, ranks = place()
         for part, parts in ((rank, ranks), self._local) if ranks > 1 else ((0, 1),):
-            missing = [item for item in items if item not in kept]
-            share = missing[part::parts]
+            share = [item for item in items[part::parts] if item not in kept]  # which reads the others
             steps = max(of_all(-(-len(share) // size)))  # waits: each has listed what is missing before any writes
             for step in progress(range(steps), f"caching activations of {what}, batches", steps, quiet=rank > 0):
                 if step % _TOGETHER == 0:  # no process waits for long, and a signal to one ends all

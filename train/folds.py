@@ -28,6 +28,7 @@ from ..data_modules.folders import replace_file
 from ..data_modules.parallel import say
 from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.splits import kept_together
+from ..data_modules.unchanged import check_unchanged
 from ..data_modules.written import write_files
 from ..eval.judges import OK
 from ..eval.judges.scores_file import ScoresFile
@@ -36,8 +37,8 @@ from ..eval.statistics.bootstrap import MIN_GROUPS, Resamples, estimate
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE
 from ..models.artifact import load_any, read_settings
 from ..models.closed_form import EXACT, LANDMARKS
+from ..models.disk_store import DiskStore
 from ..models.ensemble import write_ensemble
-from ..models.feature_cache import DiskStore
 from ..models.heads import Prediction
 from ..models.scoring import PairScorer, placed
 from ..models.weight_files import read_checkpoint
@@ -146,6 +147,7 @@ class _Plan:
                 "method lora or probe, without folds and refit"
             )
         dataset = PairDataset.load(recipe.data.path)
+        check_unchanged(dataset)
         names = [recipe.data.train_split, recipe.data.validation_split]
         self._splits = [[name] if isinstance(name, str) else list(name) for name in names]
         self._hashes = {"content_hash": dataset.card.content_hash, "split_hash": dataset.split_hash()}

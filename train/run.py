@@ -33,7 +33,7 @@ from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE, JUDGE_FIL
 from ..models.assessment import ClipFacts, clip_facts
 from ..models.backbones.layers import recompute_activations
 from ..models.description import current, parse, start_in_words
-from ..models.feature_cache import DiskStore
+from ..models.disk_store import DiskStore
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge
 from ..models.judge_calibration import fit_calibration, store_calibration

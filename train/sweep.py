@@ -28,6 +28,7 @@ from ..data_modules.errors import DataError, UserError, shown, system_errors
 from ..data_modules.folders import read_yaml, replace_file, replace_text
 from ..data_modules.parallel import say
 from ..data_modules.schema import PairDataset
+from ..data_modules.unchanged import check_unchanged
 from ..models.hub import require_backbone
 from .recipe import RecipeParser
 from .settings import find_recipe, nested
@@ -231,7 +232,7 @@ def run_sweep(path: Path, out: Path) -> tuple[Sweep, list[Trial]]:
             something else.
     """
     sweep = read_sweep(path)
-    PairDataset.load(check_recipe(sweep, path).data.path)  # without data every trial would fail
+    check_unchanged(PairDataset.load(check_recipe(sweep, path).data.path))  # otherwise every trial would fail
     _prepare(sweep, out)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     journal = JournalStorage(JournalFileBackend(str(out / _JOURNAL)))

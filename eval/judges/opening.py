@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...data_modules.errors import UserError
 from ...data_modules.schema import Pair, PairDataset
+from ...data_modules.unchanged import check_unchanged
 from ...models.scoring import check_scales
 from ...scorer import Scorer
 from ..judge_names import BASELINES, HUMAN, PROBE, SCORES, is_prompted, require_judges
@@ -75,6 +76,7 @@ def open_judges(
 
     Raises:
         UserError: If there is no such judge, it cannot be loaded, or it does not fit the data.
+        DataError: If the dataset cannot be read, or its audio is not what was imported.
         TypeError: If `loading` has a key that is none of `Loading`.
     """
     options = loading or {}
@@ -82,6 +84,7 @@ def open_judges(
         raise TypeError(f"unexpected argument {unknown[0]!r}; expected {', '.join(sorted(Loading.__optional_keys__))}")
     require_judges((str(judge) for judge in judges if isinstance(judge, str | Path)), options.get("backbone"))
     dataset = data if isinstance(data, PairDataset) else PairDataset.load(data)
+    check_unchanged(dataset)
     raters = [judge.removeprefix(HUMAN) for judge in judges if isinstance(judge, str) and judge.startswith(HUMAN)]
     people = {HUMAN + rater: HumanJudge(dataset, rater) for rater in raters}
     if people:

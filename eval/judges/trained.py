@@ -13,7 +13,7 @@ from ...data_modules.errors import AudioError
 from ...data_modules.parallel import progress
 from ...data_modules.schema import Pair
 from ...models.calibration import uncalibrated
-from ...models.feature_cache import DiskStore
+from ...models.disk_store import DiskStore
 from ...models.scoring import PairScorer, load_to_score
 from ...models.settings import Quantization
 from ...models.weight_files import weights_hash

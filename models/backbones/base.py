@@ -161,6 +161,7 @@ class Backbone(ABC):
 
     network: nn.Module  # the module that holds every weight; LoRA is put on it in place
     name: str  # hub id or folder it was loaded from
+    extractor: Any  # its feature extractor: what makes `Clips.features` of samples
     sampling_rate: int  # Hz of the clips that it reads
     max_seconds: float  # maximum audio length (seconds)
     audio_size: int  # width of the states that `encode_audio` returns

@@ -26,7 +26,7 @@ from transformers import (
     modeling_utils,
 )
 
-from ...data_modules.errors import UserError
+from ...data_modules.errors import UserError, raised_in
 from .base import Backbone, Checkpoint
 from .deferred import check_held, keeps, merge_later, own_file, seen_as_float32, short_dtype
 from .layers import KERNEL
@@ -125,6 +125,15 @@ def _told(checkpoint: Checkpoint, what: str = "") -> Iterator[None]:
         if isinstance(error, ImportError) and re.search("torchao|bitsandbytes", text):
             text += "; expected what pip install 'empathy-judge[quantization]' brings"
         raise UserError(f"backbone {checkpoint.name!r}: {what}{text}") from None
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        if raised_in(error, __name__.partition(".")[0]):
+            raise
+        # libraries calculate with what config.json says before they look at it
+        text = f"{type(error).__name__}: {one_line(error)}"
+        raise UserError(
+            f"backbone {checkpoint.name!r}: {what}a value of config.json or of the processor's files cannot be used "
+            f"({text}); expected them as they were published"
+        ) from None
 
 
 def _shallow(model_class: Any, checkpoint: Checkpoint, path: str) -> Any:

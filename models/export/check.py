@@ -13,6 +13,7 @@ from ...data_modules.audio import Clip
 from ...data_modules.errors import AudioError, UserError, counted
 from ...data_modules.parallel import progress
 from ...data_modules.schema import Dimension, Pair, PairDataset, Turn
+from ...data_modules.unchanged import check_unchanged
 from ..artifact import LoadedJudge
 from ..backbones.base import WeightForm
 from ..scoring import PairScorer, check_scales, placed
@@ -66,10 +67,11 @@ def rated_set(loaded: LoadedJudge, dataset: PairDataset, split: str) -> CheckSet
 
     Raises:
         UserError: If the scales are not those of the judge.
-        DataError: If there is no such split.
+        DataError: If there is no such split, or audio is not what was imported.
     """
     dimensions = loaded.judge.dimensions
     check_scales("to export", dimensions, dataset.card)
+    check_unchanged(dataset)
     part = dataset.subset(None if split == "all" else split)
     means = part.mean_scores().reindex(columns=[dimension.name for dimension in dimensions]).to_numpy(np.float64)
     return CheckSet(f"{dataset.card.name}, {split}", part.pairs, means)

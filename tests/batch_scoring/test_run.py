@@ -144,6 +144,20 @@ def test_what_was_damaged_meanwhile_is_made_again(kind, name, write, make_job, i
     assert not path.parent.exists()
 
 
+def test_parts_that_were_swapped_are_made_again(write, make_job, in_process, undisturbed, begin):
+    """Of the same audio, beside other texts."""
+    rows = [row(number, situation="The child is ill." if 8 <= number < 16 else None) for number in range(20)]
+    job = make_job(write(rows), "scores.csv")
+    begin(job, 2)
+    first, second = sorted(Parts(job).folder.glob("part-*"))
+    assert first.read_bytes() != second.read_bytes()
+    contents = first.read_bytes(), second.read_bytes()
+    second.write_bytes(contents[0])
+    first.write_bytes(contents[1])
+    score_manifest(job, in_process)
+    assert job.out.read_bytes() == undisturbed(job.manifest).read_bytes()
+
+
 def test_a_file_is_on_the_disk_before_it_has_its_name(write, make_job, in_process, monkeypatch):
     job, events = make_job(write([row(0)]), "scores.csv"), []
     sync, replace = os.fsync, os.replace

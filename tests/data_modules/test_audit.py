@@ -138,6 +138,17 @@ def test_a_kept_result_of_other_clips_is_not_used(source, content):
     assert near_identical(dataset).clips == 6
 
 
+def test_a_kept_result_that_was_changed_is_not_used(source):
+    dataset = plant(source)
+    before = near_identical(dataset)
+    file = dataset.root / NEAR_IDENTICAL_FILE
+    text = file.read_text()
+    file.write_text(text.replace('"clips":6', '"clips":9'))
+    assert file.read_text() != text
+    assert near_identical(dataset) == before
+    assert file.read_text() == text
+
+
 def test_groups_that_share_audio_stay_together(tmp_path):
     source = Source(tmp_path / "source", groups=8, per_group=1)
     for row in source.pairs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -91,6 +92,16 @@ def test_clips_that_changed_after_the_import(source):
     assert "not a sound file" in found.problems[0].detail
     assert found.seconds["context"].count == 1
     assert ClipProblem("changed", "001-0", "response", "the content is not what was imported") == found.problems[2]
+
+
+def test_a_measure_that_was_changed_on_disk_is_measured_again(source):
+    dataset = source.load()
+    before = inspect_dataset(dataset).seconds
+    notes = dataset.root / measuring.MEASURED_FILE
+    lines = notes.read_text().splitlines()
+    for spoilt in ('"seconds": 9', '"seconds": "1"', '"seconds": NaN'):
+        notes.write_text("\n".join(re.sub('"seconds": [0-9.]+', spoilt, line) for line in lines))
+        assert inspect_dataset(PairDataset.load(dataset.root)).seconds == before
 
 
 def test_durations_are_read_once(dataset_folder, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ import torch
 from empathy_judge.data_modules.functionals import DELIVERY, FUNCTIONALS, delivery
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.artifact import load_any
-from empathy_judge.models.feature_cache import DiskStore
+from empathy_judge.models.disk_store import DiskStore
 from empathy_judge.models.head_input import HeadInput, build_pooling
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.models.settings import HeadInputSettings, LoraSettings, PoolingName

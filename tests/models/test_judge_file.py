@@ -30,8 +30,8 @@ from empathy_judge.models.weight_files import weights_hash
 from .conftest import edit, saved
 
 VALUES: list[Any] = [
-    None, True, -1, 0, 1.5, 10**9, 10**30, 1e308, math.nan, math.inf, "", "x", "\ud800", "a" * 100_000, "../..", "a\0b",
-    [], [1], ["x", "x"], {}, {"a": 1}, [[1]],
+    None, True, -1, 0, 1.5, 10**9, 10**30, 10**400, 1e308, math.nan, math.inf, "", "1", "x", "\ud800", "a" * 100_000,
+    "../..", "a\0b", [], [1], ["x", "x"], {}, {"a": 1}, [[1]],
 ]  # fmt: skip
 EACH = 4  # of the values for each key, by turns
 TRIED = 20  # one of so many edits; the test marked `long` tries them all
@@ -120,6 +120,38 @@ def test_an_edited_description_is_refused_in_one_line_or_changes_no_score(
     path.write_text(whole)
     assert (moved, wrong) == ([], [])
     assert count > 300 / every
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "problem"),
+    [
+        ('"minimum": 1,', '"minimum": "1",', "dimensions.0.minimum '1'; expected a number"),
+        ('"minimum": 1,', '"minimum": true,', "dimensions.0.minimum True; expected a number"),
+        ('"step": 1,', '"step": "1",', "dimensions.0.step '1'; expected a number"),
+        ('"minimum": 1,', f'"minimum": 1{"0" * 400},', "dimensions.0.minimum 1000000"),
+        ('"minimum": 1,', f'"minimum": 1{"0" * 5_000},', "Exceeds the limit (4300 digits) for integer string"),
+        ('"minimum": 1,', f'"minimum": 1{"0" * 200},', "dimension empathy: scale 10000000000000000000000000000000000"),
+        ('"step": 1,', '"step": 1e400,', "dimensions.0.step inf; expected a finite number"),
+        ('"step": 1,', '"step": NaN,', "dimensions.0.step nan; expected a finite number"),
+        ('"alpha": 8.0,', '"alpha": Infinity,', "settings.lora.alpha inf; expected a finite number"),
+        ('"alpha": 8.0,', '"alpha": "8.0",', "settings.lora.alpha '8.0'; expected a valid number"),
+        ('"max_seconds": ', '"max_seconds": 0.1, "max_seconds": ', "the name 'max_seconds' stands twice in an object"),
+        ('"rank": 4,', '"rank": 4, "rank": 8,', "the name 'rank' stands twice in an object"),
+        ('"versions": {', '"versions": {"torch": 2, ', "the name 'torch' stands twice in an object"),
+        ('"reads_text": true', '"reads_text": 1', "reads_text 1; expected a valid boolean"),
+        ('"trained_in_full": []', '"trained_in_full": [1]', "trained_in_full.0 1; expected a valid string"),
+    ],
+)  # fmt: skip
+def test_a_value_that_does_not_belong_there_is_named(before, after, problem, folder):
+    path = folder / "judge.json"
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after, 1))
+    with pytest.raises(UserError) as found:
+        artifact.load_any(folder)
+    assert str(found.value).startswith(f"{path}: ")
+    assert problem in str(found.value)
+    assert len(str(found.value)) < 400 + len(str(path))
 
 
 @pytest.mark.parametrize("depth", [100, 990, 100_000])

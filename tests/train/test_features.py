@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import os
 import tempfile
-import time
 from contextlib import nullcontext
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.models import feature_cache
 from empathy_judge.models.artifact import load_any
 from empathy_judge.models.backbones.layers import compile_layers, transformer_layers
-from empathy_judge.models.feature_cache import DiskStore
+from empathy_judge.models.disk_store import DiskStore
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.train import features, module
@@ -93,6 +89,23 @@ def test_runs_share_what_is_kept_and_scoring_does_too(train_arguments, dataset_f
     np.testing.assert_allclose(torch.stack(kept), scores_of(judge, pairs), atol=1e-5)
 
 
+@pytest.mark.parametrize("cache", ["audio", pytest.param("layers", marks=pytest.mark.long)])
+def test_files_that_were_damaged_are_replaced_before_training(cache, train_arguments, tmp_path, capsys):
+    folder = tmp_path / "kept"
+    common = {"trainer__max_epochs": 1, "trainer__logger": "false", "cache__what": cache, "cache__folder": folder}
+    plain = curve(train_arguments(tmp_path / "first", **common, **UPPER))
+    files = sorted(folder.rglob("*.safetensors"))
+    for path in files:
+        data = path.read_bytes()
+        path.write_bytes(data[: len(data) // 2] + b"\x00" * (len(data) - len(data) // 2))
+    capsys.readouterr()
+    again = curve(train_arguments(tmp_path / "second", **common, **UPPER, data__num_workers=1))
+    np.testing.assert_allclose(again, plain, rtol=1e-6)
+    assert capsys.readouterr().err.count("cannot be used") == 1
+    assert len(files) > 20
+    assert all(path.stem in DiskStore(folder) for path in files)
+
+
 @pytest.mark.parametrize(("workers", "forks_safely"), [(0, (3, 0)), (1, (3, 0)), (1, (4, 0))])
 def test_the_upper_layers_run_alone_from_the_first_batch_on(
     workers, forks_safely, train_arguments, tmp_path, monkeypatch
@@ -141,84 +154,6 @@ def test_what_changes_is_not_kept(options, message, train_arguments, tmp_path, m
     assert any(words in str(found.value) for words in ("expected ", "; use "))
 
 
-# ---------------------------------------------------------------- the folder
-
-
-def tensors(number: int) -> dict[str, torch.Tensor]:
-    return {"states": torch.full((250,), float(number))}  # about a kilobyte
-
-
-def test_a_store_keeps_what_it_was_given(tmp_path):
-    store = DiskStore(tmp_path / "deep" / "kept", 1.0)
-    assert store.get("ab1") is None
-    assert "ab1" not in store
-    store.put("ab1", tensors(1))
-    store.put("ab1", tensors(2))  # a name stands for one content
-    assert "ab1" in DiskStore(tmp_path / "deep" / "kept", 1.0)
-    assert torch.equal(store.get("ab1")["states"], tensors(1)["states"])
-
-
-def test_a_damaged_file_counts_as_none(tmp_path):
-    store = DiskStore(tmp_path, 1.0)
-    for number, content in enumerate((b"", b"\x00" * 20, b"\xff" * 4_000)):
-        store.put(f"ab{number}", tensors(1))
-        (path,) = tmp_path.rglob("*.safetensors")
-        path.write_bytes(content)
-        assert store.get(f"ab{number}") is None
-        assert not path.exists()
-
-
-def test_what_was_used_longest_ago_makes_room(tmp_path, monkeypatch):
-    now = [1_000_000.0]
-    monkeypatch.setattr(feature_cache.time, "time", lambda: now[0])
-    store = DiskStore(tmp_path, 20e-6)  # 20 kB
-    for number in range(12):
-        store.put(f"a{number}x", tensors(number))
-        for path in tmp_path.rglob(f"a{number}x.safetensors"):
-            os.utime(path, (number, number))
-    size = sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors"))
-    store.get("a0x")  # used again
-    for number in range(12, 24):
-        store.put(f"a{number}x", tensors(number))
-        assert sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors")) <= 20_000
-    assert size > 10_000
-    assert "a0x" in store
-    assert "a1x" not in store
-    assert "a23x" in store
-
-
-def test_a_full_disk_stops_no_work(tmp_path, monkeypatch, capsys):
-    store = DiskStore(tmp_path, 1.0)
-    store.put("ab", tensors(1))
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    store.put("cd", tensors(2))
-    store.put("ef", tensors(3))
-    assert capsys.readouterr().err.count("No space left on device") == 1
-    assert "cd" not in store
-    assert store.get("ab") is not None
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["ab.safetensors"]
-
-
-def test_machines_whose_processes_have_the_same_number_share_a_store(tmp_path, monkeypatch, capsys):
-    store, plain = DiskStore(tmp_path, 1.0), os.replace
-
-    def after_another_machine(source: Path, target: Path) -> None:
-        monkeypatch.setattr(feature_cache.os, "replace", plain)
-        DiskStore(tmp_path, 1.0).put("abc", tensors(1))  # the same, in a container of its own
-        plain(source, target)
-
-    monkeypatch.setattr(feature_cache.os, "replace", after_another_machine)
-    store.put("abc", tensors(1))
-    store.put("abd", tensors(2))
-    assert capsys.readouterr().err == ""
-    assert "abd" in store
-    assert torch.equal(store.get("abc")["states"], tensors(1)["states"])
-
-
 @pytest.mark.parametrize("cache", ["audio", "layers"])
 def test_a_machine_that_has_everything_computes_nothing_while_another_does(cache, train_arguments, tmp_path, encoded):
     """With folders of their own, of which one was filled by an earlier run."""
@@ -235,19 +170,6 @@ def test_a_machine_that_has_everything_computes_nothing_while_another_does(cache
     train(
         train_arguments(tmp_path / "run", **options, cache__what=cache), watching=[LambdaCallback(on_fit_start=again)]
     )
-
-
-def test_what_a_killed_process_left_is_deleted(tmp_path, monkeypatch):
-    store = DiskStore(tmp_path, 1.0)
-    (tmp_path / "ab").mkdir()
-    left = tmp_path / "ab" / ".abc.77.unfinished"
-    left.write_bytes(b"x")
-    store.put("abd", tensors(1))
-    assert left.exists()  # perhaps it is being written
-    later = time.time() + 7_200
-    monkeypatch.setattr(feature_cache.time, "time", lambda: later)
-    DiskStore(tmp_path, 1.0).put("abe", tensors(1))
-    assert not left.exists()
 
 
 @pytest.mark.long

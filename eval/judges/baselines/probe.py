@@ -13,10 +13,11 @@ from sklearn.model_selection import GroupKFold
 from ....data_modules.errors import DataError, UserError
 from ....data_modules.schema import PairDataset
 from ....data_modules.splits import kept_together
+from ....data_modules.unchanged import check_unchanged
 from ....models.artifact import describe, read_settings
 from ....models.closed_form import EXACT, FOLDS, Portion, fit
 from ....models.description import Provenance
-from ....models.feature_cache import DiskStore
+from ....models.disk_store import DiskStore
 from ....models.hub import is_judge
 from ....models.judge import EmpathyJudge
 from ....models.probe import ClipReader, Probe, Rated, compare_as, head_at, shuffled, standardise, without_adapters
@@ -99,8 +100,9 @@ def learning_curve(what: str, dataset: PairDataset, *, resamples: int, seed: int
 
     Raises:
         UserError: If there is no such judge or backbone.
-        DataError: If there are too few rated pairs or groups.
+        DataError: If there are too few rated pairs or groups, or audio is not what was imported.
     """
+    check_unchanged(dataset)
     judge = _frozen(what, settings_of(what), dataset, None)
     reader, names = ClipReader(judge), [dimension.name for dimension in judge.dimensions]
     means = dataset.mean_scores()[names]

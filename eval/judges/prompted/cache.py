@@ -6,6 +6,7 @@ import hashlib
 import json
 import sqlite3
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from ....data_modules.errors import UserError
 from .provider import Provider, Reply
 from .questions import Question
 
-_VERSION = 1
+_VERSION = 2
 _TABLE = """
 CREATE TABLE IF NOT EXISTS answers (
     key TEXT PRIMARY KEY,
@@ -25,7 +26,8 @@ CREATE TABLE IF NOT EXISTS answers (
     cost REAL,                -- dollars; NULL = no price is known
     seconds REAL NOT NULL,
     attempts INTEGER NOT NULL,
-    created REAL NOT NULL     -- seconds since 1970
+    created REAL NOT NULL,    -- seconds since 1970
+    sha256 TEXT NOT NULL      -- of key, reply, cost, seconds and attempts
 )
 """
 _REPLIES = TypeAdapter(Reply)
@@ -35,6 +37,11 @@ def cache_key(provider: Provider, question: Question, sample: int) -> str:
     """Key of an answer: a hash of provider, model, question with its clips and parameters, and number of the sample."""
     content = [provider.name, provider.place, provider.model, question.fingerprint(), str(sample)]
     return hashlib.sha256("\n".join(content).encode()).hexdigest()
+
+
+def _row_hash(key: str, values: Sequence[object]) -> str:
+    """Hash of a row of the file, which SQLite itself does not check."""
+    return hashlib.sha256(json.dumps([key, *values]).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -81,18 +88,24 @@ class AnswerCache:
         Raises:
             UserError: If the file is damaged: answers that were paid for are never asked again silently.
         """
-        query = "SELECT reply, cost, seconds, attempts FROM answers WHERE key = ?"
+        query = "SELECT reply, cost, seconds, attempts, sha256 FROM answers WHERE key = ?"
         try:
             row = self._base.execute(query, (key,)).fetchone()
-            return row and CachedAnswer(_REPLIES.validate_json(row[0]), *row[1:])
-        except (sqlite3.Error, ValidationError) as error:
+            if row is None:
+                return None
+            *values, sha256 = row
+            if sha256 != _row_hash(key, values):
+                raise ValueError("a row is not what was stored")
+            return CachedAnswer(_REPLIES.validate_json(values[0]), *values[1:])
+        except (sqlite3.Error, ValueError) as error:  # pydantic's ValidationError is a ValueError
             reason = "a row is no answer" if isinstance(error, ValidationError) else error
             raise UserError(f"{self.path}: is damaged ({reason}); name another file with --answers") from None
 
     def put(self, key: str, asked: str, sample: int, answer: CachedAnswer) -> None:
         """Stores an answer; raises `UserError` if the disk is full or the file cannot be written."""
-        row = (key, asked, sample, json.dumps(asdict(answer.reply)), answer.cost, answer.seconds, answer.attempts)
+        values = json.dumps(asdict(answer.reply)), answer.cost, answer.seconds, answer.attempts
+        row = (key, asked, sample, *values, time.time(), _row_hash(key, values))
         try:
-            self._base.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, time.time()))
+            self._base.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         except sqlite3.Error as error:
             raise UserError(f"{self.path}: an answer cannot be kept ({error})") from None

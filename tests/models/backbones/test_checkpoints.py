@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
@@ -64,6 +65,26 @@ def test_layers_that_are_no_number_are_refused_in_one_line(family, weights, with
 
     folder = with_config(family.folder, change)
     refused(folder, weights=weights, match=r"^backbone '.*changed': config\.json: .*layers'.* got str")
+
+
+@pytest.mark.parametrize(
+    ("file", "part", "key", "value"),
+    [
+        ("config.json", "text_config", "rope_parameters", {"rope_theta": 10_000.0, "rope_type": "1"}),
+        ("config.json", None, "dtype", "x"),
+        ("processor_config.json", "feature_extractor", "n_fft", float("nan")),
+        ("processor_config.json", "feature_extractor", "sampling_rate", 10**400),
+        ("processor_config.json", "feature_extractor", "chunk_length", "1"),
+        ("processor_config.json", None, "feature_extractor", "x"),
+    ],
+)
+def test_values_that_no_library_can_use_are_refused_in_one_line(file, part, key, value, backbone_folder, tmp_path):
+    folder = Path(shutil.copytree(backbone_folder, tmp_path / "backbone"))
+    values = json.loads((folder / file).read_text())
+    (values if part is None else values[part])[key] = value
+    (folder / file).write_text(json.dumps(values))
+    with pytest.raises(UserError, match=r"a value of config.json or of the processor's files cannot be used \(\w+: "):
+        loaded(folder)
 
 
 def test_more_types_of_layers_than_layers_are_refused_in_one_line(backbone_folder, with_config):

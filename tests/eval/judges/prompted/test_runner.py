@@ -405,11 +405,29 @@ def test_a_store_of_something_else_is_refused(tmp_path):
 
 @pytest.mark.parametrize("reply", ["", "[]", '{"kind": 7}', '{"kind": "answered", "usage": []}', "[" * 100_000])
 def test_a_damaged_answer_is_not_paid_again(reply, make_judge, make_pairs, store):
+    refuses(f"UPDATE answers SET reply = '{reply}'", make_judge, make_pairs, store)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE answers SET reply = replace(reply, '4', '2')",
+        "UPDATE answers SET cost = 'much'",
+        "UPDATE answers SET attempts = attempts + 1",
+        "UPDATE answers SET sha256 = ''",
+    ],
+)
+def test_an_answer_that_is_not_what_was_stored_is_not_believed(change, make_judge, make_pairs, store):
+    refuses(change, make_judge, make_pairs, store)
+
+
+def refuses(change: str, make_judge, make_pairs, store) -> None:
+    """Whether a judge stops at an answer that was changed in its file, and asks nobody."""
     with serve(lambda request: Response(answer("openai", GOOD))) as server:
         judge = make_judge("openai", server.url)
         judge.score(make_pairs(1))
-        store._base.execute("UPDATE answers SET reply = ?", (reply,))
-        with pytest.raises(UserError, match=r"answers.sqlite: is damaged \(a row is no answer\)"):
+        store._base.execute(change)
+        with pytest.raises(UserError, match=r"answers.sqlite: is damaged \(a row is not what was stored\)"):
             judge.score(make_pairs(1))
         assert len(server.requests) == 1
 
