@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import pyarrow.parquet as pq
 
+from .class_labels import described_columns, name_labels
 from .errors import DataError, Locate, UserError, bad_value, counted, names_shown, place, shown, system_errors
 from .folders import path_version
 from .parquet import parquet_errors, parquet_tables
@@ -261,12 +262,14 @@ def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _read_parquet(path: Path) -> SourceTable:
-    """Bytes stay in the file: an `EmbeddedClip` stands in place of each."""
+    """Bytes stay in the file: an `EmbeddedClip` stands in place of each. Class labels get their names."""
     with parquet_errors(path):
-        columns = pq.read_schema(path).names
-        check_header(columns, path)
+        schema = pq.read_schema(path)
+        check_header(schema.names, path)
         table = EmbeddingTable(f"{path} {path_version(path)}", lambda row: parquet_tables(path, row, whole=True))
-        return SourceTable(path, tuple(columns), list(table.rows()))
+        rows = list(table.rows())
+    name_labels(rows, described_columns(schema), path)
+    return SourceTable(path, tuple(schema.names), rows)
 
 
 _READERS = {".csv": _read_csv, ".tsv": _read_csv, ".json": _read_json, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
