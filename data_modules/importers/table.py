@@ -41,10 +41,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import DataError, UserError, shown
+from ..numerals import to_number
 from ..ratings import RATING_COLUMNS, SECONDS, Dimension, check_ratings, parse_dimension
 from ..rows import PAIR_COLUMNS, TAG_PREFIX, TAGS, checked_pairs, context_turns, sorted_tags
 from ..schema import DatasetCard
-from ..tables import SourceTable, full_mapping, parse_mapping, plain_text, read_table, to_number
+from ..tables import SourceTable, full_mapping, parse_mapping, plain_text, read_table
 from .assemble import Imported
 from .clips import ClipCell, add_audio_root, find_clip
 from .preferences import has_preferences, read_preferences
@@ -260,6 +261,5 @@ def _ratings(
         position, column = cells[number]
         return table.place(position, column if name == "score" else names.get(name, column))
 
-    check_ratings(frame, pair_ids, mapping.dimensions, table.path, locate)
-    numbers = {name: "float64" for name in ("score", SECONDS) if name in frame}
-    return frame.astype(numbers), used | ({seconds} if seconds is not None else set())
+    ratings = check_ratings(frame, pair_ids, mapping.dimensions, table.path, locate)
+    return ratings, used | ({seconds} if seconds is not None else set())

@@ -19,8 +19,10 @@ import yaml
 
 from ....data_modules.audio import AudioSource, decode, probe
 from ....data_modules.errors import UserError, shown
-from ....data_modules.ratings import LABELS, STEP_TOLERANCE, Dimension
+from ....data_modules.numerals import as_float, to_number
+from ....data_modules.ratings import LABELS, Dimension
 from ....data_modules.schema import Pair
+from ....data_modules.steps import STEP_TOLERANCE
 from .settings import AnswerMode, PromptedSettings, RubricName
 
 MAX_RATE = 24_000
@@ -141,10 +143,7 @@ def _verdict(value: Any) -> float:
 
 
 def _on_scale(value: Any, dimension: Dimension) -> float:
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
+    number = as_float(to_number(value))
     if not math.isfinite(number):
         raise Unread(UNREADABLE)
     slack = STEP_TOLERANCE * (dimension.maximum - dimension.minimum)
