@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 _NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
+_PLAIN = re.compile(r"[+-]?((0|[1-9][0-9]*)|([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)")
 _WHOLE = re.compile(r"\s*[+-]?(0|[1-9][0-9]{0,17})\s*")
 
 
@@ -40,6 +41,11 @@ def parse_whole(text: str) -> int:
     if not _WHOLE.fullmatch(text):
         raise ValueError(f"{text!r} is no whole number")
     return int(text)
+
+
+def is_plain(text: str) -> bool:
+    """Whether a text is a number that every program reads as the same one: 012 is 10 in YAML 1.1 and 12 in YAML 1.2."""
+    return _PLAIN.fullmatch(text) is not None
 
 
 def to_number(value: Any) -> Any:
