@@ -6,9 +6,10 @@ HF_HUB_OFFLINE=1 only what is there already is used. --files limits the download
 Columns are mapped as ``import table`` maps them (see there for the layouts of ratings): ``response_audio`` and
 ``context_audio`` are Audio columns, or paths relative to the folder. A class label counts as its name, inside lists
 and structures as well; a negative one stands for "no label", a missing value. Without a column for ``pair_id`` it is
-the number of the row, from 0. Columns ``chosen`` and ``rejected`` are preferences, as there. Audio is taken as it
-is stored, not decoded and encoded again. Ratings may also stand in the rows of the pairs, in a column ``ratings``: a
-list of ``{rater_id, dimension, score}``, as `PairDataset.to_hf` writes it.
+the number of the row, from 0; where rows name raters (``rater_id``), that of the first row with the same clips and
+situation. Columns ``chosen`` and ``rejected`` are preferences, as there. Audio is taken as it is stored, not decoded and
+encoded again. Ratings may also stand in the rows of the pairs, in a column ``ratings``: a list of
+``{rater_id, dimension, score}``, as `PairDataset.to_hf` writes it.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from . import table
 from .assemble import Imported
 from .clips import ClipCell, find_clip, path_or_bytes
 from .preferences import has_preferences
+from .repeated_rows import has_raters
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -74,7 +76,8 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     folder, root = _folder(path, options.revision, options.files)
     pairs = _read_split(path, folder, options.config, options.split)
     compared = has_preferences(pairs, mapping.columns)
-    if "pair_id" not in {*mapping.columns, *pairs.columns} and not compared:
+    by_rating = options.ratings is None and has_raters(pairs, mapping.rating_columns)
+    if "pair_id" not in {*mapping.columns, *pairs.columns} and not compared and not by_rating:
         numbered = [{"pair_id": str(number), **row} for number, row in enumerate(pairs.rows)]
         pairs = SourceTable.of(pairs.path, numbered)
     ratings = None if options.ratings is None else read_table(options.ratings)

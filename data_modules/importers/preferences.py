@@ -29,7 +29,8 @@ from .clips import AUDIO_SUFFIXES, ClipCell, path_or_bytes
 from .collector import Collector
 
 if TYPE_CHECKING:
-    from .table import FindClip, TableMapping
+    from .repeated_rows import FindClip
+    from .table import TableMapping
 
 _COMPARED = ("chosen", "rejected")
 _COLUMNS = (*_COMPARED, "prompt", "situation", "rater_id", "strength")
