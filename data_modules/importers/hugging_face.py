@@ -7,8 +7,8 @@ Columns are mapped as ``import table`` maps them (see there for the layouts of r
 ``context_audio`` are Audio columns, or paths relative to the folder. A class label counts as its name, inside lists
 and structures as well; a negative one stands for "no label", a missing value. Without a column for ``pair_id`` it is
 the number of the row, from 0; where rows name raters (``rater_id``), that of the first row with the same clips and
-situation. Columns ``chosen`` and ``rejected`` are preferences, as there. Audio is taken as it is stored, not decoded and
-encoded again. Ratings may also stand in the rows of the pairs, in a column ``ratings``: a list of
+situation. Columns ``chosen`` and ``rejected`` are preferences, as there. Audio is taken as it is stored, not decoded
+and encoded again. Ratings may also stand in the rows of the pairs, in a column ``ratings``: a list of
 ``{rater_id, dimension, score}``, as `PairDataset.to_hf` writes it.
 """
 

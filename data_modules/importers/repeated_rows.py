@@ -34,11 +34,19 @@ def with_ids(table: SourceTable, columns: Mapping[str, str], find: FindClip) -> 
     """
     names = {our: columns.get(our, our) for our in (CONTEXT, RESPONSE, "situation")}
     place_of, ids = table.locate(names), dict[tuple[Any, ...], str]()
+    known: dict[str, Any] = {}  # the same few paths stand in many rows
     rows: list[dict[str, Any]] = []
     for position, row in enumerate(table.rows):
-        clips = (_clips(row.get(names[our]), place_of(position, our), find) for our in (CONTEXT, RESPONSE))
-        key = (*clips, repr(plain_text(row.get(names["situation"]))))
-        rows.append({"pair_id": ids.setdefault(key, str(position)), **row})
+        key: list[Any] = [repr(plain_text(row.get(names["situation"])))]
+        for our in (CONTEXT, RESPONSE):
+            value = row.get(names[our])
+            clips = known.get(value) if isinstance(value, str) else None
+            if clips is None:
+                clips = _clips(value, place_of(position, our), find)
+            if isinstance(value, str):
+                known[value] = clips
+            key.append(clips)
+        rows.append({"pair_id": ids.setdefault(tuple(key), str(position)), **row})
     return SourceTable(table.path, ("pair_id", *table.columns), rows, table.lines)
 
 
@@ -67,7 +75,7 @@ def one_row_per_pair(
             continue
         for column, value in row.items():
             before = rows[earlier][column]
-            if column in (CONTEXT, RESPONSE):
+            if column in (CONTEXT, RESPONSE) and value != before:
                 before, value = (
                     _clips(cell, place_of(at, column), find) for at, cell in ((earlier, before), (position, value))
                 )

@@ -75,7 +75,7 @@ def test_without_ids_rows_with_the_same_clips_and_situation_are_one_pair(tmp_pat
     plain = [{name: value for name, value in row.items() if name not in ("pair_id", "group_id")} for row in rows]
     dataset = load(tmp_path, plain)
     assert [pair.pair_id for pair in dataset.pairs] == ["0", "1"]
-    names = dataset.ratings["pair_id"].map({"0": "p", "1": "q"})
+    names = [{"0": "p", "1": "q"}[pair_id] for pair_id in dataset.ratings["pair_id"]]
     assert sorted(zip(names, dataset.ratings["rater_id"], dataset.ratings["score"], strict=True)) == sorted(SCORES)
     assert len({pair.group_id for pair in dataset.pairs}) == 1  # the same context
     plain[2]["situation"] = "Early."
