@@ -228,13 +228,14 @@ def _learning_curve(options: argparse.Namespace) -> Any:
 
 def _variances(texts: Sequence[str]) -> dict[str, float]:
     """What ``--variance`` says."""
+    from ..data_modules.numerals import parse_number
     from ..data_modules.tables import set_once
 
     variances: dict[str, float] = {}
     for text in texts:
         name, _, value = text.partition("=")
         try:
-            variance = float(value)
+            variance = parse_number(value)
         except ValueError:
             raise UserError(f"--variance {text!r}: expected NAME=NUMBER, such as item=0.6") from None
         set_once(variances, name, variance, f"--variance {text!r}")

@@ -17,6 +17,8 @@ from .shared_options import (
     add_device_options,
     add_loading_options,
     add_split_option,
+    any_number,
+    any_whole,
     device_name,
     dollars,
     output_folder,
@@ -91,7 +93,7 @@ def source_parser(name: str, importer: Importer) -> argparse.ArgumentParser:
     add(parser, "--origin", "where the data comes from")
     add(parser, "--licence", "its terms of use")
     skipped = "share of the pairs that may be unusable; they are listed in skipped.csv"
-    add(parser, "--max-skipped", skipped, float, 0.01, metavar="SHARE")
+    add(parser, "--max-skipped", skipped, any_number, 0.01, metavar="SHARE")
     _add_storing_options(parser)
     return parser
 
@@ -99,7 +101,7 @@ def source_parser(name: str, importer: Importer) -> argparse.ArgumentParser:
 def _add_storing_options(parser: argparse.ArgumentParser) -> None:
     add(parser, "--embed-audio", "keep audio inside Parquet files", bool)
     several = "embed more pairs than these in several files, so many in each"
-    add(parser, "--shard-rows", several, int, 10_000, metavar="PAIRS")
+    add(parser, "--shard-rows", several, any_whole, 10_000, metavar="PAIRS")
     add(parser, "--overwrite", "replace the dataset at --out", bool)
 
 
@@ -137,8 +139,8 @@ def _add_data_commands(commands: Any, new: New) -> None:
     )
     add(one, "--by", columns, many="COLUMN")
     shares = "shares of the pairs (default: 0.7 0.15 0.15)"
-    add(one, "--fractions", shares, float, nargs=3, metavar=("TRAIN", "VALIDATION", "TEST"))
-    add(one, "--folds", "folds of equal size, fold1 and so on, instead", int, metavar="K")
+    add(one, "--fractions", shares, any_number, nargs=3, metavar=("TRAIN", "VALIDATION", "TEST"))
+    add(one, "--folds", "folds of equal size, fold1 and so on, instead", any_whole, metavar="K")
     add(one, "--leave-out", "one fold for each value, called COLUMN=VALUE, instead", metavar="COLUMN")
     add(one, "--hold-out", "test split; repeatable", default=[], action="append", metavar="COLUMN=VALUE")
     add(one, "--seed", "of all that is drawn", random_seed, 0)
@@ -246,11 +248,11 @@ def _add_plan_options(one: argparse.ArgumentParser) -> None:
     add(one, "--items", "numbers of items", whole_number, [], many="N")
     add(one, "--raters", "ratings per item", whole_number, [], many="K")
     reached = "the better judge's Spearman over the noise ceiling (default: of the best judge of the pilot, else 0.6)"
-    add(one, "--agreement", reached, float)
-    add(one, "--difference", "by which the other judge agrees less", float, 0.05)
-    add(one, "--power", "wanted", float, 0.8)
+    add(one, "--agreement", reached, any_number)
+    add(one, "--difference", "by which the other judge agrees less", any_number, 0.05)
+    add(one, "--power", "wanted", any_number, 0.8)
     between = "Spearman between the judges (default: that of the pilot, else as if their errors were independent)"
-    add(one, "--between", between, float, metavar="R")
+    add(one, "--between", between, any_number, metavar="R")
     add(one, "--price", "of a rating", dollars)
     learned = "with a pair dataset: also Spearman of a probe on this frozen backbone by the number of training pairs"
     add(one, "--learning", learned, metavar="JUDGE_OR_BACKBONE")
@@ -318,7 +320,7 @@ def _add_scoring_commands(new: New) -> None:
     add(one, "--situation", _SITUATION)
     add(one, "--by", "what counts, equally (default: all dimensions)", many="DIMENSION")
     error = "say which of two neighbours is better only where at most this share is wrong (default: the likeliest)"
-    add(one, "--max-error", error, float, choices=[0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
+    add(one, "--max-error", error, any_number, choices=[0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
     add_loading_options(one, cache=False)
 
     one = new("explain", "judge context.wav response.wav --page why.html")
@@ -326,7 +328,7 @@ def _add_scoring_commands(new: New) -> None:
     add(one, "context", "context clip; - for none")
     add(one, "response", "response clip")
     add(one, "--situation", _SITUATION)
-    add(one, "--window", "of a stretch, 0.25 to 1", float, 0.4, metavar="SECONDS")
+    add(one, "--window", "of a stretch, 0.25 to 1", any_number, 0.4, metavar="SECONDS")
     add(one, "--method", "see above", ["occlusion", "gradient"], "occlusion")
     add(one, "--png", "write a picture of waveforms and curves", metavar="FILE")
     add(one, "--page", "write a page (HTML) with players that jump to a stretch", metavar="FILE")
@@ -349,7 +351,7 @@ def _add_score_options(one: argparse.ArgumentParser) -> None:
     add(one, "--audio-root", elsewhere, Path, metavar="DIR")
     add(one, "--out", "CSV, TSV, JSONL or Parquet for the scores of a manifest (default: CSV on standard output)")
     covered = "share of pairs that the intervals of a calibrated judge shall cover (default: 0.9)"
-    add(one, "--level", covered, float, choices=[0.5, 0.8, 0.9, 0.95])
+    add(one, "--level", covered, any_number, choices=[0.5, 0.8, 0.9, 0.95])
     workers = "processes, each with a judge (default: one for each GPU, or one)"
     add(one, "--workers", workers, process_count, metavar="N")
     ray = "ray = on the Ray cluster that RAY_ADDRESS names, or on this machine: pip install 'empathy-judge[ray]'"

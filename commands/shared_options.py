@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..data_modules.errors import UserError, nearest
+from ..data_modules.numerals import parse_number, parse_whole
 
 Command = Callable[[argparse.Namespace], int]
 """A function from the options of a command to its exit code."""
@@ -150,14 +151,19 @@ def _number(kind: Callable[[str], float], least: float, most: float, expected: s
     return convert
 
 
-whole_number = _number(int, 1, 10**12, "a whole number, 1 or more")
-random_seed = _number(int, 0, 2**32 - 1, "a whole number from 0 to 4294967295")  # as NumPy takes them
-resamples = _number(int, 0, 10**6, "a whole number from 0 (no intervals) to 1000000")
-process_count = _number(int, 1, 1024, "a number of processes, 1 to 1024")  # more would end the machine, not the work
-port_number = _number(int, 0, 2**16 - 1, "a port, 0 to 65535")
-seconds = _number(float, 0, 1e6, "seconds, 0 or more")
-dollars = _number(float, 0, 1e9, "dollars, 0 or more")
-share = _number(float, 0, 1, "a share, 0 to 1")
+whole_number = _number(parse_whole, 1, 10**12, "a whole number, 1 or more")
+random_seed = _number(parse_whole, 0, 2**32 - 1, "a whole number from 0 to 4294967295")  # as NumPy takes them
+resamples = _number(parse_whole, 0, 10**6, "a whole number from 0 (no intervals) to 1000000")
+process_count = _number(
+    parse_whole, 1, 1024, "a number of processes, 1 to 1024"
+)  # more would end the machine, not the work
+port_number = _number(parse_whole, 0, 2**16 - 1, "a port, 0 to 65535")
+seconds = _number(parse_number, 0, 1e6, "seconds, 0 or more")
+dollars = _number(parse_number, 0, 1e9, "dollars, 0 or more")
+share = _number(parse_number, 0, 1, "a share, 0 to 1")
+
+any_number = _number(parse_number, -1e12, 1e12, "a number")
+any_whole = _number(parse_whole, -(10**12), 10**12, "a whole number")
 
 
 def output_folder(text: str) -> Path:

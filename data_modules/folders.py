@@ -3,13 +3,11 @@ that paths stay in their folder, and writes files that appear complete or not at
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import stat
 import tempfile
 import uuid
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,17 +15,15 @@ from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-import yaml
 from platformdirs import user_cache_path
 
-from .errors import AccessError, DataError, OutsideError, UserError, os_reason, shown, system_error, system_errors
+from .errors import AccessError, DataError, OutsideError, UserError, os_reason, shown, system_error
 from .spellings import spelling_hint
 
 if TYPE_CHECKING:
     import fsspec  # takes a tenth of a second: not for the help of the importers
 
 CARD_FILE = "dataset.yaml"
-MAX_YAML_VALUES = 1_000_000
 _BESIDE = 20
 """Characters by which the names of temporary files and folders beside a path are longer than its own."""
 
@@ -151,56 +147,6 @@ def _reached(path: RemotePath) -> Iterator[Any]:
         ) from None
     except Exception as error:
         raise DataError(f"{path}: cannot be reached ({type(error).__name__})") from None
-
-
-def _check_unique_keys(text: str) -> None:
-    """Refuses a key that stands twice in a mapping, of which YAML would keep the last, and a short text whose aliases
-    stand for a huge value.
-
-    Raises:
-        yaml.YAMLError: If there is one, or the text is not YAML.
-    """
-    nodes: list[Any] = [yaml.compose(text, yaml.SafeLoader)]
-    for count in itertools.count():
-        if not nodes:
-            return
-        if count > MAX_YAML_VALUES:
-            raise yaml.YAMLError(f"more than {MAX_YAML_VALUES} values, those that aliases stand for included")
-        node = nodes.pop()
-        if isinstance(node, yaml.SequenceNode):
-            nodes += node.value
-        elif isinstance(node, yaml.MappingNode):
-            keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
-            repeated = next((key for key, times in keys.items() if times > 1), None)
-            if repeated is not None:
-                raise yaml.YAMLError(f"key {repeated!r} stands twice in a mapping, {_place(node.start_mark)}")
-            nodes += [part for pair in node.value for part in pair if not isinstance(part, yaml.ScalarNode)]
-
-
-def _yaml_reason(error: Exception) -> str:
-    """Why a text is not YAML, with line and column where the parser knows them, in one line."""
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        return f"{error.problem}, {_place(error.problem_mark)}"
-    return "nested too deep" if isinstance(error, RecursionError) else str(error)
-
-
-def _place(mark: yaml.Mark) -> str:
-    return f"line {mark.line + 1}, column {mark.column + 1}"
-
-
-def read_yaml(path: DataPath, load: Callable[[str], Any] = yaml.safe_load) -> Any:
-    """The content of a YAML file in UTF-8, as `load` makes it of the text. Nothing in it is run.
-
-    Raises:
-        DataError: If it cannot be read, or a key stands twice in a mapping.
-    """
-    try:
-        with system_errors(path, "read"):
-            text = path.read_bytes().decode()
-        _check_unique_keys(text)
-        return load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not readable as YAML ({_yaml_reason(error)})") from None
 
 
 def resolve_inside(

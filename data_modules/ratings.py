@@ -14,6 +14,8 @@ import numpy as np
 from pydantic import ConfigDict
 
 from .errors import DataError, Locate, TextError, locate_in, names_shown, shown
+from .numerals import as_float, parse_number
+from .steps import STEP_TOLERANCE, on_scale
 
 if TYPE_CHECKING:
     import pandas as pd  # takes 0.2 s: not for the help of the importers
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
 RATING_COLUMNS = ("pair_id", "rater_id", "dimension", "score")
 SECONDS = "seconds"  # the optional column of ratings: time that the rater took for the judgement; NaN = unknown
 PREFERENCE_COLUMNS = ("chosen_id", "rejected_id", "rater_id", "dimension", "strength")
-STEP_TOLERANCE = 1e-4  # in steps; scores that were stored as float32 are off by this much
-_DECIMALS = 9  # of scores on a scale with steps
 _ROUNDING = 1e-12  # share of the largest magnitude by which means of the same ratings may differ
 MIN_ITEMS = 3
 """Fewest items of a correlation: two points always lie on a line."""
@@ -85,6 +85,10 @@ class Dimension:
         """The scale, and its direction where lower is better."""
         return self.scale if self.higher_is_better else f"{self.scale} (lower is better)"
 
+    def rated(self, scores: np.ndarray) -> np.ndarray:
+        """The scores that raters gave on this scale, from how they were stored, shape (n,): see `steps.on_scale`."""
+        return on_scale(scores, self.minimum, self.maximum, self.step)
+
 
 def parse_dimension(text: str) -> Dimension:
     """Reads ``NAME=LOW:HIGH``, ``NAME=LOW:HIGH:STEP``, each with ``:lower`` at the end where lower is better.
@@ -96,7 +100,7 @@ def parse_dimension(text: str) -> Dimension:
     parts = scale.split(":")
     is_lower = parts[-1].strip() == "lower"
     try:
-        numbers = [float(part) for part in parts[: len(parts) - is_lower]]
+        numbers = [parse_number(part) for part in parts[: len(parts) - is_lower]]
         if len(numbers) not in (2, 3):
             raise ValueError
     except ValueError:
@@ -129,12 +133,13 @@ def onto_first_scale(
 
     Returns:
         The first scale, without its step where a score of any part falls between its steps; and the scores on it,
-        float64. Scores from a scale with the same ends and direction are not touched.
+        float64. Every score is first put onto its own scale, at the end onto the steps of the first one if it keeps
+        them (`Dimension.rated`), so that equal scores of all parts are equal numbers.
     """
     scale = dimensions[0]
 
     def onto(own: Dimension, values: np.ndarray) -> np.ndarray:
-        values = values.astype(np.float64)
+        values = own.rated(values)
         if same_range(own, scale):
             return values
         share = (values - own.minimum) / (own.maximum - own.minimum)
@@ -144,14 +149,10 @@ def onto_first_scale(
     mapped = [onto(dimension, values) for dimension, values in zip(dimensions, scores, strict=True)]
     if scale.step is None:
         return scale, mapped
-    steps = [(values - scale.minimum) / scale.step for values in mapped]
-    if any((np.abs(part_steps - np.round(part_steps)) > STEP_TOLERANCE).any() for part_steps in steps):
+    on_steps = [scale.rated(values) for values in mapped]
+    if any(np.isnan(values).any() for values in on_steps):
         return dataclasses.replace(scale, step=None), mapped
-    for part, dimension in enumerate(dimensions):
-        if not same_range(dimension, scale):
-            # rounded as people write scores: statistics over categories would tell 0.30000000000000004 from 0.3
-            mapped[part] = np.round(scale.minimum + scale.step * np.round(steps[part]), _DECIMALS)
-    return scale, mapped
+    return scale, on_steps
 
 
 def same_range(one: Dimension, other: Dimension) -> bool:
@@ -246,10 +247,14 @@ def check_ratings(
     dimensions: Sequence[Dimension],
     file: object,
     locate: Locate | None = None,
-) -> None:
+) -> pd.DataFrame:
     """Checks a long table of ratings: columns `RATING_COLUMNS`, and `SECONDS` where times are known.
 
     `file` is what messages call the table, `locate` what they call a cell, where it came from another layout.
+
+    Returns:
+        The same rows, numbers as float64 and scores put onto their scale (`Dimension.rated`): whatever counts ratings
+        takes them from here.
 
     Raises:
         DataError: On a missing column, an unknown pair or dimension, a rater without a name, a score that is no number,
@@ -262,23 +267,29 @@ def check_ratings(
     check.dimension(dimensions)
     check.name("rater_id")
     scores = check.number("score", ", such as 3.5; not rated is an empty cell of a wide table, or no row of a long one")
+    names = ratings["dimension"].to_numpy()
+    rated = scores.copy()
     for dimension in dimensions:
-        steps = (scores - dimension.minimum) / (dimension.step or 1.0)
-        off_step = np.abs(steps - np.round(steps)) > STEP_TOLERANCE if dimension.step else False
-        outside = (scores < dimension.minimum) | (scores > dimension.maximum)
-        rated = ratings["dimension"].to_numpy() == dimension.name
-        check.refuse("score", rated & (outside | off_step), f"expected for {dimension.name}: {dimension.scale}")
+        rows = names == dimension.name
+        rated[rows] = dimension.rated(scores[rows])
+        check.refuse("score", rows & np.isnan(rated), f"expected for {dimension.name}: {dimension.scale}")
+    checked = {"score": rated}
     if SECONDS in ratings:
         expected = "expected a finite number of seconds, at least 0, or none where the time is unknown"
         seconds, known = check.floats(SECONDS), ratings[SECONDS].notna().to_numpy(bool)
         check.refuse(SECONDS, known & ~(np.isfinite(seconds) & (seconds >= 0)), expected)
+        checked[SECONDS] = seconds
     check.unique(["pair_id", "rater_id", "dimension"])
+    return ratings.assign(**checked)
 
 
 def check_preferences(
     preferences: pd.DataFrame, pair_ids: Collection[str], dimensions: Sequence[Dimension], file: object
-) -> None:
+) -> pd.DataFrame:
     """Checks a table of preferences (columns `PREFERENCE_COLUMNS`) as `check_ratings` does; strength 0 = tie.
+
+    Returns:
+        The same rows, strengths as float64.
 
     Raises:
         DataError: Also where a pair is preferred to itself or a strength is negative.
@@ -289,10 +300,12 @@ def check_preferences(
         check.known(column, pair_ids, "no such pair in the pairs table")
     check.dimension(dimensions)
     check.name("rater_id")
-    check.refuse("strength", check.number("strength") < 0, "expected 0 (tie) or more")
+    strengths = check.number("strength")
+    check.refuse("strength", strengths < 0, "expected 0 (tie) or more")
     same_pair = preferences["chosen_id"].to_numpy() == preferences["rejected_id"].to_numpy()
     check.refuse("rejected_id", same_pair, "expected another pair than chosen_id")
     check.unique(["chosen_id", "rejected_id", "rater_id", "dimension"])
+    return preferences.assign(strength=strengths)
 
 
 def is_name(value: object) -> bool:
@@ -371,7 +384,7 @@ class _Check:
 
         kind = self.table[column].dtype
         if not pd.api.types.is_numeric_dtype(kind) or pd.api.types.is_bool_dtype(kind):
-            return self.table[column].map(_to_number).to_numpy(np.float64)
+            return self.table[column].map(as_float).to_numpy(np.float64)
         return self.table[column].to_numpy(np.float64, na_value=np.nan)
 
     def number(self, column: str, more: str = "") -> np.ndarray:
@@ -387,14 +400,6 @@ class _Check:
             values = list(zip(*(self.table[column] for column in columns), strict=True))
             first = self.locate(values.index(values[second]), columns[0])
             self.refuse(columns[0], repeated, f"expected each {', '.join(columns)} once; it stands at {first} already")
-
-
-def _to_number(value: object) -> float:
-    """NaN for what is no number; a text of digits counts as none."""
-    try:
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
-    except OverflowError:
-        return math.nan
 
 
 def _plain(value: object) -> object:

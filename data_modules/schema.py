@@ -19,7 +19,7 @@ import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from .errors import DataError, first_problem, shown, system_errors
-from .folders import CARD_FILE, DataPath, RemotePath, data_path, read_yaml, replace_text
+from .folders import CARD_FILE, DataPath, RemotePath, data_path, replace_text
 from .pairs_file import PAIRS_FILE, Pair, Turn, hashed_rows, load_pairs, write_pairs, write_splits
 from .parquet import read_parquet, write_parquet
 from .ratings import SECONDS, Dimension, check_preferences, check_ratings
@@ -34,6 +34,7 @@ from .rows import (
     to_arrow,
     to_row,
 )
+from .yaml_files import read_yaml
 
 if TYPE_CHECKING:
     import pandas as pd  # takes 0.2 s: not for the help of the importers
@@ -135,14 +136,14 @@ class PairDataset:
             ratings = read_parquet(root / RATINGS_FILE, RATINGS_SCHEMA, (SECONDS,)).to_pandas()
             compared = (root / PREFERENCES_FILE).exists()
             preferences = read_parquet(root / PREFERENCES_FILE, PREFERENCES_SCHEMA).to_pandas() if compared else None
-        check_annotations(card, [pair.pair_id for pair in pairs], ratings, preferences, root)
+        checked = check_annotations(card, [pair.pair_id for pair in pairs], ratings, preferences, root)
         computed_hash = content_hash(card.dimensions, hashed_rows(pairs, fingerprints), ratings, preferences)
         if computed_hash != card.content_hash:
             raise DataError(
                 f"{root / CARD_FILE}: content_hash {card.content_hash[:12]}... is not that of the tables "
                 f"({computed_hash[:12]}...): a file was changed after the import; import the data again"
             )
-        return cls(root, card, pairs, ratings, preferences, fingerprints)
+        return cls(root, card, pairs, *checked, fingerprints)
 
     @classmethod
     def from_frame(
@@ -285,7 +286,7 @@ def write_dataset(
     hashes: dict[str, str] = {}
     records = enumerate(pairs.to_dict("records"), start=1)
     rows = list(checked_pairs([to_row(values, root, file, n, hashes) for n, values in records], file))
-    check_annotations(card, [row["pair_id"] for row in rows], ratings, preferences, root)
+    ratings, preferences = check_annotations(card, [row["pair_id"] for row in rows], ratings, preferences, root)
     root.mkdir(parents=True, exist_ok=True)
     write_pairs(rows, file)
     rows.sort(key=lambda row: hash_order(row["pair_id"]))
@@ -318,15 +319,19 @@ def complete_dataset(
 
 def check_annotations(
     card: DatasetCard, pair_ids: Sequence[str], ratings: pd.DataFrame, preferences: pd.DataFrame | None, root: DataPath
-) -> None:
+) -> tuple[pd.DataFrame, pd.DataFrame | None]:
     """Checks ratings and preferences against the pairs and the scales.
+
+    Returns:
+        Both as `check_ratings` and `check_preferences` return them.
 
     Raises:
         DataError: If they do not fit, naming row and column in the files of `root`.
     """
-    check_ratings(ratings, pair_ids, card.dimensions, root / RATINGS_FILE)
+    rated = check_ratings(ratings, pair_ids, card.dimensions, root / RATINGS_FILE)
     if preferences is not None:
-        check_preferences(preferences, pair_ids, card.dimensions, root / PREFERENCES_FILE)
+        preferences = check_preferences(preferences, pair_ids, card.dimensions, root / PREFERENCES_FILE)
+    return rated, preferences
 
 
 def _read_card(root: DataPath) -> DatasetCard:

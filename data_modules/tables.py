@@ -10,7 +10,6 @@ import csv
 import io
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,11 +18,13 @@ from typing import Any, TypeVar
 
 import pyarrow.parquet as pq
 
+from .class_labels import described_columns, name_labels
 from .errors import DataError, Locate, UserError, bad_value, counted, names_shown, place, shown, system_errors
 from .folders import path_version
 from .json_text import unique_object
+from .numerals import as_float, to_number
 from .parquet import parquet_errors, parquet_tables
-from .ratings import A_NAME, is_name, is_text
+from .ratings import A_NAME, LARGEST, is_name, is_text
 from .stored_clips import EmbeddingTable
 
 LONGEST_CELL = 1 << 24
@@ -31,7 +32,6 @@ LONGEST_CELL = 1 << 24
 csv.field_size_limit(LONGEST_CELL)
 _EXACT = 2**53  # beyond, a float may stand for several whole numbers
 Value = TypeVar("Value")
-_NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,16 @@ class TableRow:
         if not is_text(value):
             raise self.error(field, "text")
         return value.strip() or None
+
+    def number(self, field: str) -> float:
+        """A number of at most `LARGEST`; NaN where it is missing: null, empty, or NaN as a number (not as text)."""
+        value = to_number(self.values.get(field))
+        if plain_text(value) is None:
+            return math.nan
+        number = as_float(value)
+        if not abs(number) <= LARGEST:
+            raise self.error(field, f"a finite number, at most {LARGEST:g}, or nothing where it is missing")
+        return number
 
 
 def read_records(path: Path, fields: Sequence[str] = ()) -> list[TableRow]:
@@ -254,12 +264,14 @@ def _read_json(path: Path) -> SourceTable:
 
 
 def _read_parquet(path: Path) -> SourceTable:
-    """Bytes stay in the file: an `EmbeddedClip` stands in place of each."""
+    """Bytes stay in the file: an `EmbeddedClip` stands in place of each. Class labels get their names."""
     with parquet_errors(path):
-        columns = pq.read_schema(path).names
-        check_header(columns, path)
+        schema = pq.read_schema(path)
+        check_header(schema.names, path)
         table = EmbeddingTable(f"{path} {path_version(path)}", lambda row: parquet_tables(path, row, whole=True))
-        return SourceTable(path, tuple(columns), list(table.rows()))
+        rows = list(table.rows())
+    name_labels(rows, described_columns(schema), path)
+    return SourceTable(path, tuple(schema.names), rows)
 
 
 _READERS = {".csv": _read_csv, ".tsv": _read_csv, ".json": _read_json, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
@@ -320,6 +332,8 @@ def plain_text(value: Any) -> Any:
 
     So is one that is stored as a float, as pandas does in a column with an empty cell.
     """
+    if not isinstance(value, str):
+        value = to_number(value)
     if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT:
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool):
@@ -327,11 +341,6 @@ def plain_text(value: Any) -> Any:
     if value == "" or (isinstance(value, float) and math.isnan(value)):
         return None
     return value
-
-
-def to_number(value: Any) -> Any:
-    """The number that a text spells, in ASCII digits without separators; else the value itself, to be checked later."""
-    return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
 
 
 def text_of(value: Any) -> str | None:

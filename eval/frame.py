@@ -7,7 +7,6 @@ dimension, and the scores of judges on the rated items.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,9 +17,10 @@ import numpy as np
 import pandas as pd
 
 from ..data_modules.errors import DataError, UserError, shown
-from ..data_modules.ratings import LARGEST, RatingTable
+from ..data_modules.ratings import RatingTable
 from ..data_modules.schema import PairDataset
-from ..data_modules.tables import TableRow, full_mapping, read_table
+from ..data_modules.steps import same_scores
+from ..data_modules.tables import full_mapping, read_table
 from .probes.pairs import group_of
 from .statistics.agreement import Statistic, spearman
 from .statistics.bootstrap import Interval, Resamples, estimate
@@ -202,8 +202,9 @@ def clusters_by(names: Iterable[Any], ids: Iterable[str]) -> list[str]:
 def read_frame(path: str | Path, columns: Mapping[str, str]) -> Frame:
     """Reads a CSV, TSV, JSONL or Parquet table with one row per score; nobody is a judge yet.
 
-    An empty score, null or NaN is a missing one. The items of different datasets are different ones. An item without
-    a group is a group of its own.
+    A score is missing where the cell is empty, null, or NaN as a number; the text ``NaN`` is refused. Scores that
+    differ only because some were stored in float32 or float16 become one (`steps.same_scores`). The items of different
+    datasets are different ones. An item without a group is a group of its own.
 
     Args:
         path: The file.
@@ -235,19 +236,8 @@ def read_frame(path: str | Path, columns: Mapping[str, str]) -> Frame:
                 wanted = f"one {name} per item; item {shown(item)} has {shown(expected)} above"
                 raise record.error(column_of[name], wanted)
         group_id = f"item {item}" if group is None else f"group {group}"
-        score = _score(record, column_of["score"])
+        score = record.number(column_of["score"])
         rows.append((dataset, dimension, item, annotator, False, score, group_id, system, group_id))
-    return Frame(pd.DataFrame(rows, columns=pd.Index(COLUMNS)), str(table.path))
-
-
-def _score(record: TableRow, column: str) -> float:
-    value = record.values.get(column)
-    if value is None or value == "":
-        return math.nan
-    try:
-        score = math.inf if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        score = math.inf
-    if abs(score) > LARGEST:
-        raise record.error(column, f"a finite number (at most {LARGEST:g}), or nothing where the score is missing")
-    return score
+    frame = pd.DataFrame(rows, columns=pd.Index(COLUMNS))
+    by_scale = frame.groupby(["dataset", "dimension"], sort=False, dropna=False)["score"]
+    return Frame(frame.assign(score=by_scale.transform(same_scores)), str(table.path))

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from pydantic.functional_validators import AfterValidator, BeforeValidator
 from starlette.requests import Request
 
+from ..data_modules.numerals import parse_number
 from ..models.calibration import DEFAULT_LEVEL, LEVELS
 from ..models.three_way import MAX_ERRORS
 from .multipart import boundary_of, parts_of
@@ -31,6 +32,14 @@ def _short(text: str) -> str:
     if (size := len(text.encode())) > MAX_SITUATION:
         raise ValueError(f"{size} bytes in UTF-8; expected at most {MAX_SITUATION}")
     return text
+
+
+def _number(text: Any) -> Any:
+    """The number that a text spells, as in tables: pydantic would take 1_0 for 10."""
+    try:
+        return parse_number(text) if isinstance(text, str) else text
+    except ValueError:
+        raise ValueError("expected a finite number") from None
 
 
 def _one_of(shares: Sequence[float], more: str = "") -> BeforeValidator:
@@ -106,7 +115,7 @@ class RewardForm(Form):
         description="What counts; may be left out: then all dimensions count, equally.",
         json_schema_extra=_without_default,
     )
-    deviations: Annotated[float, Field(ge=0, le=MAX_DEVIATIONS, allow_inf_nan=False)] = Field(
+    deviations: Annotated[float, Field(ge=0, le=MAX_DEVIATIONS, allow_inf_nan=False), BeforeValidator(_number)] = Field(
         default=0.0,
         description="Standard errors by which each score is taken to be worse; an error where the judge is not "
         "calibrated.",

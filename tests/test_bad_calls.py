@@ -180,10 +180,11 @@ def actions(name: str) -> list[argparse.Action]:
 
 
 BAD_VALUES = {
-    kinds.output_folder: (LONG, "{bad}/text.wav", "{bad}/text.wav/out"), kinds.random_seed: ("-1", "two"),
-    kinds.resamples: ("-5", "1000001"), kinds.whole_number: ("0", "-1"), kinds.device_name: ("", "meta"),
+    kinds.output_folder: (LONG, "{bad}/text.wav", "{bad}/text.wav/out"), kinds.random_seed: ("-1", "two", "010"),
+    kinds.resamples: ("-5", "1000001"), kinds.whole_number: ("0", "-1", "1_0"), kinds.device_name: ("", "meta"),
     kinds.seconds: ("nan", "-1"), kinds.dollars: ("nan",), kinds.share: ("2", "nan"), kinds.port_number: ("-1",),
-    kinds.process_count: ("0", "1000000000"),
+    kinds.process_count: ("0", "1000000000"), kinds.any_number: ("1_0", "nan", "1:30"),
+    kinds.any_whole: ("012", "1_0", "1.5"),
 }  # fmt: skip
 
 

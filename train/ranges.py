@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 from jsonargparse import Namespace
 
-from ..data_modules.errors import UserError
+from ..data_modules.errors import UserError, shown
+from ..data_modules.numerals import is_plain
 from ..data_modules.parallel import available_cores
+from ..data_modules.yaml_files import ODD_NUMBER
 from ..models.settings import LoraSettings
 from .settings import LossWeights
 
@@ -114,7 +116,7 @@ def check_ranges(found: Namespace, where: str) -> None:
         _check_trainer(found, where)
     for prefix in ("judge.", "larger_"):
         try:
-            LoraSettings(**found[f"{prefix}lora"].as_dict())
+            LoraSettings(**found[f"{prefix}lora"].clone(with_meta=False).as_dict())
         except UserError as error:
             raise UserError(f"{where}{prefix}{error}") from None
 
@@ -127,6 +129,8 @@ def _check_trainer(found: Namespace, where: str) -> None:
     devices: Any = found.get("trainer.devices")
     if devices is None or not str(devices).removeprefix("-").isdecimal():  # "auto", "0,1" and [0, 1]
         return
+    if str(devices).isdecimal() and not is_plain(str(devices)):
+        raise UserError(f"{where}trainer.devices {shown(devices)} {ODD_NUMBER}")
     import torch
 
     most = RANGES["trainer.devices"].most

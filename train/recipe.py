@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from argparse import ArgumentError
@@ -10,10 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import yaml
 from jsonargparse import ArgumentParser, Namespace
 
 from ..data_modules.errors import UserError, nearest, shown
-from ..data_modules.folders import read_yaml
+from ..data_modules.numerals import is_plain
+from ..data_modules.yaml_files import ODD_NUMBER, check_yaml, read_yaml
 from .ranges import check_ranges, is_not_finite, out_of_range
 from .settings import Recipe, find_recipe, nested, new_name
 
@@ -84,12 +87,16 @@ class RecipeParser:
             config = ["--config", str(config)]
         try:
             if isinstance(config, Mapping):
-                parsed = self.parser.parse_object(self._laid_over(self._tree(config), nested(values)))
+                tree = self._laid_over(self._tree(config), nested(values))
+                parsed, typed = self.parser.parse_object(tree), [("", tree)]
             else:
-                words = [word for name, value in values.items() for word in (f"--{name}", value)]
-                parsed = self.parser.parse_args(self._words([*config, *words]))
+                given = [word for name, value in values.items() for word in (f"--{name}", value)]
+                words, typed = self._words([*config, *given])
+                parsed = self.parser.parse_args(words)
         except ArgumentError as error:
             raise UserError(_in_one_line(error.message)) from None
+        for where, tree in typed:
+            _check_numbers(tree, parsed, where)
         check_ranges(parsed, "")
         return parsed
 
@@ -134,6 +141,7 @@ class RecipeParser:
             parsed = self.parser.parse_object(nested(values), base.clone(), None, False)
         except ArgumentError as error:
             raise UserError(f"{where}: {_in_one_line(error.message)}") from None
+        _check_numbers(nested(values), parsed, f"{where}: ")
         check_ranges(parsed, f"{where}: ")
         return parsed
 
@@ -180,9 +188,14 @@ class RecipeParser:
             lines.append(line)
         return "\n".join(lines) + "\n"
 
-    def _words(self, arguments: Sequence[str]) -> list[str]:
-        """Check the words and put files before single values, so that a value counts wherever it stands."""
+    def _words(self, arguments: Sequence[str]) -> tuple[list[str], list[tuple[str, Mapping[str, Any]]]]:
+        """Check the words and put files before single values, so that a value counts wherever it stands.
+
+        Returns:
+            The words; and what files and words say, as trees, each with the head of a message about it.
+        """
         files, values = [], []
+        typed: list[tuple[str, Mapping[str, Any]]] = []
         waiting = list(arguments)
         while waiting:
             word = waiting.pop(0)
@@ -191,16 +204,18 @@ class RecipeParser:
                 if not equals and not waiting:
                     raise UserError("--config without a value; expected a YAML file or the name of a recipe")
                 path = find_recipe(value if equals else waiting.pop(0))
-                self._read(path)
+                typed.append((f"{path}: ", self._read(path)))
                 files += ["--config", str(path)]
             elif word.startswith("--") and word not in ("--help", "--print_config"):
                 key = name[2:].replace("-", "_")
                 self._check_name(key, name)
                 bare = key in ("dry_run", "json") and not equals and waiting[:1] not in (["true"], ["false"])
                 values.append(f"--{key}" + ("=true" if bare else f"{equals}{value}"))
+                if not bare and (equals or waiting):
+                    typed.append(("", nested({key: value if equals else waiting[0]})))
             else:
                 values.append(word)
-        return files + values
+        return files + values, typed
 
     def _read(self, path: Path) -> dict[str, Any]:
         """Read the tree in a file and check its names."""
@@ -266,6 +281,31 @@ def _add_trainer(parser: ArgumentParser) -> None:
     import lightning as L
 
     parser.add_class_arguments(L.Trainer, "trainer", skip=_OURS, instantiate=False)
+
+
+def _check_numbers(typed: Any, found: Any, where: str, name: str = "") -> None:
+    """Refuse a text that stands for a number and is not one for everybody: jsonargparse makes 12 of 012, 90 of 1:30.
+
+    `typed` is what somebody wrote, `found` the values that were made of it; `where` and `name` head the message.
+    """
+    if isinstance(typed, Mapping):
+        for key, value in typed.items():
+            below = found.get(key) if isinstance(found, Mapping | Namespace) else None
+            _check_numbers(value, below, where, f"{name}.{key}" if name else str(key))
+    elif isinstance(typed, list | tuple) and isinstance(found, list | tuple):
+        for value, below in zip(typed, found, strict=False):
+            _check_numbers(value, below, where, name)
+    elif isinstance(typed, str) and isinstance(found, int | float) and not isinstance(found, bool):
+        if math.isfinite(found) and not is_plain(typed.strip()):
+            raise UserError(f"{where}{name} {shown(typed)} {ODD_NUMBER}")
+    elif isinstance(typed, str) and isinstance(found, list | tuple | Mapping | Namespace):
+        try:
+            if Path(typed).is_file():
+                read_yaml(Path(typed))
+            else:
+                check_yaml(typed, as_typed=True)
+        except (yaml.YAMLError, ValueError) as error:
+            raise UserError(f"{where}{name} {shown(typed)}: {' '.join(str(error).split())}") from None
 
 
 def _in_one_line(message: str) -> str:

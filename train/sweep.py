@@ -25,10 +25,11 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, 
 from rich.table import Table
 
 from ..data_modules.errors import DataError, UserError, shown, system_errors
-from ..data_modules.folders import read_yaml, replace_file, replace_text
+from ..data_modules.folders import replace_file, replace_text
 from ..data_modules.parallel import say
 from ..data_modules.schema import PairDataset
 from ..data_modules.unchanged import check_unchanged
+from ..data_modules.yaml_files import read_yaml
 from ..models.hub import require_backbone
 from .recipe import RecipeParser
 from .settings import find_recipe, nested

@@ -11,7 +11,8 @@ from typing import Any
 import yaml
 
 from ..data_modules.errors import UserError
-from ..data_modules.folders import read_yaml, replace_file, replace_text, resolve_inside
+from ..data_modules.folders import replace_file, replace_text, resolve_inside
+from ..data_modules.yaml_files import read_yaml
 from ..models import CHECKPOINTS, CONFIG_FILE, JUDGE_FILE
 from ..models.description import is_old, parse, read_json, upgraded
 from ..models.weight_files import check_hash, file_hash, read_checkpoint

@@ -125,7 +125,8 @@ def assemble(
         deque(checked_pairs((_stored(row, clips) for row in usable), out / PAIRS_FILE), maxlen=0)
         ratings, preferences = _annotations_of(usable, imported)
         card = dataclasses.replace(imported.card, name=imported.card.name or out.name)
-        check_annotations(card, [row["pair_id"] for row in usable], ratings, preferences, out)
+        ids = [row["pair_id"] for row in usable]
+        ratings, preferences = check_annotations(card, ids, ratings, preferences, out)
         if skipped:
             with (stage / SKIPPED_FILE).open("w", encoding="utf-8", newline="", errors="backslashreplace") as file:
                 csv.writer(file).writerows([("where", "reason"), *skipped])

@@ -12,8 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..audio import audio_hash
 from ..errors import AudioError, DataError, bad_value, shown
+from ..numerals import as_float
 from ..ratings import A_NAME, PREFERENCE_COLUMNS, RATING_COLUMNS, Dimension, is_name
 from ..schema import DatasetCard
 from ..tables import TableRow, read_records
@@ -99,12 +102,12 @@ class Collector:
         Raises:
             DataError: If it is no score on the scale, the rater has no name, or has scored the same thing before.
         """
-        is_number = isinstance(score, int | float) and not isinstance(score, bool)
-        on_scale = is_number and scale.minimum <= score <= scale.maximum  # NaN is outside too
-        if not on_scale or (whole and score != int(score)):
+        value = as_float(score)
+        on_scale = scale.minimum <= value <= scale.maximum or bool(np.isfinite(scale.rated(np.array([value]))).all())
+        if not on_scale or (whole and not value.is_integer()):
             number = "whole number" if whole else "number"
             raise bad_value(where, score, f"a {number} from {scale.minimum:g} to {scale.maximum:g}")
-        _add_once(self.ratings, (pair_id, rater, dimension), float(score), where, "scored this")
+        _add_once(self.ratings, (pair_id, rater, dimension), value, where, "scored this")
 
     def add_preference(
         self, chosen: str, rejected: str, rater: Any, dimension: str, strength: float, where: str

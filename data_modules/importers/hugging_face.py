@@ -4,10 +4,12 @@ PATH is a folder, or an id such as ``org/name``, which is downloaded into the ca
 HF_HUB_OFFLINE=1 only what is there already is used. --files limits the download. No code of a dataset is ever run.
 
 Columns are mapped as ``import table`` maps them (see there for the layouts of ratings): ``response_audio`` and
-``context_audio`` are Audio columns, or paths relative to the folder; a class label counts as its name. Without a column
-for ``pair_id`` it is the number of the row, from 0. Columns ``chosen`` and ``rejected`` are preferences, as there.
-Audio is taken as it is stored, not decoded and encoded again. Ratings may also stand in the rows of the pairs, in a
-column ``ratings``: a list of ``{rater_id, dimension, score}``, as `PairDataset.to_hf` writes it.
+``context_audio`` are Audio columns, or paths relative to the folder. A class label counts as its name, inside lists
+and structures as well; a negative one stands for "no label", a missing value. Without a column for ``pair_id`` it is
+the number of the row, from 0; where rows name raters (``rater_id``), that of the first row with the same clips and
+situation. Columns ``chosen`` and ``rejected`` are preferences, as there. Audio is taken as it is stored, not decoded
+and encoded again. Ratings may also stand in the rows of the pairs, in a column ``ratings``: a list of
+``{rater_id, dimension, score}``, as `PairDataset.to_hf` writes it.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..class_labels import name_labels
 from ..errors import DataError, UserError, bad_value, shown
 from ..folders import path_version
 from ..parquet import Tables, parquet_tables
@@ -33,6 +36,7 @@ from . import table
 from .assemble import Imported
 from .clips import ClipCell, find_clip, path_or_bytes
 from .preferences import has_preferences
+from .repeated_rows import has_raters
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -72,7 +76,8 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     folder, root = _folder(path, options.revision, options.files)
     pairs = _read_split(path, folder, options.config, options.split)
     compared = has_preferences(pairs, mapping.columns)
-    if "pair_id" not in {*mapping.columns, *pairs.columns} and not compared:
+    by_rating = options.ratings is None and has_raters(pairs, mapping.rating_columns)
+    if "pair_id" not in {*mapping.columns, *pairs.columns} and not compared and not by_rating:
         numbered = [{"pair_id": str(number), **row} for number, row in enumerate(pairs.rows)]
         pairs = SourceTable.of(pairs.path, numbered)
     ratings = None if options.ratings is None else read_table(options.ratings)
@@ -122,17 +127,14 @@ def _read_split(name: Path, folder: Path, config: str | None, split: str | None)
     if chosen is None or chosen not in splits:
         raise UserError(f"{name}: --split {shown(chosen)}; expected {', '.join(map(str, splits))}")
     try:
-        features, read_from = splits[chosen]
-        labels = {
-            name: feature.names for name, feature in features().items() if isinstance(feature, datasets.ClassLabel)
-        }
+        read_features, read_from = splits[chosen]
+        features: Any = datasets.Features(read_features()).to_dict()
         rows = list(EmbeddingTable(f"{folder} {config} {chosen} {_version(folder)}", read_from).rows())
-        for row in rows:
-            row |= {name: None if row[name] is None else classes[row[name]] for name, classes in labels.items()}
     except Exception as error:
         raise DataError(f"{name}: split {shown(chosen)} cannot be read ({_reason(error)})") from None
     if not rows:
         raise DataError(f"{name}: split {shown(chosen)} holds no rows")
+    name_labels(rows, features, name)
     return SourceTable.of(name, rows)
 
 

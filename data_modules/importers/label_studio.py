@@ -32,10 +32,11 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote
 
 from ..errors import AudioError, DataError, UserError, bad_value, counted, shown
+from ..numerals import to_number
 from ..ratings import RATING_COLUMNS, SECONDS, check_ratings, is_name, parse_dimension
 from ..rows import NAME_COLUMNS, PAIR_COLUMNS, TAG_PREFIX, TAGS, TEXT_COLUMNS, checked_pairs, sorted_tags
 from ..schema import DatasetCard
-from ..tables import parse_mapping, plain_text, read_records, to_number
+from ..tables import parse_mapping, plain_text, read_records
 from .assemble import Imported
 from .clips import ClipCell, add_audio_root, find_clip
 from .collector import Collector
@@ -153,7 +154,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     def locate(position: int, column: str) -> str:
         return scored[position].where + (", lead_time of its annotation" if column == SECONDS else "")
 
-    check_ratings(ratings, [row["pair_id"] for row in pairs], dimensions, path, locate)
+    ratings = check_ratings(ratings, [row["pair_id"] for row in pairs], dimensions, path, locate)
     collector = Collector()
     compared = [answer for answer in answers if answer.control in mapping.preferences]
     for answer in compared:
@@ -170,7 +171,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     description = " ".join(filter(None, notes))
     card = DatasetCard("", tuple(dimensions), "unknown", "unknown", options.synthetic, description)
     imported = collector.imported(card, pairs, compared=bool(mapping.preferences))
-    return replace(imported, ratings=ratings.astype({"score": "float64", SECONDS: "float64"}))
+    return replace(imported, ratings=ratings)
 
 
 def _mapping(options: argparse.Namespace, names: Sequence[str]) -> _Mapping:

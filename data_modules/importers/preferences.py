@@ -20,15 +20,17 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import DataError, UserError, bad_value, shown
+from ..numerals import to_number
 from ..ratings import Dimension, is_name, is_text
 from ..schema import DatasetCard
-from ..tables import SourceTable, TableRow, full_mapping, to_number
+from ..tables import SourceTable, TableRow, full_mapping
 from .assemble import Imported
 from .clips import AUDIO_SUFFIXES, ClipCell, path_or_bytes
 from .collector import Collector
 
 if TYPE_CHECKING:
-    from .table import FindClip, TableMapping
+    from .repeated_rows import FindClip
+    from .table import TableMapping
 
 _COMPARED = ("chosen", "rejected")
 _COLUMNS = (*_COMPARED, "prompt", "situation", "rater_id", "strength")

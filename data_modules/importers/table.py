@@ -17,8 +17,11 @@ Ratings, by the header:
     - ``pair_id`` and one column per rater, for one dimension. Only on demand (--layout wide): a column such
       as ``mean`` would pass for a rater.
 
-    The last two may also stand in the table of pairs. An empty cell of a wide table means not rated; in a
-    long table a missing row does.
+    All may also stand in the table of pairs. In the first two layouts a row then holds a pair and what one rater gave
+    it: the pair stands in a row for each rater, and all its rows say the same about it. Without a column ``pair_id``
+    rows with the same clips and situation are one pair, called by the number of its first row, from 0.
+
+    An empty cell of a wide table means not rated; in a long table a missing row does.
 
     In the first two layouts a column ``seconds`` may say how long the rater took for the row; empty = unknown. Under
     another name, or in the table of pairs, it is mapped (--rating-column seconds=NAME).
@@ -34,29 +37,28 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import DataError, UserError, shown
+from ..numerals import to_number
 from ..ratings import RATING_COLUMNS, SECONDS, Dimension, check_ratings, parse_dimension
 from ..rows import PAIR_COLUMNS, TAG_PREFIX, TAGS, checked_pairs, context_turns, sorted_tags
 from ..schema import DatasetCard
-from ..tables import SourceTable, full_mapping, parse_mapping, plain_text, read_table, to_number
+from ..tables import SourceTable, full_mapping, parse_mapping, plain_text, read_table
 from .assemble import Imported
-from .clips import ClipCell, add_audio_root, find_clip
+from .clips import add_audio_root, find_clip
 from .preferences import has_preferences, read_preferences
+from .repeated_rows import FindClip, has_raters, one_row_per_pair, with_ids
 
 if TYPE_CHECKING:
     import pandas as pd  # takes 0.2 s: not for the help of the importers
 
 EXAMPLE = "table pairs.csv --ratings ratings.csv --dimension vocal_empathy=1:5:1 --out data"
 _RATING_NAMES = (*RATING_COLUMNS, SECONDS)
-
-FindClip = Callable[[Any, str], ClipCell]
-"""Value of a cell and where it stands -> the clip that it refers to."""
 
 
 @dataclass(frozen=True)
@@ -131,11 +133,23 @@ def read_pairs(
             f"{pairs_table.path}: no dimensions (--dimension NAME=LOW:HIGH[:STEP]); expected at least one, each name "
             "once, or a table with columns chosen and rejected"
         )
+    by_rating = has_raters(pairs_table, mapping.rating_columns)
+    if by_rating and ratings_table is None and "pair_id" not in {*mapping.columns, *pairs_table.columns}:
+        full_mapping(mapping.columns, [*PAIR_COLUMNS, *mapping.columns], pairs_table, ("response_audio",))
+        pairs_table = with_ids(pairs_table, mapping.columns, find)
     card = DatasetCard("", tuple(mapping.dimensions), "unknown", "unknown", mapping.synthetic)
     tags = [name for name in (*mapping.columns, *pairs_table.columns) if name.startswith(TAG_PREFIX)]
     columns = full_mapping(mapping.columns, [*PAIR_COLUMNS, *tags], pairs_table, ("pair_id", "response_audio"))
-    pair_rows = (_pair_row(pairs_table, position, columns) for position in range(len(pairs_table.rows)))
-    locate, grouped = pairs_table.locate(columns), "group_id" in columns
+    pair_rows = [_pair_row(pairs_table, position, columns) for position in range(len(pairs_table.rows))]
+    positions = list(range(len(pair_rows)))
+    if by_rating:
+        positions = one_row_per_pair(pair_rows, pairs_table, columns, find)
+        pair_rows = [pair_rows[position] for position in positions]
+    place_of, grouped = pairs_table.locate(columns), "group_id" in columns
+
+    def locate(number: int, column: str) -> str:
+        return place_of(positions[number], column)
+
     rows = list(checked_pairs(pair_rows, pairs_table.path, locate, grouped=grouped, tag_columns=tags))
 
     rating_columns = mapping.rating_columns
@@ -260,6 +274,5 @@ def _ratings(
         position, column = cells[number]
         return table.place(position, column if name == "score" else names.get(name, column))
 
-    check_ratings(frame, pair_ids, mapping.dimensions, table.path, locate)
-    numbers = {name: "float64" for name in ("score", SECONDS) if name in frame}
-    return frame.astype(numbers), used | ({seconds} if seconds is not None else set())
+    ratings = check_ratings(frame, pair_ids, mapping.dimensions, table.path, locate)
+    return ratings, used | ({seconds} if seconds is not None else set())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,8 @@ from typing import Any
 import pandas as pd
 
 from ...data_modules.errors import DataError, names_shown, shown
-from ...data_modules.ratings import LARGEST
 from ...data_modules.schema import Pair
-from ...data_modules.tables import TableRow, read_table
+from ...data_modules.tables import read_table
 from ..results import ITEMS_FILE, REPORT_FILE
 from . import OK, given_scores
 
@@ -23,15 +21,16 @@ class ScoresFile:
     """Scores from a CSV, TSV, JSONL or Parquet table with columns ``pair_id``, ``dimension``, ``score``.
 
     A column ``uncertainty`` is read where there is one; others are ignored. A file of ``score --manifest``, which has a
-    column for each dimension, does as well. A pair without a score gets a status that says so. It knows pairs by their
-    id only, so it cannot take the listening checks.
+    column for each dimension, does as well. A pair without a row, or whose score is empty, null, or NaN as a number,
+    gets a status that says so; the text ``NaN`` is refused, as in every table. It knows pairs by their id only, so it
+    cannot take the listening checks.
 
     Args:
         path: The table.
 
     Raises:
-        DataError: If the table cannot be read, lacks a column, or has a row without a pair, a dimension or a
-            finite score, or two scores for one pair and dimension.
+        DataError: If the table cannot be read, lacks a column, or has a row without a pair or a dimension, a score that
+            is no finite number, or two rows for one pair and dimension.
     """
 
     only_given: str | None = "a file of scores cannot score changed pairs"
@@ -46,7 +45,7 @@ class ScoresFile:
         for column in ("pair_id",) if dimensions else ("pair_id", "dimension", "score"):
             if column not in table.columns:
                 raise DataError(f"{table.path}: no column {column!r}; it has {names_shown(table.columns)}")
-        self._absent = f"{'no score' if dimensions else 'not'} in {table.path.name}"
+        self._absent = f"no score in {table.path.name}"
         self.signature = _signature_of(table.path)
         of_report = f"{table.path.parent.name}/" if self.signature is not None else ""  # all are called items.csv
         self.name = f"scores:{of_report}{table.path.name}"
@@ -64,9 +63,8 @@ class ScoresFile:
                     )
                 if dimensions and record.values.get("status") != OK:
                     continue
-                self._scores[key] = _number(record, score)
-                if record.values.get(uncertainty) is not None:
-                    self._uncertainties[key] = _number(record, uncertainty)
+                self._scores[key] = record.number(score)
+                self._uncertainties[key] = record.number(uncertainty)
         self.dimensions = tuple(dimensions or dict.fromkeys(dimension for _, dimension in self._scores))
 
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
@@ -81,16 +79,3 @@ def _signature_of(items: Path) -> str | None:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):  # no report, or none of ours
         return None
     return signature if isinstance(signature, str) else None
-
-
-def _number(record: TableRow, column: str) -> float:
-    value: Any = record.values.get(column)
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not abs(number) <= LARGEST:  # NaN is refused too
-        raise record.error(
-            column, f"a finite number, at most {LARGEST:g} (leave out the rows of pairs without a score)"
-        )
-    return number

@@ -176,7 +176,7 @@ def test_parse_dimension(text, wanted):
     "text",
     [
         "x", "x=", "x=1", "x=1:a", "x=5:1", "x=1:1", "x=0:inf", "x=1:5:0", "x=1:5:3", "x=1:5:-1", "=1:5", "a b=1:5",
-        "x=1:5:1:1", "x=1:5:higher", "x=nan:5", "x=lower",
+        "x=1:5:1:1", "x=1:5:higher", "x=nan:5", "x=lower", "x=1:1_0", "x=1:5:0_1",
         "x=1:5:1e-320", "x=-1e308:1e308", "x=0:1e308",
     ],
 )  # fmt: skip

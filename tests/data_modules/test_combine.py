@@ -298,10 +298,14 @@ def test_a_scale_becomes_continuous_where_a_score_falls_between_its_steps():
     assert onto(FIVE, Dimension("empathy", 1, 5, 0.5), [1.5, 4]) == (Dimension("empathy", 1, 5), [1.5, 4])
 
 
-def test_scores_with_the_same_ends_and_direction_are_not_touched():
+def test_scores_of_the_same_range_go_onto_the_steps_that_remain():
+    """Whatever they were stored in: nearly equal numbers would not tie."""
     tenths = Dimension("empathy", 0, 1, 0.1)
-    odd = [0.1, 0.30000000000000004, 0.7, 0.699999]
-    assert onto(tenths, Dimension("empathy", 0, 1), odd) == (tenths, odd)
+    odd = [0.1, 0.30000000000000004, 0.7, 0.699999, float(np.float32(0.9)), float(np.float16(0.6))]
+    for own in (tenths, Dimension("empathy", 0, 1)):
+        assert onto(tenths, own, odd) == (tenths, [0.1, 0.3, 0.7, 0.7, 0.9, 0.6])
+    between = Dimension("empathy", 0, 1, 0.05)
+    assert onto(tenths, between, [float(np.float32(0.15)), 0.2]) == (Dimension("empathy", 0, 1), [0.15, 0.2])
     low = Dimension("empathy", 0, 1, higher_is_better=False)
     assert onto(low, low, odd) == (low, odd)
 

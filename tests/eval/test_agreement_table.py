@@ -251,8 +251,10 @@ def test_one_person_has_no_ceiling(tmp_path):
     ("header", "rows", "message"),
     [
         (HEADER, "a,x,d,good", "row 1 (line 2), column 'score': value 'good'; expected a finite number"),
+        (HEADER, "a,x,d,1_0", "row 1 (line 2), column 'score': value '1_0'; expected a finite number"),
+        (HEADER, "a,x,d,NaN", "row 1 (line 2), column 'score': value 'NaN'; expected a finite number"),
         (HEADER, "a,x,d,inf", "row 1 (line 2), column 'score': value 'inf'; expected a finite number"),
-        (HEADER, "a,x,d,1e200", "row 1 (line 2), column 'score': value '1e200'; expected a finite number (at most"),
+        (HEADER, "a,x,d,1e200", "row 1 (line 2), column 'score': value '1e200'; expected a finite number, at most"),
         (HEADER, "a,x,d,1\n,x,d,1", "row 2 (line 3), column 'item': value None; expected text"),
         (HEADER, "a,x,d,1\nb,x,d,1\na,x,d,2", "row 3 (line 4), column 'item': x scores item 'a' on d again, as"),
         (HEADER + ",group", "a,x,d,1,g\na,y,d,1,h", "row 2 (line 3), column 'group': value 'h'; expected one group"),

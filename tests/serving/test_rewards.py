@@ -103,6 +103,7 @@ def test_what_concerns_all_responses_is_an_error(scorer):
         ({"context": [b"no sound"]}, "bad_audio", "context: not a sound file; expected wav, flac, ogg, mp3, aiff, au"),
         ({"dimension": "joy"}, "invalid", "dimension; expected empathy, warmth, or none: then all count"),
         ({"deviations": "-1"}, "invalid", "deviations: expected greater than or equal to 0"),
+        ({"deviations": "1_0"}, "invalid", "deviations: expected a finite number"),
         ({"deviations": "nan"}, "invalid", "deviations: expected a finite number"),
         ({"level": "0.9"}, "invalid",
          "a part of the form is not known; expected response, context, situation, dimension, deviations"),

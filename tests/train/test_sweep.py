@@ -91,6 +91,8 @@ def test_numbers_are_read_as_in_recipes(tmp_path):
         (b"\x00", "not readable as YAML (unacceptable character"),
         (b"\xff", "not readable as YAML ('utf-8' codec"),
         (b"trials: 1\ntrials: 2", "key 'trials' stands twice in a mapping, line 1, column 1"),
+        (b"trials: 010", "010 is not the same number everywhere; expected decimal digits"),
+        (b"trials: 08", "08 is not the same number everywhere"),
         (b"- 1", "Input should be"),
         (b"", "Input should be"),
     ],

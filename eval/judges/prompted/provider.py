@@ -18,6 +18,7 @@ from typing import Any, ClassVar, TypeVar
 import pydantic_core
 
 from ....data_modules.errors import UserError, shown
+from ....data_modules.numerals import parse_number
 from .questions import Question
 from .server_errors import error_in, page_in_words, status_in
 from .settings import AnswerMode, PromptedSettings, server_address
@@ -328,7 +329,7 @@ def retry_after(*values: tuple[str | None, float]) -> float | None:
     """Seconds to wait, from pairs of a text and its unit in seconds: the first valid number, at most an hour."""
     for text, unit in values:
         try:
-            wait = float(text or "") * unit
+            wait = parse_number(text or "") * unit
         except ValueError:
             continue
         if 0 <= wait <= 3600:

@@ -19,8 +19,9 @@ import yaml
 
 from ....data_modules.audio import AudioSource, decode, probe
 from ....data_modules.errors import UserError, shown
-from ....data_modules.ratings import LABELS, STEP_TOLERANCE, Dimension
+from ....data_modules.ratings import LABELS, Dimension
 from ....data_modules.schema import Pair
+from ....data_modules.steps import STEP_TOLERANCE
 from .settings import AnswerMode, PromptedSettings, RubricName
 
 MAX_RATE = 24_000

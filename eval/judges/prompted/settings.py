@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import PydanticCustomError
 
 from ....data_modules.errors import UserError, shown
+from ....data_modules.numerals import is_plain, parse_number
 
 RubricName = Literal["vocal", "attunement", "support", "plain"]
 AnswerMode = Literal["schema", "function", "text", "logprobs"]
@@ -26,7 +28,7 @@ def _price(value: object) -> object:
     if not isinstance(value, str):
         return value
     try:
-        price = Price(*map(float, value.split(":")))
+        price = Price(*map(parse_number, value.split(":")))
         if all(0 <= part <= 1e6 for part in price):
             return price
     except (TypeError, ValueError):
@@ -88,6 +90,14 @@ class PromptedSettings(BaseModel, frozen=True):
     timeout: float | None = Field(default=120.0, ge=0.1, le=3600)
     price: Annotated[Price | None, BeforeValidator(_price)] = None
     base_url: Annotated[str | None, BeforeValidator(server_address)] = None
+
+    @field_validator("examples", "samples", "opponents", "temperature", "rpm", "concurrency", "timeout", mode="before")
+    @classmethod
+    def _is_plain(cls, value: object) -> object:
+        """pydantic would take 1_0 for 10, and 012 for 12."""
+        if isinstance(value, str) and not is_plain(value):
+            raise PydanticCustomError("odd_number", "expected decimal digits")
+        return value
 
     @property
     def sampling_temperature(self) -> float:

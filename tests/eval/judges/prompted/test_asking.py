@@ -35,6 +35,10 @@ def test_settings():
     ("setting", "expected"),
     [
         ("rubric=kindness", "vocal, attunement, support, plain"),
+        ("samples=1_0", "1 to 100"),
+        ("samples=012", "1 to 100"),
+        ("temperature=0_1", "0 to 2"),
+        ("price=1_0:1:1", "TEXT_IN"),
         ("samples=0", "1 to 100"),
         ("samples=1e3", "1 to 100"),
         ("temperature=nan", "0 to 2"),

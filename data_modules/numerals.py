@@ -1,0 +1,72 @@
+"""The one reader of numbers: what a text, a cell of a table or an option says, everywhere the same.
+
+A number is written in ASCII digits, with a point and an exponent where there are any: ``3``, ``-0.5``, ``1e-4``. Python
+also takes ``1_0`` for 10, ``nan``, ``inf`` and the digits of other scripts; here these are text. A number is missing
+where a cell is empty, null, or NaN as a number (Parquet, JSON, pandas); the text ``NaN`` is refused as any other.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+_NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
+_PLAIN = re.compile(r"[+-]?((0|[1-9][0-9]*)|([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)")
+_WHOLE = re.compile(r"\s*[+-]?(0|[1-9][0-9]{0,17})\s*")
+
+
+def parse_number(text: str) -> float:
+    """The number that a text spells.
+
+    Raises:
+        ValueError: If it spells none, or one that is too large.
+    """
+    number = float(text) if _NUMBER.fullmatch(text) else math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{text!r} is no number")
+    return number
+
+
+def parse_whole(text: str) -> int:
+    """The whole number that a text spells, without zeros before it: to some programs 010 is 8.
+
+    Raises:
+        ValueError: If it spells none.
+    """
+    if not _WHOLE.fullmatch(text):
+        raise ValueError(f"{text!r} is no whole number")
+    return int(text)
+
+
+def is_plain(text: str) -> bool:
+    """Whether a text is a number that every program reads as the same one: 012 is 10 in YAML 1.1 and 12 in YAML 1.2."""
+    return _PLAIN.fullmatch(text) is not None
+
+
+def to_number(value: Any) -> Any:
+    """The number in a cell of a table, as int or float; else the value itself, to be checked later.
+
+    Text that spells a number counts, numbers of NumPy and pandas, and `Decimal`.
+    """
+    if isinstance(value, str):
+        return float(value) if _NUMBER.fullmatch(value) else value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Decimal):
+        return math.nan if value.is_nan() else float(value)
+    return value
+
+
+def as_float(value: object) -> float:
+    """A number as float64; NaN for what is none, text included, and for what is too large."""
+    if isinstance(value, Decimal | np.generic):
+        value = to_number(value)
+    try:
+        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        return math.nan

@@ -1,0 +1,41 @@
+"""YAML files are read as they are written."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.yaml_files import check_yaml, read_yaml
+
+
+@pytest.mark.parametrize("text", ["012", "-012", "1:30", "1:30.5", "1_0", "1_0.5", "0x1F", "0b11", "00"])
+def test_numbers_that_programs_read_differently(tmp_path, text):
+    """The first four are 10, -10, 90 and 90.5 in YAML 1.1."""
+    path = tmp_path / "a.yaml"
+    for content, column in ((f"a: {text}", 4), (f"a: {{b: [x, {text}]}}", 12), (f"{text}: a", 1)):
+        path.write_text(content)
+        expected = rf"\({text} is not the same .* quotes around a text, line 1, column {column}\)"
+        with pytest.raises(DataError, match=rf"a\.yaml: not readable as YAML {expected}"):
+            read_yaml(path)
+    path.write_text(f"a: '{text}'")
+    assert read_yaml(path) == {"a": text}
+
+
+def test_numbers_that_are_plain(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text("[0, 12, -3, +4, 0.5, 1.0e-3, .5, 05.5, .inf, -.inf]")
+    assert read_yaml(path) == [0, 12, -3, 4, 0.5, 1e-3, 0.5, 5.5, float("inf"), float("-inf")]
+
+
+@pytest.mark.parametrize("text", ["012", "08", "1:30", "1_0", "1_0e3", "1e3", "09_1", "2024-10-01"])
+def test_what_the_program_writes_it_reads(tmp_path, text):
+    """Names of speakers and systems stand in ``split.yaml``; PyYAML writes some of them without quotes."""
+    path = tmp_path / "a.yaml"
+    path.write_text(yaml.safe_dump({"names": [text], text: 1}))
+    assert read_yaml(path) == {"names": [text], text: 1}
+
+
+@pytest.mark.parametrize("text", ["08", "1_0e3", "0_9"])
+def test_what_a_person_typed(text):
+    with pytest.raises(yaml.YAMLError, match=f"{text} is not the same number everywhere"):
+        check_yaml(f"a: {text}", as_typed=True)
