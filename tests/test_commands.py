@@ -102,7 +102,7 @@ def test_agreement_names_what_is_wrong(scores, capsys):
     scores.write_text(whole + "c12,ann,warmth,warm\n")
     assert failed(capsys, *words) == (
         f"error: {scores}, row 37 (line 38), column 'score': value 'warm'; "
-        "expected a finite number (at most 1e+50), or nothing where the score is missing"
+        "expected a finite number, at most 1e+50, or nothing where it is missing"
     )
 
 
