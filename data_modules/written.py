@@ -58,6 +58,15 @@ def check_replaceable(command: str, paths: Iterable[Path]) -> None:
         raise UserError(f"{path}: {found}; expected another place, or that this file is moved away")
 
 
+def is_of(command: str, path: Path) -> bool:
+    """Whether a file is as a command wrote it."""
+    try:
+        check_replaceable(command, [path])
+    except UserError:
+        return False
+    return path.exists()
+
+
 def write_files(command: str, folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files into a folder, which is made if missing. If one cannot be replaced, or there is no room for all of
     them, all earlier ones stay.

@@ -10,10 +10,12 @@ import torch
 import yaml
 from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.written import is_of, write_files
 from empathy_judge.models.artifact import load_any
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.settings import RENAMED
 from empathy_judge.train.sweep import check_recipe, read_sweep
+from empathy_judge.train.upgrade import upgrade
 
 from .conftest import as_before, failed, output_of
 
@@ -177,3 +179,10 @@ def test_a_conversion_that_was_killed_goes_on_and_says_what_it_takes_over(make_o
     output_of(capsys, "upgrade", judge / "members" / "1")
     assert "judge.json: hash of members/1/judge.json as it is now" in output_of(capsys, "upgrade", judge)
     assert len(load_any(judge).judge.members) == 2
+
+
+def test_the_settings_of_a_run_stay_those_that_training_may_replace(tmp_path):
+    run = tmp_path / "run"
+    write_files("train", run, {"config.yaml": b"model:\n  lora_rank: 2\n"})
+    assert upgrade(run) != []
+    assert is_of("train", run / "config.yaml")

@@ -12,6 +12,7 @@ import yaml
 
 from ..data_modules.errors import UserError
 from ..data_modules.folders import replace_file, replace_text, resolve_inside
+from ..data_modules.written import is_of, write_files
 from ..data_modules.yaml_files import read_yaml
 from ..models import CHECKPOINTS, CONFIG_FILE, JUDGE_FILE
 from ..models.description import is_old, parse, read_json, upgraded
@@ -96,7 +97,9 @@ def _upgrade_yaml(path: Path) -> list[str]:
             result, changed = _with_new_tree(text, root)
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
-    if changed:
+    if changed and is_of("train", path):  # of a run, which goes on
+        write_files("train", path.parent, {path.name: result.encode()})
+    elif changed:
         replace_text(path, result)
     return [f"{path}: {old} -> {new}" for old, new in changed]
 
