@@ -43,6 +43,7 @@ class SourceTable:
     rows: list[dict[str, Any]]  # column name -> value. A CSV value is text; an empty one, like JSON's `null`, is None
     # line of the file where each row starts, counted from 1; None where the format has no lines
     lines: list[int] | None = None
+    labels: frozenset[str] = frozenset()  # columns of class labels, see `class_labels.name_labels`; None = no label
 
     @classmethod
     def of(cls, path: Path, rows: list[dict[str, Any]], lines: list[int] | None = None) -> SourceTable:
@@ -270,8 +271,8 @@ def _read_parquet(path: Path) -> SourceTable:
         check_header(schema.names, path)
         table = EmbeddingTable(f"{path} {path_version(path)}", lambda row: parquet_tables(path, row, whole=True))
         rows = list(table.rows())
-    name_labels(rows, described_columns(schema), path)
-    return SourceTable(path, tuple(schema.names), rows)
+    labels = name_labels(rows, described_columns(schema), path)
+    return SourceTable(path, tuple(schema.names), rows, labels=labels)
 
 
 _READERS = {".csv": _read_csv, ".tsv": _read_csv, ".json": _read_json, ".jsonl": _read_jsonl, ".parquet": _read_parquet}

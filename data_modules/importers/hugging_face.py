@@ -15,6 +15,7 @@ and encoded again. Ratings may also stand in the rows of the pairs, in a column 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import hashlib
 import os
 import re
@@ -79,7 +80,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     by_rating = options.ratings is None and has_raters(pairs, mapping.rating_columns)
     if "pair_id" not in {*mapping.columns, *pairs.columns} and not compared and not by_rating:
         numbered = [{"pair_id": str(number), **row} for number, row in enumerate(pairs.rows)]
-        pairs = SourceTable.of(pairs.path, numbered)
+        pairs = dataclasses.replace(pairs, columns=("pair_id", *pairs.columns), rows=numbered)
     ratings = None if options.ratings is None else read_table(options.ratings)
     if ratings is None and not compared and any(isinstance(row.get(RATINGS), list) for row in pairs.rows):
         pairs, ratings = _without_ratings(pairs, mapping.columns.get("pair_id", "pair_id"))
@@ -95,7 +96,9 @@ def _without_ratings(pairs: SourceTable, pair_id: str) -> tuple[SourceTable, Sou
             if not isinstance(rating, Mapping):
                 raise bad_value(pairs.place(position, RATINGS), rating, "a list of {rater_id, dimension, score}")
             rows.append({"pair_id": row.get(pair_id), **rating})
-    return SourceTable.of(pairs.path, pairs.rows), SourceTable.of(Path(f"{pairs.path}: {RATINGS}"), rows)
+    ratings = SourceTable.of(Path(f"{pairs.path}: {RATINGS}"), rows)
+    inside = frozenset(name.removeprefix(f"{RATINGS}.") for name in pairs.labels if name.startswith(f"{RATINGS}."))
+    return SourceTable.of(pairs.path, pairs.rows), dataclasses.replace(ratings, labels=inside)
 
 
 def _folder(path: Path, revision: str | None, files: list[str] | None) -> tuple[Path, Path]:
@@ -134,8 +137,8 @@ def _read_split(name: Path, folder: Path, config: str | None, split: str | None)
         raise DataError(f"{name}: split {shown(chosen)} cannot be read ({_reason(error)})") from None
     if not rows:
         raise DataError(f"{name}: split {shown(chosen)} holds no rows")
-    name_labels(rows, features, name)
-    return SourceTable.of(name, rows)
+    labels = name_labels(rows, features, name)
+    return dataclasses.replace(SourceTable.of(name, rows), labels=labels)
 
 
 def _splits(datasets: Any, folder: Path, config: str | None) -> Mapping[str, _Split]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -47,7 +48,7 @@ def with_ids(table: SourceTable, columns: Mapping[str, str], find: FindClip) -> 
                 known[value] = clips
             key.append(clips)
         rows.append({"pair_id": ids.setdefault(tuple(key), str(position)), **row})
-    return SourceTable(table.path, ("pair_id", *table.columns), rows, table.lines)
+    return dataclasses.replace(table, columns=("pair_id", *table.columns), rows=rows)
 
 
 def one_row_per_pair(

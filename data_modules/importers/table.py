@@ -21,7 +21,8 @@ Ratings, by the header:
     it: the pair stands in a row for each rater, and all its rows say the same about it. Without a column ``pair_id``
     rows with the same clips and situation are one pair, called by the number of its first row, from 0.
 
-    An empty cell of a wide table means not rated; in a long table a missing row does.
+    An empty cell of a wide table means not rated; in a long table a missing row does, and a class label of a Hugging
+    Face dataset that is "no label". The card's description says how many such rows there are.
 
     In the first two layouts a column ``seconds`` may say how long the rater took for the row; empty = unknown. Under
     another name, or in the table of pairs, it is mapped (--rating-column seconds=NAME).
@@ -43,7 +44,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import DataError, UserError, shown
+from ..errors import DataError, UserError, counted, shown
 from ..numerals import to_number
 from ..ratings import RATING_COLUMNS, SECONDS, Dimension, check_ratings, parse_dimension
 from ..rows import PAIR_COLUMNS, TAG_PREFIX, TAGS, checked_pairs, context_turns, sorted_tags
@@ -157,12 +158,13 @@ def read_pairs(
         rating_columns = {"pair_id": columns["pair_id"], **rating_columns}
     taken = columns.values() if ratings_table is None else ()
     source = ratings_table or pairs_table
-    ratings, used = _ratings(source, mapping, rating_columns, taken, [row["pair_id"] for row in rows])
+    ratings, used, n_without = _ratings(source, mapping, rating_columns, taken, [row["pair_id"] for row in rows])
     ignored = [column for column in source.columns if column not in {*used, *taken}]
     if ratings_table is not None:
         ignored = [column for column in pairs_table.columns if column not in columns.values()] + ignored
-    if ignored:
-        card = dataclasses.replace(card, description=f"Columns not imported: {', '.join(ignored)}.")
+    notes = [f"Columns not imported: {', '.join(ignored)}."] if ignored else []
+    notes += [f"{counted(n_without, 'row')} with no label as the score: not rated."] if n_without else []
+    card = dataclasses.replace(card, description=" ".join(notes))
     for position, row in enumerate(rows):
         for turn in row["context_audio"]:
             turn["audio"] = find(turn["audio"], locate(position, "context_audio"))
@@ -228,8 +230,9 @@ def _score_columns(
 
 def _ratings(
     table: SourceTable, mapping: TableMapping, given: Mapping[str, str], taken: Collection[str], pair_ids: Sequence[str]
-) -> tuple[pd.DataFrame, set[str]]:
-    """Ratings in long form, checked, and the columns that they stood in; the layout is the one that the header fits.
+) -> tuple[pd.DataFrame, set[str], int]:
+    """Ratings in long form, checked, the columns that they stood in, and in how many rows of a long table the score is
+    a class label that says "no label"; the layout is the one that the header fits.
 
     `given` is our column name -> theirs. `taken` are the columns of pairs, where ratings stand in the same table: they
     are not read as raters, nor as times unless mapped.
@@ -254,18 +257,21 @@ def _ratings(
 
     rows: list[tuple[Any, ...]] = []
     cells: list[tuple[int, str]] = []
+    n_without = 0
     for position, row in enumerate(table.rows):
         fields = {our: plain_text(row.get(their)) for our, their in names.items()}
         for column in scores:
             score = row.get(column.name)
-            if plain_text(score) is None and column.name != names.get("score"):
+            if plain_text(score) is None and (column.name != names.get("score") or column.name in table.labels):
+                n_without += column.name == names.get("score")
                 continue
             rater = fields["rater_id"] if column.rater is None else column.rater
             dimension = fields["dimension"] if column.dimension is None else column.dimension
             rows.append((fields["pair_id"], rater, dimension, to_number(score), to_number(row.get(seconds or ""))))
             cells.append((position, column.name))
     if not cells:
-        raise DataError(f"{table.path}: the table holds no ratings")
+        reason = f": {counted(n_without, 'row')} with no label as the score" if n_without else ""
+        raise DataError(f"{table.path}: the table holds no ratings{reason}")
     frame = pd.DataFrame(rows, columns=pd.Index(_RATING_NAMES), dtype=object)
     if seconds is None:
         del frame[SECONDS]
@@ -275,4 +281,4 @@ def _ratings(
         return table.place(position, column if name == "score" else names.get(name, column))
 
     ratings = check_ratings(frame, pair_ids, mapping.dimensions, table.path, locate)
-    return ratings, used | ({seconds} if seconds is not None else set())
+    return ratings, used | ({seconds} if seconds is not None else set()), n_without

@@ -68,12 +68,49 @@ def test_negative_labels_are_missing(tmp_path, as_parquet, missing):
 
 
 @pytest.mark.parametrize("as_parquet", [False, True])
-@pytest.mark.parametrize(("column", "expected"), [("score", "a finite number"), ("rater_id", "text without")])
-def test_a_missing_label_where_a_value_is_required(tmp_path, as_parquet, column, expected):
-    columns = {"rater_id": [0, 0, 0], "score": [0, 4, 2]} | {column: [0, -1, 0]}
+def test_a_missing_label_where_a_value_is_required(tmp_path, as_parquet):
+    columns = {"rater_id": [0, -1, 0], "score": [0, 4, 2]}
     features = {"rater_id": ClassLabel(names=["anna"]), "score": FIVE}
     folder = stored(tmp_path / "saved", columns, features, as_parquet)
-    with pytest.raises(DataError, match=rf"saved, row 2, column '{column}': value None; expected {expected}"):
+    with pytest.raises(DataError, match=r"saved, row 2, column 'rater_id': value None; expected text without"):
+        load(folder)
+
+
+@pytest.mark.parametrize("as_parquet", [False, True])
+@pytest.mark.parametrize("with_ids", [False, True])
+def test_a_row_without_a_label_as_its_score_is_not_rated(tmp_path, as_parquet, with_ids):
+    """Hidden test rows of a table with a row for each rating; who would have rated them is hidden too."""
+    columns = {"who": [0, 1, -1, 0], "points": [0, -1, -100, None]}
+    features = {"who": ClassLabel(names=["anna", "ben"]), "points": FIVE}
+    if with_ids:
+        columns, features = columns | {"pair_id": list("0123")}, features | {"pair_id": Value("string")}
+    folder = stored(tmp_path / "saved", columns, features, as_parquet)
+    dataset = load(folder, "--rating-column", "rater_id=who", "--rating-column", "score=points")
+    assert [pair.pair_id for pair in sorted(dataset.pairs, key=lambda pair: pair.pair_id)] == ["0", "1", "2", "3"]
+    assert dataset.ratings[["pair_id", "rater_id", "score"]].to_numpy().tolist() == [["0", "anna", 1.0]]
+    assert dataset.card.description == "3 rows with no label as the score: not rated."
+
+
+@pytest.mark.parametrize("as_parquet", [False, True])
+def test_ratings_inside_pairs_without_a_label(tmp_path, as_parquet):
+    rating = {"rater_id": Value("string"), "score": FIVE}
+    ratings = [[{"rater_id": "a", "score": 4}], [{"rater_id": "a", "score": -1}, {"rater_id": "b", "score": 0}], []]
+    dataset = load(stored(tmp_path / "saved", {"ratings": ratings}, {"ratings": List(rating)}, as_parquet))
+    assert dataset.ratings[["pair_id", "rater_id", "score"]].to_numpy().tolist() == [["0", "a", 5.0], ["1", "b", 1.0]]
+    assert dataset.card.description == "1 row with no label as the score: not rated."
+
+
+def test_labels_that_are_all_hidden(tmp_path):
+    folder = stored(tmp_path / "saved", {"rater_id": ["a", "a"], "score": [-1, -1]},
+                    {"rater_id": Value("string"), "score": FIVE}, False)  # fmt: skip
+    with pytest.raises(DataError, match=r"saved: the table holds no ratings: 2 rows with no label as the score"):
+        load(folder)
+
+
+def test_a_missing_number_in_a_long_table_is_refused(tmp_path):
+    columns, features = {"rater_id": ["a", "a"], "score": [4.0, None]}, {"rater_id": Value("string")}
+    folder = stored(tmp_path / "saved", columns, features | {"score": Value("float32")}, False)
+    with pytest.raises(DataError, match=r"row 2, column 'score': value (None|nan); expected a finite number"):
         load(folder)
 
 
@@ -155,5 +192,7 @@ def test_parquet_files_as_tables(tmp_path):
     assert read_frame(tmp_path / "t.parquet", {}).rows["score"].tolist() == pytest.approx(
         [4.0, float("nan")], nan_ok=True
     )
-    with pytest.raises(DataError, match=r"t\.parquet, row 2, column 'score': value None"):
-        table.read(tmp_path / "t.parquet", parsed(table, ["--dimension", "warmth=1:5:1"]))
+    imported = table.read(tmp_path / "t.parquet", parsed(table, ["--dimension", "warmth=1:5:1"]))
+    assert imported.ratings is not None
+    assert imported.ratings[["pair_id", "score"]].to_numpy().tolist() == [["p", 4.0]]
+    assert "1 row with no label as the score: not rated." in imported.card.description
