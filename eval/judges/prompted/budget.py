@@ -66,9 +66,15 @@ class Budget:
         self._provider = provider
         self._per_byte, self._per_second, self._longest = 1 / BYTES_PER_TOKEN, provider.audio_tokens_per_second, 0
         self._confirmed = 1  # requests that may be under way
+        self._limited = limit is not None and price is not None and any(price)
         self._under_way = self._text = self._out = 0  # requests, and the sums of their sizes
         self._seconds = 0.0
         self._waiting: list[asyncio.Future[None]] = []
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether each request waits for the one before, since no answer yet says what requests cost."""
+        return self._limited and self._confirmed == 1
 
     def size(self, question: Question) -> RequestSize:
         """The size of the request for a question."""
@@ -85,7 +91,7 @@ class Budget:
 
     async def reserve(self, size: RequestSize) -> bool:
         """Waits until a request may start, and reserves it; False where the limit does not allow it."""
-        while self.limit is not None and self.price is not None and any(self.price):
+        while self._limited and self.limit is not None:
             text, audio, out = self._expected(size)
             if self.spent + self._dollars(text, audio, out) > self.limit:
                 return False

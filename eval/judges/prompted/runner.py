@@ -28,7 +28,9 @@ ATTEMPTS = 6
 """Most attempts of a request where the server fails. Rate limit errors count separately, up to `_LIMITED_ATTEMPTS`."""
 _LIMITED_ATTEMPTS = 60
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0  # seconds
-_HOPELESS = 5  # the run ends without a single answer after so many questions that are invalid or bring only bills
+# The run ends without a single answer after so many questions that are invalid or bring only bills; questions that wait
+# for nothing until the time is up are counted at their first failure, once the time of all `ATTEMPTS` of one has passed
+_HOPELESS = 5
 # And after so many questions in a row without an answer, for each request under way. With the delays above these rounds
 # take a minute and a half: a server that is started again answers before
 _SILENT_ROUNDS = 10
@@ -205,6 +207,8 @@ class Session:
         self._stop = threading.Event()
         self._rate = RateLimit(self.settings.rpm, self._stop)
         self._good = self._bad = 0
+        self._vain, self._waited = 0, 0.0  # questions with a request that only brought a bill; seconds of such requests
+        self._workers = min(self.settings.concurrency, len(tasks))
         self._silent = set[str]()  # questions in a row, whatever the samples of each, that nobody answered
         self._lost, lost_before = Counter[str](), self.budget.lost
         self._under_way: dict[str, asyncio.Task[CachedAnswer]] = {}
@@ -244,7 +248,7 @@ class Session:
                     done += 1
                     bar.update(done, self.budget.spent_in_words())
 
-            workers = [work() for _ in range(min(self.settings.concurrency, len(tasks)))]
+            workers = [work() for _ in range(self._workers)]
             errors = await asyncio.gather(*workers, return_exceptions=True)
             await self.provider.close()
         for error in errors:
@@ -323,7 +327,10 @@ class Session:
             raise error
         if error.final:
             raise UserError(f"{self._name}: {error.kind}: {error}")
-        self._lost.update([error.kind] if error.billed else [])
+        if error.billed:
+            self._lost.update([error.kind])
+            self._vain += not tries.total()
+            self._waited += time.monotonic() - begun
         tries[error.limited] += 1
         # exponential backoff with full jitter (Brooker, 2015), in the number of failures of this kind
         delay = random.uniform(0.1, 1.0) * min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (tries[error.limited] - 1))
@@ -332,7 +339,12 @@ class Session:
             self._name_long_wait(error.kind, error.wait)
         if error.limited:
             self._rate.limited(begun, delay)
-        exhausted = tries[False] >= ATTEMPTS or tries[True] >= _LIMITED_ATTEMPTS
+        at_once = 1 if self.budget.one_by_one else self._workers
+        mute = not self._good and self._waited >= ATTEMPTS * at_once * (self.settings.timeout or math.inf)
+        if mute and self._vain >= _HOPELESS:
+            reason = f"no answer to the first {self._lost.total()} requests, the last with {error.kind}: {error}"
+            raise UserError(f"{self._name}: {reason}")
+        exhausted = mute or tries[False] >= ATTEMPTS or tries[True] >= _LIMITED_ATTEMPTS
         if not error.retry or exhausted or self._stop.is_set():
             self._bad += not error.retry or (exhausted and error.billed)
             if self._bad >= _HOPELESS and not self._good:  # the other requests would be invalid too
@@ -341,7 +353,7 @@ class Session:
                 raise UserError(f"{self._name}: {reason}")
             if error.retry and exhausted:
                 self._silent.add(question.fingerprint())
-            if len(self._silent) >= _SILENT_ROUNDS * self.settings.concurrency:
+            if len(self._silent) >= _SILENT_ROUNDS * (1 if self.budget.one_by_one else self.settings.concurrency):
                 reason = f"no answer to {len(self._silent)} questions in a row, the last with {error.kind}: {error}"
                 raise UserError(f"{self._name}: {reason}; answers are kept; the same command goes on from there")
             raise error

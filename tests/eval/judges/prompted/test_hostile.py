@@ -139,6 +139,34 @@ def test_answers_that_do_not_arrive_count_for_the_budget(response, kind, scored,
     assert 0.05 - most < judge.session.budget.spent <= 0.05
 
 
+@pytest.mark.parametrize(
+    ("budget", "concurrency", "pairs", "fewest", "most"),
+    [(1e3, 8, 30, 6, 7), (None, 4, 30, 24, 28), (None, 1, 30, 10, 10), (1e3, 8, 3, 6, 9)],
+)
+def test_a_server_that_never_answers_ends_the_run_after_the_time_of_one_question(
+    budget, concurrency, pairs, fewest, most, make_judge, make_pairs, monkeypatch
+):
+    """With a budget requests run one by one until the first answer: not each shall be repeated until it is given up."""
+    monkeypatch.setattr(f"{RUNNER}._FIRST_DELAY", 0.01)
+    settings = ["samples=1", "timeout=0.3", OPENAI_PRICE, f"concurrency={concurrency}"]
+    with serve(lambda request: Response(answer("openai", GOOD), delay=0.6)) as server:
+        judge = make_judge("openai", server.url, settings, budget)
+        if pairs < 5:
+            assert set(judge.score(make_pairs(pairs))["status"]) == {"timeout"}
+        else:
+            with pytest.raises(UserError, match=r"the first \d+ .* timeout: no answer within 0.3 s"):
+                judge.score(make_pairs(pairs))
+        assert fewest <= len(server.requests) <= most
+
+
+def test_a_server_that_is_slow_to_start_ends_no_run(make_judge, make_pairs, monkeypatch):
+    monkeypatch.setattr(f"{RUNNER}._FIRST_DELAY", 0.01)
+    started = [*[Response(answer("openai", GOOD), delay=0.6)] * 5, Response(answer("openai", GOOD))]
+    with serve(in_turn(started)) as server:
+        judge = make_judge("openai", server.url, ["samples=1", "timeout=0.3", OPENAI_PRICE], 1e3)
+        assert set(judge.score(make_pairs(30))["status"]) == {OK}
+
+
 def test_answers_that_are_all_malformed_end_the_run(scored, capsys, monkeypatch):
     monkeypatch.setattr(f"{RUNNER}._FIRST_DELAY", 0.01)
     with pytest.raises(UserError, match=r"the first 5 questions failed, the last with malformed response"):
