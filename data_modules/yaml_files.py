@@ -17,7 +17,8 @@ from .numerals import is_plain
 MAX_YAML_VALUES = 1_000_000
 ODD_NUMBER = "is not the same number everywhere; expected decimal digits without zeros before them, '_' or ':'"
 _YAML_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-_ODD_NUMBER = re.compile(r"[-+]?([0-9][0-9_]*|[0-9_]*\.[0-9_]*[0-9]|[0-9][0-9_]*\.[0-9_]*)([eE][-+]?[0-9]+)?")
+_ODD_NUMBER = re.compile(r"[-+]?(\d[\d_]*|[\d_]*\.[\d_]*\d|\d[\d_]*\.[\d_]*)([eE][-+]?\d+)?")
+"""What Python reads as a number; ``\\d`` are the digits of all scripts."""
 
 
 def check_yaml(text: str, as_typed: bool = False) -> None:

@@ -35,7 +35,7 @@ def test_what_the_program_writes_it_reads(tmp_path, text):
     assert read_yaml(path) == {"names": [text], text: 1}
 
 
-@pytest.mark.parametrize("text", ["08", "1_0e3", "0_9"])
+@pytest.mark.parametrize("text", ["08", "1_0e3", "0_9", "٣", "-１.5"])
 def test_what_a_person_typed(text):
     with pytest.raises(yaml.YAMLError, match=f"{text} is not the same number everywhere"):
         check_yaml(f"a: {text}", as_typed=True)
