@@ -24,7 +24,11 @@ def configuration(backbone: Backbone, left_out: Collection[str] = ()) -> dict[st
     """Values of network and feature extractor that states may depend on, as JSON has them. `left_out` = parts of the
     network's configuration that are not looked at."""
     network: Any = backbone.network
-    config = {name: value for name, value in network.config.to_dict().items() if name not in left_out}
+    if hasattr(network, "config"):
+        config = network.config.to_dict()
+    else:  # parts side by side, such as an encoder and the fusion on it
+        config = {name: part.config.to_dict() for name, part in network.named_children() if hasattr(part, "config")}
+    config = {name: value for name, value in config.items() if name not in left_out}
     heard = {"sampling_rate": backbone.sampling_rate, "max_seconds": backbone.max_seconds}
     values = {"config": config, "feature_extractor": backbone.extractor.to_dict(), **heard}
     return json.loads(json.dumps(_read(values), default=_plain))

@@ -144,7 +144,7 @@ def test_the_upper_layers_run_alone_from_the_first_batch_on(
         ({"cache__what": "audio", "judge__lora__full_parts": '["audio_tower"]'}, "with an audio_tower that is trained"),
         ({"cache__what": "audio", "judge__lora__parts": '["audio_tower"]'}, "with an audio_tower that is trained"),
         ({"cache__what": "layers", "data__augmentation__gain_probability": 1, **UPPER}, "with augmentation"),
-        ({"cache__what": "audio", "cache__folder": "kept", "cache__gigabytes": 0}, "more than 0"),
+        ({"cache__what": "audio", "cache__folder": "kept", "cache__gigabytes": 0}, "above 0"),
     ],
 )  # fmt: skip
 def test_what_changes_is_not_kept(options, message, train_arguments, tmp_path, monkeypatch):

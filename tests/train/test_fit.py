@@ -248,7 +248,6 @@ def test_a_gpu_that_stays_idle_is_told_of_unless_the_backbone_is_nano(there, bac
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        # -1 or -1.0: typing keeps one of `int | float` and `float | int` for both
         ("trainer__limit_train_batches", 1.5, "You have passed invalid value 1.5"),
         ("trainer__devices", "x", "`devices` selected with `CPUAccelerator` should be an int > 0"),
         ("trainer__strategy", "none", "You selected an invalid strategy name"),
