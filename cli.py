@@ -126,7 +126,6 @@ COMMANDS: Mapping[str, Command] = {
     "split": data.split,
     "recipes": training.recipes,
     "sweep": training.sweep,
-    "upgrade": training.upgrade,
     "evaluate": measuring.evaluate,
     "compare": measuring.compare,
     "challenge": measuring.challenge,

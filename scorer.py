@@ -111,7 +111,7 @@ class Scorer:
         size = batch_size or (_ON_CPU if judge.device.type == "cpu" else _ON_GPU)
         store = None if cache is None else DiskStore(Path(cache))
         # where a judge learned from comparisons alone, only the order of its scores has a meaning
-        in_points = loaded.description["provenance"].get("shares", {}).get("ratings", 1) > 0
+        in_points = loaded.description["provenance"]["shares"].get("ratings", 1) > 0
         scorer = PairScorer(judge, size, loaded.calibration, store, True, kept_bytes, in_points, windows)
         return cls(loaded, scorer, str(folder))
 

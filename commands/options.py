@@ -157,9 +157,6 @@ def _add_training_commands(new: New) -> None:
     add(one, "--config", searched, required=True, metavar="SWEEP.yaml")
     add(one, "--out", "folder of the sweep", output_folder, "sweep", metavar="DIR")
 
-    one = new("upgrade", "runs/first")
-    add(one, "path", "recipe or sweep file (YAML), run folder or judge folder")
-
 
 def _add_measuring_commands(new: New) -> None:
     printed = "print JSON (documented in eval/results.py)"

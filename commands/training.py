@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..data_modules.errors import UserError
+from ..data_modules.errors import UserError, shown
 from ..data_modules.parallel import check_ranks
 from ..data_modules.written import making
 from . import DONE, FAILED_CHECKS, chosen, first_given, tell
@@ -91,18 +91,6 @@ def recipes(options: argparse.Namespace) -> int:
     for recipe in shipped:  # hub ids have no place on 80 columns; --json has them
         table.add_row(recipe.name, recipe.about, recipe.needs)
     return tell(options, [dataclasses.asdict(recipe) for recipe in shipped], lambda _: [table])
-
-
-def upgrade(options: argparse.Namespace) -> int:
-    """Convert what an earlier version wrote: a recipe, a sweep file, a run folder or a judge folder, in place.
-
-    Prints each change. Judges and runs of earlier versions can be used without it; recipes cannot.
-    """
-    from ..train.upgrade import upgrade as convert
-
-    changed = convert(Path(options.path))
-    report = {"path": options.path, "changed": changed}
-    return tell(options, report, lambda _: changed or [f"{options.path}: nothing to convert"])
 
 
 def sweep(options: argparse.Namespace) -> int:
@@ -284,7 +272,7 @@ def ensemble(options: argparse.Namespace) -> int:
 
 
 def _read_report(path: Path, loaded: LoadedJudge) -> Mapping[str, Any]:
-    """Read a report for the model card; one of another judge, or of an older version, is refused."""
+    """Read a report for the model card; one of another judge, or of another version, is refused."""
     from ..eval.results import SCHEMA_VERSION
     from ..models.description import read_json
 
@@ -293,6 +281,7 @@ def _read_report(path: Path, loaded: LoadedJudge) -> Mapping[str, Any]:
         raise UserError(f"{path}: not an agreement report: it has no dimensions")
     if (report.get("provenance") or {}).get("provenance") != loaded.description["provenance"]:
         raise UserError(f"--report: it is of another judge ({report.get('judge')}); expected one of this judge")
-    if report.get("schema_version") != SCHEMA_VERSION:
-        raise UserError("--report: it is of another version; measure again with empathy-judge evaluate")
+    if (version := report.get("schema_version")) != SCHEMA_VERSION:
+        again = "measure again with empathy-judge evaluate"
+        raise UserError(f"--report: schema_version {shown(version)}; expected {SCHEMA_VERSION}: {again}")
     return report

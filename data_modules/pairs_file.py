@@ -22,7 +22,7 @@ from .errors import DataError, Locate, bad_value, counted, place
 from .folders import DataPath, RemotePath, data_path, path_version, replace_file, resolve_inside, resolve_remote
 from .parquet import batches, open_parquet, parquet_errors, python_values, read_parquet, write_parquet
 from .ratings import is_name
-from .rows import NAME_COLUMNS, OPTIONAL_PAIR_COLUMNS, PAIRS_SCHEMA, TAGS, TEXT_COLUMNS, Tags, checked_pairs, hash_order
+from .rows import NAME_COLUMNS, PAIRS_SCHEMA, TAGS, TEXT_COLUMNS, Tags, checked_pairs, hash_order
 from .stored_clips import CONTEXT, RESPONSE, StoredClip, StoredFile, bytes_leaf
 
 PAIRS_FILE = "pairs.parquet"
@@ -281,8 +281,7 @@ def _stored_splits(root: DataPath, files: list[DataPath]) -> Iterator[tuple[str,
 def _read_rows(path: DataPath) -> Iterator[dict[str, Any]]:
     """The rows of a file without the audio in it: an embedded clip has no path. Tags are as `Pair` has them; equal
     texts of a file are one object."""
-    layout: dict[str, Any] = {"schema": PAIRS_SCHEMA, "optional": OPTIONAL_PAIR_COLUMNS}
-    with parquet_errors(path), open_parquet(path, whole=True, **layout) as opened:
+    with parquet_errors(path), open_parquet(path, whole=True, schema=PAIRS_SCHEMA) as opened:
         sizes = [opened.metadata.row_group(number).num_rows for number in range(opened.num_row_groups)]
         file = StoredFile(path, path_version(path), (0, *accumulate(sizes))[: len(sizes)])
         addresses = ((file, group, row) for group, size in enumerate(sizes) for row in range(size))
@@ -294,8 +293,7 @@ def _read_rows(path: DataPath) -> Iterator[dict[str, Any]]:
         for batch in batches(opened, _BATCH_ROWS, leaves):
             batch.validate(full=True)
             columns = {name: python_values(batch.column(name)) for name in batch.schema.names}
-            cells = columns.get(TAGS, [()] * len(batch))
-            tags = (tuple((tag["name"], tag["value"]) for tag in cell or ()) for cell in cells)
+            tags = (tuple((tag["name"], tag["value"]) for tag in cell or ()) for cell in columns[TAGS])
             columns[TAGS] = [distinct_tags.setdefault(pair_tags, pair_tags) for pair_tags in tags]
             columns[_AT] = list(islice(addresses, len(batch)))
             embedded[0] += sum(

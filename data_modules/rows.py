@@ -42,8 +42,6 @@ PAIRS_SCHEMA = pa.schema(
         (TAGS, pa.list_(pa.struct([("name", pa.string()), ("value", pa.string())]))),
     ]
 )
-OPTIONAL_PAIR_COLUMNS = (TAGS,)
-"""Files that were written before there were tags have none."""
 PAIR_COLUMNS: tuple[str, ...] = tuple(PAIRS_SCHEMA.names)
 # `seconds` is optional: it stands only where times are known.
 RATINGS_SCHEMA = pa.schema(

@@ -339,8 +339,10 @@ def _read_card(root: DataPath) -> DatasetCard:
     if not path.is_file():
         raise DataError(f"{root}: not a pair dataset, it has no {CARD_FILE}; make one with `empathy-judge import`")
     values = read_yaml(path)
-    if not isinstance(values, dict) or values.pop("schema_version", None) != SCHEMA_VERSION:
-        raise DataError(f"{path}: schema_version; expected {SCHEMA_VERSION}")
+    if not isinstance(values, dict) or "schema_version" not in values:
+        raise DataError(f"{path}: schema_version is missing; expected {SCHEMA_VERSION}")
+    if (version := values.pop("schema_version")) != SCHEMA_VERSION:
+        raise DataError(f"{path}: schema_version {shown(version)}; expected {SCHEMA_VERSION}")
     try:
         return _CARD.validate_json(json.dumps(values), strict=True)
     except ValidationError as error:

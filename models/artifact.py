@@ -27,7 +27,6 @@ from .description import (
     Description,
     Provenance,
     check_alike,
-    current,
     parse,
     read_json,
 )
@@ -238,7 +237,6 @@ def _opened(path: Path) -> _Stored:
         # weights of raters and campaigns are used in training only
         state, description = checkpoint["state_dict"].items(), checkpoint["description"]
         weights = {key.removeprefix("judge."): value for key, value in state if key.startswith("judge.")}
-    description = current(file, description)
     return _Stored(file, description, parse(file, description), weights)
 
 
@@ -299,16 +297,14 @@ def _build(path: Path, description: Description, placement: Placement) -> Empath
     same_form = stored == "none" and quantization == trained.quantization
     actual = fingerprint(judge, quantizable=same_form)
     expected = description.backbone_fingerprint if same_form else description.unquantized_fingerprint
-    if expected is None:
-        raise UserError(f"{path}: does not say which unquantized weights it was trained on; load it unquantized")
     if actual != expected:
         raise UserError(
             f"{path}: backbone {backbone!r} has other weights than the judge was trained on "
             f"(fingerprint {actual[:12]}, expected {expected[:12]})"
         )
     # an export has the files of its backbone beside it, with hashes
-    known = None if description.export is not None else description.backbone_configuration
-    if known is not None and (differing := difference(configuration(judge.backbone), known)) is not None:
+    known = description.backbone_configuration
+    if description.export is None and (differing := difference(configuration(judge.backbone), known)) is not None:
         raise UserError(
             f"{path}: backbone {backbone!r} has the weights that the judge was trained on, but is configured in "
             f"another way: {differing}"

@@ -15,7 +15,7 @@ import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, assert_never
 
 import numpy as np
@@ -181,8 +181,7 @@ class DimensionCalibration:
     quantiles: tuple[Quantile, ...]  # one for each of `LEVELS`
     # standard error in rating points above which the judge abstains; None = never
     abstain_above: _NotNegative | None = None
-    # which of two responses people prefer, or neither; None = too few were compared, or an earlier version wrote the
-    # file
+    # which of two responses people prefer, or neither; None = too few were compared
     three_way: ThreeWay | None = None
 
     def __post_init__(self) -> None:
@@ -256,8 +255,8 @@ class Calibration:
     method: MappingName  # how scores are mapped
     # fraction of the calibration pairs that the judge abstains from; None = none
     abstain_share: Annotated[float, Field(ge=0, le=1)] | None
-    dimensions: Mapping[str, DimensionCalibration] = field(default_factory=dict)  # by name, in the order of the judge
-    domain: Domain | None = None  # what its pairs were like; None in calibrations of earlier versions
+    dimensions: Mapping[str, DimensionCalibration]  # by name, in the order of the judge
+    domain: Domain  # what its pairs were like
     schema_version: Literal[1] = 1  # of the file
 
     @property

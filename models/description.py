@@ -4,28 +4,23 @@ read strictly with pydantic; an error is one line that names the field."""
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cache
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeGuard, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from ..data_modules.errors import UserError, problem_of, shown
 from ..data_modules.json_text import parse_json
 from ..data_modules.schema import Dimension
-from . import JUDGE_FILE
 from .backbones.base import WeightForm
-from .settings import HeadInputSettings, JudgeSettings
+from .settings import JudgeSettings
 
 Values = TypeVar("Values")
 STRICT = ConfigDict(strict=True, extra="forbid")
 """No value is converted (neither true nor "3" is a number), and no field is passed over."""
 SCHEMA_VERSION = 3
-_RENAMED = {"full": "full_parts", "dtype": "trained_dtype"}
-"""Settings of LoRA in schema version 1 and their names today."""
 MEMBERS = "members"
 """In `judge.json` of an ensemble: the folders of its members, each a judge folder. Its own weights are theirs."""
 EXPORT = "export"
@@ -61,14 +56,25 @@ class Provenance:
     # training has added; `low` and `high`, the ends of the 90 % interval of that over speakers or groups. None where it
     # is undefined. Of a refit judge, what the run that chose its epochs says; the mean of several, without interval.
     start: dict[str, dict[str, float | None]] = field(default_factory=dict)
-    # of method probe, what was fitted, in words: kernel, pairs, penalties; "" = trained by gradients, or not known
+    # of method probe, what was fitted, in words: kernel, pairs, penalties; "" = trained by gradients
     probe: str = ""
+
+
+def _complete(values: Any) -> Any:
+    """Check that a provenance has all its fields: the defaults are for code that makes one, not for what is read."""
+    if isinstance(values, dict):
+        for name in [one.name for one in fields(Provenance) if one.name not in values]:
+            raise ValueError(f"{name} is missing")
+    return values
+
+
+_Written = Annotated[Provenance, BeforeValidator(_complete)]
 
 
 def start_in_words(provenance: Mapping[str, Any]) -> list[str]:
     """What training added to the probe at which it began, a sentence for each dimension; empty without a probe."""
     sentences = []
-    for name, start in provenance.get("start", {}).items():
+    for name, start in provenance["start"].items():
         if start["probe"] is None or start["added"] is None:
             continue
         text = f"{name}: training began at a probe with Spearman {start['probe']:.3f} and added {start['added']:+.3f}"
@@ -105,18 +111,18 @@ class Description(BaseModel):
     settings: JudgeSettings
     dimensions: Annotated[tuple[Dimension, ...], Field(min_length=1)]
     backbone_fingerprint: str
-    unquantized_fingerprint: str | None = None
-    backbone_configuration: dict[str, Any] | None = None  # None = not known, and not compared
-    reads_text: bool = True
-    trained_in_full: list[str] = Field(default_factory=list)
-    head: dict[str, str] = Field(default_factory=dict)
-    versions: dict[str, str] = Field(default_factory=dict)
-    sampling_rate: Annotated[int, Field(gt=0)] | None = None
-    max_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    unquantized_fingerprint: str
+    backbone_configuration: dict[str, Any]
+    reads_text: bool
+    trained_in_full: list[str]
+    head: dict[str, str]
+    versions: dict[str, str]
+    sampling_rate: Annotated[int, Field(gt=0)]
+    max_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     members: Annotated[list[Annotated[str, Field(pattern=r"^members/\d+$")]], Field(min_length=2)] | None = None
     export: _Export | None = None
-    provenance: Provenance
-    member_provenance: list[Provenance] = []
+    provenance: _Written
+    member_provenance: list[_Written] = []
     sha256: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -127,40 +133,6 @@ class Description(BaseModel):
         return self
 
 
-def current(path: Path, description: Any) -> Any:
-    """A description as this version writes it; for an old one, a line on standard error says how to convert it."""
-    if not is_old(description):
-        return description
-    folder = path.parent if path.name == JUDGE_FILE else path.parent.parent
-    _say_once(f"{path}: written by an earlier version; `empathy-judge upgrade {folder}` converts it")
-    return upgraded(description)
-
-
-@cache
-def _say_once(line: str) -> None:
-    print(line, file=sys.stderr)
-
-
-def is_old(description: Any) -> TypeGuard[dict[str, Any]]:
-    """Whether a description was written by an earlier version."""
-    return isinstance(description, dict) and description.get("schema_version") in (1, 2)
-
-
-def upgraded(description: dict[str, Any]) -> dict[str, Any]:
-    """A description of an earlier schema version as this version writes it.
-
-    Version 1 had other names for settings of LoRA; before version 3 heads read the pooled state alone.
-    """
-    converted = json.loads(json.dumps(description)) | {"schema_version": SCHEMA_VERSION}
-    origin = (converted.get(EXPORT) or {}).get("origin") or {}
-    for settings in (converted.get("settings"), origin.get("settings")):
-        if isinstance(settings, dict) and isinstance(settings.get("lora"), dict):
-            settings["lora"] = {_RENAMED.get(name, name): value for name, value in settings["lora"].items()}
-        if isinstance(settings, dict):
-            settings.setdefault("head_input", asdict(HeadInputSettings()))
-    return converted
-
-
 def parse(path: Path, description: Mapping[str, Any]) -> Description:
     """The fields of a description that loading depends on; `path` is where it is written.
 
@@ -169,8 +141,8 @@ def parse(path: Path, description: Mapping[str, Any]) -> Description:
     """
     if not isinstance(description, Mapping):
         raise UserError(f"{path}: {shown(description)}; expected an object")
-    fields = {name: description[name] for name in Description.model_fields if name in description}
-    return validated(Description, fields, str(path))
+    read = {name: description[name] for name in Description.model_fields if name in description}
+    return validated(Description, read, str(path))
 
 
 def check_alike(first: Mapping[str, Any], path: Path, other: Mapping[str, Any]) -> None:

@@ -100,7 +100,7 @@ def _merged(descriptions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     origins = [description["provenance"] for description in descriptions]
     values = {key: [origin[key] for origin in origins if key in origin] for key in origins[0]}
     merged = {key: _merged_value(key, entries) for key, entries in values.items()}
-    words = [origin.get("probe", "") for origin in origins]  # "": trained by gradients, or older
+    words = [origin["probe"] for origin in origins]  # "": trained by gradients
     merged["probe"] = "; ".join(dict.fromkeys(words)) if all(words) else ""
     return {**descriptions[0], "provenance": merged, MEMBER_ORIGINS: origins}
 

@@ -37,7 +37,7 @@ def render_card(description: Mapping[str, Any], report: Mapping[str, Any] | None
     """Text of `README.md` in a judge folder, from `judge.json` and, if there is one, an agreement report."""
     origin, export = description["provenance"], description.get("export")
     settings = origin_settings(description)
-    in_full = (description if export is None else export["origin"]).get("trained_in_full", [])
+    in_full = (description if export is None else export["origin"])["trained_in_full"]
     # not `ModelCard.from_template`, which takes no filters and parses the finished card
     environment = jinja2.Environment(keep_trailing_newline=True, undefined=jinja2.ChainableUndefined)
     environment.filters |= {"number": _number, "interval": _interval, "percent": _percent, "check": _check}
@@ -56,7 +56,7 @@ def render_card(description: Mapping[str, Any], report: Mapping[str, Any] | None
         trained=_trained(settings["lora"], in_full),
         coverage=[] if report is None else list(_coverage(report)),
         perturbations=_PERTURBATIONS,
-        items=[f"{100 * share:.0f} % {kind}" for kind, share in origin.get("shares", {}).items() if share],
+        items=[f"{100 * share:.0f} % {kind}" for kind, share in origin["shares"].items() if share],
         licence=report["dataset"].get("licence") if report is not None and measured else None,
     )
 

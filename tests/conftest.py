@@ -5,10 +5,8 @@ from __future__ import annotations
 import gc
 import importlib
 import io
-import json
 import multiprocessing
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -220,30 +218,6 @@ def judge_folder(make_judge, tmp_path_factory) -> Path:
     from .models.conftest import saved
 
     return saved(make_judge(), tmp_path_factory.mktemp("artifact") / "judge")
-
-
-def as_before(description: dict[str, Any]) -> dict[str, Any]:
-    """The description of a judge as the first version wrote it."""
-    lora = description["settings"]["lora"]
-    lora["full"], lora["dtype"] = lora.pop("full_parts"), lora.pop("trained_dtype")
-    return {**description, "schema_version": 1}
-
-
-@pytest.fixture
-def make_old_ensemble(judge_folder) -> Callable[[Path], None]:
-    """Writes an ensemble of two judges into a folder, as the first version did."""
-    from empathy_judge.models.weight_files import file_hash
-
-    def make(folder: Path) -> None:
-        old = as_before(json.loads((judge_folder / "judge.json").read_text()))
-        members, hashes = ["members/0", "members/1"], dict[str, str]()
-        for name in members:
-            shutil.copytree(judge_folder, folder / name)
-            (folder / name / "judge.json").write_text(json.dumps(old))
-            hashes[f"{name}/judge.json"] = file_hash(folder / name / "judge.json")
-        (folder / "judge.json").write_text(json.dumps({**old, "members": members, "sha256": hashes}))
-
-    return make
 
 
 @pytest.fixture(scope="session")

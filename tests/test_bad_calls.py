@@ -72,7 +72,6 @@ BAD_ENDS: dict[str, tuple[str, ...]] = {
     "ensemble {run} --out {tmp}/e": ("", "{bad}/text.wav", "{judge} --average"),
     "train --config": (LONG, "{bad}/latin1.yaml", "{bad}"),
     "sweep --config": ("{bad}/latin1.yaml",),
-    "upgrade": ("{bad}/text.wav", "{bad}/latin1.yaml", "{deep_judge}"),
 }  # fmt: skip
 """What a command cannot do with, put behind it."""
 INTO = "score {judge} --device cpu --manifest {bad}/manifest.csv --out {tmp}/scores.csv"
@@ -149,7 +148,7 @@ def test_a_bad_call_is_one_line_and_leaves_nothing(call, places, tmp_path, capsy
 
 GOOD = {
     "combine": "{data} --out {tmp}/out", "inspect": "{data}", "split": "{data} --overwrite", "recipes": "",
-    "upgrade": "{bad}/text.wav", "evaluate": "constant --data {data} --out {tmp}/out --resamples 5",
+    "evaluate": "constant --data {data} --out {tmp}/out --resamples 5",
     "compare": "constant random --data {data} --resamples 5",
     "challenge": "echomind constant --data {data} --resamples 5",
     "suggest": "text --data {data} --out {tmp}/out",

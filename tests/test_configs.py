@@ -200,7 +200,6 @@ def test_a_tree_is_laid_over_the_recipes_that_it_names_as_words_are(tmp_path, pa
         ),
         (["--max_epochs", "3"], "there is no setting max_epochs (did you mean trainer.max_epochs?)"),
         (["--lora_rank", "3"], "there is no setting lora_rank (did you mean judge.lora.rank?)"),
-        (["--model.lora_rank", "3"], "model.lora_rank is called judge.lora.rank now"),
         (["--trainer.callbacks=[]"], "there is no setting trainer.callbacks that you can set; see"),
         (["--data.seed=1"], "there is no setting data.seed"),  # --seed rules both
         (["--judge.pooling=median"], "judge.pooling median; expected last_token, response_mean, attention"),
@@ -248,7 +247,7 @@ def test_what_is_no_setting_or_value_is_refused_in_one_line(words, message, caps
     ("text", "message"),
     [
         ("judge:\n  lora:\n    rnak: 2\n", "there is no setting judge.lora.rnak (did you mean judge.lora.rank?)"),
-        ("model:\n  lora_rank: 2\n", "model.lora_rank is called judge.lora.rank now; `empathy-judge upgrade "),
+        ("model:\n  lora_rank: 2\n", "there is no setting model"),
         ("seed: 1\nseed: 2\n", "key 'seed' stands twice"),
         ("judge:\n  head: corn\n  head: coral\n", "key 'head' stands twice"),
         ("[1, 2]\n", "bad.yaml: expected settings and their values"),

@@ -240,7 +240,7 @@ class _Plan:
             scores |= self._read(folder / LEFT_OUT, turn.left_out)
             best = read_checkpoint(folder / CHECKPOINTS / BEST)
             epochs.append(best["epochs"])
-            starts.append(best["description"]["provenance"].get("start", {}))
+            starts.append(best["description"]["provenance"]["start"])
         return _Tried(scores, float(np.median(epochs)), starts[0] if len(starts) == 1 else _mean_start(starts))
 
     @property

@@ -297,9 +297,9 @@ class JudgeModule(L.LightningModule):
         check_continues(checkpoint, self._description(), self._order(), self.data.settings.path)
         provenance = checkpoint["description"]["provenance"]
         self._start = checkpoint["start"].numpy() if "start" in checkpoint else None
-        self._added = provenance.get("start", {})
+        self._added = provenance["start"]
         self._agreement = {
-            name: Agreement(value, None, provenance.get("preferences_met", {}).get(name))
+            name: Agreement(value, None, provenance["preferences_met"].get(name))
             for name, value in provenance["validation"].items()
         }
 

@@ -18,7 +18,7 @@ from ..data_modules.errors import UserError, nearest, shown
 from ..data_modules.numerals import is_plain
 from ..data_modules.yaml_files import ODD_NUMBER, check_yaml, read_yaml
 from .ranges import check_ranges, is_not_finite, out_of_range
-from .settings import Recipe, find_recipe, nested, new_name
+from .settings import Recipe, find_recipe, nested
 
 # Values of Trainer that this program sets itself
 _OURS: set[str | int] = {
@@ -222,16 +222,16 @@ class RecipeParser:
         tree = read_yaml(path)
         if not isinstance(tree, Mapping):
             raise UserError(f"{path}: expected settings and their values, as in a recipe")
-        self._check_tree(tree, str(path), f"; `empathy-judge upgrade {path}` converts the file")
+        self._check_tree(tree, str(path))
         return dict(tree)
 
-    def _check_tree(self, tree: Mapping[str, Any], where: str, advice: str, group: str = "") -> None:
+    def _check_tree(self, tree: Mapping[str, Any], where: str, group: str = "") -> None:
         for key, value in tree.items():
             name = f"{group}{key}"
-            if isinstance(value, Mapping) and (name == "model" or self._is_group(name)):
-                self._check_tree(value, where, advice, f"{name}.")
+            if isinstance(value, Mapping) and self._is_group(name):
+                self._check_tree(value, where, f"{name}.")
             else:
-                self._check_name(name, where, advice)
+                self._check_name(name, where)
                 of_one = name in self._names and self.parser.get_default(name) is not None
                 if value is None and (of_one or self._is_group(name)):  # jsonargparse accepts it
                     raise UserError(f"{where}: {name} without a value; expected one, or no such line")
@@ -241,17 +241,15 @@ class RecipeParser:
     def _is_group(self, name: str) -> bool:
         return any(known.startswith(f"{name}.") for known in self._names)
 
-    def _check_name(self, name: str, where: str, advice: str = "") -> None:
+    def _check_name(self, name: str, where: str) -> None:
         """Refuse what is no setting; below some, such as a logger, there are further ones."""
         ours = name.removeprefix("trainer.") in _OURS
         if not ours and (self._is_group(name) or any(f"{name}.".startswith(f"{known}.") for known in self._names)):
             return
         at = "" if where == f"--{name}" else f"{where}: "
-        if (new := new_name(name)) is not None:
-            raise UserError(f"{at}{name} is called {new} now{advice}")
         near = self._nearest(name, ("config",) if where.startswith("--") else ())
         if near is None and not ours and not self._whole:  # it may be an argument of the Trainer
-            RecipeParser()._check_name(name, where, advice)
+            RecipeParser()._check_name(name, where)
         hint = f" (did you mean {near}?)" if near is not None else " that you can set" if ours else ""
         raise UserError(f"{at}there is no setting {name}{hint}; see empathy-judge train --help")
 

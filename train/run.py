@@ -32,7 +32,7 @@ from ..data_modules.written import write_files
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE, JUDGE_FILE, LAST, hush
 from ..models.assessment import ClipFacts, clip_facts
 from ..models.backbones.layers import recompute_activations
-from ..models.description import current, parse, start_in_words
+from ..models.description import parse, start_in_words
 from ..models.disk_store import DiskStore
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge
@@ -188,7 +188,7 @@ def _train_one(
             resumed = read_checkpoint(start)
             position, loops = position_of(resumed), resumed["loops"]
             # it began at a probe, which may have chosen a kernel
-            saved = parse(start, current(start, resumed["description"])).settings.head_input
+            saved = parse(start, resumed["description"]).settings.head_input
             head_input = replace(head_input, landmarks=saved.landmarks, beside_landmarks=saved.beside_landmarks)
             if reading.batch_tokens == "auto":  # the size found then, even if more memory is free now
                 reading = replace(reading, batch_tokens=resumed["order"].get("data.batch_tokens") or "auto")

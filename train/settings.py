@@ -212,27 +212,6 @@ class Recipe:
     trainer: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
 
-_OF_THE_JUDGE = (
-    "backbone", "revision", "dtype", "attention", "quantization", "pooling", "padding_side", "head", "long_clips",
-)  # fmt: skip
-_OF_LORA = ("parts", "rank", "alpha", "dropout", "method", "layers")
-RENAMED: Mapping[str, str] = {
-    **{f"model.{name}": f"judge.{name}" for name in _OF_THE_JUDGE},
-    **{f"model.lora_{name}": f"judge.lora.{name}" for name in _OF_LORA},
-    "model.full_parts": "judge.lora.full_parts",
-    "model.trained_dtype": "judge.lora.trained_dtype",
-    "model.losses": "objective.losses",
-    "model.loss_settings": "objective.settings",
-    "model.rater_embedding": "objective.rater_embedding",
-    **{f"model.{n}": f"optimizer.{n}" for n in ("learning_rate", "head_learning_rate", "weight_decay", "warmup")},
-    "model.cache": "cache.what",
-    "model.cache_folder": "cache.folder",
-    "model.cache_gigabytes": "cache.gigabytes",
-    **{f"model.{name}": name for name in ("gradient_checkpointing", "compile_layers", "expected_trainable")},
-}
-"""Settings of earlier versions -> their names today."""
-
-
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted names as mappings in mappings."""
     tree: dict[str, Any] = {}
@@ -243,14 +222,6 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
             inner = inner.setdefault(group, {})
         inner[key] = value
     return tree
-
-
-def new_name(name: str) -> str | None:
-    """What a setting of an earlier version is called today; None if it is none."""
-    for old, new in RENAMED.items():
-        if name == old or name.startswith(f"{old}."):
-            return new + name.removeprefix(old)
-    return None
 
 
 @dataclass(frozen=True)

@@ -103,11 +103,11 @@ def _origin_of(report: Report) -> dict[str, str]:
 
 def _provenance(report: Report) -> list[tuple[str, str]]:
     origin = _origin_of(report)
-    versions = origin.pop("versions")
+    versions, trained = origin.pop("versions"), report["provenance"].get("provenance")
     rows = {
         "judge": report["judge"],
         **origin,
-        "where training began": "; ".join(start_in_words(report["provenance"].get("provenance") or {})),
+        "where training began": "; ".join(start_in_words(trained) if trained else []),
         "rated but not judged": ", ".join(report["left_out"]["not_judged"]),
         "judged but not rated": ", ".join(report["left_out"]["not_rated"]),
         **{

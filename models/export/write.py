@@ -133,7 +133,7 @@ def _write(loaded: LoadedJudge, folder: Path, form: ExportFormat, quantization: 
             "origin": {
                 "settings": loaded.description["settings"],
                 "backbone_fingerprint": loaded.description["backbone_fingerprint"],
-                "trained_in_full": loaded.description.get("trained_in_full", []),
+                "trained_in_full": loaded.description["trained_in_full"],
             },
             "versions": {name: importlib.metadata.version(name) for name in libraries},
         },

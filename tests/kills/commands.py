@@ -61,7 +61,6 @@ COMMANDS = {
     "sweep": "sweep --config {in}/sweep.yaml --out {disk}/out",
     "demo": "demo --groups 10 --epochs {n} --out {disk}/out",
     "page": "explain {in}/judge - {in}/data/p00.wav --page {disk}/out.html --png {disk}/out.png --device cpu",
-    "upgrade": "upgrade {disk}/out",
     "agreement": "agreement {in}/scores.csv --json --resamples 20",
     "explain": "explain {in}/judge - {in}/data/p00.wav --device cpu --json",
     "rank": "rank {in}/judge - {in}/data/p00.wav {in}/data/p01.wav --device cpu --json",
@@ -74,13 +73,13 @@ OF_STARTS = ("config.yaml", "last.ckpt")
 """Of those: it says `resume: true`; it is missing if there was no room for it beside the last `best.ckpt`."""
 PRINTING = ("agreement", "explain", "rank")
 """Write nothing but standard output, which goes to a file on the disk."""
-PLACES = {"split": "data", "calibrate": "judge", "upgrade": "old"}
+PLACES = {"split": "data", "calibrate": "judge"}
 """What is changed in place, and is there beforehand."""
 REPLACING = (
     *("import", "combine", "split", "inspect", "evaluate", "compare", "calibrate", "score", "cached", "layers"),
     *("stress", "suggest", "plan", "demo", "page"),
 )
-EACH = ("page", "upgrade")
+EACH = ("page",)
 """Make several files, each as a whole or not at all."""
 OUTPUTS = ("out", "out.csv", "out.txt", "out.html", "out.png")
 BESIDE = (*OUTPUTS, "out.csv.summary.json", "states")

@@ -128,12 +128,10 @@ def test_members_with_trained_towers_hear_for_themselves(depth, make_judge, pair
         (["linear kernel", "linear kernel"], "linear kernel"),
         (["linear kernel", "gaussian kernel"], "linear kernel; gaussian kernel"),
         (["linear kernel", ""], ""),  # trained by gradients
-        (["linear kernel", None], ""),  # older than the key
-        ([None, "linear kernel"], ""),
     ],
 )
 def test_an_ensemble_is_a_probe_where_all_its_members_are(words, expected):
-    origins = [{"name": "a"} if own is None else {"name": "a", "probe": own} for own in words]
+    origins = [{"name": "a", "probe": own} for own in words]
     merged = _merged([{"provenance": origin} for origin in origins])
     assert merged["provenance"]["probe"] == expected
 

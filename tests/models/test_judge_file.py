@@ -18,6 +18,7 @@ import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models import artifact, judge
+from empathy_judge.models.assessment import Domain
 from empathy_judge.models.calibration import Calibration, no_calibration
 from empathy_judge.models.ensemble import write_ensemble
 from empathy_judge.models.export.check import synthetic_set
@@ -47,7 +48,10 @@ def of_each_kind(request, judge_folder, make_judge, tmp_path_factory) -> Path:
         loaded = artifact.load_any(out)
         none = dict.fromkeys(["empathy", "warmth"], no_calibration(False))
         store_calibration(
-            Calibration(weights_hash(loaded.judge), "tones", True, "c", "s", None, 0, "none", None, none), out
+            Calibration(
+                weights_hash(loaded.judge), "tones", True, "c", "s", None, 0, "none", None, none, Domain(0, {})
+            ),
+            out,
         )
     elif request.param == "histogram":
         saved(make_judge(head_input=HeadInputSettings(functionals=True), head="gaussian"), out)

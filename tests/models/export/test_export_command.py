@@ -119,13 +119,12 @@ def test_what_was_written_can_be_had_as_json(judge_folder, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("other", [{"judge": "other"}, {"schema_version": 2}], ids=["judge", "version"])
-def test_a_report_of_another_judge_or_an_older_version_is_not_put_on_the_card(other, judge_folder, tmp_path, capsys):
-    """In reports of schema 2 "share of one rater" was not like for like."""
+def test_a_report_of_another_judge_or_version_is_not_put_on_the_card(other, judge_folder, tmp_path, capsys):
     provenance = {"provenance": json.loads((judge_folder / "judge.json").read_text())["provenance"]}
     report = {"judge": "this", "dimensions": {}, "provenance": {} if "judge" in other else provenance, **other}
     (tmp_path / "agreement.json").write_text(json.dumps(report))
     words = ["export", str(judge_folder), "--out", str(tmp_path / "out"), "--report", str(tmp_path / "agreement.json")]
     assert main(words) == 2
-    expected = "another judge (other)" if "judge" in other else "another version; measure again"
-    assert f"--report: it is of {expected}" in capsys.readouterr().err
+    expected = "it is of another judge (other)" if "judge" in other else "schema_version 2; expected 3: measure again"
+    assert f"--report: {expected}" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
