@@ -131,7 +131,8 @@ def test_one_standard_error_for_all_items_tells_none_apart(make_dataset, make_ju
 
 
 _DESCRIPTION = {
-    "provenance": {"synthetic": True, "dataset": "tones", "target": "mean", "content_hash": "c", "split_hash": "s"},
+    "provenance": {"synthetic": True, "dataset": "tones", "target": "mean", "content_hash": "c", "split_hash": "s",
+                   "start": {}, "shares": {}, "probe": ""},
     "dimensions": [{"name": "empathy", "minimum": 1, "maximum": 5, "higher_is_better": True}],
     "settings": {
         "backbone": "nano", "dtype": "float32", "attention": "sdpa", "pooling": "response_mean",
@@ -140,4 +141,5 @@ _DESCRIPTION = {
     "head": {"type": "regression"},
     "max_seconds": 10,
     "sampling_rate": 16_000,
+    "trained_in_full": [],
 }  # fmt: skip
