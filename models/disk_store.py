@@ -89,12 +89,14 @@ class DiskStore:
     def put(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Keep tensors, unless the disk is full."""
         path = self._path(name)
-        if self._full or path.exists():
+        if self._full:
             return
         # not by process number: on machines that share the folder, two may have the same
         unfinished = path.with_name(f".{name}.{uuid.uuid4().hex[:8]}{_UNFINISHED}")
         whole = {key: tensor.contiguous() for key, tensor in tensors.items()}
         try:
+            if path.exists():  # an error in a folder that may not be entered
+                return
             path.parent.mkdir(exist_ok=True)
             with unfinished.open("wb") as file:
                 # `save_file` of safetensors does not say why it fails
@@ -113,7 +115,7 @@ class DiskStore:
 
     def __contains__(self, name: str) -> bool:
         """Whether `get` finds something; a file is read the first time."""
-        return self._path(name).is_file() if name in self._whole else self.get(name) is not None
+        return os.path.isfile(self._path(name)) if name in self._whole else self.get(name) is not None
 
     def _discard(self, path: Path, error: Exception) -> None:
         """Delete what cannot be used; a folder only if it is empty."""

@@ -7,6 +7,7 @@ import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -168,6 +169,22 @@ def test_a_full_disk_stops_no_work(tmp_path, monkeypatch, capsys):
     assert "cd" not in store
     assert store.get("ab") is not None
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["ab.safetensors"]
+
+
+def test_a_folder_that_may_not_be_entered_stops_no_work(tmp_path, monkeypatch, capsys):
+    store, plain = DiskStore(tmp_path, 1.0), os.stat
+
+    def refused(path: Any, *more: Any, **options: Any) -> os.stat_result:
+        if str(path).endswith(".safetensors"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return plain(path, *more, **options)
+
+    monkeypatch.setattr(os, "stat", refused)  # not by the mode of a folder: root may enter any
+    store.put("ab", tensors(1))
+    store.put("cd", tensors(2))
+    assert capsys.readouterr().err.count("nothing more is stored here: Permission denied") == 1
+    assert store.get("ab") is None
+    assert "cd" not in store
 
 
 def test_machines_whose_processes_have_the_same_number_share_a_store(tmp_path, monkeypatch, capsys):
