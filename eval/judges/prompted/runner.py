@@ -207,7 +207,8 @@ class Session:
         self._stop = threading.Event()
         self._rate = RateLimit(self.settings.rpm, self._stop)
         self._good = self._bad = 0
-        self._vain, self._waited = 0, 0.0  # questions with a request that only brought a bill; seconds of such requests
+        self._vain = self._failed = 0  # questions with a request that failed, and such requests
+        self._waited = 0.0  # seconds that they took
         self._workers = min(self.settings.concurrency, len(tasks))
         self._silent = set[str]()  # questions in a row, whatever the samples of each, that nobody answered
         self._lost, lost_before = Counter[str](), self.budget.lost
@@ -327,10 +328,10 @@ class Session:
             raise error
         if error.final:
             raise UserError(f"{self._name}: {error.kind}: {error}")
-        if error.billed:
-            self._lost.update([error.kind])
-            self._vain += not tries.total()
-            self._waited += time.monotonic() - begun
+        self._lost.update([error.kind] if error.billed else [])
+        self._vain += not tries.total()
+        self._failed += 1
+        self._waited += time.monotonic() - begun
         tries[error.limited] += 1
         # exponential backoff with full jitter (Brooker, 2015), in the number of failures of this kind
         delay = random.uniform(0.1, 1.0) * min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (tries[error.limited] - 1))
@@ -342,7 +343,7 @@ class Session:
         at_once = 1 if self.budget.one_by_one else self._workers
         mute = not self._good and self._waited >= ATTEMPTS * at_once * (self.settings.timeout or math.inf)
         if mute and self._vain >= _HOPELESS:
-            reason = f"no answer to the first {self._lost.total()} requests, the last with {error.kind}: {error}"
+            reason = f"no answer to the first {self._failed} requests, the last with {error.kind}: {error}"
             raise UserError(f"{self._name}: {reason}")
         exhausted = mute or tries[False] >= ATTEMPTS or tries[True] >= _LIMITED_ATTEMPTS
         if not error.retry or exhausted or self._stop.is_set():
@@ -353,7 +354,7 @@ class Session:
                 raise UserError(f"{self._name}: {reason}")
             if error.retry and exhausted:
                 self._silent.add(question.fingerprint())
-            if len(self._silent) >= _SILENT_ROUNDS * (1 if self.budget.one_by_one else self.settings.concurrency):
+            if len(self._silent) >= _SILENT_ROUNDS * self.settings.concurrency:
                 reason = f"no answer to {len(self._silent)} questions in a row, the last with {error.kind}: {error}"
                 raise UserError(f"{self._name}: {reason}; answers are kept; the same command goes on from there")
             raise error

@@ -159,6 +159,27 @@ def test_a_server_that_never_answers_ends_the_run_after_the_time_of_one_question
         assert fewest <= len(server.requests) <= most
 
 
+def test_a_gateway_that_waits_for_nothing_ends_the_run_too(make_judge, make_pairs, monkeypatch):
+    """These requests are not billed."""
+    monkeypatch.setattr(f"{RUNNER}._FIRST_DELAY", 0.01)
+    with serve(lambda request: openai_error(504, "nobody there")._replace(delay=0.3)) as server:
+        judge = make_judge("openai", server.url, ["samples=1", "timeout=0.6", OPENAI_PRICE], 1e3)
+        with pytest.raises(
+            UserError, match=r"no answer to the first \d+ requests, the last with server error: HTTP 504"
+        ):
+            judge.score(make_pairs(30))
+        assert len(server.requests) <= 13
+
+
+def test_a_server_that_fails_at_once_is_given_time_to_start(make_judge, make_pairs, monkeypatch):
+    """Also with a budget, where requests run one by one until the first answer."""
+    monkeypatch.setattr(f"{RUNNER}.ATTEMPTS", 1)
+    starting = [*[openai_error(503, "starting")] * 19, Response(answer("openai", GOOD))]
+    with serve(in_turn(starting)) as server:
+        judge = make_judge("openai", server.url, ["samples=1", "timeout=30", "concurrency=2", OPENAI_PRICE], 1e3)
+        assert (judge.score(make_pairs(30))["status"] == OK).sum() == 11
+
+
 def test_a_server_that_is_slow_to_start_ends_no_run(make_judge, make_pairs, monkeypatch):
     monkeypatch.setattr(f"{RUNNER}._FIRST_DELAY", 0.01)
     started = [*[Response(answer("openai", GOOD), delay=0.6)] * 5, Response(answer("openai", GOOD))]
