@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from .. import __version__
 from ..data_modules.errors import AudioError, UserError, shown
-from ..data_modules.folders import check_writable, replace_file
+from ..data_modules.folders import check_writable, file_hash, replace_file
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
 from .manifest import SUFFIXES, Manifest, Row, RowReader
 from .scores import Column, ScoredRow, Value, in_windows, row_columns, write_scores
@@ -123,8 +123,7 @@ def _file_mark(path: Path, checksums: bool) -> str:
         if not checksums:
             facts = path.stat()
             return f"{facts.st_size} {facts.st_mtime_ns}"
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_hash(path)
     except OSError:
         return ""
 

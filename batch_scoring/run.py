@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Literal, TypeVar
 
 from ..data_modules.errors import ASKED_TO_STOP, UserError
-from ..data_modules.folders import replace_text
+from ..data_modules.folders import file_hash, replace_text
 from ..data_modules.parallel import ALONE, SCHEDULER_SIGNALS, Launch, ProgressBar, listen, restore
 from .claim import Claim
 from .job import Chunk, DamagedError, Job, Parts, audio_mark
@@ -261,8 +261,7 @@ def _facts(path: Path) -> dict[str, str | int] | None:
     """What a file is known by; None = there is none, or it is no plain file."""
     if not path.is_file():
         return None
-    with open(path, "rb") as file:
-        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+    return {"bytes": path.stat().st_size, "sha256": file_hash(path)}
 
 
 def _summary_file(job: Job) -> Path:

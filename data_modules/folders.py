@@ -3,6 +3,7 @@ that paths stay in their folder, and writes files that appear complete or not at
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import stat
@@ -277,6 +278,16 @@ def kept_file(root: DataPath, content_hash: str, name: str) -> Path:
     except OSError:  # no home either, as in some containers
         folder = Path(tempfile.gettempdir())
     return folder / f"{content_hash[:32]}-{name.removeprefix('.')}"
+
+
+def file_hash(path: str | Path) -> str:
+    """SHA-256 (hex) of the content of a file.
+
+    Raises:
+        OSError: If it cannot be read.
+    """
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def replace_text(path: Path, text: str) -> None:

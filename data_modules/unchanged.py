@@ -6,7 +6,6 @@ the folder as files are compared here. Most calls only ask the system for sizes 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 
 from .errors import DataError, counted, names_shown
+from .folders import file_hash
 from .measuring import KeptResult, all_kept, keep
 from .parallel import map_threads
 from .schema import PairDataset
@@ -102,7 +102,6 @@ def _states(expected: dict[str, str]) -> dict[str, State]:
 
 def _hash(path: str) -> str | None:
     try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_hash(path)
     except OSError:
         return None

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from .errors import UserError, system_errors
-from .folders import replace_text
+from .folders import file_hash, replace_text
 from .locks import locked
 from .staging import check_new, command_lock
 
@@ -51,20 +51,11 @@ def check_replaceable(command: str, paths: Iterable[Path]) -> None:
             found = f"exists, and `{command}` did not write it"
         elif by != command:
             found = f"was written by `{by}`"
-        elif _hash_of(path) not in known:
+        elif file_hash(path) not in known:
             found = f"was changed since `{command}` wrote it"
         else:
             continue
         raise UserError(f"{path}: {found}; expected another place, or that this file is moved away")
-
-
-def is_of(command: str, path: Path) -> bool:
-    """Whether a file is as a command wrote it."""
-    try:
-        check_replaceable(command, [path])
-    except UserError:
-        return False
-    return path.exists()
 
 
 def write_files(command: str, folder: Path, files: Mapping[str, bytes]) -> None:
@@ -90,7 +81,7 @@ def write_files(command: str, folder: Path, files: Mapping[str, bytes]) -> None:
             except OSError as error:
                 raise OSError(error.errno, error.strerror, str(path)) from error
         for path, content in paths.items():  # the earlier hash stays: after a kill either file may stand there
-            earlier = [_hash_of(path)] if path.exists() else []
+            earlier = [file_hash(path)] if path.exists() else []
             record = {"command": command, "sha256": [hashlib.sha256(content).hexdigest(), *earlier]}
             _record_file(path).parent.mkdir(exist_ok=True)
             replace_text(_record_file(path), f"{json.dumps(record)}\n")
@@ -177,8 +168,3 @@ def _record(path: Path) -> tuple[str, list[str]]:
         return str(record["command"]), [str(known) for known in record["sha256"]]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return "", []
-
-
-def _hash_of(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

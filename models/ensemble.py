@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..data_modules.errors import UserError
+from ..data_modules.folders import file_hash
 from . import JUDGE_FILE
 from .artifact import (
     LoadedJudge,
@@ -22,7 +23,6 @@ from .artifact import (
     write_judge,
 )
 from .description import MEMBERS
-from .weight_files import file_hash
 
 MEMBER_ORIGINS = "member_provenance"
 """Key in `judge.json`: the provenance of each judge that was combined."""

@@ -18,13 +18,13 @@ from transformers.utils.hub import extract_commit_hash
 
 from ..data_modules.audio import AudioSource, decode
 from ..data_modules.errors import UserError
+from ..data_modules.folders import file_hash
 from . import NANO
 from .backbones import NANO_FOLDER, load_backbone, read_config
 from .backbones.audio_language_model import AudioLanguageModel, Message
 from .backbones.base import Checkpoint, Inputs
 from .backbones.deferred import own_file, weight_files
 from .backbones.loading import one_line
-from .weight_files import file_hash
 
 _WEIGHTS_AND_WORDS = {".safetensors", ".json", ".jinja", ".model", ".txt"}
 """Files of a checkpoint that answers depend on."""

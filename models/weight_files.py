@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..data_modules.errors import UserError, shown
+from ..data_modules.folders import file_hash
 from . import JUDGE_FILE
 from .backbones.deferred import finished
 from .description import BACKBONE, read_json, scales_text
@@ -156,12 +157,6 @@ def _head_state(judge: EmpathyJudge) -> dict[str, Tensor]:
 
 def _on_cpu(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: weight.detach().contiguous().cpu() for name, weight in weights.items()}
-
-
-def file_hash(path: Path) -> str:
-    """SHA-256 of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_hash(path: Path, expected: str | None) -> None:

@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ...data_modules.errors import UserError, shown
+from ...data_modules.folders import file_hash
 from .. import JUDGE_FILE
 from ..artifact import LoadedJudge, load_any, staged, write_description
 from ..backbones import DEPTH, load_backbone, read_config
@@ -26,7 +27,7 @@ from ..backbones.base import Backbone, Checkpoint, WeightForm
 from ..description import BACKBONE, EXPORT, MEMBERS
 from ..judge import DTYPES, EmpathyJudge
 from ..lora import FUSION, part_of, trained_in_full
-from ..weight_files import check_hash, file_hash, fingerprints, weights_hash, write_weights
+from ..weight_files import check_hash, fingerprints, weights_hash, write_weights
 from .check import CheckSet, ExportCheck, bounds_of, compare, score_all
 
 ExportFormat = Literal["merged", "huggingface"]

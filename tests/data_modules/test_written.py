@@ -17,7 +17,6 @@ from empathy_judge.data_modules.written import (
     RECORDS,
     changing,
     check_replaceable,
-    is_of,
     making,
     write_files,
     writing,
@@ -46,13 +45,14 @@ def refused(found: str, path: Path, command: str = "plan") -> None:
 
 def test_what_a_command_wrote_it_replaces(tmp_path):
     out = tmp_path / "new" / "out"
-    assert not is_of("plan", out / "plan.csv")
+    assert not (out / "plan.csv").exists()
     write_files("plan", out, {"plan.csv": b"1", "plan.json": b"2"})
     write_files("plan", out, {"plan.csv": b"3", "plan.json": b"2"})
     assert listed(out) == [f"{RECORDS}/plan.csv.json", f"{RECORDS}/plan.json.json", "plan.csv", "plan.json"]
     assert (out / "plan.csv").read_bytes() == b"3"
-    assert is_of("plan", out / "plan.csv")
-    assert not is_of("stress", out / "plan.csv")
+    check_replaceable("plan", [out / "plan.csv"])
+    with pytest.raises(UserError, match="was written by `plan`"):
+        check_replaceable("stress", [out / "plan.csv"])
     record = json.loads((out / RECORDS / "plan.csv.json").read_text())
     assert record["command"] == "plan"
     (out / "plan.csv").unlink()  # nothing is lost

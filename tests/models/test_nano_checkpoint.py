@@ -4,10 +4,10 @@ import json
 
 import pytest
 import torch
+from empathy_judge.data_modules.folders import file_hash
 from empathy_judge.models.backbones import NANO_FOLDER, load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.qwen2_audio import Qwen2Audio
-from empathy_judge.models.weight_files import file_hash
 from empathy_judge.train.nano import pretrain
 from empathy_judge.train.nano.answer import Listener, measure_answers
 from empathy_judge.train.nano.architecture import HOP, SECONDS

@@ -23,10 +23,10 @@ from transformers import PreTrainedModel
 
 from ...data_modules import sample
 from ...data_modules.errors import UserError
+from ...data_modules.folders import file_hash
 from ...models.backbones.audio_language_model import QUESTION
 from ...models.backbones.base import Checkpoint
 from ...models.backbones.qwen2_audio import Qwen2Audio
-from ...models.weight_files import file_hash
 from .answer import Listener, measure_answers, train_language_model
 from .architecture import SECONDS, build_model, build_processor
 from .corpus import Recording, build_corpora, digest, find_recordings

@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from empathy_judge.data_modules.folders import file_hash
 from empathy_judge.models.artifact import Placement, load_any
-from empathy_judge.models.weight_files import file_hash
 from safetensors.torch import load_file, save_file
 
 from ..conftest import edit
