@@ -20,9 +20,10 @@ from typing import BinaryIO
 import numpy as np
 import soundfile
 
-from .containers import PLAIN, joined_problem, with_true_sizes
-from .encodings import Mp3, flac_problem, id3_bytes, is_mp3, mp3_in_wav, whole_mp3, with_flac_length
+from .containers import PLAIN, joined_problem, wav_content, with_true_sizes
+from .encodings import Mp3, flac_problem, id3_bytes, is_mp3, whole_mp3, with_flac_length
 from .errors import AudioError, os_reason
+from .folders import file_hash
 from .ogg import ogg_problem, opus_end
 from .spellings import spelling_hint
 from .stored_clips import StoredClip
@@ -162,8 +163,7 @@ def audio_hash(source: AudioSource) -> str:
     if isinstance(source, bytes):
         return hashlib.sha256(source).hexdigest()
     try:
-        with open(source, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_hash(source)
     except OSError as error:
         raise AudioError(f"{source}: cannot be read ({os_reason(error)})", "cannot be read") from None
 
@@ -199,7 +199,7 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.S
         if not isinstance(checked, Mp3) and sound.subtype.startswith("MPEG_LAYER"):
             with sound:
                 _check_complete(sound, data, name)
-            checked = _mp3(data() if sound.format == "MP3" else mp3_in_wav(data()), name)
+            checked = _mp3(data() if sound.format == "MP3" else wav_content(io.BytesIO(data())), name)
             sound = _sound(checked)
     except FileNotFoundError:
         raise AudioError(f"{name}: no such file{spelling_hint(str(source))}", "no such file") from None
@@ -268,17 +268,18 @@ def _with_true_length(source: str | Path | bytes, data: Callable[[], bytes], nam
         if head in PLAIN:
             return _plain(file, name) or source
     has_tag = head[:3] == b"ID3"
+    if not (has_tag or is_mp3(head) or head in (b"OggS", b"fLaC")):
+        return source
+    content = data()
     if has_tag:
-        content = data()
         tagged = content[id3_bytes(content, 0) :]
         head = tagged[:4]
         if head in PLAIN:
             return _plain(io.BytesIO(tagged), name) or source
     if is_mp3(head) or (has_tag and head not in _NOT_MP3):
-        return _mp3(data(), name)
+        return _mp3(content, name)
     if head not in (b"OggS", b"fLaC"):
         return source
-    content = data()
     problem = ogg_problem(content) if head == b"OggS" else flac_problem(content)
     if problem is not None:
         raise AudioError(f"{name}: the file {problem}", "cannot be used")

@@ -82,6 +82,15 @@ def with_true_sizes(file: BinaryIO) -> bytes | None:
     return bytes(content)
 
 
+def wav_content(file: BinaryIO) -> bytes:
+    """The content of the data chunk of a RIFF file; where its size is 0 or passes the end, all that follows."""
+    for name, start, size in _chunks(file, 12, file.seek(0, 2), "<I"):
+        if name == b"data":
+            file.seek(start)
+            return file.read(size or -1)
+    return b""
+
+
 def _is_placeholder(size: _Size) -> bool:
     """Whether a program that does not know the length writes this size.
 

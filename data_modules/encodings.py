@@ -147,10 +147,10 @@ def whole_mp3(data: bytes) -> Mp3:
     frames = [frame for frame, _ in _mp3_frames(data)]
     kind = _mp3_kind(frames[0])
     declared = delay = padding = 0
-    if (header := _mp3_header(frames[0])) is not None:
+    if (header := _mp3_header(frames[0], kind)) is not None:
         declared, delay, padding = header
         frames = frames[1:]
-    if any(_mp3_header(frame) is not None for frame in frames):
+    if any(_mp3_header(frame, kind) is not None for frame in frames):
         raise AudioError(f"the file {JOINED}")
     total = len(frames) * kind.samples
     if declared > len(frames) + 1:  # some encoders count the header
@@ -176,17 +176,6 @@ def whole_mp3(data: bytes) -> Mp3:
         kind.samples - _MP3_DECODER_DELAY + begin,
         max(end - begin, 0),
     )
-
-
-def mp3_in_wav(data: bytes) -> bytes:
-    """The content of the data chunk of a RIFF file; where its size is 0 or passes the end, all that follows."""
-    position = 12
-    while position + 8 <= len(data):
-        size = int.from_bytes(data[position + 4 : position + 8], "little")
-        if data[position : position + 4] == b"data":
-            return data[position + 8 : position + 8 + size] if size else data[position + 8 :]
-        position += 8 + size + size % 2
-    return b""
 
 
 def is_mp3(head: bytes) -> bool:
@@ -303,10 +292,9 @@ def _mp3_end(data: bytes, start: int) -> int:
         end -= size
 
 
-def _mp3_header(frame: bytes) -> tuple[int, int, int] | None:
+def _mp3_header(frame: bytes, kind: _Mp3Kind) -> tuple[int, int, int] | None:
     """Number of frames (0 = not said), delay and padding (samples) that a Xing, Info or VBRI header declares; None =
-    the frame is none."""
-    kind = _mp3_kind(frame)
+    the frame is none. `kind` = of all frames of the file."""
     if kind.layer != 3:
         return None
     if frame[36:40] == b"VBRI":
