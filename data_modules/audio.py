@@ -27,7 +27,7 @@ from .folders import file_hash
 from .ogg import ogg_problem, opus_end
 from .spellings import spelling_hint
 from .stored_clips import StoredClip
-from .unreadable import EXPECTED, HEAD_BYTES, unreadable
+from .unreadable import HEAD_BYTES, read_wrongly, unreadable
 
 MIN_SECONDS = 0.05
 """Shorter clips are refused."""
@@ -210,6 +210,8 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.S
     with sound:
         if sound.format == "RAW":  # so does, by their names, what libsndfile does not know: *.au, *.snd, *.vox, *.gsm
             raise _unreadable(source, name, "")
+        if (problem := read_wrongly(sound, _head(source))) is not None:
+            raise AudioError(f"{name}: {problem}", "not supported")
         _check_rate(sound.samplerate, name)
         _check_complete(sound, data, name)
         skipped, count = (checked.skipped, checked.samples) if isinstance(checked, Mp3) else (0, sound.frames)
@@ -219,9 +221,13 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.S
 
 
 def _unreadable(source: str | Path | bytes, name: str, reason: str) -> AudioError:
-    with _file(source) as file:
-        message, is_recording = unreadable(file.read(HEAD_BYTES), reason)
+    message, is_recording = unreadable(_head(source), reason)
     return AudioError(f"{name}: {message}", "not supported" if is_recording else "not a sound file")
+
+
+def _head(source: str | Path | bytes) -> bytes:
+    with _file(source) as file:
+        return file.read(HEAD_BYTES)
 
 
 class _ReadForward(soundfile.SoundFile):
@@ -306,8 +312,6 @@ def _check_complete(sound: soundfile.SoundFile, data: Callable[[], bytes], name:
         raise AudioError(
             f"{name}: {trailing} bytes follow the samples that the header declares; expected one whole recording"
         )
-    if "multi-segment" in sound.extra_info:  # VOC; libsndfile reads the headers of the blocks as samples
-        raise AudioError(f"{name}: the file holds several blocks of samples; {EXPECTED}", "not supported")
     opus = _OPUS_END.search(sound.extra_info)
     if "Ogg: Junk after the last page" in sound.extra_info or (opus and int(opus[1]) < opus_end(data())):
         raise AudioError(f"{name}: the file is cut off in the middle of an Ogg page", "the file is cut off")

@@ -1,11 +1,19 @@
-"""What a file is that libsndfile does not read, told from its first bytes: a message that a user can act on."""
+"""What a file is that libsndfile does not read, or would read wrongly: a message that a user can act on."""
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from soundfile import SoundFile
 
 EXPECTED = "expected wav, flac, ogg, mp3, aiff, au"
 """Formats that are read, for messages."""
+_CONVERT = f"{EXPECTED}: convert it, as with ffmpeg -i IN OUT.wav"
+_CHECKED = ("WAV", "WAVEX", "RF64", "W64", "AIFF", "AU", "CAF", "FLAC", "OGG", "MP3", "NIST")
+"""Formats, as libsndfile calls them, of which can be told whether a file is whole. libsndfile does not look at sizes
+in the others: a file of half its length, or two files one after the other, would be read."""
 HEAD_BYTES = 4_096
 """How many bytes at the beginning of a file `described` looks at."""
 _NAMES = (
@@ -38,6 +46,8 @@ _WAV_CODECS = {
     0x1610: "AAC", 0x2000: "AC-3", 0x704F: "Opus",
 }  # fmt: skip
 _NIST = re.compile(rb"sample_n_bytes -i (\d+).*", re.DOTALL)
+_NIST_SAMPLES = re.compile(rb"sample_count -i (\d+)")
+_SUBFORMAT = re.compile(r"^ +format : (.+)$", re.MULTILINE)
 _NIST_CODING = re.compile(rb"sample_coding -s\d+ ([\w.,+-]+)")
 
 
@@ -74,4 +84,24 @@ def unreadable(head: bytes, reason: str) -> tuple[str, bool]:
     if name is None:
         return f"not a sound file; {EXPECTED}", False
     said = "" if reason in ("", _UNKNOWN) else f" ({reason.rstrip('.')})"
-    return f"{name}, which cannot be read{said}; {EXPECTED}: convert it, as with ffmpeg -i IN OUT.wav", True
+    return f"{name}, which cannot be read{said}; {_CONVERT}", True
+
+
+def read_wrongly(sound: SoundFile, head: bytes) -> str | None:
+    """Why a file that libsndfile opens would be read in part, or with other values; None = nothing is known.
+
+    Args:
+        sound: The open file.
+        head: Its first `HEAD_BYTES`.
+    """
+    if sound.format not in _CHECKED:
+        return f"{sound.format_info}, of which it cannot be told whether it is whole; {_CONVERT}"
+    samples = _NIST_SAMPLES.search(head)
+    if sound.format == "NIST" and (samples is None or int(samples[1]) != sound.frames):
+        declared = "no number of samples" if samples is None else f"{int(samples[1])} samples"
+        return f"SPHERE that declares {declared} and has room for {sound.frames}; expected one whole recording"
+    # libsndfile 1.2.2 takes the encoding from the bits of a sample: floats are read as integers
+    encoding = _SUBFORMAT.search(sound.extra_info)
+    if sound.format == "W64" and encoding is not None and encoding[1] != "pcm":
+        return f"Wave64 of {encoding[1]} with more than two channels, which cannot be read; {_CONVERT}"
+    return None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import struct
 
 import numpy as np
 import pytest
+import soundfile
 from empathy_judge.data_modules.audio import load_clip
 from empathy_judge.data_modules.errors import AudioError
 
@@ -103,3 +105,48 @@ def test_a_pointer_of_git_lfs_is_told_from_the_file():
     pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'4d' * 32}\nsize 12345\n".encode()
     with pytest.raises(AudioError, match=r"a pointer of Git LFS, not a sound file; get the file itself: git lfs pull"):
         load_clip(pointer)
+
+
+def sphere_16(declared: int, count: int) -> bytes:
+    fields = "channel_count -i 1\nsample_n_bytes -i 2\nsample_byte_format -s2 01\nsample_coding -s3 pcm"
+    head = f"NIST_1A\n   1024\nsample_rate -i 16000\n{fields}\nsample_count -i {declared}\nend_head\n"
+    return head.encode().ljust(1_024) + np.arange(count, dtype="<i2").tobytes()
+
+
+def test_sphere_is_read_whole_or_refused():
+    """libsndfile 1.2.2 takes its length from the size of the file alone."""
+    whole = load_clip(sphere_16(4_000, 4_000)).samples
+    np.testing.assert_array_equal(whole, np.arange(4_000, dtype=np.float32) / 32_768)
+    for count in (2_000, 3_999, 4_064, 8_512):
+        with pytest.raises(AudioError, match=f"declares 4000 samples and has room for {count}; expected one whole"):
+            load_clip(sphere_16(4_000, count))
+
+
+@pytest.mark.parametrize("kind", ["IRCAM", "PAF", "PVF", "AVR", "MPC2K", "MAT4", "MAT5", "SVX", "VOC"])
+def test_formats_that_may_be_cut_unseen_are_named(kind):
+    file = io.BytesIO()
+    soundfile.write(file, np.sin(np.arange(8_000) / 20), 16_000, format=kind, subtype="PCM_16")
+    for data in (file.getvalue(), file.getvalue()[:9_000]):
+        with pytest.raises(AudioError, match=r"of which it cannot be told whether it is whole; expected wav.*ffmpeg"):
+            load_clip(data)
+
+
+def wave64(subformat: int, samples: np.ndarray) -> bytes:
+    """Of six channels, with WAVE_FORMAT_EXTENSIBLE, as FFmpeg writes it."""
+    own, width = bytes.fromhex("f3acd3118cd100c04f8edb8a"), samples.dtype.itemsize
+    layout = struct.pack("<HHIIHH", 0xFFFE, 6, 48_000, 288_000 * width, 6 * width, 8 * width)
+    layout += struct.pack("<HHIH", 22, 8 * width, 63, subformat) + bytes.fromhex("000000001000800000aa00389b71")
+    chunks = b"wave" + own + b"fmt " + own + struct.pack("<Q", 24 + len(layout)) + layout
+    chunks += b"data" + own + struct.pack("<Q", 24 + samples.nbytes) + samples.tobytes()
+    return b"riff" + bytes.fromhex("2e91cf11a5d628db04c10000") + struct.pack("<Q", 24 + len(chunks)) + chunks
+
+
+def test_wave64_of_six_channels_is_read_as_what_it_is():
+    """libsndfile 1.2.2 reads floats as integers, and mu-law as unsigned bytes."""
+    values = np.repeat(0.4 * np.sin(np.arange(9_600) / 20), 6)
+    for samples in (np.rint(values * 2**15).astype("<i2"), np.rint(values * 2**31).astype("<i4")):
+        np.testing.assert_allclose(load_clip(wave64(1, samples)).samples, values[::6], atol=1e-4)
+    floats, bytes_of_mu_law = values.astype("<f4"), np.zeros(57_600, np.uint8)
+    for subformat, samples, encoding in ((3, floats, "IEEE float"), (7, bytes_of_mu_law, "u-law")):
+        with pytest.raises(AudioError, match=f"Wave64 of {encoding} with more than two channels, which cannot be read"):
+            load_clip(wave64(subformat, samples))
