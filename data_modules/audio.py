@@ -27,7 +27,7 @@ from .folders import file_hash
 from .ogg import ogg_problem, opus_end
 from .spellings import spelling_hint
 from .stored_clips import StoredClip
-from .unreadable import HEAD_BYTES, read_wrongly, unreadable
+from .unreadable import EXPECTED, HEAD_BYTES, read_wrongly, unreadable
 
 MIN_SECONDS = 0.05
 """Shorter clips are refused."""
@@ -294,6 +294,10 @@ def _with_true_length(source: str | Path | bytes, data: Callable[[], bytes], nam
 
 
 def _plain(file: BinaryIO, name: str) -> bytes | None:
+    file.seek(0)
+    start = file.read(12)
+    if start[:4] == b"FORM" and start[8:11] != b"AIF":  # not left to libsndfile, which has trouble with some
+        raise AudioError(f"{name}: a FORM file that is no AIFF, which cannot be read; {EXPECTED}", "not supported")
     if (problem := joined_problem(file)) is not None:
         raise AudioError(f"{name}: the file {problem}")
     return with_true_sizes(file)

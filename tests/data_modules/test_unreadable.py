@@ -122,13 +122,20 @@ def test_sphere_is_read_whole_or_refused():
             load_clip(sphere_16(4_000, count))
 
 
-@pytest.mark.parametrize("kind", ["IRCAM", "PAF", "PVF", "AVR", "MPC2K", "MAT4", "MAT5", "SVX", "VOC"])
+@pytest.mark.parametrize("kind", ["IRCAM", "PAF", "PVF", "AVR", "MPC2K", "MAT4", "MAT5", "VOC"])
 def test_formats_that_may_be_cut_unseen_are_named(kind):
     file = io.BytesIO()
     soundfile.write(file, np.sin(np.arange(8_000) / 20), 16_000, format=kind, subtype="PCM_16")
     for data in (file.getvalue(), file.getvalue()[:9_000]):
         with pytest.raises(AudioError, match=r"of which it cannot be told whether it is whole; expected wav.*ffmpeg"):
             load_clip(data)
+
+
+def test_form_files_that_are_no_aiff_are_not_opened(monkeypatch):
+    monkeypatch.setattr(soundfile, "SoundFile", None)
+    for tag in (b"", b"ID3\x03\x00\x00\x00\x00\x00\x0a" + bytes(10)):
+        with pytest.raises(AudioError, match="a FORM file that is no AIFF, which cannot be read; expected wav"):
+            load_clip(tag + b"FORM" + (4).to_bytes(4, "big") + b"8SVX")
 
 
 def wave64(subformat: int, samples: np.ndarray) -> bytes:
