@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import torch
 from empathy_judge import PairDataset
+from empathy_judge.checkpoints.nano.make.architecture import build_model
 from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.data_modules.splits import kept_together
 from empathy_judge.eval.judges.baselines.acoustic import OURS, ClipFeatures
@@ -25,7 +26,6 @@ from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
 from empathy_judge.eval.statistics.reliability import measure as reliability
 from empathy_judge.models.backbones import NANO_FOLDER
-from empathy_judge.train.nano.architecture import build_model
 from materials import load_set
 from transformers import AutoProcessor
 
