@@ -120,7 +120,7 @@ def test_the_image_gets_the_whole_package_and_little_else():
     needed = [*files, "pyproject.toml", "constraints.txt", PROJECT["project"]["readme"], "LICENSE"]
     assert [path for path in needed if ignored(path) or not (ROOT / path).is_file()] == []
     left_out = (
-        ".git/HEAD", ".venv/bin/python", "tests/conftest.py", "checkpoints/mine/a.ckpt",
+        ".git/HEAD", ".venv/bin/python", "tests/conftest.py", "tools/fuzz/targets.py", "checkpoints/mine/a.ckpt",
         "checkpoints/nano/make/clips.py", "demo/judge/judge.json", "models/__pycache__/judge.pyc",
         "serving/.ruff_cache/x",
     )  # fmt: skip
