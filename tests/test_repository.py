@@ -51,6 +51,12 @@ def test_a_wheel_has_every_folder_of_code():
     assert {"empathy_judge", *ours} == set(PROJECT["tool"]["setuptools"]["packages"])
 
 
+def test_a_wheel_has_every_mapping_of_a_corpus():
+    mappings = {str(path.relative_to(ROOT)) for path in ROOT.glob("data_modules/**/*.yaml")}
+    assert "data_modules/importers/corpora/trace.yaml" in mappings
+    assert mappings <= set(package_files())
+
+
 def test_every_python_that_we_support_is_tested():
     (ci,) = [path for path in WORKFLOWS if path.stem == "ci"]
     tested = _yaml(ci)["jobs"]["test"]["strategy"]["matrix"]["python"]
