@@ -370,7 +370,6 @@ def test_keys_are_not_shown(capsys, monkeypatch):
     [
         ("sweep", {"optuna": None}, "missing", "pip install 'empathy-judge[sweep]'"),
         ("sweep", {"optuna": "0.1"}, "broken", "optuna 0.1; expected >=4"),
-        ("granite", {"torch": "2.15.0", "torchaudio": None}, "missing", "(torchaudio is not installed)"),
     ],
 )
 def test_an_optional_part_that_does_not_work(capsys, monkeypatch, part, versions, state, detail):

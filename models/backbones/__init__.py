@@ -31,8 +31,6 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "audioflamingo3": ("qwen2_audio", "AudioFlamingo3"),
     "gemma3n": ("gemma", "Gemma3n"),
     "gemma4": ("gemma", "Gemma4"),
-    "granite_speech": ("granite_speech", "GraniteSpeech"),
-    "granite_speech_plus": ("granite_speech", "GraniteSpeechPlus"),
     "hubert": ("audio_encoders", "Hubert"),
     "phi4_multimodal": ("phi4_multimodal", "Phi4Multimodal"),
     "qwen2_5_omni": ("qwen_omni", "Qwen2_5Omni"),

@@ -64,8 +64,7 @@ class AudioLanguageModel(Backbone):
         self.network, self.processor = network, processor
         self.name = checkpoint.name
         self.tokenizer = processor.tokenizer
-        # Granite Speech calls it otherwise
-        self.extractor = getattr(processor, "audio_processor", None) or processor.feature_extractor
+        self.extractor = processor.feature_extractor
         # what the template shows once for each clip, and the text once for each audio token
         self.audio_token: str = self.own_audio_token or processor.audio_token
         self.audio_token_id: int = self.tokenizer.convert_tokens_to_ids(self.audio_token)
@@ -174,7 +173,7 @@ class AudioLanguageModel(Backbone):
         return self.language_model.get_input_embeddings()(ids)
 
     def project(self, states: Tensor) -> Tensor:
-        """From audio states `(states, audio size)` to embeddings `(states * tokens_per_state, hidden)`."""
+        """From audio states `(states, audio size)` to embeddings `(states, hidden)`."""
         return self.network.get_submodule(self.parts["projector"].path)(states)
 
     def read(self, ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor, **further: Any) -> Tensor:

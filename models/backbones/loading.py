@@ -73,8 +73,7 @@ def load_model(family: type[Backbone], checkpoint: Checkpoint) -> Any:
             for part in family.float32_parts:
                 model.get_submodule(part).float()
             return model
-        if not family.own_adapter:
-            _refuse_adapter(checkpoint)
+        _refuse_adapter(checkpoint)
         unquantized = [*family.unquantized(), "lm_head"]
         if checkpoint.quantization == "nf4":
             unquantized += _across_blocks(without_weights(), _patterns(unquantized))

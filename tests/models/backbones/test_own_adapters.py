@@ -1,4 +1,4 @@
-"""Granite Speech and Phi-4-multimodal come with an adapter of their own, which is in the weights of a judge."""
+"""Phi-4-multimodal comes with an adapter of its own, which is in the weights of a judge."""
 
 from __future__ import annotations
 
@@ -10,16 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate import cpu_offload
-from empathy_judge.data_modules.audio import Clip
-from empathy_judge.data_modules.schema import Pair
-from empathy_judge.models.backbones import granite_speech, phi4_multimodal
+from empathy_judge.models.backbones import phi4_multimodal
 from safetensors.torch import load_file, save_file
-from transformers import GraniteSpeechForConditionalGeneration
 
-from .conftest import RATE, equal, judge_of, refused, weights_of
+from .conftest import refused, weights_of
 
 ADAPTERS = {
-    "granite_speech": "adapter_model.safetensors",
     "phi4_multimodal": "speech-lora/adapter_model.safetensors",
 }
 
@@ -89,46 +85,9 @@ def test_one_that_does_not_fit_is_refused(copy, adapter, change, text):
     refused(copy, text)
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("family", ["granite_speech"], indirect=True)
-def test_a_checkpoint_without_one_is_the_official_one(family, copy, adapter, noise, same):
-    model = GraniteSpeechForConditionalGeneration.from_pretrained(without_adapter(copy, adapter)).eval()
-    judge = judge_of(family, backbone=str(copy))
-    inputs = judge.build_inputs([Pair("p", Clip(noise(20_000), RATE))])
-    features, mask = inputs.clips.features, inputs.attention_mask
-    expected = model.model(input_ids=inputs.input_ids, input_features=features, attention_mask=mask).last_hidden_state
-    assert same(judge.backbone.hidden_states(inputs), expected)
-
-
-@pytest.mark.parametrize("family", ["granite_speech"], indirect=True)
-def test_the_layout_of_transformers_4_is_read(family, copy, adapter):
-    older = {
-        key.replace("model.language_model", "language_model.model"): own for key, own in load_file(adapter).items()
-    }
-    assert any(".model.language_model.model.layers." in key for key in older)
-    save_file(older, adapter, metadata={"format": "pt"})
-    assert equal(weights_of(copy), weights_of(family.folder))
-
-
-@pytest.mark.parametrize("family", ["granite_speech"], indirect=True)
-@pytest.mark.parametrize(
-    ("names", "text"),
-    [
-        (["adapter_model.safetensors"], r"no adapter_model\.safetensors"),
-        (["adapter_config.json"], r"no adapter_config\.json"),
-        (["adapter_model.safetensors", "adapter_config.json"], "adapter is incomplete"),
-    ],
-)
-def test_one_that_is_announced_must_be_there(copy, names, text):
-    for name in names:
-        (copy / name).unlink()
-    refused(copy, text)
-
-
 def test_into_layers_in_main_memory_it_is_not_merged(family, monkeypatch):
     """Where GPUs are full: accelerate leaves them without weights, and the adapter would be lost."""
-    module = {"granite_speech": granite_speech, "phi4_multimodal": phi4_multimodal}[family.name]
-    merge = module.merge_own_adapter
+    merge = phi4_multimodal.merge_own_adapter
 
     def crowded(model, *given, **named):
         layers = next(
@@ -137,7 +96,7 @@ def test_into_layers_in_main_memory_it_is_not_merged(family, monkeypatch):
         cpu_offload(layers[-1], execution_device=torch.device("cpu"))
         merge(model, *given, **named)
 
-    monkeypatch.setattr(module, "merge_own_adapter", crowded)
+    monkeypatch.setattr(phi4_multimodal, "merge_own_adapter", crowded)
     refused(
         family.folder, r"layers\.\d+\..*, which has an adapter of its own, does not fit the GPUs; expected larger ones"
     )
