@@ -47,8 +47,6 @@ class AudioLanguageModel(Backbone):
     own_audio_token: ClassVar[str | None] = None  # the audio token where the processor does not say it
     _every_layer: bool = False
     tower_width: ClassVar[str] = "hidden_size"  # what the width of the tower's layers is called in its configuration
-    # most tokens of a pair that may share a row with others (`packed`); None = any number
-    whole_tokens: int | None = None
 
     @classmethod
     def unquantized(cls) -> list[str]:
@@ -218,8 +216,6 @@ class AudioLanguageModel(Backbone):
     def packed(self, inputs: Inputs) -> Packed | None:
         ids, mask = inputs.input_ids, inputs.attention_mask
         if not self.packs:
-            return None
-        if self.whole_tokens is not None and ids.shape[1] > self.whole_tokens:
             return None
         states = ids.new_full(ids.shape, -1)
         states.view(-1)[inputs.audio_positions] = inputs.audio_index

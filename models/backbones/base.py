@@ -34,8 +34,7 @@ class Checkpoint:
     # "auto" spreads the weights over the GPUs that there are, then main memory; None = the CPU
     device_map: Literal["auto"] | None = None
     weights: bool = True  # False builds the architecture without weights, on the meta device, to count with
-    # True leaves conversion to float32 and the merge of an adapter of its own to `deferred.finish`: until then weights
-    # are mapped from their files
+    # True leaves conversion to float32 to `deferred.finish`: until then weights are mapped from their files
     deferred: bool = False
     # how many layers there are, from the first: a number, or a share of all; None = all. Those above are neither made
     # nor read.

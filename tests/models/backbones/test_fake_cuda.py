@@ -139,7 +139,7 @@ def on_gpu(*tensors: torch.Tensor | None) -> bool:
     return all(tensor is None or tensor.device == CUDA for tensor in tensors)
 
 
-# ---------------------------------------------------------------- what is run, of 13 families in two precisions
+# ---------------------------------------------------------------- what is run, of 12 families in two precisions
 
 
 def states_and_poolings(gpu: OnCuda) -> None:
@@ -399,8 +399,8 @@ def test_of_two_judges_at_once_the_last_restores_the_precision():
 
 # ---------------------------------------------------------------- no mask where none is needed
 
-WITH_BIAS = ("phi4_multimodal", "wav2vec2_bert")
-"""Their towers add relative positions to the attention, which SDPA takes as a mask alone."""
+WITH_BIAS = ("wav2vec2_bert",)
+"""Its tower adds relative positions to the attention, which SDPA takes as a mask alone."""
 WINDOWED = ("gemma3n", "gemma4")
 """Every second layer of these language models attends within a window, and needs a mask where a pair is longer."""
 ALIKE = [Pair(f"{n}", clip(1.0, n), (Turn("user", clip(1.0, n + 2)),)) for n in range(2)]

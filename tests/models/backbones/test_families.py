@@ -52,7 +52,6 @@ AROUND_WINDOWS = [
     ("gemma4", 480_000, 801),
     # 0.05 s is the shortest clip that is accepted; the last two leave no room for zeros behind the clip
     *(("qwen2_audio", samples, None) for samples in (800, 6_400, 21_931, 16_321, 64_000, 159_999, 160_000)),
-    *(("phi4_multimodal", samples, 20_000) for samples in (640_000, 640_400, 700_001, 1_281_000)),
 ]
 
 
