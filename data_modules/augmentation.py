@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import soundfile
 import torch
+from torchaudio import functional
 
 from .audio import AudioSource, Clip, load_clip
 from .encodings import MP3_RATES
@@ -117,16 +118,7 @@ def coloured_noise(length: int, slope: float, rate: int, rng: np.random.Generato
 
 def _noise(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.random.Generator) -> torch.Tensor:
     noise = coloured_noise(len(samples), rng.uniform(), rate, rng)
-    energy, of_noise = ((torch.linalg.vector_norm(each) ** 2).log10() for each in (samples, noise))
-    return samples + 10 ** ((10 * (energy - of_noise) - _draw(settings.noise_snr, rng)) / 20) * noise
-
-
-def _mu_law(samples: torch.Tensor) -> torch.Tensor:
-    """Samples within -1 and 1 through the 256 levels of telephony (G.711, mu-law) and back."""
-    mu = torch.tensor(255.0)
-    companded = samples.sign() * (mu * samples.abs()).log1p() / mu.log1p()
-    companded = ((companded + 1) / 2 * mu + 0.5).floor() / mu * 2 - 1
-    return companded.sign() * ((companded.abs() * mu.log1p()).exp() - 1) / mu
+    return functional.add_noise(samples, noise, torch.tensor(_draw(settings.noise_snr, rng)))
 
 
 def _codec(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.random.Generator) -> torch.Tensor:
@@ -136,7 +128,7 @@ def _codec(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.ran
     if codec == "mp3" and rate not in MP3_RATES:  # MP3 has not every rate, Ogg Vorbis has more of them
         codec = "ogg"
     if codec == "mu_law" or (codec == "ogg" and rate > _MOST_VORBIS):
-        return _mu_law(scaled) * peak
+        return functional.mu_law_decoding(functional.mu_law_encoding(scaled, 256), 256) * peak
     buffer = io.BytesIO()
     file_format = ("MP3", "MPEG_LAYER_III") if codec == "mp3" else ("OGG", "VORBIS")
     compression = min(_draw(settings.codec_compression, rng), _MOST_MP3 if codec == "mp3" else 1.0)

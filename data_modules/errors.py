@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import importlib.metadata
 import os
 import re
 import sys
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
+TORCH, TORCHAUDIO = "torch>=2.11,<2.15", "torchaudio>=2.11"
+"""The pair that the package asks for; torchaudio refuses a torch that was built for another version of CUDA."""
 Locate = Callable[[int, str], str]
 """Position of a row (from 0) and our name of a column -> where the cell stands, for the head of a message."""
 
@@ -177,11 +180,10 @@ def as_user_error(error: BaseException) -> UserError | None:
             f"{said}; expected fewer pairs at once: --batch-size; in training --data.batch_tokens, --data.batch_size "
             "or --gradient_checkpointing true"
         )
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    if any(frame.f_globals.get("__name__") == "torchaudio" and frame.f_code.co_name == "<module>" for frame in frames):
+    if (unlike := _of_torchaudio(error)) is not None:
         return UserError(
-            f"torchaudio cannot be imported ({error}), and transformers imports it where it is installed; "
-            "pip uninstall torchaudio"
+            f"torchaudio {_version('torchaudio')} cannot be imported beside torch {_version('torch')} ({unlike}); "
+            f"expected a pair that goes together: pip install '{TORCH}' '{TORCHAUDIO}'"
         )
     os_error = system_error(error)
     if os_error is None:
@@ -189,6 +191,24 @@ def as_user_error(error: BaseException) -> UserError | None:
     reason = os_error.strerror or str(os_error) or type(os_error).__name__
     where = "" if os_error.filename is None else f"{os_error.filename}: "
     return UserError(f"{where}{reason}; {_ADVICE.get(os_error.errno or 0, 'check paths, disk and network')}")
+
+
+def _of_torchaudio(error: BaseException) -> BaseException | None:
+    """What was raised while torchaudio was imported, by itself or behind what a library made of it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        for frame, _ in traceback.walk_tb(cause.__traceback__):
+            if frame.f_globals.get("__name__") == "torchaudio" and frame.f_code.co_name == "<module>":
+                return cause
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "of no known version"
 
 
 def raised_in(error: BaseException, package: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import importlib.metadata
 import json
 import os
@@ -12,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -333,6 +335,21 @@ def test_this_machine(capsys, monkeypatch, tmp_path):
     assert " GB free at " in found["disks", "models of the hub"]["detail"]  # of the folder above, which is there
     assert found["cached models", "none"]["state"] == "missing"
     assert "optional parts" in output_of(capsys, "doctor")
+
+
+def test_a_torchaudio_that_does_not_go_with_torch(capsys, monkeypatch):
+    real = importlib.import_module
+
+    def loads(name: str, *rest: Any) -> Any:
+        if name == "torchaudio":
+            raise RuntimeError("different CUDA versions\nmore")
+        return real(name, *rest)
+
+    monkeypatch.setattr("importlib.import_module", loads)
+    found = _findings(capsys, 1)["packages", "torchaudio"]
+    versions = [importlib.metadata.version(name) for name in ("torchaudio", "torch")]
+    said = "{} cannot be imported beside torch {}: RuntimeError: different CUDA versions".format(*versions)
+    assert (found["state"], found["detail"]) == ("broken", said)
 
 
 def test_a_card_without_bf16_is_told_what_to_set(capsys, monkeypatch):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torchaudio import functional
 from transformers import WhisperFeatureExtractor
 
 from ...data_modules import prosody
@@ -303,13 +304,10 @@ def _surround(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def _degrade(samples: np.ndarray, recording: str, rng: np.random.Generator) -> np.ndarray:
     if recording == "muffled":
-        # Another filter than torchaudio's is not the same to the bit
-        from torchaudio.functional import lowpass_biquad
-
         cutoff = float(rng.uniform(900, 2500))
         signal = torch.from_numpy(samples)
         for _ in range(3):
-            signal = lowpass_biquad(signal, prosody.RATE, cutoff)
+            signal = functional.lowpass_biquad(signal, prosody.RATE, cutoff)
         return signal.numpy()
     rms = float(np.sqrt(np.mean(samples**2)))
     if recording == "noisy":
