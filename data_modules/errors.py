@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-TORCH, TORCHAUDIO = "torch>=2.11,<2.15", "torchaudio>=2.11"
-"""The pair that the package asks for; torchaudio refuses a torch that was built for another version of CUDA."""
 Locate = Callable[[int, str], str]
 """Position of a row (from 0) and our name of a column -> where the cell stands, for the head of a message."""
 
@@ -183,7 +181,7 @@ def as_user_error(error: BaseException) -> UserError | None:
     if (unlike := _of_torchaudio(error)) is not None:
         return UserError(
             f"torchaudio {_version('torchaudio')} cannot be imported beside torch {_version('torch')} ({unlike}); "
-            f"expected a pair that goes together: pip install '{TORCH}' '{TORCHAUDIO}'"
+            "expected the newest of both, built for the same CUDA: pip install --upgrade torch torchaudio"
         )
     os_error = system_error(error)
     if os_error is None:
