@@ -376,7 +376,7 @@ def _add_serving_options(one: argparse.ArgumentParser) -> None:
         ("--max-queue", whole_number, 128, "PAIRS", "that wait; beyond, requests are refused with 429"),
         ("--max-wait", seconds, 0.005, "SECONDS", "that the judge waits for others to score together"),
         ("--max-bytes", whole_number, 32 * 2**20, "BYTES", "of a request; more is cut with 413"),
-        ("--concurrency", whole_number, 64, "REQUESTS", "that are received and decoded at once; beyond, 429"),
+        ("--concurrency", whole_number, 256, "REQUESTS", "that are received and decoded at once; beyond, 429"),
         ("--decoders", whole_number, 2, "PROCESSES", "that decode"),
         ("--decode-seconds", seconds, 10.0, "SECONDS", "to decode a clip; beyond, it is refused"),
         ("--body-seconds", seconds, 60.0, "SECONDS", "to receive a request; beyond, 408"),

@@ -34,6 +34,7 @@ from .judge import EmpathyJudge
 from .lora import trained_in_full
 from .settings import JudgeSettings, Quantization
 from .weight_files import (
+    check_backbone,
     check_hash,
     check_keys,
     fingerprint,
@@ -284,8 +285,6 @@ def _build(path: Path, description: Description, placement: Placement) -> Empath
     trained, stored = description.settings, "none"
     backbone = placement.backbone or trained.backbone
     if description.export is not None:
-        from .export.write import check_backbone
-
         if placement.backbone is not None:
             raise UserError(f"{path}: has its backbone in its own folder; {placement.backbone} cannot take its place")
         backbone, stored = str(check_backbone(path.parent, description.sha256)), description.export.quantization

@@ -19,10 +19,10 @@ from ...data_modules.parallel import progress
 from ...data_modules.written import write_files
 from ...scorer import Scorer
 from ..dimension_report import judged_rows
+from ..evaluate import Results
 from ..explain import Curve, Explanation, explain
 from ..probes.voice import RATE
 from ..rendering import read, render
-from ..results import Results
 from .charts import ACCENT, GRID, INK, MUTED, PALE, STYLE, plot, png, svg
 from .report import worst_items
 from .sound import embedded

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import soundfile
 from datasets.table import InMemoryTable
-from empathy_judge import PairDataset
+from empathy_judge import PairDataset, dataset_from_frames
 from empathy_judge.data_modules.combine import combine
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import hugging_face, label_studio, table
@@ -161,7 +161,7 @@ def test_frames(folder, kind):
         {"pair_id": map(str, range(41)), "response_audio": [str(folder / f"{n}.wav") for n in range(41)]}
     )
     ratings = pd.DataFrame({"pair_id": pairs["pair_id"], "w:a": scores, "w:b": ALL_TENTHS})
-    check(PairDataset.from_frame(pairs, ratings, dimensions=[TENTHS], folder=folder / "made"))
+    check(dataset_from_frames(pairs, ratings, dimensions=[TENTHS], folder=folder / "made"))
 
 
 def test_label_studio(folder):

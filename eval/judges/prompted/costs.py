@@ -1,43 +1,17 @@
-"""What asking would cost: prices, and the disclosure before the first question."""
+"""What is said before the first question: what asking would send and cost."""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ....data_modules.errors import UserError, counted
-from .questions import Question
-from .settings import Price
+from .budget import RequestPlan
+from .judges import PromptedJudge
+from .settings import AS_OF
 
-if TYPE_CHECKING:
-    from .judges import PromptedJudge
-
-AS_OF = "November 2026"
-PRICES = {
-    "openai:gpt-audio-1.5": Price(2.5, 32.0, 10.0),
-    "openai:gpt-audio": Price(2.5, 32.0, 10.0),
-    "gemini:gemini-3.1-pro-preview": Price(2.0, 2.0, 12.0),
-}
-"""Dollars for a million tokens, as of `AS_OF`; vendors change them, a spec can say ``price=...``."""
 _PRICE = "price=TEXT_IN:AUDIO_IN:OUT (dollars for a million tokens) and --budget DOLLARS, or price=0:0:0 if it is free"
 _AUDIO = re.compile(r'(?<="data": ")[A-Za-z0-9+/=]{401,}(?=")')  # longer base64 is not shown
-
-
-@dataclass
-class RequestPlan:
-    """The requests that asking would send."""
-
-    questions: int  # in all
-    requests: int = 0  # of these, without an answer yet
-    seconds: float = 0.0  # of audio in the requests
-    megabytes: float = 0.0  # of audio as it is sent
-    dollars: float = 0.0  # what they would likely cost; 0 where no price is known
-    anew: float = 0.0  # what all questions would likely cost, answered before or not: what a listening check takes
-    equal: int = 0  # questions that are the same as one of these requests
-    unusable: int = 0  # questions whose clips cannot be used
-    example: Question | None = None  # the first question, if there is one
 
 
 def disclosure(judge: PromptedJudge, plan: RequestPlan, passes: int) -> str:

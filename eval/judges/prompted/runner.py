@@ -17,12 +17,11 @@ from dataclasses import dataclass, field
 
 from ....data_modules.errors import ASKED_TO_STOP, AudioError, UserError
 from ....data_modules.parallel import ProgressBar, in_daemon_thread, listen, restore
-from .budget import Budget
+from .budget import Budget, RequestPlan
 from .cache import AnswerCache, CachedAnswer, cache_key
-from .costs import PRICES, RequestPlan
 from .provider import ANSWERED, CUT_OFF, REFUSED, Provider, Reply, RequestError
 from .questions import AnswerForm, Question, Unread, expected_score
-from .settings import PromptedSettings
+from .settings import PRICES, PromptedSettings
 
 ATTEMPTS = 6
 """Most attempts of a request where the server fails. Rate limit errors count separately, up to `_LIMITED_ATTEMPTS`."""

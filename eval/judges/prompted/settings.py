@@ -24,6 +24,15 @@ class Price(NamedTuple):
     out: float
 
 
+AS_OF = "November 2026"
+PRICES = {
+    "openai:gpt-audio-1.5": Price(2.5, 32.0, 10.0),
+    "openai:gpt-audio": Price(2.5, 32.0, 10.0),
+    "gemini:gemini-3.1-pro-preview": Price(2.0, 2.0, 12.0),
+}
+"""Dollars for a million tokens, as of `AS_OF`; vendors change them, a spec can say ``price=...``."""
+
+
 def _price(value: object) -> object:
     if not isinstance(value, str):
         return value
