@@ -24,7 +24,7 @@ from ..data_modules.audio import AudioSource, Clip, decode
 from ..data_modules.errors import AudioError, UserError, shown
 from ..data_modules.ratings import check_situation
 from ..data_modules.schema import Dimension, Pair, Turn
-from ..models.backbones.base import Inputs
+from ..models.backbones.inputs import Inputs
 from ..models.judge import EmpathyJudge, EncodedClip
 from ..models.scoring import PairScorer
 from ..scorer import Scorer

@@ -28,7 +28,7 @@ from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.splits import kept_together
 from ..data_modules.unchanged import check_unchanged
 from ..models.backbones.audio_language_model import AudioLanguageModel
-from ..models.backbones.base import Inputs
+from ..models.backbones.inputs import Inputs
 from ..models.backbones.layers import made_by
 from ..models.closed_form import EXACT, FOLDS, LANDMARKS, Portion, fit
 from ..models.head_input import HeadInputSettings

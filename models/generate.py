@@ -22,8 +22,9 @@ from ..data_modules.folders import file_hash
 from . import NANO
 from .backbones import NANO_FOLDER, load_backbone, read_config
 from .backbones.audio_language_model import AudioLanguageModel, Message
-from .backbones.base import Checkpoint, Inputs
+from .backbones.base import Checkpoint
 from .backbones.deferred import own_file, weight_files
+from .backbones.inputs import Inputs
 from .backbones.loading import one_line
 
 _WEIGHTS_AND_WORDS = {".safetensors", ".json", ".jinja", ".model", ".txt"}

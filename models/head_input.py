@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from .backbones.base import Inputs
+from .backbones.inputs import Inputs
 from .settings import HeadInputSettings, PoolingName
 
 _NEVER = 1e30

@@ -18,8 +18,9 @@ from ..data_modules.errors import TextError
 from ..data_modules.prosody import RATE, voiced_shares
 from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
-from .backbones.base import Backbone, Checkpoint, Clips, Inputs
-from .backbones.layers import LayerStatistics, moved, whole_float32
+from .backbones.base import Backbone, Checkpoint
+from .backbones.inputs import Clips, Inputs, moved
+from .backbones.layers import LayerStatistics, whole_float32
 from .head_input import HeadInput, WindowSize, build_pooling, response_mask_of, stacked
 from .heads import Head, Prediction, build_head
 from .lora import adapt, trained_in_full, weights_of

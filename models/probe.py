@@ -17,7 +17,7 @@ from sklearn.model_selection import GroupKFold
 from torch import Tensor
 
 from ..data_modules.schema import Pair
-from .backbones.base import Inputs
+from .backbones.inputs import Inputs
 from .clip_encoder import KEPT_BYTES, ClipEncoder
 from .closed_form import EXACT, FOLDS, LANDMARKS, WIDTHS, Portion, Solution, fit
 from .disk_store import DiskStore

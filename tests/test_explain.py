@@ -19,7 +19,7 @@ from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.eval import explain as explaining
 from empathy_judge.eval.explain import explain, noise_floor
 from empathy_judge.eval.judges import trained as trained_module
-from empathy_judge.models.backbones.base import Inputs
+from empathy_judge.models.backbones.inputs import Inputs
 from empathy_judge.models.heads import Prediction
 from empathy_judge.scorer import Scorer
 

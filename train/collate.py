@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from ..data_modules.items import ComparedPair, RatedPair
 from ..data_modules.schema import Dimension, Pair
-from ..models.backbones.base import Inputs, Movable
+from ..models.backbones.inputs import Inputs, Movable
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge
 from ..models.settings import JudgeSettings

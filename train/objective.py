@@ -14,7 +14,7 @@ from torch.nn import functional
 from ..data_modules.errors import UserError
 from ..data_modules.items import directions
 from ..data_modules.schema import Dimension
-from ..models.backbones.base import Movable
+from ..models.backbones.inputs import Movable
 from ..models.heads import Prediction, ScaleRange
 from ..models.losses import (
     bradley_terry,

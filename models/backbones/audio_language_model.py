@@ -15,7 +15,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ...data_modules.errors import TextError, UserError, shown
 from ...data_modules.schema import Pair
-from .base import Backbone, BackbonePart, Checkpoint, Clips, Inputs, Layout, Packed
+from .base import Backbone, BackbonePart, Checkpoint, Layout
+from .inputs import Clips, Inputs, Packed
 from .layers import KERNEL, attending, made_by, passing_on
 from .loading import load_processor, one_line
 from .packing import pack

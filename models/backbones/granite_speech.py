@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from transformers import GraniteSpeechForConditionalGeneration, GraniteSpeechPlusForConditionalGeneration
 
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, as_text
-from .base import BackbonePart, Checkpoint, Clips, Layout
+from .base import BackbonePart, Checkpoint, Layout
+from .inputs import Clips
 from .layers import LayerStatistics, watching
 from .loading import merge_own_adapter
 

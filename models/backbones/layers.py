@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from types import MethodType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,8 +32,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-if TYPE_CHECKING:  # it imports this module
-    from .base import Packed
+from .inputs import Packed, moved
 
 KERNEL = "sdpa_of_known_lengths"
 """Name of such attention in configurations of `transformers`."""
@@ -50,12 +49,6 @@ _PRECISION_TURN = threading.Lock()
 def on_device(values: Sequence[int], device: torch.device) -> Tensor:
     """Integers that the host knows, on a device; the host does not wait for the copy."""
     return moved(torch.tensor(values, dtype=torch.int64), device)
-
-
-def moved(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on a device. The host does not wait where that is safe: on the GPU of a Mac the copy may begin after
-    the memory that it reads has been given to another tensor."""
-    return tensor.to(device, non_blocking=device.type == "cuda")
 
 
 @contextmanager

@@ -25,7 +25,8 @@ from transformers import AutoConfig, Phi4MultimodalForCausalLM, PreTrainedConfig
 
 from ...data_modules.errors import UserError
 from .audio_language_model import AudioLanguageModel, Message, as_text
-from .base import BackbonePart, Checkpoint, Clips, Layout
+from .base import BackbonePart, Checkpoint, Layout
+from .inputs import Clips
 from .layers import LayerStatistics, padding_mask, watching, without_padding
 from .loading import SpeechProcessor, merge_own_adapter
 

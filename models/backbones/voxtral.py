@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from transformers import VoxtralForConditionalGeneration
 
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, as_text
-from .base import BackbonePart, Checkpoint, Clips
+from .base import BackbonePart, Checkpoint
 from .deferred import own_file
+from .inputs import Clips
 from .layers import LayerStatistics, watching
 from .loading import load_processor
 from .qwen2_audio import WHISPER_TOWER, after_convolutions

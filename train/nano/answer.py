@@ -18,7 +18,7 @@ from transformers import Qwen2AudioForConditionalGeneration, Qwen2AudioProcessor
 from ...data_modules.audio import Clip as AudioClip
 from ...data_modules.schema import Pair, Turn
 from ...models.backbones.audio_language_model import AudioLanguageModel, messages
-from ...models.backbones.base import Clips, Inputs
+from ...models.backbones.inputs import Clips, Inputs
 from .clips import ClipStore
 from .listen import Readouts, batches_by_length, keep, resume
 from .questions import CLOSED, OPEN, Delivery, NamedQuestion

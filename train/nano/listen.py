@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ...data_modules.folders import replace_file
 from ...models.backbones.audio_language_model import AudioLanguageModel
-from ...models.backbones.base import Clips
+from ...models.backbones.inputs import Clips
 from .architecture import MEL_BINS
 from .clips import CORE, FRAMES_PER_TOKEN, LABELS, LEVELS, MEASURES, ClipStore
 

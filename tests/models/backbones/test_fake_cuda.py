@@ -20,7 +20,7 @@ import pytest
 import torch
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.models.backbones import packing
-from empathy_judge.models.backbones.base import Inputs
+from empathy_judge.models.backbones.inputs import Inputs
 from empathy_judge.models.backbones.layers import whole_float32
 from empathy_judge.models.head_input import HeadInput, build_pooling
 from empathy_judge.models.heads import Prediction, build_head

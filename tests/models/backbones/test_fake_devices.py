@@ -15,7 +15,8 @@ from accelerate.utils import send_to_device
 from empathy_judge.eval.explain import _PLACES, _integral
 from empathy_judge.models import judge as judge_module
 from empathy_judge.models.backbones import layers
-from empathy_judge.models.backbones.base import Backbone, Checkpoint, Clips
+from empathy_judge.models.backbones.base import Backbone, Checkpoint
+from empathy_judge.models.backbones.inputs import Clips
 from empathy_judge.models.backbones.layers import on_device
 from empathy_judge.models.head_input import HeadInput
 from empathy_judge.models.heads import Prediction
