@@ -133,7 +133,6 @@ COMMANDS: Mapping[str, Command] = {
     "stress": measuring.stress,
     "agreement": measuring.agreement,
     "plan": measuring.plan,
-    "suggest": measuring.suggest,
     "score": judges.score,
     "rank": judges.rank,
     "explain": judges.explain,

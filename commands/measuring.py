@@ -191,30 +191,6 @@ def plan(options: argparse.Namespace) -> int:
     return tell(options, report, lambda report: [*plan_views(report), *where])
 
 
-def suggest(options: argparse.Namespace) -> int:
-    """Say which pairs to rate next.
-
-    A rating is worth what it takes from the expected error of judge and ratings together: it follows from how far the
-    judge is off, how much raters differ, and how many ratings a pair has. Some pairs need two ratings or more, and the
-    judge should not have been trained on them.
-    """
-    if options.dry_run:
-        _open([options.judge], options)
-        return DONE
-    with writing("suggest", options.out):
-        opened = _open([options.judge], options)
-        import pandas as pd
-
-        from ..eval.results import write_results
-        from ..eval.suggest import suggest as suggested
-        from ..eval.suggest import suggestion_views
-
-        report = suggested(opened.judges[0], opened.dataset, **chosen(options, "split", "ratings", "seed"))
-        if options.out is not None:
-            write_results("suggest", options.out, {"suggestions.csv": pd.DataFrame(report["rows"])})
-    return tell(options, report, suggestion_views)
-
-
 def _learning_curve(options: argparse.Namespace) -> Any:
     """What ``--learning`` adds to a plan."""
     from ..data_modules.schema import PairDataset

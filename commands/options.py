@@ -210,15 +210,6 @@ def _add_measuring_commands(new: New) -> None:
     one = new("plan", "pilot.csv --judges gpt --difference 0.05 --price 0.2")
     _add_plan_options(one)
 
-    one = new("suggest", "judge --data data --ratings 200 --out next")
-    add(one, "judge", _ANY_JUDGE)
-    add_data_option(one, "all")
-    add(one, "--ratings", "how many there will be", whole_number, 100)
-    add(one, "--out", "folder for suggestions.csv: all pairs, the best first", output_folder, metavar="DIR")
-    add(one, "--seed", "of the comparison with pairs at random", random_seed, 0)
-    add_loading_options(one)
-    _add_asking_options(one)
-
 
 def _add_agreement_options(one: argparse.ArgumentParser) -> None:
     add(one, "table", "CSV, TSV, JSONL or Parquet")

@@ -28,7 +28,6 @@ FILES = {
     "layers": ("layers.csv", "layers.json", "layers.png"),
     "plan": ("plan.csv", "plan.json", "plan.png"),
     "stress": ("results.csv", "stress.json"),
-    "suggest": ("suggestions.csv",),
 }
 """What commands write into a folder."""
 

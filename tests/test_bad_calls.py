@@ -42,7 +42,6 @@ BAD_ENDS: dict[str, tuple[str, ...]] = {
     ),
     "compare --table {bad}/scores.csv": ("nobody", "ann --out {tmp}/r", "ann --data {data}"),
     "compare ann --table": ("{bad}/text.wav",),
-    "suggest constant --data {data} --ratings": ("1000000000000",),
     "stress": ("constant --data {data}", "{judge} --data {bad}"),
     "agreement": ("{bad}", "{bad}/scores.csv --column item", "{bad}/wide_cell.csv"),
     "plan": (
@@ -151,7 +150,6 @@ GOOD = {
     "evaluate": "constant --data {data} --out {tmp}/out --resamples 5",
     "compare": "constant random --data {data} --resamples 5",
     "challenge": "echomind constant --data {data} --resamples 5",
-    "suggest": "text --data {data} --out {tmp}/out",
     "stress": "{judge} --data {data} --device cpu --resamples 5 --checks louder",
     "agreement": "{bad}/scores.csv --resamples 5", "score": "{judge} --device cpu - {bad}/r.wav",
     "rank": "{judge} --device cpu - {bad}/r.wav", "explain": "{judge} --device cpu - {bad}/r.wav",

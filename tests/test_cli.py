@@ -120,7 +120,6 @@ def test_a_name_that_cannot_be_had_is_told_before_torch_is_loaded(judge_folder, 
         (["compare", "constant", "probe:no/such-backbone", *data], no_backbone),
         (["challenge", "echomind", str(judge_folder), *data, *elsewhere], no_folder),
         (["stress", str(judge_folder), *data, *elsewhere], no_folder),
-        (["suggest", str(judge_folder), *data, *elsewhere], no_folder),
     ]
     program = (
         "import sys\n"

@@ -54,7 +54,6 @@ COMMANDS = {
     "cached": "score {in}/judge --manifest {in}/pairs2.csv --out {disk}/out.csv --device cpu --cache {disk}/states",
     "layers": "layers {in}/backbone --data {in}/data --out {disk}/out --resamples {n}0 --device cpu",
     "stress": "stress {in}/judge --data {in}/data --split all --checks louder --out {disk}/out --device cpu --seed {n}",
-    "suggest": "suggest {in}/judge --data {in}/data --ratings {n}0 --out {disk}/out --device cpu",
     "plan": "plan {in}/data --out {disk}/out --resamples {n}0",
     "train": "train {train} --run {disk}/out --resume auto --checkpoint-steps 2",
     "probe": "train {train} --run {disk}/out --resume auto --method probe --judge.head_input.audio all_layers",
@@ -77,7 +76,7 @@ PLACES = {"split": "data", "calibrate": "judge"}
 """What is changed in place, and is there beforehand."""
 REPLACING = (
     *("import", "combine", "split", "inspect", "evaluate", "compare", "calibrate", "score", "cached", "layers"),
-    *("stress", "suggest", "plan", "demo", "page"),
+    *("stress", "plan", "demo", "page"),
 )
 EACH = ("page",)
 """Make several files, each as a whole or not at all."""
