@@ -121,7 +121,6 @@ def _close_output() -> None:
 
 COMMANDS: Mapping[str, Command] = {
     "demo": training.demo,
-    "combine": data.combine,
     "inspect": data.inspect,
     "split": data.split,
     "recipes": training.recipes,

@@ -94,15 +94,11 @@ def source_parser(name: str, importer: Importer) -> argparse.ArgumentParser:
     add(parser, "--licence", "its terms of use")
     skipped = "share of the pairs that may be unusable; they are listed in skipped.csv"
     add(parser, "--max-skipped", skipped, any_number, 0.01, metavar="SHARE")
-    _add_storing_options(parser)
-    return parser
-
-
-def _add_storing_options(parser: argparse.ArgumentParser) -> None:
     add(parser, "--embed-audio", "keep audio inside Parquet files", bool)
     several = "embed more pairs than these in several files, so many in each"
     add(parser, "--shard-rows", several, any_whole, 10_000, metavar="PAIRS")
     add(parser, "--overwrite", "replace the dataset at --out", bool)
+    return parser
 
 
 def _add_data_commands(commands: Any, new: New) -> None:
@@ -114,16 +110,6 @@ def _add_data_commands(commands: Any, new: New) -> None:
 
     # `import` is dispatched before this parser; here it only shows in the list
     commands.add_parser("import", help="Turn a source into a pair dataset (see import --help).")
-
-    one = new("combine", "lab crowd --rename crowd:warmth=empathy --out both", raw=True)
-    add(one, "datasets", "folders of pair datasets, or their addresses", many="DATASET")
-    add(one, "--out", "folder of the dataset to make", output_folder, required=True)
-    add(one, "--names", "of the datasets, in order (default: as they say)", many="NAME")
-    renamed = "dimension OLD of dataset NAME is called NEW"
-    add(one, "--rename", renamed, default=[], many="NAME:OLD=NEW", action="extend")
-    shared = "columns that mean the same everywhere: group_id, context_speaker, response_speaker, system_id, rater_id"
-    add(one, "--shared", shared, default=[], many="COLUMN")
-    _add_storing_options(one)
 
     one = new("inspect", "data --page inspection")
     add(one, "data", "folder of a pair dataset, or its address (hf://datasets/..., s3://...)")

@@ -25,9 +25,6 @@ BAD_ENDS: dict[str, tuple[str, ...]] = {
         "--hold-out system_id", "--leave-out nothing", "--folds 5 --leave-out system_id",
         "--folds 0 --leave-out system_id",
     ),
-    "combine {data} --out {tmp}/both": (
-        "{bad}/text.wav", "--names a b c", "{data} --rename nothing", "--shard-rows 0 --embed-audio",
-    ),
     "import": ("", "table", "huggingface no/such-data-set --out {tmp}/out"),
     "import table --dimension warmth=1:5 --out {tmp}/out": ("{bad}", "{bad}/text.wav", "{bad}/wide_cell.csv"),
     "import table {bad}/pairs.csv --out {tmp}/out --dimension": (
@@ -146,7 +143,7 @@ def test_a_bad_call_is_one_line_and_leaves_nothing(call, places, tmp_path, capsy
 
 
 GOOD = {
-    "combine": "{data} --out {tmp}/out", "inspect": "{data}", "split": "{data} --overwrite", "recipes": "",
+    "inspect": "{data}", "split": "{data} --overwrite", "recipes": "",
     "evaluate": "constant --data {data} --out {tmp}/out --resamples 5",
     "compare": "constant random --data {data} --resamples 5",
     "challenge": "echomind constant --data {data} --resamples 5",

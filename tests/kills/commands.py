@@ -41,7 +41,6 @@ from empathy_judge.models.weight_files import damage, read_checkpoint
 
 COMMANDS = {
     "import": "import table {in}/pairs.csv --dimension warmth=1:{n}0:1 --out {disk}/out --overwrite",
-    "combine": "combine {in}/data {in}/other --names a b{n} --out {disk}/out --overwrite",
     "split": "split {disk}/out --overwrite --seed {n}",
     "inspect": "inspect {in}/data --page {disk}/out",
     "evaluate": "evaluate {in}/judge --data {in}/data --split all --out {disk}/out --resamples {n}0 --device cpu",
@@ -75,7 +74,7 @@ PRINTING = ("agreement", "explain", "rank")
 PLACES = {"split": "data", "calibrate": "judge"}
 """What is changed in place, and is there beforehand."""
 REPLACING = (
-    *("import", "combine", "split", "inspect", "evaluate", "compare", "calibrate", "score", "cached", "layers"),
+    *("import", "split", "inspect", "evaluate", "compare", "calibrate", "score", "cached", "layers"),
     *("stress", "plan", "demo", "page"),
 )
 EACH = ("page",)

@@ -12,7 +12,6 @@ def test_inputs_are_made(dataset_folder, judge_folder, trained_run, backbone_fol
     folder = Path(os.environ["KILLS_INPUTS"])
     for source, name in ((dataset_folder, "data"), (judge_folder, "judge"), (trained_run, "run")):
         shutil.copytree(source, folder / name)
-    shutil.copytree(dataset_folder, folder / "other")
     shutil.copytree(backbone_folder, folder / "backbone")
     for path in folder.rglob("*"):
         os.chmod(path, 0o755 if path.is_dir() else 0o644)  # for users who are not root
