@@ -128,7 +128,6 @@ COMMANDS: Mapping[str, Command] = {
     "evaluate": measuring.evaluate,
     "compare": measuring.compare,
     "challenge": measuring.challenge,
-    "layers": measuring.layers,
     "stress": measuring.stress,
     "agreement": measuring.agreement,
     "plan": measuring.plan,

@@ -104,24 +104,6 @@ def challenge(options: argparse.Namespace) -> int:
     return tell(options, report, challenge_views)
 
 
-def layers(options: argparse.Namespace) -> int:
-    """Say how many layers of a backbone a judge has to read.
-
-    One pass of the frozen backbone over the rated pairs; a ridge on the states of each layer predicts groups left out.
-    Layers of the language model and of the audio encoder; * = told apart from the best layer of its part.
-    """
-    with writing("layers", options.out):
-        from ..data_modules.schema import PairDataset
-        from ..eval.layers import layer_views, measure_layers, save_layers
-
-        dataset = PairDataset.load(options.data)
-        settings = chosen(options, "device", "resamples", "seed")
-        report = measure_layers(options.judge, dataset, options.split or ("train", "validation"), **settings)
-        if options.out is not None:
-            save_layers(report, options.out)
-    return tell(options, report, layer_views)
-
-
 def stress(options: argparse.Namespace) -> int:
     """Look for what raises a judge's score and should not, as a policy that is trained on it would.
 

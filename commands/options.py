@@ -170,15 +170,6 @@ def _add_measuring_commands(new: New) -> None:
     add_loading_options(one)
     _add_asking_options(one)
 
-    one = new("layers", "nano --data data --out layers")
-    add(one, "judge", "judge folder, run folder, or a backbone", metavar="JUDGE_OR_BACKBONE")
-    add_data_option(one)
-    whose = "whose pairs; may be repeated (default: train, validation)"
-    add(one, "--split", whose, action="append", metavar="NAME")
-    add(one, "--out", "folder for layers.csv, layers.json and layers.png", output_folder, metavar="DIR")
-    _add_draws(one)
-    add(one, "--device", "cpu, cuda, ... (default: a GPU if there is one)")
-
     one = new("stress", "demo/judge --data demo/data")
     add(one, "judge", _JUDGE)
     add_data_option(one, "test")

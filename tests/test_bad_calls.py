@@ -81,7 +81,7 @@ BY_HAND = [*(f"{command} {end}" for command, ends in BAD_ENDS.items() for end in
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory, judge_folder, trained_run, dataset_folder, backbone_folder, make_tone) -> dict[str, str]:
+def places(tmp_path_factory, judge_folder, trained_run, dataset_folder, make_tone) -> dict[str, str]:
     """What `{...}` in calls stands for."""
     import soundfile
 
@@ -108,7 +108,7 @@ def places(tmp_path_factory, judge_folder, trained_run, dataset_folder, backbone
     shutil.copytree(dataset_folder, data)
     judge = data.with_name("judge")
     shutil.copytree(judge_folder, judge)
-    folders = {"judge": judge, "run": trained_run, "data": data, "backbone": backbone_folder, "bad": bad}
+    folders = {"judge": judge, "run": trained_run, "data": data, "bad": bad}
     deeps = {f"deep_{kind}": bad / f"deep_{kind}" for kind in ("judge", "data")}
     return {name: str(path) for name, path in (folders | deeps).items()}
 
@@ -153,7 +153,6 @@ GOOD = {
     "calibrate": "{judge} --data {data} --device cpu", "export": "{run} --out {tmp}/out",
     "ensemble": "{run} {judge} --out {tmp}/out", "serve": "{bad}/text.wav",
     "sweep": "--config {bad}/latin1.yaml --out {tmp}/out", "plan": "{data} --resamples 5", "doctor": "",
-    "layers": "{backbone} --data {data} --device cpu --resamples 5 --out {tmp}/out",
     **{f"import {name}": "{bad}/pairs.csv --out {tmp}/out" for name in importers.SOURCES},
 }  # fmt: skip
 HOSTILE = [

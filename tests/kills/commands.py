@@ -51,7 +51,6 @@ COMMANDS = {
     "ensemble": "ensemble {in}/run {in}/run/checkpoints/last.ckpt --backbone {in}/backbone --out {disk}/out",
     "score": "score {in}/judge --manifest {in}/pairs{n}.csv --out {disk}/out.csv --overwrite --device cpu",
     "cached": "score {in}/judge --manifest {in}/pairs2.csv --out {disk}/out.csv --device cpu --cache {disk}/states",
-    "layers": "layers {in}/backbone --data {in}/data --out {disk}/out --resamples {n}0 --device cpu",
     "stress": "stress {in}/judge --data {in}/data --split all --checks louder --out {disk}/out --device cpu --seed {n}",
     "plan": "plan {in}/data --out {disk}/out --resamples {n}0",
     "train": "train {train} --run {disk}/out --resume auto --checkpoint-steps 2",
@@ -74,8 +73,8 @@ PRINTING = ("agreement", "explain", "rank")
 PLACES = {"split": "data", "calibrate": "judge"}
 """What is changed in place, and is there beforehand."""
 REPLACING = (
-    *("import", "split", "inspect", "evaluate", "compare", "calibrate", "score", "cached", "layers"),
-    *("stress", "plan", "demo", "page"),
+    *("import", "split", "inspect", "evaluate", "compare", "calibrate", "score", "cached", "stress", "plan"),
+    *("demo", "page"),
 )
 EACH = ("page",)
 """Make several files, each as a whole or not at all."""
