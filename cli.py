@@ -124,7 +124,6 @@ COMMANDS: Mapping[str, Command] = {
     "inspect": data.inspect,
     "split": data.split,
     "recipes": training.recipes,
-    "sweep": training.sweep,
     "evaluate": measuring.evaluate,
     "compare": measuring.compare,
     "challenge": measuring.challenge,

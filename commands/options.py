@@ -138,11 +138,6 @@ def _add_training_commands(new: New) -> None:
     add(one, "show", "print one recipe as YAML, with help; needs NAME", ["show"], nargs="?")
     add(one, "name", "of the recipe, or a YAML file of yours", nargs="?", metavar="NAME")
 
-    one = new("sweep", "--config sweep_nano --out sweeps/nano", raw=True)
-    searched = "what is searched, see above; a file, or sweep_nano"
-    add(one, "--config", searched, required=True, metavar="SWEEP.yaml")
-    add(one, "--out", "folder of the sweep", output_folder, "sweep", metavar="DIR")
-
 
 def _add_measuring_commands(new: New) -> None:
     printed = "print JSON (documented in eval/results.py)"

@@ -67,7 +67,6 @@ BAD_ENDS: dict[str, tuple[str, ...]] = {
     ),
     "ensemble {run} --out {tmp}/e": ("", "{bad}/text.wav", "{judge} --average"),
     "train --config": (LONG, "{bad}/latin1.yaml", "{bad}"),
-    "sweep --config": ("{bad}/latin1.yaml",),
 }  # fmt: skip
 """What a command cannot do with, put behind it."""
 INTO = "score {judge} --device cpu --manifest {bad}/manifest.csv --out {tmp}/scores.csv"
@@ -152,7 +151,7 @@ GOOD = {
     "rank": "{judge} --device cpu - {bad}/r.wav", "explain": "{judge} --device cpu - {bad}/r.wav",
     "calibrate": "{judge} --data {data} --device cpu", "export": "{run} --out {tmp}/out",
     "ensemble": "{run} {judge} --out {tmp}/out", "serve": "{bad}/text.wav",
-    "sweep": "--config {bad}/latin1.yaml --out {tmp}/out", "plan": "{data} --resamples 5", "doctor": "",
+    "plan": "{data} --resamples 5", "doctor": "",
     **{f"import {name}": "{bad}/pairs.csv --out {tmp}/out" for name in importers.SOURCES},
 }  # fmt: skip
 HOSTILE = [

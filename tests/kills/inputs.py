@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -22,9 +21,5 @@ def test_inputs_are_made(dataset_folder, judge_folder, trained_run, backbone_fol
     for name, count in (("pairs", 24), ("pairs1", 12), ("pairs2", 24)):
         lines = ["pair_id,context_audio,response_audio,rater_id,warmth", *rows[:count]]
         (folder / f"{name}.csv").write_text("\n".join(lines))
-    search = {"judge.lora.rank": {"choices": [2, 4, 8]}}
-    sweep = {"train": [str(folder / "run" / "config.yaml")], "trials": 3, "search": search}
-    sweep["overrides"] = {"trainer.max_epochs": 1, "trainer.logger": False}
-    (folder / "sweep.yaml").write_text(json.dumps(sweep))
     scores = [f"c{n},{who},warmth,{(n * step) % 7}" for n in range(200) for who, step in (("ann", 1), ("bob", 3))]
     (folder / "scores.csv").write_text("\n".join(["item,annotator,dimension,score", *scores]))
