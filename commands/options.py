@@ -384,8 +384,7 @@ def _add_export_options(one: argparse.ArgumentParser) -> None:
     add(one, "--out", "judge folder to make", output_folder, required=True)
     add(one, "--report", "agreement.json of this judge, for the model card")
     add(one, "--backbone", "where the backbone lies now, if not where the run found it")
-    forms = ["small", "merged", "huggingface"]
-    add(one, "--form", "without the backbone, or with it; see above", forms, "small")
+    add(one, "--form", "without the backbone, or with it; see above", ["small", "merged"], "small")
     add(one, "--quantization", "of the language model, as it is stored", ["none", "int8", "int4"], "none")
     compared = "pair dataset on which scores before and after are compared (default: 16 pairs of synthetic signals)"
     add(one, "--check-data", compared, metavar="DIR")

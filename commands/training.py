@@ -128,8 +128,7 @@ def export(options: argparse.Namespace) -> int:
     """Write the judge folder of a run, or another form of a judge folder.
 
     small: adapter, head and processor; the backbone is found where the run found it. merged: the adapter becomes part
-    of the weights of the backbone, which come along: nothing else is needed, and the folder may be moved. huggingface:
-    another name for merged.
+    of the weights of the backbone, which come along: nothing else is needed, and the folder may be moved.
 
     --quantization stores the linear layers of the language model in 8 bits (one scale for each row; torchao) or in 4
     (NF4; bitsandbytes). Activations keep their precision. 4 bits are meant for GPUs with little memory: CPUs read them
@@ -146,7 +145,7 @@ def export(options: argparse.Namespace) -> int:
     source, out = Path(options.checkpoint), options.out
     of_weights = [] if options.quantization == "none" else ["quantization"]
     if options.form == "small" and (unused := first_given(options, *of_weights, "check_data", "accept_loss")):
-        raise UserError(f"export: {unused} with --form small, which has no backbone; expected merged, huggingface")
+        raise UserError(f"export: {unused} with --form small, which has no backbone; expected merged")
     if options.private and options.push_to_hub is None:
         raise UserError("export: --private; expected with --push-to-hub OWNER/NAME")
     if options.push_to_hub is not None:
@@ -188,7 +187,7 @@ def _export_whole(
         compared = rated_set(loaded, PairDataset.load(options.check_data), options.check_split)
     form, how = WEIGHT_FORMS[options.quantization], chosen(options, "device", "accept_loss")
     try:
-        check, written = write_whole(loaded, options.out, options.form, form, compared, report=report, **how), True
+        check, written = write_whole(loaded, options.out, form, compared, report=report, **how), True
     except LossTooLarge as lost:
         check, written = lost.check, False
     if not options.json:
