@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import __version__
 from .shared_options import (
     Functions,
     OneLineParser,
@@ -52,6 +53,7 @@ def build_parser(run: Functions) -> argparse.ArgumentParser:
     parser = OneLineParser(
         prog="empathy-judge", description="Judge how a spoken response sounds for its context, and prove it."
     )
+    parser.add_argument("--version", action="version", version=f"empathy-judge {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     new = partial(add_command, commands, run)
     _add_data_commands(commands, new)

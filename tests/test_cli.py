@@ -26,7 +26,7 @@ from .conftest import failed, output_of
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["train", "--help"], ["recipes", "--help"], ["import", "table", "--help"]]
+    "words", [["--help"], ["--version"], ["train", "--help"], ["recipes", "--help"], ["import", "table", "--help"]]
 )
 def test_help_does_not_load_torch(words):
     program = (
@@ -48,6 +48,13 @@ def test_help_does_not_load_torch(words):
     names = "demo import inspect split train evaluate compare agreement score calibrate export"
     for name in names.split() if words == ["--help"] else ():
         assert re.search(rf"\n    {name}\s", done.stdout)
+
+
+def test_the_version_is_printed(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"empathy-judge {importlib.metadata.version('empathy-judge')}\n"
 
 
 def test_a_place_that_is_taken_is_refused_before_torch_is_loaded(tmp_path):

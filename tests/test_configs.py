@@ -324,9 +324,15 @@ def test_every_number_of_a_recipe_has_a_range(parser):
     assert numbers - others == set(RANGES)
 
 
+def test_help_spells_what_is_no_key_of_a_recipe_as_other_commands_do(parser):
+    shown = parser.parser.format_help()
+    assert all(f" --{name} " in shown for name in ("dry-run", "clip-seconds", "gpu-gib", "checkpoint_steps"))
+    assert not re.search("--(dry_run|clip_seconds|gpu_gib)", shown)
+
+
 def test_a_dry_run_is_about_another_machine(parser):
     words = ["--config", "nano", "--data.path", "d", "--trainer.devices=1000"]
-    assert parser.parse([*words, "--dry_run"]).trainer.devices == "1000"
+    assert parser.parse([*words, "--dry-run"]).trainer.devices == "1000"
     with pytest.raises(UserError, match=r"trainer\.devices 1000; expected -1 to "):
         parser.parse(words)
 
