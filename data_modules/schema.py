@@ -79,18 +79,6 @@ class DatasetCard:
         if not names or len(set(names)) != len(names):
             raise DataError(f"dataset {self.name}: dimensions {shown(names)}; expected at least one, each name once")
 
-    def dimension(self, name: str) -> Dimension:
-        """The dimension called `name`.
-
-        Raises:
-            DataError: If there is none; the message lists those that exist.
-        """
-        for dimension in self.dimensions:
-            if dimension.name == name:
-                return dimension
-        names = ", ".join(dimension.name for dimension in self.dimensions)
-        raise DataError(f"dataset {self.name}: no dimension {shown(name)}; it has {names}")
-
 
 _CARD = TypeAdapter(DatasetCard)
 
@@ -189,13 +177,8 @@ class PairDataset:
 
     def split_hash(self) -> str:
         """SHA-256 over the sorted lines ``pair_id<TAB>split`` (nothing after the tab = not split)."""
-        return hash_of_splits((pair.pair_id, pair.split) for pair in self.pairs)
-
-
-def hash_of_splits(splits: Iterable[tuple[str, str | None]]) -> str:
-    """`PairDataset.split_hash`, from ids and splits."""
-    lines = sorted(f"{pair_id}\t{split or ''}" for pair_id, split in splits)
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        lines = sorted(f"{pair.pair_id}\t{pair.split or ''}" for pair in self.pairs)
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def write_dataset(

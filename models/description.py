@@ -89,7 +89,7 @@ class _Export(BaseModel):
     """How a judge was exported with its backbone; other fields are for people."""
 
     model_config = ConfigDict(strict=True)  # other fields may be there
-    form: Literal["merged", "huggingface"]
+    form: Literal["merged"]
     quantization: WeightForm
     origin: _Origin
 

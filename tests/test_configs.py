@@ -12,28 +12,23 @@ from pathlib import Path
 import empathy_judge
 import pytest
 import yaml
-from empathy_judge.cli import COMMANDS
-from empathy_judge.commands.options import build_parser as cli_parser
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models.backbones import FAMILIES
 from empathy_judge.train.memory import CUDA_CONTEXT, GIB, step_memory
 from empathy_judge.train.ranges import RANGES
 from empathy_judge.train.recipe import RecipeParser
 from empathy_judge.train.settings import find_recipe, shipped_recipes
-from empathy_judge.train.sweep import check_recipe, read_sweep
 from lightning_utilities.core.imports import RequirementCache
 
 from .conftest import failed, output_of
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "configs").glob("*.yaml"))
-SWEEPS = [path for path in FILES if path.stem.startswith("sweep_")]
-CONFIGS = [path for path in FILES if path not in SWEEPS]
 TENS = [f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
 BOMB = "\n".join(["expected_trainable:", "  a0: &a0 [1]", *TENS])  # 10^11 ones for whoever copies it
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_recipe_is_valid_and_begins_with_its_command(path, parser):
     first = path.read_text(encoding="utf-8").splitlines()[0]
     words = first.removeprefix("# empathy-judge train ").split()
@@ -44,15 +39,6 @@ def test_every_recipe_is_valid_and_begins_with_its_command(path, parser):
     assert config.data.batch_size >= 1
     assert config.method == "probe" or config.trainer.max_epochs >= 1
     assert config.run
-
-
-@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
-def test_every_sweep_is_valid_and_begins_with_its_command(path):
-    words = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# empathy-judge ").split()
-    assert find_recipe(cli_parser(COMMANDS).parse_args(words).config) == path
-    sweep = read_sweep(path)
-    assert check_recipe(sweep, path).data.path == "demo/data"
-    assert sweep.trials >= 2
 
 
 def test_the_table_of_backbones_names_every_family_with_the_checkpoint_of_its_recipe():
@@ -338,9 +324,15 @@ def test_every_number_of_a_recipe_has_a_range(parser):
     assert numbers - others == set(RANGES)
 
 
+def test_help_spells_what_is_no_key_of_a_recipe_as_other_commands_do(parser):
+    shown = parser.parser.format_help()
+    assert all(f" --{name} " in shown for name in ("dry-run", "clip-seconds", "gpu-gib", "checkpoint_steps"))
+    assert not re.search("--(dry_run|clip_seconds|gpu_gib)", shown)
+
+
 def test_a_dry_run_is_about_another_machine(parser):
     words = ["--config", "nano", "--data.path", "d", "--trainer.devices=1000"]
-    assert parser.parse([*words, "--dry_run"]).trainer.devices == "1000"
+    assert parser.parse([*words, "--dry-run"]).trainer.devices == "1000"
     with pytest.raises(UserError, match=r"trainer\.devices 1000; expected -1 to "):
         parser.parse(words)
 

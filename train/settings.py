@@ -226,7 +226,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ShippedRecipe:
-    """A recipe, or a sweep file, that comes with the package."""
+    """A recipe that comes with the package."""
 
     name: str  # to be given to ``--config``
     about: str  # what it is

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from huggingface_hub import split_torch_state_dict_into_shards
@@ -29,7 +29,6 @@ from ..lora import FUSION, part_of, trained_in_full
 from ..weight_files import BACKBONE_INDEX, backbone_files, fingerprints, weights_hash, write_weights
 from .check import CheckSet, ExportCheck, bounds_of, compare, score_all
 
-ExportFormat = Literal["merged", "huggingface"]
 """Formats of a judge with its backbone in its folder. Both are the same; the second once opened with `transformers`."""
 WEIGHT_FORMS: Mapping[str, WeightForm] = {"none": "none", "int8": "int8", "int4": "nf4"}
 """Forms by the names that users give them."""
@@ -51,7 +50,6 @@ class LossTooLarge(Exception):
 def write_whole(
     loaded: LoadedJudge,
     out: Path,
-    form: ExportFormat,
     quantization: WeightForm,
     chosen: CheckSet,
     *,
@@ -66,7 +64,6 @@ def write_whole(
     Args:
         loaded: A single judge of adapter and head; its weights are gone afterwards.
         out: Appears complete and checked, or not at all.
-        form: Its name in `judge.json`; both are the same.
         quantization: Of the language model's linear layers as they are stored.
         chosen: What scores are compared on.
         report: An agreement report, for the model card.
@@ -83,7 +80,7 @@ def write_whole(
     dimensions, bounds = judge.dimensions, bounds_of(judge.settings.dtype, quantization)
     with staged(out) as stage:
         before = score_all(loaded, chosen, device)
-        description = _write(loaded, stage, form, quantization)
+        description = _write(loaded, stage, quantization)
         write_description(description, stage)
         after = score_all(load_any(stage), chosen, device)
         check = compare(before, after, chosen, dimensions, bounds)
@@ -110,7 +107,7 @@ def _check_single(loaded: LoadedJudge, out: Path, quantization: WeightForm) -> N
             raise UserError(f"{quantization} needs {library}; pip install 'empathy-judge[quantization]'")
 
 
-def _write(loaded: LoadedJudge, folder: Path, form: ExportFormat, quantization: WeightForm) -> dict[str, Any]:
+def _write(loaded: LoadedJudge, folder: Path, quantization: WeightForm) -> dict[str, Any]:
     """All but the card. The weights of the judge are gone afterwards.
 
     Returns:
@@ -127,7 +124,7 @@ def _write(loaded: LoadedJudge, folder: Path, form: ExportFormat, quantization: 
         **frozen,
         "trained_in_full": trained_in_full(judge.backbone, settings.lora),
         EXPORT: {
-            "form": form,
+            "form": "merged",
             "quantization": quantization,
             "origin": {
                 "settings": loaded.description["settings"],

@@ -16,7 +16,6 @@ import pytest
 import soundfile
 from datasets.table import InMemoryTable
 from empathy_judge import PairDataset, dataset_from_frames
-from empathy_judge.data_modules.combine import combine
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import hugging_face, label_studio, table
 from empathy_judge.data_modules.importers.assemble import assemble
@@ -177,18 +176,6 @@ def test_label_studio(folder):
     read = label_studio.read(folder / "export.json", parsed(label_studio, words))
     assert read.ratings is not None
     assert read.ratings["score"].tolist() == ALL_TENTHS
-
-
-def test_campaigns(folder):
-    parts = []
-    for name, kind in (("lab", pa.float64()), ("crowd", pa.float32())):
-        (folder / name).mkdir()
-        pq.write_table(stored(kind), folder / "t.parquet")
-        read = table.read(folder / "t.parquet", parsed(table, ["--dimension", "w=1:5:0.1"]))
-        parts.append(assemble(read, folder / f"{name}_data"))
-    both = combine(parts, folder / "both", names=["lab", "crowd"])
-    assert sorted(both.ratings["score"].unique()) == ALL_TENTHS
-    assert both.card.dimensions == (TENTHS,)
 
 
 def test_scores_beside_a_step_are_refused_with_their_place(folder):
