@@ -8,7 +8,7 @@ from typing import Literal
 
 from .errors import DataError
 
-TargetName = Literal["mean", "z_scored", "bias_corrected", "rasch", "single"]
+TargetName = Literal["mean", "bias_corrected", "single"]
 Weighting = Literal["equal", "reliability"]
 Codec = Literal["mu_law", "ogg", "mp3"]
 
@@ -91,9 +91,8 @@ class DataSettings:
         train_split: Split or splits to train on, such as fold1, fold2 and fold3.
         validation_split: Split or splits that choose the best checkpoint.
         augmentation: Of training clips, in the processes that decode them; off by default.
-        target: What training pairs should score: mean of the raters, mean of their z-scores (in rating points),
-            mean corrected for their biases, what a many-facet Rasch model says (rasch), or each single rating.
-            Validation and test always use plain means.
+        target: What training pairs should score: mean of the raters, mean corrected for their biases, or each single
+            rating. Validation and test always use plain means.
         weighting: How much a target counts: all the same (equal), or by how much of it is not chance, given how
             many people rated the pair (reliability).
         batches: What is shuffled: items, or groups, whose items then stand together in a batch: for losses that
