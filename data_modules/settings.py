@@ -95,8 +95,8 @@ class DataSettings:
             rating. Validation and test always use plain means.
         weighting: How much a target counts: all the same (equal), or by how much of it is not chance, given how
             many people rated the pair (reliability).
-        batches: What is shuffled: items, or groups, whose items then stand together in a batch: for losses that
-            compare items of a group, and for speed where its responses share a context, which is then read once.
+        batches: What is shuffled: items, or groups, whose items then stand together in a batch: for speed
+            where its responses share a context, which is then read once.
         preference_share: Share of training items that are preferences of people; 1 trains on preferences alone.
         counterfactual_share: Share of training items that are counterfactual: a well rated response must beat the
             response that belongs to another context of the same group.

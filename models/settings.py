@@ -17,7 +17,7 @@ Quantization = Literal["none", "nf4"]
 PartName = Literal["language_model", "projector", "audio_tower", "fusion"]
 """`fusion`: cross-attention of context and response where there is no language model, without pre-trained weights."""
 PoolingName = Literal["last_token", "response_mean", "attention", "layer_mix"]
-HeadName = Literal["regression", "gaussian", "coral", "corn", "histogram"]
+HeadName = Literal["regression", "gaussian", "corn", "histogram"]
 LongClips = Literal["refuse", "window"]
 MOST_RANK = 4_096  # the rank of the largest backbones' matrices: beyond it there is nothing to gain
 MOST_LANDMARKS = 5_000
@@ -116,8 +116,8 @@ class JudgeSettings:
         padding_side: Side of the padding in a batch; scores do not depend on it.
         lora: What of the backbone is trained.
         head_input: What the head reads beside that vector.
-        head: How the pooled vector becomes a score: regression (a number), gaussian (a number and its spread), coral or
-            corn (thresholds between the steps of the scale), histogram (the spread of raters over the steps).
+        head: How the pooled vector becomes a score: regression (a number), gaussian (a number and its spread), corn
+            (thresholds between the steps of the scale), histogram (the spread of raters over the steps).
         long_clips: What happens in training to a clip above the maximum audio length of the backbone. refuse: an error.
             window: it is cut into the fewest windows of equal length that are short enough, a pair is read once for
             each combination of windows of its clips, and the head gets the mean of these, each weighted by the seconds

@@ -249,7 +249,7 @@ def test_what_is_no_setting_or_value_is_refused_in_one_line(words, message, caps
         ("judge:\n  lora:\n    rnak: 2\n", "there is no setting judge.lora.rnak (did you mean judge.lora.rank?)"),
         ("model:\n  lora_rank: 2\n", "there is no setting model"),
         ("seed: 1\nseed: 2\n", "key 'seed' stands twice"),
-        ("judge:\n  head: corn\n  head: coral\n", "key 'head' stands twice"),
+        ("judge:\n  head: corn\n  head: histogram\n", "key 'head' stands twice"),
         ("[1, 2]\n", "bad.yaml: expected settings and their values"),
         ("", "bad.yaml: expected settings and their values"),
         ("judge:\n", "bad.yaml: judge without a value; expected one, or no such line"),

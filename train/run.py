@@ -228,8 +228,7 @@ def _train_one(
             path = recipe.cache.folder
             cache = Path(path) if path else until_the_end.enter_context(temporary_folder(folder, trainer.local_rank))
             features = Features(judge, what, DiskStore(cache, recipe.cache.gigabytes), str(trainer.precision))
-        compare = recipe.objective.settings.compare
-        collate = Collate(judge, features, with_counts=objective.needs_counts, compare=compare)
+        collate = Collate(judge, features, with_counts=objective.needs_counts)
         module = JudgeModule(judge, objective, collate, recipe.optimizer, raters, task)
 
         trainer.fit(module, datamodule, ckpt_path=start, weights_only=True)
