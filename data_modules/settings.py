@@ -21,9 +21,6 @@ class Augmentation:
     the length of the clip.
 
     Attributes:
-        room_probability: Of a room: an impulse response of exponentially decaying noise after the direct sound.
-        room_rt60: Time until the room's sound has fallen by 60 dB (s).
-        room_direct_db: Energy of the direct sound over that of the room's (dB).
         noise_probability: Of noise with a spectrum between white and pink.
         noise_snr: Energy of the clip, pauses included, over that of the noise (dB).
         codec_probability: Of being encoded and decoded.
@@ -31,13 +28,8 @@ class Augmentation:
         codec_compression: Of ogg and mp3, from 0 (best) to 1 (smallest).
         gain_probability: Of another level.
         gain_db: Change of level (dB).
-        shift_probability: Of a shift in time; silence comes in at one end, what leaves at the other is lost.
-        shift_seconds: Shift (s), negative = earlier.
     """
 
-    room_probability: float = 0.0
-    room_rt60: tuple[float, float] = (0.15, 0.6)
-    room_direct_db: tuple[float, float] = (0.0, 10.0)
     noise_probability: float = 0.0
     noise_snr: tuple[float, float] = (10.0, 30.0)
     codec_probability: float = 0.0
@@ -45,14 +37,9 @@ class Augmentation:
     codec_compression: tuple[float, float] = (0.2, 0.9)
     gain_probability: float = 0.0
     gain_db: tuple[float, float] = (-6.0, 6.0)
-    shift_probability: float = 0.0
-    shift_seconds: tuple[float, float] = (-0.04, 0.04)
 
     def __post_init__(self) -> None:
-        limits = {
-            "room_rt60": (0.01, 5.0), "room_direct_db": (-20.0, 60.0), "noise_snr": (-20.0, 100.0),
-            "codec_compression": (0.0, 1.0), "gain_db": (-60.0, 60.0), "shift_seconds": (-0.5, 0.5),
-        }  # fmt: skip
+        limits = {"noise_snr": (-20.0, 100.0), "codec_compression": (0.0, 1.0), "gain_db": (-60.0, 60.0)}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.name.endswith("_probability") and not 0 <= value <= 1:

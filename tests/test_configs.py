@@ -225,7 +225,7 @@ def test_a_tree_is_laid_over_the_recipes_that_it_names_as_words_are(tmp_path, pa
         (["--objective.settings.temperature=0"], "objective.settings.temperature 0.0; expected a number above 0, at"),
         (["--judge.lora.alpha=nan"], "judge.lora.alpha nan; expected a finite number"),
         (["--judge.depth=inf"], "judge.depth inf; expected a finite number"),
-        (["--data.augmentation.room_rt60=[nan, 1]"], "data.augmentation.room_rt60 nan; expected a finite number"),
+        (["--data.augmentation.noise_snr=[nan, 1]"], "data.augmentation.noise_snr nan; expected a finite number"),
         (["--trainer.gradient_clip_val=nan"], "trainer.gradient_clip_val nan; expected a finite number, 0 to "),
         (["--default_root_dir=x"], "there is no setting default_root_dir (did you mean run?); see"),
         (["--trainer.default_root_dir=x"], "there is no setting trainer.default_root_dir (did you mean run?); see"),
@@ -309,7 +309,7 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(recipe, extra, 
     "words",
     [
         ["--trainer.max_epochs", "-5"], ["--trainer.gradient_clip_val", ".nan"], ["--seed", "-1"],
-        ["--judge.depth", "0"], ["--data.augmentation.room_probability", "2"], ["--trainer.callbacks", "[]"],
+        ["--judge.depth", "0"], ["--data.augmentation.gain_probability", "2"], ["--trainer.callbacks", "[]"],
         ["--default_root_dir", "x"],
     ],
 )  # fmt: skip
