@@ -212,7 +212,7 @@ def test_a_tree_is_laid_over_the_recipes_that_it_names_as_words_are(tmp_path, pa
             "trainer.val_check_interval 00:00:10:00; expected batches, or a share of an epoch",
         ),
         (["--judge.lora.rank=0"], "judge.lora.rank 0; expected 1 to 4,096"),
-        (["--larger_lora.dropout=1"], "larger_lora.dropout 1; expected at least 0 and less than 1"),
+        (["--judge.lora.dropout=1"], "judge.lora.dropout 1; expected at least 0 and less than 1"),
         (["--data.num_workers=1000000000"], "data.num_workers 1000000000; expected 0 to "),
         (["--optimizer.learning_rate=nan"], "optimizer.learning_rate nan; expected a finite number, 0 to 1000"),
         (["--optimizer.learning_rate=.nan"], "optimizer.learning_rate nan; expected a finite number, 0 to 1000"),
@@ -327,7 +327,7 @@ sys.exit(code)
 
 def test_every_number_of_a_recipe_has_a_range(parser):
     """Those of LoRA, of what the head reads, of augmentation and the depth check themselves."""
-    elsewhere = r"judge\.lora\.|larger_lora\.|judge\.head_input\.|data\.augmentation\.|judge\.depth|trainer\.logger"
+    elsewhere = r"judge\.lora\.|judge\.head_input\.|data\.augmentation\.|judge\.depth|trainer\.logger"
     others = {"resume", "expected_trainable", "trainer.fast_dev_run", "trainer.precision", "trainer.max_time"}
     numbers = {
         action.dest

@@ -111,11 +111,10 @@ def check_ranges(found: Namespace, where: str) -> None:
             raise UserError(f"{where}{problem}")
     if not isinstance(trainer, dict):
         _check_trainer(found, where)
-    for prefix in ("judge.", "larger_"):
-        try:
-            LoraSettings(**found[f"{prefix}lora"].clone(with_meta=False).as_dict())
-        except UserError as error:
-            raise UserError(f"{where}{prefix}{error}") from None
+    try:
+        LoraSettings(**found["judge.lora"].clone(with_meta=False).as_dict())
+    except UserError as error:
+        raise UserError(f"{where}judge.{error}") from None
 
 
 def _check_trainer(found: Namespace, where: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from ..data_modules.errors import UserError, nearest
 from ..data_modules.settings import DataSettings
 from ..data_modules.yaml_files import read_yaml
-from ..models.settings import JudgeSettings, LoraSettings
+from ..models.settings import JudgeSettings
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 _NEEDS = "# needs: "
@@ -129,10 +129,9 @@ class Recipe:
         method: probe: no gradients; the head becomes the closed-form regression of ratings on what the frozen backbone
             hears, ridge or with a Gaussian kernel, or of their ranks, in one pass over the training split. lora: starts
             at that of ratings (ridge with several processes, a rater embedding, or more than 5,000 pairs) and trains
-            adapters, pooling and head; its start may remain the best checkpoint. auto: the probe, then lora, then lora
-            with the adapters of larger_lora. Each is kept only if it agrees better with people than the one before it
-            on pairs that neither was trained on (the 90 % interval of its lead must not begin below 0); else what comes
-            after is not tried.
+            adapters, pooling and head; its start may remain the best checkpoint. auto: the probe, then lora,
+            which is kept only if it agrees better with people than the probe on pairs that neither was trained on (the
+            90 % interval of its lead must not begin below 0).
         refit: Train on the validation splits, too, once they have chosen. lora: for as many epochs as a first run had
             at its best; probe: kernel and penalty by cross-validation on all. It is calibrated with scores of judges
             that were not trained on a pair.
@@ -157,8 +156,6 @@ class Recipe:
         clip_seconds: Length of every clip in a dry run.
         gpu_gib: Memory of a GPU to fit in a dry run; by default that of the GPU here, if any.
         judge: What is built.
-        larger_lora: Adapters that method auto tries last, in place of those of judge.lora: larger ones, or in more
-            parts. It does not where larger_lora.parts is empty.
         objective: What is minimised.
         optimizer: AdamW and its learning rates.
         cache: What frozen layers make of the data, computed once.
@@ -184,7 +181,6 @@ class Recipe:
     clip_seconds: float = 8.0
     gpu_gib: float | None = None
     judge: JudgeSettings = field(default_factory=JudgeSettings)
-    larger_lora: LoraSettings = field(default_factory=lambda: LoraSettings(parts=[]))
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     cache: CacheSettings = field(default_factory=CacheSettings)

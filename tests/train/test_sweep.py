@@ -59,7 +59,7 @@ def table(out: Path) -> list[dict[str, str]]:
         ({"search": {"judge.lora.rank": {"low": 1, "high": 8, "step": 0.5}}}, "step 0.5 between integers"),
         ({"search": {"judge.lora.rank": {"low": 8}}}, "expected choices, or low and high"),
         ({"search": {"judge.lora.rank": {"choices": [4_097]}}}, "judge.lora.rank 4097; expected 1 to 4,096"),
-        ({"search": {"larger_lora.alpha": {"choices": [-1.0]}}}, "larger_lora.alpha -1; expected a number above 0"),
+        ({"search": {"judge.lora.alpha": {"choices": [-1.0]}}}, "judge.lora.alpha -1; expected a number above 0"),
         ({"search": {"optimizer.learning_rate": {"low": 0.0, "high": 1.0, "log": True}}}, "log=True"),
         ({"search": {"optimizer.learning_rate": {"low": 0.1, "high": 0.2, "step": 0.2}}}, "step 0.2"),
         ({"overrides": {"optimizer.learning_rate": 0.1}}, "under overrides and search"),
