@@ -410,7 +410,6 @@ def _add_making_commands(new: New) -> None:
     one = new("ensemble", "runs/seed0 runs/seed1 runs/seed2 --out judge", raw=True)
     add(one, "judges", "judge folders, run folders or checkpoints", many="JUDGE")
     add(one, "--out", "judge folder to make", output_folder, required=True)
-    add(one, "--average", "one judge with the mean of the weights, see above", bool)
     add(one, "--backbone", "where the backbone lies now, if not where the first judge found it")
 
 
