@@ -31,10 +31,10 @@ from ..models.backbones.audio_language_model import AudioLanguageModel
 from ..models.backbones.base import Inputs
 from ..models.backbones.layers import made_by
 from ..models.closed_form import EXACT, FOLDS, LANDMARKS, Portion, fit
-from ..models.head_input import HeadInputSettings
 from ..models.judge import EmpathyJudge
 from ..models.probe import ClipReader, shuffled, without_adapters
 from ..models.scoring import choose_device
+from ..models.settings import HeadInputSettings
 from .judges.baselines.probe import settings_of
 from .pages.charts import ACCENT, MUTED, STYLE, png
 from .rendering import percent, ranged

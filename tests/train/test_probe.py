@@ -185,8 +185,7 @@ def test_every_head_starts_where_a_regression_has_ended(name):
             "method probe with judge.head_input.audio none; expected --judge.head_input.audio all_layers",
         ),
         ({"data__augmentation__noise": "0.5"}, "augmentation"),
-        ({"method": "lora", "judge__head_input__landmarks": 3}, "judge.head_input.landmarks 3: training sets it"),
-        ({"judge__head_input__beside_landmarks": "true"}, "head_input.beside_landmarks true with no landmarks"),
+        ({"method": "lora", "judge__head_input__landmarks": 3}, "there is no setting judge.head_input.landmarks"),
     ],
 )
 def test_a_probe_with_nothing_to_read_is_refused(overrides, message, train_arguments, tmp_path, capsys, monkeypatch):
