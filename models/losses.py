@@ -168,13 +168,11 @@ def bradley_terry(
     strength: Tensor,
     mask: Tensor,
     temperature: float,
-    strength_margin: float,
 ) -> Tensor:
-    """Negative log likelihood of the preferences: -log sigmoid((preferred - rejected) / temperature - margin), in nats.
+    """Negative log likelihood of the preferences: -log sigmoid((preferred - rejected) / temperature), in nats.
 
-    Bradley & Terry (1952). The margin is `strength_margin` times how strong the preference is (Touvron et al., 2023). A
-    tie, strength 0, is half a win for each side: the mean of both directions, least where both scores are equal. The
-    level of the scores stays open; see `centring`.
+    Bradley & Terry (1952). A tie, strength 0, is half a win for each side: the mean of both directions, least where
+    both scores are equal. The level of the scores stays open; see `centring`.
 
     Args:
         preferred: Scores of the preferred items, `(preferences,)` or `(preferences, dimensions)`, units of the scale.
@@ -182,12 +180,11 @@ def bradley_terry(
         strength: At least 0; 0 is a tie. The same shape; not read where the mask is 0 (may be NaN).
         mask: Weight of each preference or True where there is one, the same shape.
         temperature: Above 0, units of the scale.
-        strength_margin: Of a preference of strength 1, in units of the temperature.
     """
     _check("rejected", rejected.shape, preferred.shape)
     strength, weights = _counted(preferred, strength, mask)
     lead = (preferred - rejected) / temperature
-    won = -logsigmoid(lead - strength_margin * strength)
+    won = -logsigmoid(lead)
     tied = -(logsigmoid(lead) + logsigmoid(-lead)) / 2
     return _weighted_mean(tied.where(strength == 0, won), weights)
 

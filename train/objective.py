@@ -134,9 +134,9 @@ class Objective(nn.Module):
         better = 0.5 + self._better * (score - 0.5)
         first, second, mask = better[labels.chosen], better[labels.rejected], ~labels.strengths.isnan()
         strengths = labels.strengths.nan_to_num()
-        temperature, margin = self.settings.preference_temperature, self.settings.strength_margin
+        temperature = self.settings.preference_temperature
         return {
-            "bradley_terry": partial(bradley_terry, first, second, strengths, mask, temperature, margin),
+            "bradley_terry": partial(bradley_terry, first, second, strengths, mask, temperature),
             "centring": partial(centring, first, second, mask),
         }
 

@@ -46,7 +46,6 @@ RANGES: Mapping[str, _Range] = {
     **{f"objective.losses.{name}": _LOSS for name in LossWeights.__dataclass_fields__},
     "objective.settings.temperature": _Range(0, 10**3, above=True),
     "objective.settings.preference_temperature": _Range(0, 10**3, above=True),
-    "objective.settings.strength_margin": _Range(0, 10**3),
     "objective.rater_embedding": _Range(0, 4_096),
     "optimizer.learning_rate": _Range(0, 10**3),
     "optimizer.head_learning_rate": _Range(0, 10**3),

@@ -56,12 +56,10 @@ class LossSettings:
         temperature: Softness of soft_spearman's ranks.
         preference_temperature: Lead at which bradley_terry is three quarters sure (sigmoid of 1). Single preferences
             are noisy: a low one trusts each too much (on the sample 0.1 learned far more slowly than 0.3).
-        strength_margin: By how much more, in units of that temperature, a preference of strength 1 must be met.
     """
 
     temperature: float = 0.1
     preference_temperature: float = 0.3
-    strength_margin: float = 0.0
 
 
 NATURAL = LossWeights()

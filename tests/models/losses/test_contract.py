@@ -62,7 +62,7 @@ CASES = {
         shift=True,
     ),
     "bradley_terry": Case(
-        partial(losses.bradley_terry, temperature=0.3, strength_margin=0.5),
+        partial(losses.bradley_terry, temperature=0.3),
         (_scores(3), _scores(4)),
         STRENGTH,
         shift=True,
