@@ -134,9 +134,7 @@ def agreement(options: argparse.Namespace) -> int:
     The table has one row per score: item, annotator, dimension, score, and where there are, dataset, group (items that
     are not independent: intervals draw whole groups) and system. Empty scores are missing ones.
     """
-    report = _measure_table(
-        options, options.cluster, pairs=options.pairs, rasch=options.rasch, kappa_weights=options.kappa_weights
-    )
+    report = _measure_table(options, options.cluster, pairs=options.pairs, kappa_weights=options.kappa_weights)
     from ..eval.views import agreement_views
 
     return tell(options, report, agreement_views)

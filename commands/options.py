@@ -191,8 +191,6 @@ def _add_agreement_options(one: argparse.ArgumentParser) -> None:
     add(one, "--judges", judges, default=[], many="NAME")
     _add_table_options(one)
     add(one, "--pairs", "also compare every two annotators", bool)
-    rasch = "also severity and fit of each person by a many-facet Rasch model; every score is a step of the scale"
-    add(one, "--rasch", rasch, bool)
     distances = "weighted kappa's distances: between scores, or ranks of the categories that occur (scikit-learn's)"
     add(one, "--kappa-weights", distances, ["scores", "ranks"], "scores")
     add(one, "--cluster", "column whose values intervals and tests keep whole", ["group", "system"], "group")
@@ -377,7 +375,6 @@ def _add_making_commands(new: New) -> None:
     one = new("ensemble", "runs/seed0 runs/seed1 runs/seed2 --out judge", raw=True)
     add(one, "judges", "judge folders, run folders or checkpoints", many="JUDGE")
     add(one, "--out", "judge folder to make", output_folder, required=True)
-    add(one, "--average", "one judge with the mean of the weights, see above", bool)
     add(one, "--backbone", "where the backbone lies now, if not where the first judge found it")
 
 

@@ -208,10 +208,6 @@ def ensemble(options: argparse.Namespace) -> int:
     the members' scores; how far these lie apart goes into the standard error once the ensemble is calibrated. The
     backbone is loaded once, and clips are encoded once unless the audio tower was trained; the rest of the work is done
     for each member.
-
-    --average writes a single judge with the mean of the trained weights instead, as fast as one (model soup). That
-    means something only where all were trained from the same initial adapters: checkpoints of one run, or runs with the
-    same --seed and other settings of the optimisation. Adapters of other seeds have no mean that makes sense.
     """
     from ..models.hub import check_judge, require_judge
 
@@ -220,19 +216,9 @@ def ensemble(options: argparse.Namespace) -> int:
         check_judge(path)
         require_judge(path, options.backbone)
     with making(out):
-        from ..models.ensemble import ALIKE, write_average, write_ensemble
+        from ..models.ensemble import write_ensemble
 
-        if options.average:
-            likeness = write_average(paths, out, options.backbone)
-            if likeness is not None and likeness < ALIKE:
-                print(
-                    f"warning: the adapters hardly began alike (cosine {likeness:.2f}); a mean of weights means "
-                    "something only where all were trained from the same initial adapters, an ensemble has no such "
-                    "condition",
-                    file=sys.stderr,
-                )
-        else:
-            write_ensemble(paths, out, options.backbone)
+        write_ensemble(paths, out, options.backbone)
     return tell(options, {"judge": str(out)}, lambda result: [f"judge: {result['judge']}"])
 
 

@@ -32,7 +32,7 @@ from .description import (
 )
 from .judge import EmpathyJudge
 from .lora import trained_in_full
-from .settings import JudgeSettings, Quantization
+from .settings import BuiltSettings, Quantization
 from .weight_files import (
     check_backbone,
     check_hash,
@@ -179,7 +179,7 @@ def load_any(path: Path, placement: Placement = AS_TRAINED, revision: str | None
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
 
 
-def read_settings(path: Path) -> JudgeSettings:
+def read_settings(path: Path) -> BuiltSettings:
     """The settings from which the judge of a judge folder, a run folder or a checkpoint was built.
 
     Raises:

@@ -65,7 +65,7 @@ BAD_ENDS: dict[str, tuple[str, ...]] = {
         "--report {bad}", "--report {bad}/deep.json", "--quantization int8", "--push-to-hub 'a b c'",
         "--form merged --check-data {bad}",
     ),
-    "ensemble {run} --out {tmp}/e": ("", "{bad}/text.wav", "{judge} --average"),
+    "ensemble {run} --out {tmp}/e": ("", "{bad}/text.wav"),
     "train --config": (LONG, "{bad}/latin1.yaml", "{bad}"),
 }  # fmt: skip
 """What a command cannot do with, put behind it."""

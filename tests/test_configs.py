@@ -198,7 +198,7 @@ def test_a_tree_is_laid_over_the_recipes_that_it_names_as_words_are(tmp_path, pa
             "trainer.val_check_interval 00:00:10:00; expected batches, or a share of an epoch",
         ),
         (["--judge.lora.rank=0"], "judge.lora.rank 0; expected 1 to 4,096"),
-        (["--larger_lora.dropout=1"], "larger_lora.dropout 1; expected at least 0 and less than 1"),
+        (["--judge.lora.dropout=1"], "judge.lora.dropout 1; expected at least 0 and less than 1"),
         (["--data.num_workers=1000000000"], "data.num_workers 1000000000; expected 0 to "),
         (["--optimizer.learning_rate=nan"], "optimizer.learning_rate nan; expected a finite number, 0 to 1000"),
         (["--optimizer.learning_rate=.nan"], "optimizer.learning_rate nan; expected a finite number, 0 to 1000"),
@@ -211,7 +211,7 @@ def test_a_tree_is_laid_over_the_recipes_that_it_names_as_words_are(tmp_path, pa
         (["--objective.settings.temperature=0"], "objective.settings.temperature 0.0; expected a number above 0, at"),
         (["--judge.lora.alpha=nan"], "judge.lora.alpha nan; expected a finite number"),
         (["--judge.depth=inf"], "judge.depth inf; expected a finite number"),
-        (["--data.augmentation.room_rt60=[nan, 1]"], "data.augmentation.room_rt60 nan; expected a finite number"),
+        (["--data.augmentation.noise_snr=[nan, 1]"], "data.augmentation.noise_snr nan; expected a finite number"),
         (["--trainer.gradient_clip_val=nan"], "trainer.gradient_clip_val nan; expected a finite number, 0 to "),
         (["--default_root_dir=x"], "there is no setting default_root_dir (did you mean run?); see"),
         (["--trainer.default_root_dir=x"], "there is no setting trainer.default_root_dir (did you mean run?); see"),
@@ -235,7 +235,7 @@ def test_what_is_no_setting_or_value_is_refused_in_one_line(words, message, caps
         ("judge:\n  lora:\n    rnak: 2\n", "there is no setting judge.lora.rnak (did you mean judge.lora.rank?)"),
         ("model:\n  lora_rank: 2\n", "there is no setting model"),
         ("seed: 1\nseed: 2\n", "key 'seed' stands twice"),
-        ("judge:\n  head: corn\n  head: coral\n", "key 'head' stands twice"),
+        ("judge:\n  head: corn\n  head: histogram\n", "key 'head' stands twice"),
         ("[1, 2]\n", "bad.yaml: expected settings and their values"),
         ("", "bad.yaml: expected settings and their values"),
         ("judge:\n", "bad.yaml: judge without a value; expected one, or no such line"),
@@ -295,7 +295,7 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(recipe, extra, 
     "words",
     [
         ["--trainer.max_epochs", "-5"], ["--trainer.gradient_clip_val", ".nan"], ["--seed", "-1"],
-        ["--judge.depth", "0"], ["--data.augmentation.room_probability", "2"], ["--trainer.callbacks", "[]"],
+        ["--judge.depth", "0"], ["--data.augmentation.gain_probability", "2"], ["--trainer.callbacks", "[]"],
         ["--default_root_dir", "x"],
     ],
 )  # fmt: skip
@@ -313,7 +313,7 @@ sys.exit(code)
 
 def test_every_number_of_a_recipe_has_a_range(parser):
     """Those of LoRA, of what the head reads, of augmentation and the depth check themselves."""
-    elsewhere = r"judge\.lora\.|larger_lora\.|judge\.head_input\.|data\.augmentation\.|judge\.depth|trainer\.logger"
+    elsewhere = r"judge\.lora\.|judge\.head_input\.|data\.augmentation\.|judge\.depth|trainer\.logger"
     others = {"resume", "expected_trainable", "trainer.fast_dev_run", "trainer.precision", "trainer.max_time"}
     numbers = {
         action.dest

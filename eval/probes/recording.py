@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ...data_modules.audio import AudioSource, Clip, audio_hash, load_clip
-from ...data_modules.augmentation import augment_clip, convolved
+from ...data_modules.augmentation import augment_clip
 from ...data_modules.errors import AudioError
 from ...data_modules.parallel import map_threads
 from ...data_modules.schema import Pair, Turn
@@ -93,11 +93,17 @@ def low_pass(clip: Clip, rng: np.random.Generator | None = None) -> Clip:
     response = share * np.sinc(share * np.arange(-reach, reach + 1))  # of the ideal filter
     extra = -(len(clip.samples) + 4 * reach) % 1024  # transforms of such lengths are fast
     padded = torch.from_numpy(np.pad(clip.samples.astype(np.float64), (reach, reach + extra)))
-    filtered = convolved(padded, torch.from_numpy(response * window))[2 * reach :][: len(clip.samples)].numpy()
+    filtered = _convolved(padded, torch.from_numpy(response * window))[2 * reach :][: len(clip.samples)].numpy()
     before, after = np.square(clip.samples, dtype=np.float64).sum(), np.square(filtered).sum()
     audible = after > before * 10 ** (-_STOP_DB / 10)
     gain = np.sqrt(before / after) if audible else 1.0
     return dataclasses.replace(clip, samples=(gain * filtered).astype(np.float32))
+
+
+def _convolved(samples: torch.Tensor, response: torch.Tensor) -> torch.Tensor:
+    """The whole convolution of two signals, `(len(samples) + len(response) - 1,)`."""
+    size = len(samples) + len(response) - 1
+    return torch.fft.irfft(torch.fft.rfft(samples, size) * torch.fft.rfft(response, size), size)
 
 
 def noisy(clip: Clip, rng: np.random.Generator) -> Clip:

@@ -21,7 +21,7 @@ from empathy_judge.models.backbones.layers import on_device
 from empathy_judge.models.head_input import HeadInput
 from empathy_judge.models.heads import Prediction
 from empathy_judge.models.probe import standardise
-from empathy_judge.models.settings import HeadInputSettings
+from empathy_judge.models.settings import BuiltHeadInput
 from empathy_judge.train import validation as validation_module
 from empathy_judge.train.validation import Validation
 from torch._subclasses import fake_tensor
@@ -137,7 +137,7 @@ def test_a_gpu_without_float64_is_not_asked_for_it(monkeypatch):
     rated = SimpleNamespace(pairs=PAIRS[:2], scores=torch.ones(2, 2))
     with FakeTensorMode(allow_non_fake_inputs=True):
         scores = torch.ones(2, 2, device=MAC)
-    judge = SimpleNamespace(head_input=HeadInput(HeadInputSettings("all_layers"), 4, (3, 5)), device=MAC)
+    judge = SimpleNamespace(head_input=HeadInput(BuiltHeadInput("all_layers"), 4, (3, 5)), device=MAC)
     reader: Any = SimpleNamespace(judge=judge, known_of_clips=lambda _: [(torch.randn(2, 3, 3, 2, 5), None)])
     with OnMac():
         own = Validation(rated, [], SCALES)  # pyright: ignore[reportArgumentType]
