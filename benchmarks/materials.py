@@ -13,10 +13,10 @@ import numpy as np
 import pandas as pd
 import soundfile
 import torch
+from empathy_judge.checkpoints.nano.make.architecture import build_processor
 from empathy_judge.data_modules.importers.frames import dataset_from_frames
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset, write_dataset
 from empathy_judge.models.backbones.audio_language_model import QUESTION
-from empathy_judge.train.nano.architecture import build_processor
 from safetensors.torch import save_file
 from transformers import (
     PreTrainedConfig,

@@ -14,8 +14,8 @@ from torch import distributed as dist
 from torch.nn import functional
 
 from ..data_modules.items import ComparedPair, RatedPair
-from ..models.backbones.inputs import Inputs, Movable
 from ..data_modules.schema import Dimension
+from ..models.backbones.inputs import Inputs, Movable
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge
 from ..models.settings import JudgeSettings

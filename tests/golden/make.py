@@ -254,7 +254,7 @@ def splits(folder: Path) -> Any:
 def importers(folder: Path) -> Any:
     """Content hash, pairs and ratings of what each importer makes of a small source."""
     from empathy_judge.data_modules.schema import PairDataset
-    from empathy_judge.tests.fuzz.sources import SOURCES
+    from empathy_judge.tools.fuzz.sources import SOURCES
 
     found: dict[str, Any] = {}
     for name, source in SOURCES.items():

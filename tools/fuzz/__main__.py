@@ -1,8 +1,8 @@
-"""Damages valid files at random and looks what reads them: ``python tests/fuzz --mutations 10000``.
+"""Damages valid files at random and looks what reads them: ``python tools/fuzz --mutations 10000``.
 
 Every mutation must be accepted or refused by a `UserError` of one line. Another exception, a crash of the process, more
 than ``--seconds`` or more than 8 GiB is a failure; it is named with the seed that repeats it:
-``python tests/fuzz --target NAME --seed SEED --mutations 1``. Work is done in child processes.
+``python tools/fuzz --target NAME --seed SEED --mutations 1``. Work is done in child processes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pre-train the nano backbone: `make nano`, or `python -m empathy_judge.train.nano.pretrain --out checkpoints/nano`.
+"""Pre-train the nano backbone: `make nano`, or `python checkpoints/nano/make/pretrain.py --out checkpoints/nano`.
 
 Two stages: the audio tower learns delivery by regression (`listen`), then the language model answers questions about it
 (`answer`). Everything runs in one thread, so that the weights do not depend on the number of cores: the same command
@@ -19,19 +19,18 @@ from typing import Any
 
 import jinja2
 import torch
+from empathy_judge.checkpoints.nano.make.answer import Listener, measure_answers, train_language_model
+from empathy_judge.checkpoints.nano.make.architecture import SECONDS, build_model, build_processor
+from empathy_judge.checkpoints.nano.make.corpus import Recording, build_corpora, digest, find_recordings
+from empathy_judge.checkpoints.nano.make.listen import train_tower
+from empathy_judge.checkpoints.nano.make.questions import all_texts
+from empathy_judge.data_modules import sample
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.folders import file_hash
+from empathy_judge.models.backbones.audio_language_model import QUESTION
+from empathy_judge.models.backbones.base import Checkpoint
+from empathy_judge.models.backbones.qwen2_audio import Qwen2Audio
 from transformers import PreTrainedModel
-
-from ...data_modules import sample
-from ...data_modules.errors import UserError
-from ...data_modules.folders import file_hash
-from ...models.backbones.audio_language_model import QUESTION
-from ...models.backbones.base import Checkpoint
-from ...models.backbones.qwen2_audio import Qwen2Audio
-from .answer import Listener, measure_answers, train_language_model
-from .architecture import SECONDS, build_model, build_processor
-from .corpus import Recording, build_corpora, digest, find_recordings
-from .listen import train_tower
-from .questions import all_texts
 
 _README = Path(__file__).with_name("README.md.j2")
 _PROMPTS = [QUESTION, "Context: ", "Response: ", "Situation: ", "<|im_start|>user\n<|im_end|>assistant"]

@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 import scipy.fft
 import torch
+from empathy_judge.checkpoints.nano.make.architecture import MEL_BINS
+from empathy_judge.checkpoints.nano.make.clips import CORE, FRAMES_PER_TOKEN, LABELS, LEVELS, MEASURES, ClipStore
+from empathy_judge.data_modules.folders import replace_file
+from empathy_judge.models.backbones.audio_language_model import AudioLanguageModel
+from empathy_judge.models.backbones.inputs import Clips
 from torch import Tensor, nn
-
-from ...data_modules.folders import replace_file
-from ...models.backbones.audio_language_model import AudioLanguageModel
-from ...models.backbones.inputs import Clips
-from .architecture import MEL_BINS
-from .clips import CORE, FRAMES_PER_TOKEN, LABELS, LEVELS, MEASURES, ClipStore
 
 _BATCH = 32
 _GAIN_DB = 6.0  # random gain up and down, so that loudness is heard as level and not as a property of voices

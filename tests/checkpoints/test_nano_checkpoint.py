@@ -4,15 +4,15 @@ import json
 
 import pytest
 import torch
+from empathy_judge.checkpoints.nano.make import pretrain
+from empathy_judge.checkpoints.nano.make.answer import Listener, measure_answers
+from empathy_judge.checkpoints.nano.make.architecture import HOP, SECONDS
+from empathy_judge.checkpoints.nano.make.clips import ClipStore
+from empathy_judge.checkpoints.nano.make.corpus import collect, digest, find_recordings, make_voices, synthetic_shards
 from empathy_judge.data_modules.folders import file_hash
 from empathy_judge.models.backbones import NANO_FOLDER, load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.qwen2_audio import Qwen2Audio
-from empathy_judge.train.nano import pretrain
-from empathy_judge.train.nano.answer import Listener, measure_answers
-from empathy_judge.train.nano.architecture import HOP, SECONDS
-from empathy_judge.train.nano.clips import ClipStore
-from empathy_judge.train.nano.corpus import collect, digest, find_recordings, make_voices, synthetic_shards
 from safetensors import safe_open
 from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration, Qwen2AudioProcessor
 

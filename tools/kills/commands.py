@@ -1,4 +1,4 @@
-"""Harms commands at many moments: ``python tests/kills kill|full|readonly --moments 20``.
+"""Harms commands at many moments: ``python tools/kills kill|full|readonly --moments 20``.
 
 Every command that writes runs on a small disk of its own (a tmpfs: this must be root), where an earlier result lies if
 the command replaces one. Then, at each moment:
@@ -121,7 +121,7 @@ def harm(given: argparse.Namespace) -> int:
 def make_inputs(folder: Path) -> None:
     """A pair dataset, another one, a table, a judge and a run, as the tests make them."""
     plugin = Path(__file__).with_name("inputs.py")
-    words = ["-q", "-p", "no:cacheprovider", f"--rootdir={Path(__file__).parents[1]}", "-p", "no:xdist", str(plugin)]
+    words = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "empathy_judge.tests.conftest", str(plugin)]
     environment = {**os.environ, "KILLS_INPUTS": str(folder)}
     subprocess.run([sys.executable, "-m", "pytest", *words], env=environment, check=True, stdout=subprocess.DEVNULL)
 

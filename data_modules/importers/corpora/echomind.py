@@ -28,13 +28,13 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError, shown
-from ..ratings import Dimension
-from ..schema import DatasetCard
-from ..tables import plain_text, read_records, text_of
-from .assemble import Imported
-from .clips import ClipCell, folder_files
-from .collector import Collector
+from ...errors import DataError, shown
+from ...ratings import Dimension
+from ...schema import DatasetCard
+from ...tables import plain_text, read_records, text_of
+from ..assemble import Imported
+from ..clips import ClipCell, folder_files
+from ..collector import Collector
 
 EXAMPLE = "echomind EchoMind --recordings synthesis --out data"
 

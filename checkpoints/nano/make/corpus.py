@@ -12,17 +12,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from empathy_judge.checkpoints.nano.make.architecture import HOP, MEL_BINS, SECONDS
+from empathy_judge.checkpoints.nano.make.clips import FRAMES_PER_TOKEN, LABELS, RECORDINGS, SEXES, ClipStore, NanoClip
+from empathy_judge.data_modules import prosody
+from empathy_judge.data_modules.audio import audio_hash, decode, resample
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.espeak import ACCENTS, QUALITIES, Tone, Voice, speak
+from empathy_judge.data_modules.functionals import delivery
+from empathy_judge.data_modules.parallel import in_fresh_processes, progress
+from empathy_judge.data_modules.sample import replies, statements
 from transformers import WhisperFeatureExtractor
-
-from ...data_modules import prosody
-from ...data_modules.audio import audio_hash, decode, resample
-from ...data_modules.errors import UserError
-from ...data_modules.espeak import ACCENTS, QUALITIES, Tone, Voice, speak
-from ...data_modules.functionals import delivery
-from ...data_modules.parallel import in_fresh_processes, progress
-from ...data_modules.sample import replies, statements
-from .architecture import HOP, MEL_BINS, SECONDS
-from .clips import FRAMES_PER_TOKEN, LABELS, RECORDINGS, SEXES, ClipStore, NanoClip
 
 _SHARD = 500  # clips a worker makes from one state of the synthesiser and one seed
 _TRAIN_VOICES, _UNSEEN_VOICES = 240, 40

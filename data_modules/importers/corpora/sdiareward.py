@@ -22,14 +22,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError, bad_value, counted
-from ..ratings import Dimension
-from ..schema import DatasetCard
-from ..tables import TableRow
-from .assemble import Imported
-from .clips import AudioFolder, add_audio_root
-from .collector import Collector, source_rows
-from .preferences import Message, read_message
+from ...errors import DataError, bad_value, counted
+from ...ratings import Dimension
+from ...schema import DatasetCard
+from ...tables import TableRow
+from ..assemble import Imported
+from ..clips import AudioFolder, add_audio_root
+from ..collector import Collector, source_rows
+from ..preferences import Message, read_message
 
 EXAMPLE = "sdiareward SDiaReward --audio audio --out data"
 

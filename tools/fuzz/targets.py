@@ -63,7 +63,7 @@ def names() -> list[str]:
     """
     missing = set(importers.SOURCES) - {source.importer for source in SOURCES.values()}
     if missing:
-        raise LookupError(f"tests/fuzz has no valid source for import {', '.join(sorted(missing))}")
+        raise LookupError(f"tools/fuzz has no valid source for import {', '.join(sorted(missing))}")
     return ["decode", "decode", "decode", "dataset", *(f"import {name}" for name in SOURCES)]
 
 

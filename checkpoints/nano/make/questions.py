@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-
-from .clips import LABELS, MEASURES
+from empathy_judge.checkpoints.nano.make.clips import LABELS, MEASURES
 
 _FIVE = ("very low", "low", "medium", "high", "very high")
 

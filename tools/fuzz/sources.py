@@ -5,11 +5,9 @@ from __future__ import annotations
 import importlib
 import json
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +15,6 @@ import pandas as pd
 import soundfile
 
 RATE = 16_000
-_PACKAGE = "importer_tests"
-_TESTS = Path(__file__).parents[1] / "data_modules"
 
 
 class Source(NamedTuple):
@@ -145,10 +141,7 @@ def _hugging_face_audio(folder: Path) -> tuple[Path, Sequence[str]]:
 
 def _builder(test: str, name: str) -> Any:
     """What the importer's own test writes its sources with."""
-    if _PACKAGE not in sys.modules:  # a package, so that tests find what they share
-        package = sys.modules[_PACKAGE] = ModuleType(_PACKAGE)
-        package.__path__ = [str(_TESTS)]
-    return getattr(importlib.import_module(f"{_PACKAGE}.test_import_{test}"), name)
+    return getattr(importlib.import_module(f"empathy_judge.tests.data_modules.test_import_{test}"), name)
 
 
 def _written(test: str, name: str, folder: Path) -> tuple[Path, Sequence[str]]:

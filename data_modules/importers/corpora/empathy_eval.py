@@ -34,15 +34,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from ..audio import decode, probe
-from ..errors import AudioError, DataError, UserError, counted, shown
-from ..parallel import map_threads
-from ..ratings import Dimension
-from ..schema import DatasetCard
-from ..tables import read_records, text_of
-from .assemble import Imported, Skipped
-from .clips import ClipCell, folder_files, read_clip
-from .collector import Collector
+from ...audio import decode, probe
+from ...errors import AudioError, DataError, UserError, counted, shown
+from ...parallel import map_threads
+from ...ratings import Dimension
+from ...schema import DatasetCard
+from ...tables import read_records, text_of
+from ..assemble import Imported, Skipped
+from ..clips import ClipCell, folder_files, read_clip
+from ..collector import Collector
 
 EXAMPLE = "empathy-eval EmpathyEval --part training --out data"
 

@@ -1,4 +1,4 @@
-"""Kills a service at random, or fills the disk of its cache: ``python tests/kills serve JUDGE CLIPS --moments 20``.
+"""Kills a service at random, or fills the disk of its cache: ``python tools/kills serve JUDGE CLIPS --moments 20``.
 
 The service keeps audio states on a small disk (a tmpfs: this must be root), while clients ask for scores all the time.
 Each time it is killed by SIGKILL within `LOAD` seconds after its first answer; after every

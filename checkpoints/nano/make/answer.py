@@ -12,16 +12,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from empathy_judge.checkpoints.nano.make.clips import ClipStore
+from empathy_judge.checkpoints.nano.make.listen import Readouts, batches_by_length, keep, resume
+from empathy_judge.checkpoints.nano.make.questions import CLOSED, OPEN, Delivery, NamedQuestion
+from empathy_judge.data_modules.audio import Clip as AudioClip
+from empathy_judge.data_modules.schema import Pair, Turn
+from empathy_judge.models.backbones.audio_language_model import AudioLanguageModel, messages
+from empathy_judge.models.backbones.inputs import Clips, Inputs
 from torch import Tensor, nn
 from transformers import Qwen2AudioForConditionalGeneration, Qwen2AudioProcessor
-
-from ...data_modules.audio import Clip as AudioClip
-from ...data_modules.schema import Pair, Turn
-from ...models.backbones.audio_language_model import AudioLanguageModel, messages
-from ...models.backbones.inputs import Clips, Inputs
-from .clips import ClipStore
-from .listen import Readouts, batches_by_length, keep, resume
-from .questions import CLOSED, OPEN, Delivery, NamedQuestion
 
 _BATCH = 8  # small: on CPUs a batch that fits the cache is several times faster per dialogue
 _SAVE_EVERY = 250

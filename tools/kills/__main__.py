@@ -1,4 +1,4 @@
-"""Harms commands at many moments, and looks whether the same command goes on: ``python tests/kills HARM --help``.
+"""Harms commands at many moments, and looks whether the same command goes on: ``python tools/kills HARM --help``.
 
 Each module says what it does and what must hold: `train.py` kills one training again and again, `commands.py` harms
 every command that writes, and `service.py` kills a service.

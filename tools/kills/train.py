@@ -1,4 +1,4 @@
-"""Kills training at random and starts it again, many times: ``python tests/kills train --moments 50 -- ARGUMENTS``.
+"""Kills training at random and starts it again, many times: ``python tools/kills train --moments 50 -- ARGUMENTS``.
 
 The arguments are those of ``empathy-judge train`` without ``--run``. A run is first trained without being disturbed,
 then again and again by processes that are killed at a random moment, one in five by SIGTERM, the others by SIGKILL, and

@@ -11,15 +11,10 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from empathy_judge.data_modules.errors import UserError
-from empathy_judge.data_modules.functionals import DELIVERY
-from empathy_judge.models.backbones import load_backbone
-from empathy_judge.models.backbones.base import Checkpoint
-from empathy_judge.models.backbones.qwen2_audio import Qwen2Audio
-from empathy_judge.train.nano import answer, corpus, listen
-from empathy_judge.train.nano.architecture import HOP, build_model, build_processor
-from empathy_judge.train.nano.clips import LABELS, LEVELS, MEASURES, ClipStore, NanoClip
-from empathy_judge.train.nano.corpus import (
+from empathy_judge.checkpoints.nano.make import answer, corpus, listen
+from empathy_judge.checkpoints.nano.make.architecture import HOP, build_model, build_processor
+from empathy_judge.checkpoints.nano.make.clips import LABELS, LEVELS, MEASURES, ClipStore, NanoClip
+from empathy_judge.checkpoints.nano.make.corpus import (
     collect,
     digest,
     find_recordings,
@@ -29,8 +24,13 @@ from empathy_judge.train.nano.corpus import (
     real_shards,
     synthetic_shards,
 )
-from empathy_judge.train.nano.pretrain import pretrain
-from empathy_judge.train.nano.questions import CLOSED, OPEN, Delivery
+from empathy_judge.checkpoints.nano.make.pretrain import pretrain
+from empathy_judge.checkpoints.nano.make.questions import CLOSED, OPEN, Delivery
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.functionals import DELIVERY
+from empathy_judge.models.backbones import load_backbone
+from empathy_judge.models.backbones.base import Checkpoint
+from empathy_judge.models.backbones.qwen2_audio import Qwen2Audio
 
 QUESTIONS = {question.name: question for question in (*CLOSED, *OPEN)}
 
