@@ -181,7 +181,7 @@ def as_user_error(error: BaseException) -> UserError | None:
     if any(frame.f_globals.get("__name__") == "torchaudio" and frame.f_code.co_name == "<module>" for frame in frames):
         return UserError(
             f"torchaudio cannot be imported ({error}), and transformers imports it where it is installed; "
-            "pip uninstall torchaudio, unless the backbone is Granite Speech: pip install 'empathy-judge[granite]'"
+            "pip uninstall torchaudio"
         )
     os_error = system_error(error)
     if os_error is None:

@@ -220,7 +220,7 @@ def _by_gradient(
         # windows of a long clip are equally long, and so are the states of each, up to the padding at its end
         edges: list[float] = []
         for number, encoded_window in enumerate(windows):
-            real_states = max(1, encoded_window.real_tokens // judge.backbone.tokens_per_state)
+            real_states = max(1, encoded_window.real_tokens)
             edges += [number + min(1, position / real_states) for position in range(len(encoded_window.states))]
         boundaries = np.array([*edges, len(windows)]) * audio.seconds / len(windows)
         starts, stops = _windows(audio.seconds, window)

@@ -240,7 +240,7 @@ class LMHead(nn.Module):
 
     Args:
         weight: `(vocabulary, hidden)`; that of the embeddings where the family ties both.
-        text_config: Of the language model: some families divide the scores (Granite) or bound them (Gemma).
+        text_config: Of the language model: some families bound the scores (Gemma).
     """
 
     weight: Tensor
@@ -248,14 +248,12 @@ class LMHead(nn.Module):
     def __init__(self, weight: Tensor, text_config: Any) -> None:
         super().__init__()
         self.register_buffer("weight", weight)
-        # transformers 5.23 leaves Granite's divisor out in Granite Speech, whose language model was trained with it
-        self._divisor = float(getattr(text_config, "logits_scaling", 1.0))
         self._bound: float | None = getattr(text_config, "final_logit_softcapping", None)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Scores `(..., vocabulary)`, float32, of hidden states `(..., hidden)`."""
         states = hidden.to(self.weight.device, torch.float32)
-        scores = torch.cat([states @ rows.float().T for rows in self.weight.split(_ROWS)], -1) / self._divisor
+        scores = torch.cat([states @ rows.float().T for rows in self.weight.split(_ROWS)], -1)
         return scores if self._bound is None else self._bound * torch.tanh(scores / self._bound)
 
 

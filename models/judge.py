@@ -177,10 +177,8 @@ class EmpathyJudge(nn.Module):
             functionals = [self._functionals(window) for window in flat]
         else:
             encoded = [audio[source] for source in distinct]
-            per_state = self.backbone.tokens_per_state
             sizes = [
-                [WindowSize(len(own.states) * per_state, own.real_tokens, own.weight) for own in windows]
-                for windows in encoded
+                [WindowSize(len(own.states), own.real_tokens, own.weight) for own in windows] for windows in encoded
             ]
             all_windows = [window for windows in encoded for window in windows]
             clips, states = None, torch.cat([window.states for window in all_windows])
@@ -286,8 +284,8 @@ class EmpathyJudge(nn.Module):
         features = moved(prepared.features, self.device)
         packed, layers = self._encoded(replace(prepared, features=features))
         packed, of_layers = packed.cpu(), iter([None] * len(flat) if layers is None else layers.cpu())
-        sizes, per_state = [self._sizes(windows) for windows in clips], self.backbone.tokens_per_state
-        states = iter(packed.split([tokens // per_state for clip in sizes for tokens, _, _ in clip]))
+        sizes = [self._sizes(windows) for windows in clips]
+        states = iter(packed.split([tokens for clip in sizes for tokens, _, _ in clip]))
         return [
             [
                 EncodedWindow(next(states), real, weight, next(of_layers), self._functionals(window))

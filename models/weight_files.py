@@ -21,7 +21,7 @@ from torch import Tensor
 from ..data_modules.errors import UserError, shown
 from ..data_modules.folders import file_hash
 from . import JUDGE_FILE
-from .backbones.deferred import finished
+from .backbones.deferred import weight_of
 from .description import BACKBONE, read_json, scales_text
 from .judge import OWN, EmpathyJudge
 from .lora import part_of
@@ -187,7 +187,7 @@ def fingerprint(judge: EmpathyJudge, quantizable: bool = True) -> str:
     for name, weight in sorted(judge.network.named_parameters()):
         changed = weight.ndim > 1 and part_of(judge.backbone, name) == "language_model"
         if "lora_" not in name and name not in trained and (quantizable or not changed):
-            sample = finished(judge.network, name).flatten()[:16].to(torch.bfloat16).float()
+            sample = weight_of(judge.network, name).flatten()[:16].to(torch.bfloat16).float()
             plain = name.replace(".base_layer", "")
             digest.update(f"{plain} {tuple(weight.shape)} {sample.tolist()}\n".encode())
     return digest.hexdigest()

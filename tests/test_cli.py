@@ -363,7 +363,6 @@ def test_keys_are_not_shown(capsys, monkeypatch):
     [
         ("wandb", {"wandb": None}, "missing", "pip install 'empathy-judge[wandb]'"),
         ("wandb", {"wandb": "0.1"}, "broken", "wandb 0.1; expected >=0.19"),
-        ("granite", {"torch": "2.15.0", "torchaudio": None}, "missing", "(torchaudio is not installed)"),
     ],
 )
 def test_an_optional_part_that_does_not_work(capsys, monkeypatch, part, versions, state, detail):

@@ -156,7 +156,7 @@ def _activations(judge: EmpathyJudge, one: Inputs, batch: int, audio_cached: boo
             stack.enter_context(_fused_attention())
         live = stack.enter_context(LiveMemory(judge.parameters()))
         if audio_cached:
-            count = len(one.audio_index) // judge.backbone.tokens_per_state * batch
+            count = len(one.audio_index) * batch
             floats = next(weight for weight in judge.network.parameters() if weight.is_floating_point())
             states = torch.empty((count, judge.backbone.audio_size), dtype=floats.dtype, device="meta")
         else:

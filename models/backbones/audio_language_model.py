@@ -48,8 +48,6 @@ class AudioLanguageModel(Backbone):
     own_audio_token: ClassVar[str | None] = None  # the audio token where the processor does not say it
     _every_layer: bool = False
     tower_width: ClassVar[str] = "hidden_size"  # what the width of the tower's layers is called in its configuration
-    # most tokens of a pair that may share a row with others (`packed`); None = any number
-    whole_tokens: int | None = None
 
     @classmethod
     def unquantized(cls) -> list[str]:
@@ -65,8 +63,7 @@ class AudioLanguageModel(Backbone):
         self.network, self.processor = network, processor
         self.name = checkpoint.name
         self.tokenizer = processor.tokenizer
-        # Granite Speech calls it otherwise
-        self.extractor = getattr(processor, "audio_processor", None) or processor.feature_extractor
+        self.extractor = processor.feature_extractor
         # what the template shows once for each clip, and the text once for each audio token
         self.audio_token: str = self.own_audio_token or processor.audio_token
         self.audio_token_id: int = self.tokenizer.convert_tokens_to_ids(self.audio_token)
@@ -175,7 +172,7 @@ class AudioLanguageModel(Backbone):
         return self.language_model.get_input_embeddings()(ids)
 
     def project(self, states: Tensor) -> Tensor:
-        """From audio states `(states, audio size)` to embeddings `(states * tokens_per_state, hidden)`."""
+        """From audio states `(states, audio size)` to embeddings `(states, hidden)`."""
         return self.network.get_submodule(self.parts["projector"].path)(states)
 
     def read(self, ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor, **further: Any) -> Tensor:
@@ -220,8 +217,6 @@ class AudioLanguageModel(Backbone):
     def packed(self, inputs: Inputs) -> Packed | None:
         ids, mask = inputs.input_ids, inputs.attention_mask
         if not self.packs:
-            return None
-        if self.whole_tokens is not None and ids.shape[1] > self.whole_tokens:
             return None
         states = ids.new_full(ids.shape, -1)
         states.view(-1)[inputs.audio_positions] = inputs.audio_index

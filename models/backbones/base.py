@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -34,8 +34,7 @@ class Checkpoint:
     # "auto" spreads the weights over the GPUs that there are, then main memory; None = the CPU
     device_map: Literal["auto"] | None = None
     weights: bool = True  # False builds the architecture without weights, on the meta device, to count with
-    # True leaves conversion to float32 and the merge of an adapter of its own to `deferred.finish`: until then weights
-    # are mapped from their files
+    # True leaves conversion to float32 to `deferred.finish`: until then weights are mapped from their files
     deferred: bool = False
     # how many layers there are, from the first: a number, or a share of all; None = all. Those above are neither made
     # nor read.
@@ -56,11 +55,9 @@ class BackbonePart:
 @dataclass(frozen=True)
 class Layout:
     """How a checkpoint of a family stores the weights of a network: how their names begin inside the network and in the
-    checkpoint (of several that fit, the longest counts; weights that none fits are not in a checkpoint), and the values
-    of config.json that are others than where the network came from."""
+    checkpoint (of several that fit, the longest counts; weights that none fits are not in a checkpoint)."""
 
     names: Mapping[str, str]
-    config: Mapping[str, Any] = field(default_factory=dict)
 
     def stored(self, name: str) -> str | None:
         """The name in a checkpoint of the network's weight `name`; None if checkpoints do not have this weight."""
@@ -77,7 +74,6 @@ class Backbone(ABC):
     sampling_rate: int  # Hz of the clips that it reads
     max_seconds: float  # maximum audio length (seconds)
     audio_size: int  # width of the states that `encode_audio` returns
-    tokens_per_state: int = 1  # audio tokens that the projector makes of one state
     layer_sizes: tuple[int, int]  # how many layers `LayerStatistics` sums up, and the width of each
     hidden_size: int  # width of `hidden_states`
     parts: Mapping[PartName, BackbonePart]  # what can be trained, by name
@@ -101,7 +97,6 @@ class Backbone(ABC):
     # modules that are float32 whatever the dtype of the rest is: what reads samples. bfloat16 has 8 significant bits,
     # and would round away a quiet signal on top of a large constant.
     float32_parts: ClassVar[tuple[str, ...]] = ()
-    own_adapter: ClassVar[bool] = False  # True where the family merges the adapter that lies beside its weights
     processor_of: ClassVar[Callable[[Checkpoint], Any]]
     """Loads what turns texts and clips into inputs."""
 
@@ -155,7 +150,7 @@ class Backbone(ABC):
 
     @abstractmethod
     def audio_tokens(self, samples: int) -> int:
-        """Audio tokens of a clip of so many samples: `tokens_per_state` for each audio state."""
+        """Audio tokens of a clip of so many samples: one for each audio state."""
 
     def real_audio_tokens(self, samples: int) -> int:
         """How many of these, from the first, are not padding; some families pad clips with silence that has tokens."""

@@ -225,19 +225,18 @@ class LayerStatistics:
     """
 
     def __init__(self) -> None:
-        self._found: dict[int, Tensor] = {}
+        self._found: list[Tensor] = []
 
     @property
     def clips(self) -> Tensor:
         """Of all clips `(clips, layers, 2, layer size)`, float32."""
-        return torch.stack([self._found[clip] for clip in sorted(self._found)])
+        return torch.stack(self._found)
 
-    def add(self, rows: Tensor, lengths: Sequence[Sequence[int]], clips: Sequence[int] | None = None) -> None:
-        """Add clips, given the statistics of their rows `(rows, layers, 2, size)`; the rest is as in `watching`."""
-        numbers = clips or range(len(self._found), len(self._found) + len(lengths))
+    def add(self, rows: Tensor, lengths: Sequence[Sequence[int]]) -> None:
+        """Add clips, given the statistics of their rows `(rows, layers, 2, size)`; `lengths` are as in `watching`."""
         of_clips = rows.split([len(clip) for clip in lengths])
-        for number, statistics, counts in zip(numbers, of_clips, lengths, strict=True):
-            self._found[number] = statistics[0] if len(counts) == 1 else _together(statistics, counts)
+        for statistics, counts in zip(of_clips, lengths, strict=True):
+            self._found.append(statistics[0] if len(counts) == 1 else _together(statistics, counts))
 
 
 def over_time(rows: Iterable[Tensor], lengths: Sequence[int]) -> Tensor:
@@ -245,8 +244,7 @@ def over_time(rows: Iterable[Tensor], lengths: Sequence[int]) -> Tensor:
     `(rows, ..., 2, size)`, float32."""
     statistics = []
     for row, length in zip(rows, lengths, strict=True):
-        # a copy: Granite's encoder adds to the output of a layer in place
-        variance, mean = torch.var_mean(row[:length].to(torch.float32, copy=True), 0, correction=0)
+        variance, mean = torch.var_mean(row[:length].float(), 0, correction=0)
         # a root has no gradient at 0, where a clip is one position long
         statistics.append(torch.stack([mean, (variance + _LEAST_VARIANCE).sqrt()], -2))
     return torch.stack(statistics)
@@ -262,10 +260,7 @@ def _together(rows: Tensor, counts: Sequence[int]) -> Tensor:
 
 @contextmanager
 def watching(
-    heard: LayerStatistics | None,
-    layers: Sequence[nn.Module],
-    lengths: Sequence[Sequence[int]],
-    clips: Sequence[int] | None = None,
+    heard: LayerStatistics | None, layers: Sequence[nn.Module], lengths: Sequence[Sequence[int]]
 ) -> Iterator[None]:
     """Within this context, add the statistics of one pass through these layers to `heard`.
 
@@ -273,7 +268,6 @@ def watching(
         heard: Collects the statistics; None = nothing is done.
         layers: Each returns states `(rows, positions, size)`, or a tuple that begins with them.
         lengths: For each clip the real positions of each of its rows, which may all stand in one row (`OneRow`).
-        clips: Which clips these are; None = those that follow the ones before.
     """
     if heard is None:
         yield
@@ -285,7 +279,7 @@ def watching(
 
     with made_by(layers, summed_up, and_given=True) as statistics:  # of each (rows, 2, size)
         yield
-    heard.add(torch.stack(statistics, 1), lengths, clips)
+    heard.add(torch.stack(statistics, 1), lengths)
 
 
 @contextmanager

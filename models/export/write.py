@@ -212,7 +212,7 @@ def write_backbone(backbone: Backbone, revision: str | None, dtype: str, folder:
     """
     folder.mkdir()
     config = {key: value for key, value in read_config(backbone.name, revision).items() if key not in _LEFT_OUT}
-    config |= {**backbone.layout.config, "dtype": dtype}
+    config["dtype"] = dtype
     if backbone.depth is not None:
         config[DEPTH] = backbone.depth
     quantization = _quantization(backbone) if quantized else None

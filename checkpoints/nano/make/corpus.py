@@ -302,7 +302,7 @@ def _surround(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def _degrade(samples: np.ndarray, recording: str, rng: np.random.Generator) -> np.ndarray:
     if recording == "muffled":
-        # Of extra `granite`. Another filter than torchaudio's is not the same to the bit
+        # Another filter than torchaudio's is not the same to the bit
         from torchaudio.functional import lowpass_biquad
 
         cutoff = float(rng.uniform(900, 2500))

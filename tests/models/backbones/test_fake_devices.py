@@ -74,9 +74,7 @@ def spread_over(gpus: list[torch.device], network: torch.nn.Module, layers: str)
 @pytest.mark.parametrize(
     "name",
     [
-        name
-        if name in ("qwen2_audio", "whisper", "gemma3n", "phi4_multimodal")
-        else pytest.param(name, marks=pytest.mark.long)
+        name if name in ("qwen2_audio", "whisper", "gemma3n") else pytest.param(name, marks=pytest.mark.long)
         for name in FAMILIES
     ],
 )

@@ -40,14 +40,6 @@ def processed(processor, model, turns, clips):
     return processor.tokenizer, model(**inputs).logits
 
 
-def granite_speech(family, turns, clips):
-    processor = AutoProcessor.from_pretrained(family.folder)
-    said = [{"role": turn["role"], "content": joined(turn, "<|audio|>")} for turn in turns]
-    text = processor.tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
-    inputs = processor(text, clips, return_tensors="pt")  # clips of one length: none hears the padding of another
-    return processor.tokenizer, family.model(**inputs).logits
-
-
 def voxtral(family, turns, clips):
     processor = AutoProcessor.from_pretrained(family.folder, mistral_format=False)
     system, *turns = turns
@@ -78,7 +70,7 @@ def turns_of(question: Question) -> list[dict]:
     return [*turns, {"role": "user", "content": asked(ask)}]
 
 
-@pytest.mark.parametrize("official", [qwen2_audio, qwen2_5_omni, granite_speech, voxtral])
+@pytest.mark.parametrize("official", [qwen2_audio, qwen2_5_omni, voxtral])
 @pytest.mark.parametrize("shown", [0, 1])
 def test_a_score_is_the_mean_under_the_official_logits(official, shown, make_family, noise):
     family = make_family(official.__name__)
