@@ -325,8 +325,6 @@ def _add_scoring_commands(new: New) -> None:
     add(one, "response", "response clip")
     add(one, "--situation", _SITUATION)
     add(one, "--window", "of a stretch, 0.25 to 1", any_number, 0.4, metavar="SECONDS")
-    add(one, "--method", "see above", ["occlusion", "gradient"], "occlusion")
-    add(one, "--png", "write a picture of waveforms and curves", metavar="FILE")
     add(one, "--page", "write a page (HTML) with players that jump to a stretch", metavar="FILE")
     add(one, "--seed", "of noise and permutations", random_seed, 0)
     add_loading_options(one, cache=False)
