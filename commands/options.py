@@ -39,9 +39,8 @@ New = Callable[..., argparse.ArgumentParser]
 """Adds a command by its name and example, see `add_command`."""
 _ANY_JUDGE = (
     "judge folder, run folder, openai:MODEL, gemini:MODEL (with settings, as in openai:gpt-audio-1.5,samples=5), "
-    "local:BACKBONE (nano, folder or hub id, prompted on this machine), scores:FILE, human:RATER (one rater against "
-    "the others), probe:JUDGE_OR_BACKBONE (a regression on what the frozen backbone hears), or a baseline: acoustic, "
-    "acoustic:egemaps, text, quality, random, constant"
+    "scores:FILE, human:RATER (one rater against the others), probe:JUDGE_OR_BACKBONE (a regression on what the frozen "
+    "backbone hears), or a baseline: acoustic, acoustic:egemaps, text, quality, random, constant"
 )
 _JUDGE = "judge folder or run folder"
 _SITUATION = "text about the situation, as raters were given it"
@@ -261,7 +260,7 @@ def _add_draws(one: argparse.ArgumentParser) -> None:
 
 
 def _add_asking_options(one: argparse.ArgumentParser) -> None:
-    asking = one.add_argument_group("prompted LLM judges (openai:..., gemini:..., local:...)")
+    asking = one.add_argument_group("prompted LLM judges (openai:..., gemini:...)")
     add(asking, "--budget", "spend at most this much on each of them", dollars, metavar="DOLLARS")
     kept = "SQLite file in which answers are kept, so that nothing is asked twice (default: in the user's cache)"
     add(asking, "--answers", kept, metavar="FILE")
@@ -289,8 +288,6 @@ def _add_scoring_commands(new: New) -> None:
     add(one, "response", "response clip")
     add(one, "--situation", _SITUATION)
     add(one, "--window", "of a stretch, 0.25 to 1", any_number, 0.4, metavar="SECONDS")
-    add(one, "--method", "see above", ["occlusion", "gradient"], "occlusion")
-    add(one, "--png", "write a picture of waveforms and curves", metavar="FILE")
     add(one, "--page", "write a page (HTML) with players that jump to a stretch", metavar="FILE")
     add(one, "--seed", "of noise and permutations", random_seed, 0)
     add_loading_options(one, cache=False)

@@ -29,7 +29,7 @@ from .pages import DOCS, PAGES, ROOT, blocks, commands, prose, python_blocks
 
 README = ROOT / "README.md"
 # Programs that are not ours, whose options no test of ours can know
-FOREIGN = ("apptainer", "curl", "docker", "export", "git", "hf", "cd", "python3")
+FOREIGN = ("apptainer", "curl", "docker", "export", "git", "hf", "cd", "python3", "vllm")
 
 
 def _name(page: Path) -> str:

@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from .prompted.judges import PromptedJudge
 
 AnyJudge = str | Path | Judge | Scorer
-"""Folder of a judge or a run; a name (``openai:MODEL``, ``gemini:MODEL``, ``local:BACKBONE``, ``scores:FILE``,
-``probe:JUDGE_OR_BACKBONE``, ``human:RATER`` or one of `judge_names.BASELINES`); a `Scorer`; or any object that is a
-`Judge`."""
+"""Folder of a judge or a run; a name (``openai:MODEL``, ``gemini:MODEL``, ``scores:FILE``, ``probe:JUDGE_OR_BACKBONE``,
+``human:RATER`` or one of `judge_names.BASELINES`); a `Scorer`; or any object that is a `Judge`."""
 
 
 class Loading(Placing, total=False):

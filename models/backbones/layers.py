@@ -99,8 +99,6 @@ def attending(padding_last: bool, packed: Packed | None) -> Iterator[None]:
 
 def _mask(
     *,
-    q_length: int,
-    kv_length: int,
     attention_mask: Tensor | None = None,
     allow_is_causal_skip: bool = True,
     allow_is_bidirectional_skip: bool = False,
@@ -111,14 +109,11 @@ def _mask(
     padding_last, packed = _rows.get()
     if packed is not None:
         return _packed_mask(packed, local_size)
-    # tokens in a KV cache (q_length < kv_length) may have padding in between
-    if allow_is_causal_skip and q_length == kv_length and padding_last:
+    if allow_is_causal_skip and padding_last:
         attention_mask = None
     return sdpa_mask(
-        q_length=q_length,
-        kv_length=kv_length,
         attention_mask=attention_mask,
-        allow_is_causal_skip=allow_is_causal_skip and attention_mask is None and q_length == kv_length,
+        allow_is_causal_skip=allow_is_causal_skip and attention_mask is None,
         allow_is_bidirectional_skip=allow_is_bidirectional_skip and attention_mask is None,
         local_size=local_size,
         **options,

@@ -62,20 +62,9 @@ class Voxtral(AudioLanguageModel):
         return "[BEGIN_AUDIO]" + self.audio_token * count
 
     def render(self, chat: Sequence[Message]) -> str:
-        """See `AudioLanguageModel`.
-
-        Its authors allow no system prompt beside audio: the text of one begins the first message of the user.
-        """
-        text, opening = "<s>", ""
-        for message in chat:
-            content = as_text(message, self.audio_token)
-            if message["role"] == "system":
-                opening = f"{content}\n\n"
-            elif message["role"] == "user":
-                text, opening = f"{text}[INST]{opening}{content}[/INST]", ""
-            else:
-                text += f"{content}</s>"
-        return text
+        """See `AudioLanguageModel`."""
+        (message,) = chat
+        return f"<s>[INST]{as_text(message, self.audio_token)}[/INST]"
 
     def audio_tokens(self, samples: int) -> int:
         """See `Backbone`: those of whole windows."""

@@ -56,7 +56,7 @@ COMMANDS = {
     "train": "train {train} --run {disk}/out --resume auto --checkpoint-steps 2",
     "probe": "train {train} --run {disk}/out --resume auto --method probe --judge.head_input.audio all_layers",
     "demo": "demo --groups 10 --epochs {n} --out {disk}/out",
-    "page": "explain {in}/judge - {in}/data/p00.wav --page {disk}/out.html --png {disk}/out.png --device cpu",
+    "page": "explain {in}/judge - {in}/data/p00.wav --page {disk}/out.html --device cpu",
     "agreement": "agreement {in}/scores.csv --json --resamples 20",
     "explain": "explain {in}/judge - {in}/data/p00.wav --device cpu --json",
     "rank": "rank {in}/judge - {in}/data/p00.wav {in}/data/p01.wav --device cpu --json",

@@ -24,9 +24,7 @@ def disclosure(judge: PromptedJudge, plan: RequestPlan, passes: int) -> str:
     """
     provider, settings, budget = judge.session.provider, judge.session.settings, judge.session.budget
     lines = [f"{judge.name} asks {provider.place}{provider.told}"]
-    if provider.free:
-        lines.append(f"  nothing leaves this machine, and nothing is paid; answers: {settings.answers}")
-    elif plan.example is not None:
+    if plan.example is not None:
         words = "our instructions" if settings.hears == "audio" else "our instructions and transcripts"
         has_situation = any(text.startswith("Situation: ") for text in plan.example.texts)
         situation = ", the text about the situation" if has_situation else ""
@@ -52,7 +50,7 @@ def disclosure(judge: PromptedJudge, plan: RequestPlan, passes: int) -> str:
         limit = "" if budget.limit is None else f", budget ${budget.limit:.2f}"
         dollars = plan.dollars + checks * plan.anew
         lines.append(f"  estimate: ${dollars:.2f} (prices {prices}; {budget.assumed_in_words()}){limit}")
-    elif not provider.free:
+    else:
         lines.append(f"  estimate: no price is known of this model; give {_PRICE}")
     return "\n".join(lines)
 
@@ -79,7 +77,7 @@ def check_budget(judge: PromptedJudge, plan: RequestPlan, passes: int) -> None:
         UserError: If a price or a budget is missing.
     """
     provider, budget = judge.session.provider, judge.session.budget
-    if provider.free or not (plan.requests or passes > 1):
+    if not (plan.requests or passes > 1):
         return
     if budget.price is None:
         server = f" on {provider.place}" if provider.elsewhere else ""
