@@ -26,11 +26,11 @@ from ..samples import clip_of, decoded
 from ..schema import PairDataset
 from ..spellings import spelling_hint
 from ..stored_clips import CONTEXT, RESPONSE, StoredClip
-from ..tables import SourceTable, check_header
+from ..tables import SourceTable, TableMapping, check_header
 from .assemble import assemble
 from .clips import ClipCell, Content, path_or_bytes, read_clip
 from .hugging_face import RATINGS
-from .table import TableMapping, read_pairs
+from .table import read_pairs
 
 if TYPE_CHECKING:
     from datasets import Dataset

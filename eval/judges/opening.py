@@ -101,7 +101,10 @@ def open_judges(
         elif not isinstance(judge, str | Path):
             loaded = judge
         elif is_prompted(str(judge)):
-            loaded = open_prompted(str(judge), dataset, learn_from, options, probes is not None, dry_run)
+            loaded = open_prompted(
+                str(judge), dataset, learn_from, options.get("answers"), options.get("budget"), probes is not None,
+                dry_run,
+            )  # fmt: skip
             _disclose(loaded, dataset.subset(split).pairs, () if probes is None else choose(probes), dry_run)
         else:
             loaded = _named(str(judge), dataset, learn_from, split, seed, options)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from platformdirs import user_cache_path
@@ -22,9 +21,6 @@ from .questions import Example
 from .runner import Session
 from .settings import PromptedSettings, parse_settings
 
-if TYPE_CHECKING:
-    from ..opening import Loading
-
 _IN_NAME = ("mode", "rubric", "hears", "examples", "samples", "opponents", "answers", "temperature")
 _COSTLY = "each listening check asks everything again; name those you want with --probes"
 
@@ -33,7 +29,8 @@ def open_prompted(
     spec: str,
     dataset: PairDataset,
     learn_from: Sequence[str],
-    loading: Loading,
+    answers: str | Path | None = None,
+    budget: float | None = None,
     probes_asked_for: bool = False,
     dry_run: bool = False,
 ) -> PromptedJudge:
@@ -43,7 +40,8 @@ def open_prompted(
         spec: ``openai:MODEL`` or ``gemini:MODEL``, then `PromptedSettings`, each after a comma.
         dataset: The dataset with the dimensions to score and the pairs for rated examples.
         learn_from: The splits that examples may come from.
-        loading: Budget and file of answers.
+        answers: SQLite file in which answers are kept; None = in the user's cache.
+        budget: Dollars that may be spent; None = no limit.
         probes_asked_for: Whether listening checks were asked for by name.
         dry_run: Whether nothing will be sent, so that no key is needed.
 
@@ -57,8 +55,8 @@ def open_prompted(
     settings = parse_settings(words, spec)
     dimensions = dataset.card.dimensions
     provider = (OpenAIProvider if name == "openai" else GeminiProvider)(model, settings, dry_run)
-    answers = AnswerCache(Path(loading.get("answers") or user_cache_path("empathy-judge") / "answers.sqlite"))
-    session = Session(provider, settings, answers, loading.get("budget"))
+    cache = AnswerCache(Path(answers or user_cache_path("empathy-judge") / "answers.sqlite"))
+    session = Session(provider, settings, cache, budget)
     judge_name, only_given = _name(provider, settings), None if probes_asked_for else _COSTLY
     by_number = session.settings.answers == "logprobs"
     if settings.mode == "pairwise":
