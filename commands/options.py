@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import __version__
+from ..core.version import __version__
 from .shared_options import (
     Functions,
     OneLineParser,
