@@ -19,9 +19,8 @@ demo: $(READY)
 # The nano backbone, in one thread and two hours; killed and called again, it goes on and ends in the same bytes
 EMPATHY_JUDGE_REAL_DATA ?= ../shared/data
 nano: $(READY)
-	$(BIN)/python -m empathy_judge.train.nano.pretrain --out checkpoints/nano --work build/nano_work \
+	$(BIN)/python checkpoints/nano/make/pretrain.py --out checkpoints/nano --work build/nano_work \
 		--recordings "$(EMPATHY_JUDGE_REAL_DATA)"
-	$(BIN)/python benchmarks/nano.py "$(EMPATHY_JUDGE_REAL_DATA)" --work build/nano_voices --page checkpoints/nano/README.md
 
 # On the CPU, also where there is a GPU: that rounds otherwise
 test test-all: export CUDA_VISIBLE_DEVICES =

@@ -24,8 +24,9 @@ from ..data_modules.errors import UserError
 from ..data_modules.schema import Pair
 from ..data_modules.stored_clips import StoredClip
 from .backbones.audio_language_model import AudioLanguageModel
-from .backbones.base import Backbone, Inputs
+from .backbones.base import Backbone
 from .backbones.configuration import in_json
+from .backbones.inputs import Inputs
 from .backbones.layers import made_by, passing_on
 from .disk_store import DiskStore
 from .judge import EmpathyJudge, EncodedClip, EncodedWindow

@@ -18,12 +18,13 @@ from ..data_modules.errors import TextError
 from ..data_modules.prosody import RATE, voiced_shares
 from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
-from .backbones.base import Backbone, Checkpoint, Clips, Inputs
-from .backbones.layers import LayerStatistics, moved, whole_float32
+from .backbones.base import Backbone, Checkpoint
+from .backbones.inputs import Clips, Inputs, moved
+from .backbones.layers import LayerStatistics, whole_float32
 from .head_input import HeadInput, WindowSize, build_pooling, response_mask_of, stacked
 from .heads import Head, Prediction, build_head
 from .lora import adapt, trained_in_full, weights_of
-from .settings import JudgeSettings, LongClips
+from .settings import BuiltSettings, JudgeSettings, LongClips
 
 POOLINGS_OF_RESPONSE = ("response_mean", "layer_mix")
 """Poolings that read the states of the response alone."""
@@ -78,7 +79,7 @@ class EmpathyJudge(nn.Module):
                 scales.
         """
         super().__init__()
-        self.settings = settings
+        self.settings = settings = BuiltSettings.of(settings)
         self.dimensions = tuple(dimensions)
         self.backbone: Backbone = load_backbone(
             Checkpoint(

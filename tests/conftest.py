@@ -124,8 +124,8 @@ def make_backbone() -> Callable[[Path, int], Path]:
     They are larger than those of an untrained model: the audio must matter.
     """
     import torch
+    from empathy_judge.checkpoints.nano.make.architecture import build_model, build_processor
     from empathy_judge.models.backbones.audio_language_model import QUESTION
-    from empathy_judge.train.nano.architecture import build_model, build_processor
 
     from .models.backbones.tools import louder
 

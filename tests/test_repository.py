@@ -51,6 +51,12 @@ def test_a_wheel_has_every_folder_of_code():
     assert {"empathy_judge", *ours} == set(PROJECT["tool"]["setuptools"]["packages"])
 
 
+def test_a_wheel_has_every_mapping_of_a_corpus():
+    mappings = {str(path.relative_to(ROOT)) for path in ROOT.glob("data_modules/**/*.yaml")}
+    assert "data_modules/importers/corpora/trace.yaml" in mappings
+    assert mappings <= set(package_files())
+
+
 def test_every_python_that_we_support_is_tested():
     (ci,) = [path for path in WORKFLOWS if path.stem == "ci"]
     tested = _yaml(ci)["jobs"]["test"]["strategy"]["matrix"]["python"]
@@ -120,8 +126,9 @@ def test_the_image_gets_the_whole_package_and_little_else():
     needed = [*files, "pyproject.toml", "constraints.txt", PROJECT["project"]["readme"], "LICENSE"]
     assert [path for path in needed if ignored(path) or not (ROOT / path).is_file()] == []
     left_out = (
-        ".git/HEAD", ".venv/bin/python", "tests/conftest.py", "checkpoints/mine/a.ckpt", "demo/judge/judge.json",
-        "models/__pycache__/judge.pyc", "serving/.ruff_cache/x",
+        ".git/HEAD", ".venv/bin/python", "tests/conftest.py", "tools/fuzz/targets.py", "checkpoints/mine/a.ckpt",
+        "checkpoints/nano/make/clips.py", "demo/judge/judge.json", "models/__pycache__/judge.pyc",
+        "serving/.ruff_cache/x",
     )  # fmt: skip
     assert [path for path in left_out if not ignored(path)] == []
 

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_iter
 from ..data_modules.audio import Clip
 from ..data_modules.errors import UserError, counted
 from ..data_modules.schema import Dimension, Pair, Turn
-from ..models.backbones.base import Clips, Inputs
+from ..models.backbones.inputs import Clips, Inputs
 from ..models.backbones.layers import recompute_activations
 from ..models.backbones.loading import NF4_BLOCK
 from ..models.judge import EmpathyJudge

@@ -1,4 +1,4 @@
-"""Importers: one file per source, found by its name, and what they share.
+"""Importers: one file per source, found by its name, and what they share; corpora that were published in `corpora`.
 
 A source reads its files through `tables` and `clips`, collects rows with `collector` where it has no table
 of pairs, and returns an `assemble.Imported`; `assemble` decodes, stores and writes.
@@ -16,10 +16,8 @@ from ..errors import UserError
 if TYPE_CHECKING:
     from .assemble import Imported
 
-SOURCES = (
-    "echomind", "empathy-eval", "hugging-face", "label-studio", "sdiareward", "speech-drame", "speechjudge", "table",
-    "trace", "vstyle",
-)  # fmt: skip
+CORPORA = ("echomind", "empathy-eval", "sdiareward", "speech-drame", "speechjudge", "trace", "vstyle")
+SOURCES = tuple(sorted((*CORPORA, "hugging-face", "label-studio", "table")))
 
 
 class Importer(Protocol):
@@ -50,4 +48,5 @@ def load(name: str) -> Importer:
     """
     if name not in SOURCES:
         raise UserError(f"import {name!r}: expected one of {', '.join(SOURCES)}")
-    return cast(Importer, importlib.import_module(f"{__name__}.{name.replace('-', '_')}"))
+    folder = f"{__name__}.corpora" if name in CORPORA else __name__
+    return cast(Importer, importlib.import_module(f"{folder}.{name.replace('-', '_')}"))

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from ...data_modules.errors import TextError, UserError, shown
+from ...data_modules.errors import TextError, UserError
 from ...data_modules.schema import Pair
-from .base import Backbone, BackbonePart, Checkpoint, Clips, Inputs, Layout, Packed
+from .base import Backbone, BackbonePart, Checkpoint, Layout
+from .inputs import Clips, Inputs, Packed
 from .layers import KERNEL, attending, made_by, passing_on
 from .loading import load_processor, one_line
 from .packing import pack
@@ -118,27 +119,11 @@ class AudioLanguageModel(Backbone):
             raise UserError(f"backbone {self.name!r}: its tokenizer does not read {self.audio_token} as one token")
         return encoded["input_ids"], encoded["attention_mask"], is_audio
 
-    def prepare_chat(self, chat: Sequence[Message], audio_tokens: Sequence[int]) -> Tensor:
-        """Token ids `(1, tokens)` of any chat, up to where its last message is answered, with so many audio tokens for
-        each clip.
-
-        Raises:
-            TextError: If a text holds a token with a meaning of its own.
-            UserError: If the template does not have one audio token for each clip.
-        """
-        for piece in (piece for message in chat for piece in message["content"]):
-            self._check_markup(piece.get("text", ""), f"the text {shown(piece.get('text'))}")
-        text = self._fill(chat, audio_tokens)
-        return self.tokenizer([text], add_special_tokens=False, return_tensors="pt")["input_ids"]
-
     def check_situation(self, text: object) -> None:
         super().check_situation(text)
-        self._check_markup(str(text or ""), "situation text")
-
-    def _check_markup(self, text: str, what: str) -> None:
         for token in self._markup:
-            if token in text:
-                raise TextError(f"{what} may not contain {token}", "special token")
+            if token in str(text or ""):
+                raise TextError(f"situation text may not contain {token}", "special token")
 
     def _fill(self, chat: Sequence[Message], counts: Sequence[int]) -> str:
         try:
@@ -189,16 +174,16 @@ class AudioLanguageModel(Backbone):
             with passing_on(self.layers[: inputs.first], inputs.hidden), attending(inputs.padding_last, None):
                 return self.read(inputs.input_ids, inputs.hidden, inputs.attention_mask, positions)
         states = inputs.audio_states
-        if states is None and inputs.clips is not None:
+        if states is None:
+            assert inputs.clips is not None
             states = self.encode_audio(inputs.clips)
         tokens, positions = (inputs, positions) if packed is None else (packed, packed.positions)
         embeddings = self.embed(tokens.input_ids)
-        if states is not None:  # a chat may have no audio, and the tokens that continue one have none
-            # where the projector is fully fine-tuned, it is float32 beside a language model in bfloat16
-            dtype = next(self.network.get_submodule(self.parts["projector"].path).parameters()).dtype
-            audio = self.project(states.to(embeddings.device, dtype)).to(embeddings)[tokens.audio_index]
-            flat = embeddings.flatten(0, 1).index_copy(0, tokens.audio_positions.to(embeddings.device), audio)
-            embeddings = flat.view_as(embeddings)
+        # where the projector is fully fine-tuned, it is float32 beside a language model in bfloat16
+        dtype = next(self.network.get_submodule(self.parts["projector"].path).parameters()).dtype
+        audio = self.project(states.to(embeddings.device, dtype)).to(embeddings)[tokens.audio_index]
+        flat = embeddings.flatten(0, 1).index_copy(0, tokens.audio_positions.to(embeddings.device), audio)
+        embeddings = flat.view_as(embeddings)
         collecting = made_by(self.layers if self._every_layer else ())
         with attending(inputs.padding_last, packed), collecting as layer_states:
             last = self.read(tokens.input_ids, embeddings, tokens.attention_mask, positions)

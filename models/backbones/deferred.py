@@ -7,7 +7,6 @@ model. A strategy that shards weights calls `finish` layer by layer instead, jus
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -32,23 +31,19 @@ def short_dtype(checkpoint: Checkpoint) -> torch.dtype | None:
     if not checkpoint.deferred or checkpoint.dtype != torch.float32:
         return None
     dtypes: set[str] = set()
-    for path in weight_files(checkpoint):
+    for path in _weight_files(checkpoint):
         with safe_open(path, framework="pt") as tensors:
             dtypes |= {tensors.get_slice(key).get_dtype() for key in tensors.keys()}  # noqa: SIM118
     kinds = {kind for kind in dtypes if "F" in kind}
     return _SHORT.get(kinds.pop()) if len(kinds) == 1 else None
 
 
-def weight_files(checkpoint: Checkpoint, key: re.Pattern[str] | None = None) -> list[str]:
-    """Files with the weights of a checkpoint; with a `key` only those of its index that hold such weights.
-
-    Empty where the checkpoint has none, or a file that its index names is missing.
-    """
+def _weight_files(checkpoint: Checkpoint) -> list[str]:
+    """Files with the weights of a checkpoint; none where it has none, or a file that its index names is missing."""
     index, names = own_file(checkpoint, "model.safetensors.index.json"), {"model.safetensors"}
     if index is not None:
         with open(index, encoding="utf-8") as file:
-            weight_map = json.load(file)["weight_map"]
-        names = {file_name for name, file_name in weight_map.items() if key is None or key.search(name)}
+            names = set(json.load(file)["weight_map"].values())
     paths = [own_file(checkpoint, name) for name in sorted(names)]
     return [] if None in paths else [path for path in paths if path is not None]
 

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from types import MethodType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,8 +32,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-if TYPE_CHECKING:  # it imports this module
-    from .base import Packed
+from .inputs import Packed, moved
 
 KERNEL = "sdpa_of_known_lengths"
 """Name of such attention in configurations of `transformers`."""
@@ -50,12 +49,6 @@ _PRECISION_TURN = threading.Lock()
 def on_device(values: Sequence[int], device: torch.device) -> Tensor:
     """Integers that the host knows, on a device; the host does not wait for the copy."""
     return moved(torch.tensor(values, dtype=torch.int64), device)
-
-
-def moved(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on a device. The host does not wait where that is safe: on the GPU of a Mac the copy may begin after
-    the memory that it reads has been given to another tensor."""
-    return tensor.to(device, non_blocking=device.type == "cuda")
 
 
 @contextmanager
@@ -106,8 +99,6 @@ def attending(padding_last: bool, packed: Packed | None) -> Iterator[None]:
 
 def _mask(
     *,
-    q_length: int,
-    kv_length: int,
     attention_mask: Tensor | None = None,
     allow_is_causal_skip: bool = True,
     allow_is_bidirectional_skip: bool = False,
@@ -118,14 +109,11 @@ def _mask(
     padding_last, packed = _rows.get()
     if packed is not None:
         return _packed_mask(packed, local_size)
-    # tokens in a KV cache (q_length < kv_length) may have padding in between
-    if allow_is_causal_skip and q_length == kv_length and padding_last:
+    if allow_is_causal_skip and padding_last:
         attention_mask = None
     return sdpa_mask(
-        q_length=q_length,
-        kv_length=kv_length,
         attention_mask=attention_mask,
-        allow_is_causal_skip=allow_is_causal_skip and attention_mask is None and q_length == kv_length,
+        allow_is_causal_skip=allow_is_causal_skip and attention_mask is None,
         allow_is_bidirectional_skip=allow_is_bidirectional_skip and attention_mask is None,
         local_size=local_size,
         **options,

@@ -1,16 +1,17 @@
-"""Damaged files are accepted or refused in one line, never more than that: `tests/fuzz` does the damage."""
+"""Damaged files are accepted or refused in one line, never more than that: `tools/fuzz` does the damage."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-PROGRAM = Path(__file__).parents[1] / "fuzz"
+from ..pages import ROOT
+
+PROGRAM = ROOT / "tools" / "fuzz"
 
 
 def fuzz(*words: str) -> tuple[int, dict[str, Any]]:
@@ -21,7 +22,7 @@ def fuzz(*words: str) -> tuple[int, dict[str, Any]]:
 
 @pytest.mark.slow
 def test_no_mutation_does_harm():
-    """`python tests/fuzz` runs 10,000 others."""
+    """`python tools/fuzz` runs 10,000 others."""
     code, found = fuzz("--mutations", "80", "--seed", "1000000")
     assert found["failures"] == []
     assert code == 0

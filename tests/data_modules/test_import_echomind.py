@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from empathy_judge.data_modules.importers import echomind
+from empathy_judge.data_modules.importers.corpora import echomind
 
 from .builders import Download, by_id, hertz, reasons, wav, write_files
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from empathy_judge.data_modules.importers import empathy_eval
+from empathy_judge.data_modules.importers.corpora import empathy_eval
 
 from .builders import Download, contents, hertz, wav, write_files
 

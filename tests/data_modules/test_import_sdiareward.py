@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from empathy_judge.data_modules.importers import sdiareward
+from empathy_judge.data_modules.importers.corpora import sdiareward
 from empathy_judge.data_modules.schema import PairDataset
 
 from .builders import Download, preferences

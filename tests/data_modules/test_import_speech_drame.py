@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from empathy_judge.data_modules.importers import speech_drame
+from empathy_judge.data_modules.importers.corpora import speech_drame
 
 from .builders import Download, by_id, reasons, scores
 

@@ -280,6 +280,7 @@ class TestBadAudio:
 def test_every_source_has_an_example():
     for name in importers.SOURCES:
         assert importers.load(name).EXAMPLE.startswith(f"{name} ")
+        assert (importers.load(name).__doc__ or "").startswith("Imports ")
     with pytest.raises(UserError, match=r"import 'nothing': expected one of echomind, empathy-eval"):
         importers.load("nothing")
 

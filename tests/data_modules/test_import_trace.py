@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from empathy_judge.data_modules.importers import trace
+from empathy_judge.data_modules.importers.corpora import trace
 from empathy_judge.data_modules.schema import PairDataset
 
 from .builders import Download, preferences

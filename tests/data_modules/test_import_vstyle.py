@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from empathy_judge.data_modules.audio import audio_hash
-from empathy_judge.data_modules.importers import vstyle
+from empathy_judge.data_modules.importers.corpora import vstyle
 from empathy_judge.data_modules.ratings import Dimension
 
 from .builders import Download, by_id, reasons, scores

@@ -15,8 +15,8 @@ from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.assessment import Assessment
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.scorer import Scorer
+from empathy_judge.tools.kills.endings import differing
 
-from ..kills.endings import differing
 from .conftest import LAST_FILE, under_torchrun
 
 ROOT = Path(__file__).parents[2]

@@ -26,6 +26,7 @@ from empathy_judge.data_modules.folders import CARD_FILE
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.models import JUDGE_FILE
 from empathy_judge.models.weight_files import damage, read_checkpoint
+from empathy_judge.tools.kills.endings import differing
 from empathy_judge.train import checkpointing
 from empathy_judge.train.checkpointing import (
     AtomicCheckpoints,
@@ -36,7 +37,7 @@ from empathy_judge.train.checkpointing import (
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 
-from ..kills.endings import differing
+from ..pages import ROOT
 from .conftest import BEST_FILE as BEST
 from .conftest import LAST_FILE as LAST
 from .conftest import OF_CLIPS, Killed, let_probes_choose_a_kernel, metrics
@@ -373,12 +374,12 @@ def test_the_newest_whole_checkpoint_is_taken(run):
 
 @pytest.mark.long
 def test_random_kills(train_arguments, tmp_path):
-    """It ends like one that is not killed. A few here; ``python tests/kills train --moments 50`` for more."""
+    """It ends like one that is not killed. A few here; ``python tools/kills train --moments 50`` for more."""
     options = {"trainer__max_epochs": 3, "data__batch_tokens": 400, "judge__lora__dropout": 0.2}
     words = train_arguments(tmp_path / "unused", **options)
     at = words.index("--run")
     words = [*words[:at], *words[at + 2 :]]
-    kills = Path(__file__).parents[1] / "kills"
+    kills = ROOT / "tools" / "kills"
     program = [sys.executable, str(kills), "train", "--moments", "4", "--seed", "1", "--", *words]
     done = subprocess.run(program, capture_output=True, text=True, timeout=500, check=False)
     found = json.loads(done.stdout)

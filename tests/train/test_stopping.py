@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from empathy_judge.data_modules.errors import ASKED_TO_STOP
 from empathy_judge.models.weight_files import read_checkpoint
+from empathy_judge.tools.kills.endings import differing
 from empathy_judge.train.checkpointing import find_resumable
 from empathy_judge.train.folds import LEFT_OUT, _Plan
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 
-from ..kills.endings import differing
 from .conftest import BEST_FILE, LAST_FILE, OF_CLIPS, PROBE, under_torchrun
 
 TWICE_AN_EPOCH = {"data__batch_size": 2, "trainer__val_check_interval": 3}

@@ -1,7 +1,7 @@
-"""Qwen2-Audio: hears 10 s in the miniature of `train/nano`, 30 s on the hub."""
+"""Qwen2-Audio: hears 10 s in the miniature of `checkpoints/nano/make`, 30 s on the hub."""
 
+from empathy_judge.checkpoints.nano.make.architecture import build_model, build_processor
 from empathy_judge.models.backbones.audio_language_model import QUESTION
-from empathy_judge.train.nano.architecture import build_model, build_processor
 from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration
 
 from ..tools import louder, processed

@@ -1,0 +1,153 @@
+"""Reads corpora whose rows stand in tables by YAML files that map their columns, as far as a mapping can say it.
+
+Keys of the YAML file are the attributes of `CorpusMapping`. In a template, ``{column}`` is a name in a column of the
+row, and ``{file}`` is the name of its file without the suffix.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ...ratings import Dimension
+from ...rows import TEXT_COLUMNS
+from ...schema import DatasetCard
+from ...stored_clips import CONTEXT, RESPONSE
+from ...tables import TableRow
+from ..clips import AudioFolder, add_audio_root
+from ..collector import Collector, source_rows
+
+_AUDIO_OPTION = "--audio DIR"
+_FIELD = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True)
+class CorpusMapping:
+    """What the YAML file of a corpus says.
+
+    Attributes:
+        help: Of ``empathy-judge import NAME``.
+        example: Arguments that would work.
+        name: Of the dataset.
+        source: Where the corpus comes from.
+        licence: Its terms of use.
+        dimensions: Name -> lowest score, highest score and, where there are steps, the step.
+        files: Patterns of the files that hold the rows.
+        fields: Columns of each file; one that is in no row means another layout.
+        columns: Our column -> theirs. Audio and text are read from a column; text from several columns is a mapping of
+            labels to columns, whose lines are put together. Any other value is a template.
+        responses: For each response in a row the columns that it does not share with the others.
+        other_audio: Columns of audio that are not in `columns`.
+        groups: What the pairs of one group have in common: a template, ``clip`` with our column of audio, or ``text``
+            with our column of text.
+        answers: What a rater can answer who compares two responses -> number of the better one, and the strength.
+        options: Option and its value -> its help.
+    """
+
+    help: str
+    example: str
+    name: str
+    source: str
+    licence: str
+    dimensions: Mapping[str, Sequence[float]]
+    files: Sequence[str]
+    fields: Sequence[str]
+    columns: Mapping[str, Any]
+    responses: Sequence[Mapping[str, Any]] = ({},)
+    other_audio: Sequence[str] = ()
+    groups: Sequence[str] = ()
+    answers: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, module: str) -> CorpusMapping:
+        """The YAML file beside the module of a corpus, given the module's ``__file__``."""
+        return cls(**yaml.safe_load(Path(module).with_suffix(".yaml").read_text(encoding="utf-8")))
+
+    @property
+    def audio(self) -> list[str]:
+        """All columns of audio."""
+        columns = (columns.get(ours) for columns in (self.columns, *self.responses) for ours in (CONTEXT, RESPONSE))
+        return [*(theirs for theirs in columns if theirs is not None), *self.other_audio]
+
+    @property
+    def scales(self) -> list[Dimension]:
+        """The dimensions."""
+        scales = self.dimensions.items()
+        return [Dimension(name, low, high, step[0] if step else None) for name, (low, high, *step) in scales]
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The options of the corpus."""
+        for option, about in self.options.items():
+            name, value = option.split()
+            parser.add_argument(name, metavar=value, help=about)
+            if option == _AUDIO_OPTION:
+                add_audio_root(parser)
+
+    def card(self, description: str, dimensions: Iterable[Dimension] | None = None) -> DatasetCard:
+        """The card; `dimensions` if they are not all that the corpus can have."""
+        scales = tuple(self.scales if dimensions is None else dimensions)
+        return DatasetCard(self.name, scales, self.source, self.licence, description=description)
+
+
+class CorpusReader:
+    """Reads the rows of a corpus by its mapping; the module of the corpus adds to `found` what they say."""
+
+    def __init__(self, mapping: CorpusMapping, path: Path) -> None:
+        self.mapping, self.path = mapping, path
+        self.found = Collector()
+
+    def rows(self, folder: str | Path | None = None, root: str | None = None) -> Iterator[tuple[TableRow, AudioFolder]]:
+        """All rows, each with the folder that finds its clips, see `source_rows`."""
+        mapping = self.mapping
+        return source_rows(self.path, mapping.files, mapping.fields, mapping.audio, folder, root)
+
+    def pairs(self, row: TableRow, clips: AudioFolder) -> list[dict[str, Any]]:
+        """The columns of each response of a row, as the mapping has them."""
+        mapping = self.mapping
+        return [_pair(row, clips, {**mapping.columns, **response}) for response in mapping.responses]
+
+    def add_preference(self, pairs: Sequence[str], answer: str, rater: Any, dimension: str, where: str) -> None:
+        """Adds what a rater answered who compared the two pairs of these ids."""
+        better, strength = self.mapping.answers[answer]
+        self.found.add_preference(pairs[better - 1], pairs[2 - better], rater, dimension, float(strength), where)
+
+    def links(self, row: TableRow, pair: Mapping[str, Any]) -> list[str]:
+        """What a pair has in common with those of its group, as the mapping has it."""
+        links = []
+        for link in self.mapping.groups:
+            kind, _, ours = link.partition(" ")
+            if kind == "text":
+                links += [f"text {pair[ours]}"] if pair[ours] else []
+            elif kind == "clip":
+                cells = [turn["audio"] for turn in pair[ours]] if ours == CONTEXT else [pair[ours]]
+                links += [f"clip {self.found.digest(cell)}" for cell in cells]
+            else:
+                links.append(_filled(link, row))
+        return links
+
+
+def _pair(row: TableRow, clips: AudioFolder, columns: Mapping[str, Any]) -> dict[str, Any]:
+    pair: dict[str, Any] = {}
+    for ours, theirs in columns.items():
+        if ours == CONTEXT:
+            pair[ours] = [{"role": "user", "audio": clips.clip(row, theirs)}]
+        elif ours == RESPONSE:
+            pair[ours] = clips.clip(row, theirs)
+        elif isinstance(theirs, Mapping):
+            texts = [(label, row.text(column)) for label, column in theirs.items()]
+            pair[ours] = "\n".join(f"{label}: {text}" for label, text in texts if text is not None) or None
+        else:
+            pair[ours] = row.text(theirs) if ours in TEXT_COLUMNS else _filled(theirs, row)
+    return pair
+
+
+def _filled(template: str, row: TableRow) -> str:
+    """A template with the values of a row."""
+    return _FIELD.sub(lambda field: row.table.path.stem if field[1] == "file" else row.name(field[1]), template)

@@ -1,0 +1,64 @@
+"""SpeechJudge-Data: lists of raters and of what they said become preferences; the voice to be copied gets a name."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from ...errors import AudioError, DataError, bad_value, shown
+from ...tables import TableRow, plain_text
+from ..assemble import Imported
+from ..clips import AudioFolder
+from .mapping import CorpusMapping, CorpusReader
+
+MAPPING = CorpusMapping.of(__file__)
+__doc__, EXAMPLE, add_arguments = MAPPING.help, MAPPING.example, MAPPING.add_arguments
+_ENTRIES = MAPPING.answers
+
+
+def read(path: Path, options: argparse.Namespace) -> Imported:
+    """Reads all comparisons, one file after the other."""
+    reader = CorpusReader(MAPPING, path)
+    counts: Counter[str] = Counter()
+    for row, clips in reader.rows():
+        with reader.found.skipping(row.place()):
+            raters, entries = _annotations(row)
+            pairs = _add_pairs(row, clips, reader)
+            for rater, entry in zip(raters, entries, strict=True):
+                with reader.found.skipping(row.place()):
+                    if not isinstance(entry, str) or entry not in _ENTRIES:
+                        where = f"{row.place('naturalness_annotation')}, rater {shown(rater)}"
+                        raise bad_value(where, entry, " | ".join(_ENTRIES))
+                    rater = plain_text(rater) if isinstance(rater, int) else rater
+                    reader.add_preference(pairs, entry, rater, "naturalness", row.place("rater"))
+                    counts[entry] += 1
+    totals = ", ".join(f"{entry}: {counts[entry]}" for entry in _ENTRIES)
+    card = MAPPING.card(f"Preferences without scores; {totals}. The naturalness of readings, not the fit to a context.")
+    return reader.found.imported(card, compared=True)
+
+
+def _add_pairs(row: TableRow, clips: AudioFolder, reader: CorpusReader) -> list[str]:
+    """Ids of the readings A and B."""
+    pairs = reader.pairs(row, clips)
+    first, second = (reader.found.digest(pair["response_audio"]) for pair in pairs)
+    if first == second:
+        raise DataError(f"{row.place('audioB')}: the same clip as audioA; expected two different clips")
+    try:  # a name for the voice that was copied
+        speaker = reader.found.digest(clips.clip(row, "prompt"))[:16]
+    except AudioError:
+        speaker = None
+    language = row.name("language_setting").rpartition("2")[2] or None
+    common = {"language": language, "response_speaker": speaker}
+    return [reader.found.add_pair(pair | common, reader.links(row, pair)) for pair in pairs]
+
+
+def _annotations(row: TableRow) -> tuple[list[Any], list[Any]]:
+    """Raters and the entry of each."""
+    raters, entries = row.values.get("rater"), row.values.get("naturalness_annotation")
+    if not isinstance(raters, list) or not raters:
+        raise row.error("rater", "a list of rater ids, not empty")
+    if not isinstance(entries, list) or len(entries) != len(raters):
+        raise row.error("naturalness_annotation", f"a list of {len(raters)} entries, one per rater")
+    return raters, entries

@@ -1,0 +1,64 @@
+"""TRACE: the words of an instruction without its stage direction, and a label for each dimension as a preference."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections import Counter
+from pathlib import Path
+
+from ...errors import DataError, bad_value
+from ...tables import TableRow
+from ..assemble import Imported
+from ..clips import AudioFolder
+from .mapping import CorpusMapping, CorpusReader
+
+MAPPING = CorpusMapping.of(__file__)
+__doc__, EXAMPLE, add_arguments = MAPPING.help, MAPPING.example, MAPPING.add_arguments
+DIMENSIONS = tuple(scale.name for scale in MAPPING.scales)
+_ANSWERS = MAPPING.answers
+_STAGE_DIRECTION = re.compile(r"\s*\[[^\]]*\]\s*")
+
+
+def read(path: Path, options: argparse.Namespace) -> Imported:
+    """Reads all comparisons."""
+    reader = CorpusReader(MAPPING, path)
+    labels: Counter[tuple[str, str]] = Counter()  # dimension and label
+    repeats: Counter[tuple[frozenset[str], str]] = Counter()  # comparison and dimension
+    audio = options.audio or (path if path.is_dir() else path.parent)
+    for row, clips in reader.rows(audio, options.audio_root):
+        with reader.found.skipping(row.place()):
+            row_labels = row.values.get("label")
+            if not isinstance(row_labels, dict) or set(row_labels) != set(DIMENSIONS):
+                raise row.error("label", f"an object with {', '.join(DIMENSIONS)}")
+            pairs = _add_pairs(row, clips, reader)
+            for dimension in DIMENSIONS:
+                with reader.found.skipping(row.place()):
+                    label, where = row_labels[dimension], f"{row.place('label')}, {dimension}"
+                    if not isinstance(label, str) or label not in _ANSWERS:
+                        raise bad_value(where, label, ", ".join(_ANSWERS))
+                    comparison = (frozenset(pairs), dimension)
+                    repeats[comparison] += 1
+                    reader.add_preference(pairs, label, f"label-{repeats[comparison]}", dimension, where)
+                    labels[dimension, label] += 1
+    counts = "; ".join(
+        f"{name}: {labels[name, '1'] + labels[name, '2']} decided, {labels[name, 'both_good']} both_good, "
+        f"{labels[name, 'both_bad']} both_bad"
+        for name in DIMENSIONS
+    )
+    card = MAPPING.card(
+        f"Preferences without scores. Ties do not say whether both were good or bad; {counts}. "
+        "content includes how the style that was asked for was followed."
+    )
+    return reader.found.imported(card, compared=True)
+
+
+def _add_pairs(row: TableRow, clips: AudioFolder, reader: CorpusReader) -> list[str]:
+    """Ids of the two pairs of a comparison."""
+    words = _STAGE_DIRECTION.sub("", row.text("instruction_text") or "", count=1)
+    pairs = reader.pairs(row, clips)
+    links = [*reader.links(row, pairs[0]), *([f"words {words.casefold()}"] if words else [])]
+    first, second = (reader.found.digest(pair["response_audio"]) for pair in pairs)
+    if first == second:
+        raise DataError(f"{row.place('audio2_path')}: the same clip as audio1_path; expected two different clips")
+    return [reader.found.add_pair({**pair, "context_text": words or None}, links) for pair in pairs]
